@@ -61,6 +61,27 @@ impl Joined {
             Err(error) => Err(error),
         }
     }
+
+    /// Does a command as the only process or as rank 0, which tells the others what they need
+    /// (`lead`), or as another rank (`follow`).
+    pub fn run<T: DeserializeOwned>(
+        self,
+        session: &Session,
+        lead: impl FnOnce(Option<&mut World>) -> Result<ExitCode, Error>,
+        follow: impl FnOnce(&mut World, T) -> Result<(), Error>,
+    ) -> Result<ExitCode, Error> {
+        match self {
+            Self::Said(code) => Ok(code),
+            Self::Alone => lead(None),
+            Self::World(mut world) if world.is_leader() => {
+                let result = lead(Some(&mut world));
+                world.end(result, session)
+            }
+            Self::World(world) => {
+                world.follow(session, |world, told| follow(world, told).map(|()| false))
+            }
+        }
+    }
 }
 
 /// This process among the ranks of a job.

@@ -15,7 +15,7 @@ pub use arguments::{
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
     LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
 };
-pub use on_cuda::Cuda;
+pub use on_cuda::{Cuda, Moments};
 use schema::random::CounterRng;
 use schema::{KeyedJaggedTensor, Optimizer, Precision};
 
@@ -89,6 +89,13 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// Where the device refuses.
     fn queue(&self) -> Result<Self::Queue, Error>;
+    /// What tells when a queue has done its work; `None` where it has when a call returns.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn moments(&self, _queue: &Self::Queue) -> Result<Option<Moments>, Error> {
+        Ok(None)
+    }
     /// A matrix of zeros, room for `[rows, columns]`.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! the only ones that name `cudarc`.
 
 mod argument;
+pub mod blas;
 mod buffer;
 pub mod emulated;
 pub mod error;
@@ -61,6 +62,17 @@ pub const SOURCES: &[Source] = &[
 #[derive(Clone)]
 pub struct Driver {
     machine: Arc<Machine>,
+    accuracy: Accuracy,
+}
+
+/// How a library multiplies f32 factors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accuracy {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to the 10 bits of TF32, with sums in f32: tensor cores then take them.
+    Tf32,
 }
 
 enum Machine {
@@ -144,25 +156,45 @@ impl Grid {
     }
 }
 
+/// Refuses a library that lacks one of `functions`.
+fn complete(
+    library: &'static str,
+    functions: &[&str],
+    has: impl Fn(&str) -> bool,
+) -> Result<(), DriverError> {
+    match functions.iter().find(|name| !has(name)) {
+        None => Ok(()),
+        Some(name) => Err(DriverError::NoFunction { library, function: (*name).to_owned() }),
+    }
+}
+
 impl Driver {
     /// Device `ordinal` of NVIDIA's driver. `libraries` is a folder that NVRTC is looked for in
     /// first; `cache` is that of compiled kernels.
     ///
     /// # Errors
-    /// [`DriverError::NoDriver`] and [`DriverError::NoDevice`]; never a panic.
+    /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]; never
+    /// a panic.
     pub fn cuda(
         ordinal: usize,
         libraries: Option<PathBuf>,
         cache: PathBuf,
     ) -> Result<Self, DriverError> {
         let device = native::Device::open(ordinal, libraries, cache)?;
-        Ok(Self { machine: Arc::new(Machine::Native(device)) })
+        Ok(Self { machine: Arc::new(Machine::Native(device)), accuracy: Accuracy::F32 })
     }
 
     /// The emulator.
     #[must_use]
     pub fn emulated(emulation: Emulation) -> Self {
-        Self { machine: Arc::new(Machine::Emulated(emulated::Device::new(emulation))) }
+        let machine = Arc::new(Machine::Emulated(emulated::Device::new(emulation)));
+        Self { machine, accuracy: Accuracy::F32 }
+    }
+
+    /// The same device, whose library multiplies so; the plain kernels always multiply f32.
+    #[must_use]
+    pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
+        Self { accuracy, ..self }
     }
 
     /// What the device is called.
@@ -172,6 +204,12 @@ impl Driver {
             Machine::Native(device) => device.name.clone(),
             Machine::Emulated(_) => "emulated".to_owned(),
         }
+    }
+
+    /// Whether kernels are run by the emulator, whose work is done when a call returns.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        matches!(&*self.machine, Machine::Emulated(_))
     }
 
     /// Bytes free and bytes in all; `None` of the emulator, which has what the host has.
@@ -268,6 +306,11 @@ impl Module {
 }
 
 impl Stream {
+    /// What tells it from other streams of its device.
+    pub(crate) fn number(&self) -> usize {
+        self.handle
+    }
+
     /// Runs `kernel` after what the stream has before it.
     ///
     /// # Errors

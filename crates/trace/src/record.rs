@@ -50,9 +50,9 @@ pub struct OpSpan {
     pub op: Op,
     /// The main thread enters the operation.
     pub start: Nanos,
-    /// The pool begins.
+    /// The pool, or the device, begins.
     pub kernel_start: Nanos,
-    /// The pool is done.
+    /// The pool is done; a device that works while the host goes on may be so after `end`.
     pub kernel_end: Nanos,
     /// The main thread leaves the operation.
     pub end: Nanos,
@@ -81,10 +81,10 @@ pub(crate) struct Step {
 
 /// The spans of one rank, in the order in which they ran.
 ///
-/// Spans are made disjoint as they arrive: a span begins no earlier than the one before ended, and
-/// each of its parts lasts at least 1 ns, because readers of trace files fail on empty and
-/// overlapping slices. [`Recorder::moved_ns`] tells how much that changed; it is 0 for a nanosecond
-/// clock and a sequential caller.
+/// Spans are made disjoint as they arrive: a span begins no earlier than the one before ended, its
+/// kernel no earlier than the one before, and each of its parts lasts at least 1 ns, because
+/// readers of trace files fail on empty and overlapping slices. [`Recorder::moved_ns`] tells how
+/// much that changed; it is 0 for a nanosecond clock and a sequential caller.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -123,6 +123,8 @@ pub struct Recorder {
     spans: Vec<OpSpan>,
     is_open: bool,
     cursor: Nanos,
+    /// Where the last kernel ended.
+    device: Nanos,
     moved_ns: i64,
 }
 
@@ -136,6 +138,7 @@ impl Recorder {
             spans: Vec::with_capacity(4096),
             is_open: false,
             cursor: Nanos(i64::MIN),
+            device: Nanos(i64::MIN),
             moved_ns: 0,
         }
     }
@@ -163,9 +166,13 @@ impl Recorder {
         let mut placed = OpSpan { start, kernel_start: start, kernel_end: start, ..span };
         let mut busy = 0;
         if span.has_kernel() {
-            placed.kernel_start = self.not_before(span.kernel_start, Nanos(start.0 + 1));
+            let free = Nanos(self.device.0.max(start.0 + 1));
+            placed.kernel_start = self.not_before(span.kernel_start, free);
             placed.kernel_end = self.not_before(span.kernel_end, Nanos(placed.kernel_start.0 + 1));
-            placed.end = self.not_before(span.end, placed.kernel_end);
+            self.device = placed.kernel_end;
+            let is_waited_for = span.kernel_end <= span.end;
+            let least = if is_waited_for { placed.kernel_end } else { Nanos(start.0 + 2) };
+            placed.end = self.not_before(span.end, least);
             busy = placed.kernel_end.0 - placed.kernel_start.0;
         } else {
             placed.end = self.not_before(span.end, Nanos(start.0 + 1));

@@ -31,6 +31,8 @@ impl<B: Backend> RankContext<B> {
     /// [`Error::Device`] where the device has no queue.
     pub fn new(device: B, comm: Communicator, profiler: Profiler) -> Result<Self, Error> {
         let queue = device.queue()?;
+        let moments = if profiler.records() { device.moments(&queue)? } else { None };
+        let profiler = profiler.with_moments(moments);
         Ok(Self { device, queue, comm: comm.into(), profiler })
     }
 

@@ -11,6 +11,10 @@ pub struct OnDevice {
     /// kernels on the CPU, very slowly
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = name)]
     pub device: DeviceName,
+    /// Let cuBLASLt round the factors of f32 products to TF32, for tensor cores: faster, 10 bits
+    /// instead of 23; needs --device cuda
+    #[arg(long)]
+    pub tf32: bool,
 }
 
 /// A device by name.

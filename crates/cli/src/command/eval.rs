@@ -41,18 +41,15 @@ struct Task {
 
 /// Runs the command.
 pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
-    match Joined::of(&args.processes, false)? {
-        Joined::Said(code) => Ok(code),
-        Joined::Alone => evaluate(args, session, None),
-        Joined::World(mut world) if world.is_leader() => {
-            let result = evaluate(args, session, Some(&mut world));
-            world.end(result, session)
-        }
-        Joined::World(world) => world.follow(session, |world, task: Task| {
-            let device = Device::open(args.device.device, session)?;
-            on_device!(&device, open => follow(open, (world, session), task)).map(|()| false)
-        }),
-    }
+    let device = || Device::open(args.device, session);
+    Joined::of(&args.processes, false)?.run(
+        session,
+        |world| {
+            let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
+            on_device!(&device()?, open => evaluate(open, (args, folder), session, world))
+        },
+        |world, task: Task| on_device!(&device()?, open => follow(open, (world, session), task)),
+    )
 }
 
 /// Takes part as another rank than 0.
@@ -69,13 +66,7 @@ fn follow<B: Backend>(
 }
 
 /// Evaluates as the only process, or as rank 0 of `world`.
-fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
-    let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
-    let device = Device::open(args.device.device, session)?;
-    on_device!(&device, open => evaluate_on(open, (args, folder), session, world))
-}
-
-fn evaluate_on<B: Backend>(
+fn evaluate<B: Backend>(
     open: impl Open<B>,
     (args, folder): (&Eval, PathBuf),
     session: &Session,

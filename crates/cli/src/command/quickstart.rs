@@ -81,7 +81,7 @@ struct Rows {
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
     let folder = Folder { root: args.folder.clone() };
-    let device = Device::open(args.device.device, session)?;
+    let device = Device::open(args.device, session)?;
     greet(&folder, session);
     check_disk(&folder)?;
     let _made = output::folder(&folder.root)?;

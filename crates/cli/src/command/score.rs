@@ -25,40 +25,27 @@ use crate::world::{Joined, World};
 
 /// Runs the command.
 pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
-    match Joined::of(&args.processes, false)? {
-        Joined::Said(code) => Ok(code),
-        Joined::Alone => score_all(args, session, None),
-        Joined::World(mut world) if world.is_leader() => {
-            let result = score_all(args, session, Some(&mut world));
-            world.end(result, session)
-        }
-        Joined::World(world) => world.follow(session, |world, folder: PathBuf| {
-            let (device, threads) =
-                (Device::open(args.device.device, session)?, world.threads(session));
+    let device = || Device::open(args.device, session);
+    Joined::of(&args.processes, false)?.run(
+        session,
+        |world| {
+            let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
+            if args.file != "-" {
+                input::is_there(&args.file)?;
+            }
+            on_device!(&device()?, open => score_all(open, (args, folder), session, world))
+        },
+        |world, folder: PathBuf| {
+            let (device, threads) = (device()?, world.threads(session));
             let crew = Crew::of(world.take_comm()?);
-            on_device!(&device, open => {
-                crew.follow(&mut Scorer::open(&folder, open(threads)?)?)?;
-            });
-            Ok(false)
-        }),
-    }
+            on_device!(&device, open => crew.follow(&mut Scorer::open(&folder, open(threads)?)?)?);
+            Ok(())
+        },
+    )
 }
 
 /// Scores as the only process, or as rank 0 of `world`.
-fn score_all(
-    args: &Score,
-    session: &Session,
-    world: Option<&mut World>,
-) -> Result<ExitCode, Error> {
-    let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
-    if args.file != "-" {
-        input::is_there(&args.file)?;
-    }
-    let device = Device::open(args.device.device, session)?;
-    on_device!(&device, open => score_on(open, (args, folder), session, world))
-}
-
-fn score_on<B: Backend>(
+fn score_all<B: Backend>(
     open: impl Open<B>,
     (args, folder): (&Score, PathBuf),
     session: &Session,

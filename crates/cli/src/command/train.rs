@@ -177,7 +177,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.estimate {
         rows::check_known(&asked.job.config, "--estimate")?;
     } else {
-        asked.device = Device::open(args.device.device, session)?;
+        asked.device = Device::open(args.device, session)?;
     }
     let run_folder = args.run_folder();
     // Dropped after everything below, the inner one first: what fails leaves no empty folders.

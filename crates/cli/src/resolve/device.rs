@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use device::backend::Cuda;
-use device::cuda::{Checks, Driver, DriverError, Emulation, Order};
+use device::cuda::{Accuracy, Checks, Driver, DriverError, Emulation, Order};
 
 use schema::Bytes;
 
 use super::Session;
-use crate::args::DeviceName;
+use crate::args::{DeviceName, OnDevice};
 use crate::error::Error;
 
 /// Where a model is computed.
@@ -37,20 +37,38 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::NoDevice`] saying what is missing.
-    pub fn open(name: DeviceName, session: &Session) -> Result<Self, Error> {
+    pub fn open(on: OnDevice, session: &Session) -> Result<Self, Error> {
+        let OnDevice { device: name, tf32 } = on;
         let opened = match name {
+            DeviceName::Cpu | DeviceName::Emulated if tf32 => Err(DriverError::NoTf32),
             DeviceName::Cpu => return Ok(Self::Cpu),
             DeviceName::Cuda(number) => Driver::cuda(number, nvrtc(), kernels()),
             DeviceName::Emulated => Ok(Driver::emulated(emulation())),
         };
         let refused = |source| Error::NoDevice { name, source };
         let driver = opened.map_err(|error| refused(Box::new(error)))?;
+        let driver = driver.with_accuracy(if tf32 { Accuracy::Tf32 } else { Accuracy::F32 });
         session.console.detail(format_args!("device: {}", driver.name()));
         match Cuda::new(driver.clone(), 1) {
-            Ok(_) => Ok(Self::Gpu(driver)),
+            Ok(device) => {
+                tell_of_products(name, &device, session);
+                Ok(Self::Gpu(driver))
+            }
             Err(device::Error::Driver(error)) => Err(refused(error)),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// Whose products the device computes with.
+fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
+    match device.library_version() {
+        Some(version) => session.console.detail(format_args!("products: cuBLASLt {version}")),
+        None if matches!(name, DeviceName::Cuda(_)) => session.console.warn(format_args!(
+            "cuBLASLt is not installed: products are those of a plain kernel, which is slow \
+             (pip install nvidia-cublas, and let the linker find it)"
+        )),
+        None => {}
     }
 }
 
@@ -104,6 +122,10 @@ pub fn cure(error: &DriverError) -> &'static str {
         DriverError::NoDriver { .. } => {
             "install NVIDIA's driver, or let the linker find it (LD_LIBRARY_PATH)"
         }
+        DriverError::NoFunction { .. } => {
+            "install a driver of CUDA 13, and take stubs of it out of LD_LIBRARY_PATH"
+        }
+        DriverError::NoTf32 => "leave --tf32 out, or name a GPU with --device cuda",
         DriverError::NoDevice { .. } => "let this process see a GPU (CUDA_VISIBLE_DEVICES)",
         DriverError::NoCompiler { .. } => {
             "install NVRTC (pip install nvidia-cuda-nvrtc) and name its folder in ROWMILL_NVRTC"

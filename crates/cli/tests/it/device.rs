@@ -20,11 +20,14 @@ fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
 
 /// Puts a driver that only answers into `folder`; whether there is a C compiler to make it.
 fn stub(folder: &Path) -> bool {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
+    library(folder, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c"))
+}
+
+fn library(folder: &Path, source: &Path) -> bool {
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     for name in ["libcuda.so", "libcuda.so.1"] {
         let mut command = Command::new(&compiler);
-        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(name)).arg(&source);
+        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(name)).arg(source);
         let Ok(status) = command.status() else {
             println!("SKIPPED a driver that only answers: no C compiler (CC) here");
             return false;
@@ -54,6 +57,22 @@ fn a_gpu_is_listed_and_its_absence_explained() {
 }
 
 #[test]
+fn a_driver_that_lacks_a_function_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("other.c");
+    fs::write(&source, "int cuInit(unsigned flags) { return 0; }").unwrap();
+    if !library(folder.path(), &source) {
+        return;
+    }
+    let (code, text) = doctor(folder.path(), &["--format", "json"]);
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let expected =
+        "libcuda.so.1 has no function cuCtxSetCurrent: its version is too old or too new";
+    assert_eq!((code, found["problem"].as_str()), (Some(1), Some(expected)));
+    assert!(found["cure"].as_str().unwrap().contains("CUDA 13"), "{text}");
+}
+
+#[test]
 fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
     let place = Place::new();
     for words in [
@@ -68,6 +87,9 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
         }
     }
     assert!(place.names("run").is_empty() && place.names("rowmill-").is_empty());
+    let ran = place.run("train job.toml --train train.csv --device emulated --tf32");
+    let refused = "--device emulated: only cuda and cuda:N multiply in TF32";
+    assert!(ran.code == Some(2) && ran.stderr.contains(refused), "{}", ran.stderr);
     let ran = place.run("train job.toml --train train.csv --device gpu");
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("expected cpu, cuda, cuda:N or emulated"), "{}", ran.stderr);
@@ -153,6 +175,24 @@ fn sixty_steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     let apart = check("sgd", &format!("{sgd} --set steps=60 --set log_every=10"), 6);
     assert!(apart.abs() < 1e-5, "{apart}");
     check("adagrad", "--set steps=5 --set log_every=1", 5);
+}
+
+/// The whole loop, on few rows: the predicted change and the report are there too.
+#[test]
+fn quickstart_runs_on_the_emulated_gpu() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new();
+    let ran = emulating(&place, "quickstart --seconds 2 --device emulated --format json");
+    let last = ran.last();
+    for path in ["checkpoint", "trace", "report", "curves", "text", "config"] {
+        assert!(place.path(last[path].as_str().unwrap()).exists(), "{path}: {last}");
+    }
+    assert!(last["auc"].as_f64().unwrap() > 0.4, "{last}");
+    let eval = emulating(&place, "eval rowmill-quickstart/run --format json");
+    let auc_of_cpu = eval.last()["evaluation"]["auc"].as_f64().unwrap();
+    assert!((auc_of_cpu - last["auc"].as_f64().unwrap()).abs() < 1e-4, "{last}");
 }
 
 fn auc(ran: &Ran) -> f64 {

@@ -7,6 +7,7 @@
 mod exchange;
 mod handles;
 mod kernels;
+mod moments;
 mod scalars;
 mod staging;
 mod tables;
@@ -28,7 +29,7 @@ use crate::error::Error;
 use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
 use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
 use crate::ops::embedding_backward::ScratchShape;
-use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Target};
+use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, Target};
 use crate::ops::jagged::cuda::{Regroup, RegroupMode};
 use crate::ops::loss::cuda::LossBuffers;
 use crate::ops::{Slot, extent, gemm};
@@ -38,6 +39,7 @@ pub use exchange::Exchange;
 pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
 use handles::{WeightBuffers, grown};
 use kernels::Kernels;
+pub use moments::Moments;
 pub use scalars::{Ended, Scalars};
 pub use tables::Tables;
 
@@ -61,6 +63,12 @@ impl Cuda {
         let kernels = Kernels::load(&driver)?;
         let setup = driver.stream()?;
         Ok(Self { driver, setup, kernels, host: Cpu::new(threads) })
+    }
+
+    /// Version of the library that products are computed by; `None` where the plain kernels do it.
+    #[must_use]
+    pub fn library_version(&self) -> Option<usize> {
+        self.kernels.gemm.library_version()
     }
 
     /// The cores of the host.
@@ -110,8 +118,11 @@ impl Backend for Cuda {
         rows * columns
     }
 
-    fn matrix_bytes(_: Precision, rows: usize, columns: usize) -> usize {
-        Self::vector_bytes(rows * columns)
+    fn matrix_bytes(precision: Precision, rows: usize, columns: usize) -> usize {
+        match precision {
+            Precision::F32 => Self::vector_bytes(rows * columns),
+            Precision::Bf16 => (rows * columns).saturating_mul(handles::NARROW),
+        }
     }
 
     fn vector_bytes(len: usize) -> usize {
@@ -131,11 +142,21 @@ impl Backend for Cuda {
     }
 
     fn queue(&self) -> Result<Queue, Error> {
-        Ok(Queue::new(&self.driver)?)
+        let queue = Queue::new(&self.driver)?;
+        self.kernels.gemm.prepare(&queue.stream)?;
+        Ok(queue)
+    }
+
+    fn moments(&self, queue: &Queue) -> Result<Option<Moments>, Error> {
+        if self.driver.is_emulated() {
+            return Ok(None);
+        }
+        Ok(Some(Moments::new(&self.driver, &queue.stream)?))
     }
 
     fn matrix(&self, precision: Precision, rows: usize, columns: usize) -> Result<Matrix, Error> {
-        let values = self.vector(rows * columns)?;
+        let buffer = Some(self.zeroed(Self::matrix_bytes(precision, rows, columns))?);
+        let values = Vector { buffer, len: rows * columns, scratch: None };
         Ok(Matrix { values, precision, ..Matrix::default() })
     }
 
@@ -331,7 +352,7 @@ impl Backend for Cuda {
             gemm::Activation::None => Epilogue::Plain,
             gemm::Activation::Relu => Epilogue::Relu,
         };
-        let target = Target { to: y.get(OP, (b, n))?, epilogue, precision: y.precision };
+        let target = Target { to: y.get(OP, (b, n))?, epilogue };
         let factors = ([x, weight.buffers().factor()], bias);
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, target)?)
@@ -351,7 +372,7 @@ impl Backend for Cuda {
             InputGradient::Accumulate => (Epilogue::Plain, Join::Add),
             InputGradient::BeforeRelu(x) => (Epilogue::BeforeRelu(x.get(OP, (b, k))?), Join::Write),
         };
-        let target = Target { to: d_x.get(OP, (b, k))?, epilogue, precision: d_x.precision };
+        let target = Target { to: d_x.get(OP, (b, k))?, epilogue };
         let factors = [d_y, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, (target, join))?)
@@ -368,7 +389,7 @@ impl Backend for Cuda {
         let WeightShape { n, k, precision, .. } = weight.shape;
         let x = x.of((OP, "x"), precision, (b, k))?;
         let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
-        let matrices = [d_y, x, &weight.buffers().gradient];
+        let matrices = ([d_y, x], &weight.buffers().gradient);
         self.kernels.gemm.backward_weight(&queue.stream, LinearShape { b, n, k }, matrices)?;
         if let Some(d_bias) = d_bias {
             self.column_sums(queue, [b, n], (d_y, d_bias.get(OP, "d_bias [N]", n)?))?;
@@ -386,7 +407,7 @@ impl Backend for Cuda {
     ) -> Result<(), Error> {
         const OP: &str = "column forward";
         let ColumnForward { x, weight, bias, y, shape: (b, k) } = arguments;
-        let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?];
+        let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
         let bias = Some(bias.get(OP, "bias [1]", 1)?);
         let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
         Ok(self.kernels.gemm.forward(&queue.stream, shape, (factors, bias), Target::plain(y))?)
@@ -402,7 +423,8 @@ impl Backend for Cuda {
         let (x, d_y) = (x.f32(OP, (b, k))?, d_y.get(OP, "d_y [B]", b)?);
         let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
         let shape = LinearShape { b, n: 1, k };
-        self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x, d_weight])?;
+        let [d_y, x] = [d_y, x].map(Operand::f32);
+        self.kernels.gemm.backward_weight(&queue.stream, shape, ([d_y, x], d_weight))?;
         Ok(self.column_sums(queue, [b, 1], (d_y, d_bias.get(OP, "d_bias [1]", 1)?))?)
     }
 
@@ -414,8 +436,9 @@ impl Backend for Cuda {
         const OP: &str = "column backward_input";
         let ColumnBackwardInput { d_y, weight, relu, d_x, shape: (b, k) } = arguments;
         let factors = [d_y.get(OP, "d_y [B]", b)?, weight.get(OP, "weight [K]", k)?];
+        let factors = factors.map(Operand::f32);
         let relu = relu.map(|x| x.f32(OP, (b, k))).transpose()?;
-        let epilogue = relu.map_or(Epilogue::Plain, Epilogue::BeforeRelu);
+        let epilogue = relu.map_or(Epilogue::Plain, |x| Epilogue::BeforeRelu(Operand::f32(x)));
         let target = Target { epilogue, ..Target::plain(d_x.f32(OP, (b, k))?) };
         let (shape, target) = (LinearShape { b, n: 1, k }, (target, Join::Write));
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target)?)
@@ -489,8 +512,12 @@ impl Backend for Cuda {
         let (from, on_device) = (from.f32(OP, shape)?, to.get(OP, shape)?);
         let elements = shape.0 * shape.1;
         let rounded = match to.precision {
-            Precision::F32 => queue.stream.copy(from, on_device, Self::vector_bytes(elements)),
-            Precision::Bf16 => self.kernels.gemm.round(&queue.stream, [from, on_device], elements),
+            Precision::F32 => {
+                queue.stream.copy(from, on_device.matrix, Self::vector_bytes(elements))
+            }
+            Precision::Bf16 => {
+                self.kernels.gemm.round(&queue.stream, [from, on_device.matrix], elements)
+            }
         };
         Ok(rounded?)
     }
@@ -562,7 +589,7 @@ impl Backend for Cuda {
         };
         self.kernels.cross.backward(&queue.stream, shape.into(), arguments)?;
         let d_bias = d_bias.get(OP, "d_bias [N]", shape.1)?;
-        Ok(self.column_sums(queue, shape.into(), (d_u, d_bias))?)
+        Ok(self.column_sums(queue, shape.into(), (Operand::f32(d_u), d_bias))?)
     }
 
     fn interaction_forward(
@@ -693,7 +720,7 @@ impl Backend for Cuda {
         out: &mut Vector,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
-        let kernel = (&self.kernels.embedding_forward, &queue.stream);
+        let kernel = (&self.kernels.embedding_forward, &*queue.stream);
         tables.lookup(kernel, batch_of(&ids), out, scalars.block())
     }
 

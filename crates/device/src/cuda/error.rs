@@ -13,6 +13,17 @@ pub enum DriverError {
         /// The library's names.
         names: &'static str,
     },
+    /// A library is there, but of a version that lacks what is needed.
+    #[error("{library} has no function {function}: its version is too old or too new")]
+    NoFunction {
+        /// The library.
+        library: &'static str,
+        /// What it lacks.
+        function: String,
+    },
+    /// TF32 is a format of GPUs.
+    #[error("only cuda and cuda:N multiply in TF32")]
+    NoTf32,
     /// There is no device of this number.
     #[error("device cuda:{ordinal}: the driver offers {count} devices")]
     NoDevice {

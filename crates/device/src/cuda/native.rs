@@ -71,6 +71,41 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
     Err(DriverError::Call { call, code: result as u32, problem: problem.into_owned() })
 }
 
+/// Every function that is called here: `cudarc` panics at the first call of one that the library
+/// lacks, so [`Device::open`] asks for all of them.
+const FUNCTIONS: [&str; 30] = [
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDevicePrimaryCtxRetain",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime_v2",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuGetErrorString",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
 impl Device {
     pub fn open(
         ordinal: usize,
@@ -81,6 +116,9 @@ impl Device {
         if !unsafe { sys::is_culib_present() } {
             return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
         }
+        // SAFETY: the library is there; a symbol is only looked for, not called.
+        let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
+        super::complete("libcuda.so.1", &FUNCTIONS, has)?;
         call!(cuInit(0))?;
         let mut count: c_int = 0;
         call!(cuDeviceGetCount(&raw mut count))?;
@@ -117,8 +155,17 @@ impl Device {
     }
 
     /// The context belongs to the thread that made it until another one takes it.
-    fn enter(&self) -> Result<(), DriverError> {
+    pub fn enter(&self) -> Result<(), DriverError> {
         call!(cuCtxSetCurrent(self.context as CUcontext))
+    }
+
+    /// Opens a library of the folder of CUDA libraries, where it is there: it is then found by its
+    /// name alone.
+    pub fn open_library(&self, prefix: &str) {
+        if let Some(folder) = &self.libraries {
+            // Without it the linker looks where it always does.
+            let _ = nvrtc::open_library(folder, prefix);
+        }
     }
 
     pub fn memory(&self) -> Result<[usize; 2], DriverError> {
@@ -331,5 +378,24 @@ impl Device {
     pub fn synchronize(&self, stream: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuStreamSynchronize(stream as CUstream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_function_that_is_called_is_asked_for() {
+        let source = include_str!("native.rs");
+        let calls = source.split("call!(").chain(source.split("sys::"));
+        let names = calls.filter_map(|rest| rest.split(['(', ')', ' ']).next());
+        let is_function = |name: &&str| {
+            let is_name = name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            is_name && name.starts_with("cu") && *name != "culib"
+        };
+        let called: Vec<&str> = names.filter(is_function).collect();
+        assert!(called.len() >= 30, "{called:?}");
+        for name in called {
+            assert!(super::FUNCTIONS.contains(&name), "{name}");
+        }
     }
 }

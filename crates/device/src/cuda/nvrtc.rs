@@ -52,6 +52,17 @@ pub struct Usage {
     pub spill_bytes: u32,
 }
 
+/// Every function that is called here, as for the driver's library.
+const FUNCTIONS: [&str; 7] = [
+    "nvrtcCreateProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+    "nvrtcDestroyProgram",
+];
+
 /// Compiles for one architecture.
 ///
 /// # Errors
@@ -173,7 +184,7 @@ fn open(folder: Option<&Path>) -> Result<(), DriverError> {
     }
     if let Some(folder) = folder {
         for prefix in ["libnvrtc-builtins.so", "libnvrtc.so"] {
-            load(library_of(folder, prefix)?.as_os_str())?;
+            open_library(folder, prefix)?;
         }
     }
     // SAFETY: opens the library, whose constructors run.
@@ -182,11 +193,21 @@ fn open(folder: Option<&Path>) -> Result<(), DriverError> {
         let library = "libnvrtc.so.13".to_owned();
         return Err(DriverError::NoCompiler { library, problem: problem.to_owned() });
     }
+    // SAFETY: the library is there; a symbol is only looked for, not called.
+    let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
+    super::complete("libnvrtc.so", &FUNCTIONS, has)?;
     *opened = true;
     Ok(())
 }
 
-/// The library of a folder whose name begins so, whatever its version.
+/// Opens the library of a folder whose name begins so, whatever its version.
+///
+/// # Errors
+/// [`DriverError::NoCompiler`].
+pub(super) fn open_library(folder: &Path, prefix: &str) -> Result<(), DriverError> {
+    load(library_of(folder, prefix)?.as_os_str())
+}
+
 fn library_of(folder: &Path, prefix: &str) -> Result<PathBuf, DriverError> {
     let absent = |problem: String| {
         let library = folder.join(prefix).display().to_string();

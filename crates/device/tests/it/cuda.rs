@@ -8,6 +8,7 @@ macro_rules! kernel {
     };
 }
 
+mod bandwidth;
 pub mod dense;
 mod emulator;
 pub mod exchange;

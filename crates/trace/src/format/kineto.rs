@@ -154,7 +154,8 @@ fn write_operation<W: Write>(
         name: LAUNCH,
         track: tracks.main,
         start: span.start,
-        end: span.kernel_start,
+        // A device that works on while the host goes on may begin after the operation has ended.
+        end: span.kernel_start.min(Nanos(span.end.0 - 1)),
     };
     rows.slice(launch, &LaunchArguments::new(identity))?;
     rows.flow(flow(tracks.main, span.start, identity), row::End::Source)

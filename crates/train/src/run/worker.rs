@@ -269,7 +269,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         } else {
             self.settle()?
         };
-        self.context.profiler.end_step();
+        self.context.profiler.end_step()?;
         if let Some(timeout) = self.timeout.take() {
             self.context.comm.set_timeout(Some(timeout));
         }

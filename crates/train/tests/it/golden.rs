@@ -37,8 +37,10 @@ struct Golden {
     torchrec: bool,
 }
 
+/// `ROWMILL_GOLDEN` on a machine without the sources.
 fn folder() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/dlrm_golden"))
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/dlrm_golden");
+    std::env::var_os("ROWMILL_GOLDEN").map_or_else(|| beside.into(), PathBuf::from)
 }
 
 impl Golden {
@@ -302,8 +304,8 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
     }
 }
 
-/// On a GPU's kernels: every run on one rank, and two on two ranks whose tables are split by rows
-/// and by columns.
+/// On a GPU's kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on one rank, and two on
+/// two ranks whose tables are split by rows and by columns.
 #[test]
 fn every_run_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };

@@ -8,9 +8,10 @@ use device::backend::Cuda;
 use device::cuda::Driver;
 use schema::model::DenseInit;
 use schema::{
-    Batch, DataType, Interaction, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
-    ShardingPlan, TableConfig, TriangleOrder,
+    Batch, DataType, Interaction, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling,
+    Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
 };
+use trace::{Clock, Recorder, RunInfo};
 use train::model::Started;
 use train::profile::Profiler;
 use train::{Model, RankContext, Share, Step};
@@ -19,13 +20,16 @@ use crate::ranks;
 
 #[path = "../../../device/tests/it/cuda/stub_library.rs"]
 mod stub_library;
+use stub_library::Libraries;
 
 /// Samples of a batch.
 pub const SAMPLES: usize = 6;
 
 /// The calls of the child with the stub, from the mark of its second step on, by step.
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
-    let calls = stub_library::calls(&format!("stub::{child}"))?;
+    let libraries =
+        if child == "library_child" { Libraries::DriverAndBlas } else { Libraries::Driver };
+    let calls = stub_library::calls(&format!("stub::{child}"), libraries)?;
     let marked = calls.split(|call| call.starts_with("cuMemsetD8Async 1 "));
     Some(marked.skip(2).map(<[String]>::to_vec).collect())
 }
@@ -35,9 +39,11 @@ fn check(child: &str) {
     // The last has what the end of the child does.
     let steps = &steps[..steps.len() - 1];
     assert_eq!(steps.len(), 5, "{child}");
-    let launches = |step: &[String]| -> Vec<String> {
-        step.iter().filter(|call| call.starts_with("cuLaunchKernel")).cloned().collect()
+    let is_work = |call: &&String| {
+        call.starts_with("cuLaunchKernel") || call.starts_with("cublasLtMatmul compute")
     };
+    let launches =
+        |step: &[String]| -> Vec<String> { step.iter().filter(is_work).cloned().collect() };
     let first = launches(&steps[0]);
     assert!(first.len() > 30, "{child}: {first:#?}");
     for (number, step) in steps.iter().enumerate() {
@@ -46,7 +52,7 @@ fn check(child: &str) {
         assert_eq!(waits, 1, "{child}, step {number}: {step:#?}");
         let fits = ["cuLaunchKernel", "cuMemcpy", "cuMemset", "cuEventRecord", "cuEventSynch"];
         for call in step {
-            let fits = fits.iter().any(|kind| call.starts_with(kind));
+            let fits = is_work(&call) || fits.iter().any(|kind| call.starts_with(kind));
             assert!(fits, "{child}, step {number}: an operation of a stream, got {call}");
         }
         assert_eq!(launches(step), first, "{child}, step {number}");
@@ -89,11 +95,12 @@ pub fn batch(len: usize) -> Batch {
 
 /// In the process that was started for it: steps whose outcome is read when the next one has been
 /// given to the device. The first has the most ids.
-fn run(model: ModelConfig, optimizer: Optimizer) {
+fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
     let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
     let (mark, marks) = (driver.alloc(1).unwrap(), driver.stream().unwrap());
-    let config = ranks::job(model, (optimizer, optimizer), 0.1, SAMPLES);
+    let mut config = ranks::job(model, (optimizer, optimizer), 0.1, SAMPLES);
+    config.training.precision = precision;
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let device = Cuda::new(driver, 1).unwrap();
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
@@ -115,16 +122,83 @@ fn run(model: ModelConfig, optimizer: Optimizer) {
 #[test]
 fn dot_child() {
     let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
-    run(model(dot, Pooling::Sum), Optimizer::RowwiseAdagrad);
+    run(model(dot, Pooling::Sum), Optimizer::RowwiseAdagrad, Precision::F32);
+}
+
+#[test]
+fn library_child() {
+    let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
+    run(model(dot, Pooling::Sum), Optimizer::Sgd, Precision::Bf16);
 }
 
 #[test]
 fn cross_child() {
-    run(model(Interaction::DcnV2 { layers: 2, rank: 3 }, Pooling::Mean), Optimizer::Lamb);
+    let cross = Interaction::DcnV2 { layers: 2, rank: 3 };
+    run(model(cross, Pooling::Mean), Optimizer::Lamb, Precision::F32);
+}
+
+/// In the process that was started for it: the rows of a recorded step are where the device's
+/// events say.
+#[test]
+fn recorded_child() {
+    let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
+    let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
+    let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
+    let optimizer = Optimizer::Sgd;
+    let config = ranks::job(model(dot, Pooling::Sum), (optimizer, optimizer), 0.1, SAMPLES);
+    let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+    let clock = Clock::start();
+    let info = RunInfo {
+        rank: 0,
+        world_size: 1,
+        backend: "threads".to_owned(),
+        pid: 1,
+        main_tid: 1,
+        host: "mill".to_owned(),
+        threads: 1,
+        device: "stub".to_owned(),
+        base_time_ns: clock.base_time_ns(),
+    };
+    let profiler = Profiler::new(Recorder::new(info), clock);
+    let mut context = RankContext::alone(Cuda::new(driver, 1).unwrap(), profiler).unwrap();
+    let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), SAMPLES).unwrap();
+    let batch = batch(2);
+    let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
+    context.profiler.begin_step(0);
+    let begin = clock.now();
+    model.train(&mut context, share, Step { number: 0, factor: 1.0 }).unwrap();
+    context.profiler.end_step().unwrap();
+    let recorder = context.profiler.recorder().unwrap();
+    let spans = recorder.spans(0).unwrap();
+    assert!(spans.len() > 10, "{spans:?}");
+    // An event is recorded before and after each operation, and some within.
+    let mut free = begin.0 - 1_000_000;
+    for span in spans {
+        let took = span.kernel_end.0 - span.kernel_start.0;
+        assert!(took >= 250_000 && took % 250_000 == 0, "{span:?}");
+        assert!(span.kernel_start.0 >= free && span.kernel_start.0 > span.start.0, "{span:?}");
+        free = span.kernel_end.0;
+    }
+    // 20 ms and more of the device, for which the stub's host did not wait.
+    let (first, last) = (spans[0], spans[spans.len() - 1]);
+    assert!(last.kernel_end.0 - first.kernel_start.0 > 1_000_000 * spans.len() as i64 / 4);
+    let folder = log.parent().unwrap().join("trace.json");
+    recorder.write_kineto(&folder).unwrap();
+    assert!(std::fs::read_to_string(folder).unwrap().contains("kernel"));
+}
+
+#[test]
+fn a_recorded_step_has_the_times_of_the_device() {
+    let Some(calls) = stub_library::calls("stub::recorded_child", Libraries::Driver) else {
+        return;
+    };
+    let marks = calls.iter().filter(|call| call.starts_with("cuEventRecord")).count();
+    assert!(marks > 20, "{calls:#?}");
 }
 
 #[test]
 fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
     check("dot_child");
     check("cross_child");
+    check("library_child");
 }

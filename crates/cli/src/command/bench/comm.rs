@@ -73,21 +73,20 @@ struct Task {
 
 /// Runs the command.
 pub fn run(args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
-    match Joined::of(&args.processes, false)? {
-        Joined::Said(code) => Ok(code),
-        Joined::Alone => {
+    Joined::of(&args.processes, false)?.run(
+        session,
+        |world| {
+            if let Some(world) = world {
+                return processes(world, args, session);
+            }
             let stop = interrupt::stop_flag(STOPPING);
             let lead = Lead { session, sampling: args.sampling, stop: &stop };
             let (points, link) = (points(args), link(args));
             let over = |&ranks: &u32| threads(&lead, (ranks, link), &points).map(|t| (ranks, t));
             let taken = args.ranks.iter().map(over).collect::<Result<Vec<_>, _>>()?;
             report("in_process", link, (&points, &taken), session)
-        }
-        Joined::World(mut world) if world.is_leader() => {
-            let result = processes(&mut world, args, session);
-            world.end(result, session)
-        }
-        Joined::World(world) => world.follow(session, |world, task: Task| {
+        },
+        |world, task: Task| {
             // Rank 0 alone looks at its flag; this one ends with it.
             let _stop = interrupt::stop_flag_of_ranks(None);
             let points: Option<Vec<Point>> = task
@@ -98,9 +97,9 @@ pub fn run(args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
             let link = task.link.map(|(latency, bandwidth)| link_of(latency, bandwidth));
             let ends = measure::follow(communicator(world, link), &points.unwrap_or_default());
             ends.map_err(train::Error::from)?;
-            Ok(false)
-        }),
-    }
+            Ok(())
+        },
+    )
 }
 
 /// Measures as rank 0 of the processes of a launcher.

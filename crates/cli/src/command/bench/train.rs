@@ -107,7 +107,7 @@ struct Taken {
 pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
     check_memory(args, &job, session)?;
-    let device = Device::open(args.device.device, session)?;
+    let device = Device::open(args.device, session)?;
     on_device!(&device, open => run_on(open, (args, &job), session))
 }
 
@@ -283,7 +283,7 @@ impl<B: Host> Bench<B> {
         let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);
         self.train()?;
-        self.context.profiler.end_step();
+        self.context.profiler.end_step().map_err(train::Error::from)?;
         let (seconds, conditions) = watch.stop(self.context.device.host());
         let recorder = self.context.profiler.recorder();
         let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();

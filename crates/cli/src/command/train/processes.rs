@@ -79,7 +79,7 @@ impl Run {
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
-        let device = Device::open(args.device.device, session)?;
+        let device = Device::open(args.device, session)?;
         let request = self.complete(args, world.threads(session))?;
         let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
         Ok(on_device!(&device, open => follow(&request, open, processes))?)

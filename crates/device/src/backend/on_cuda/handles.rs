@@ -2,6 +2,7 @@
 //! orders the work on them. Knows no operation.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use schema::{KeyedJaggedTensor, Optimizer, Precision};
 
@@ -11,13 +12,16 @@ use crate::cuda::{Buffer, Driver, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::dense_update::cuda::scratch_bytes;
 use crate::ops::extent;
-use crate::ops::gemm::cuda::partial_bytes;
+use crate::ops::gemm::cuda::{Operand, partial_bytes};
+
+/// Bytes of a bf16.
+pub(super) const NARROW: usize = size_of::<u16>();
 
 /// A stream with what its operations work in.
 #[derive(Debug)]
 pub struct Queue {
     /// The stream.
-    pub stream: Stream,
+    pub stream: Arc<Stream>,
     /// Partial sums over the rows of a matrix; operations of one queue use it one after the other.
     partials: RefCell<Option<Buffer>>,
     /// Values on their way to a message.
@@ -27,7 +31,7 @@ pub struct Queue {
 impl Queue {
     pub(super) fn new(driver: &Driver) -> Result<Self, DriverError> {
         Ok(Self {
-            stream: driver.stream()?,
+            stream: Arc::new(driver.stream()?),
             partials: RefCell::default(),
             lent: RefCell::default(),
         })
@@ -78,7 +82,7 @@ impl Vector {
     }
 }
 
-/// A matrix, row-major f32; those of bf16 hold values that are rounded to it.
+/// A row-major matrix.
 #[derive(Debug, Default)]
 pub struct Matrix {
     pub(super) values: Vector,
@@ -88,13 +92,14 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The buffer of a matrix of any precision that has room for `[rows, columns]`.
+    /// A matrix of any precision that has room for `[rows, columns]`.
     pub(super) fn get(
         &self,
         op: &'static str,
         (rows, columns): (usize, usize),
-    ) -> Result<&Buffer, Error> {
-        self.values.get(op, "[rows, columns]", rows * columns)
+    ) -> Result<Operand<'_>, Error> {
+        let matrix = self.values.get(op, "[rows, columns]", rows * columns)?;
+        Ok(Operand { matrix, precision: self.precision })
     }
 
     /// The same of one in this precision.
@@ -103,7 +108,7 @@ impl Matrix {
         (op, what): (&'static str, &'static str),
         precision: Precision,
         shape: (usize, usize),
-    ) -> Result<&Buffer, Error> {
+    ) -> Result<Operand<'_>, Error> {
         let got = self.precision;
         if got != precision {
             return Err(Error::Precision { op, what, expected: precision, got });
@@ -111,9 +116,9 @@ impl Matrix {
         self.get(op, shape)
     }
 
-    /// The same of an f32 one.
+    /// The buffer of an f32 one.
     pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
-        self.of((op, "matrix"), Precision::F32, shape)
+        Ok(self.of((op, "matrix"), Precision::F32, shape)?.matrix)
     }
 }
 
@@ -172,7 +177,7 @@ impl WeightBuffers {
         let is_lamb = optimizer == Optimizer::Lamb;
         Ok(Self {
             values: zeroed(bytes)?,
-            rounded: rounded.then(|| zeroed(bytes)).transpose()?,
+            rounded: rounded.then(|| zeroed(n * k * NARROW)).transpose()?,
             gradient: zeroed(bytes)?,
             state: zeroed(state)?,
             scratch: is_lamb.then(|| zeroed(scratch_bytes(n * k))).transpose()?,
@@ -180,8 +185,11 @@ impl WeightBuffers {
     }
 
     /// What products read.
-    pub fn factor(&self) -> &Buffer {
-        self.rounded.as_ref().unwrap_or(&self.values)
+    pub fn factor(&self) -> Operand<'_> {
+        match &self.rounded {
+            Some(matrix) => Operand { matrix, precision: Precision::Bf16 },
+            None => Operand::f32(&self.values),
+        }
     }
 
     /// Where the rounded values go, where there are any.
@@ -194,8 +202,10 @@ impl WeightBuffers {
 pub(super) fn weight_bytes(shape: WeightShape) -> usize {
     let mut bytes = 0;
     let WeightShape { n, k, precision, optimizer } = shape;
-    let matrices = if precision == Precision::Bf16 { 3 } else { 2 };
-    bytes += matrices * n * k * size_of::<f32>();
+    bytes += 2 * n * k * size_of::<f32>();
+    if precision == Precision::Bf16 {
+        bytes += n * k * NARROW;
+    }
     bytes += n * optimizer.state_per_row(k) * size_of::<f32>();
     if optimizer == Optimizer::Lamb {
         bytes += scratch_bytes(n * k);

@@ -12,7 +12,7 @@ use crate::ops::embedding_backward::cuda::EmbeddingBackward;
 use crate::ops::embedding_forward::cuda::EmbeddingForward;
 use crate::ops::exchange::cuda::Exchange;
 use crate::ops::extent;
-use crate::ops::gemm::cuda::Gemm;
+use crate::ops::gemm::cuda::{Gemm, Operand};
 use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::Jagged as Bags;
 use crate::ops::loss::cuda::DeviceLoss;
@@ -44,7 +44,7 @@ impl Kernels {
             embedding_backward: EmbeddingBackward::load(driver)?,
             embedding_forward: EmbeddingForward::load(driver)?,
             exchange: Exchange::load(driver)?,
-            gemm: Gemm::load(driver)?,
+            gemm: Gemm::load(driver)?.with_library(driver)?,
             interaction: Interaction::load(driver)?,
             loss: DeviceLoss::load(driver)?,
             update: DenseUpdate::load(driver)?,
@@ -65,10 +65,10 @@ impl Cuda {
         &self,
         queue: &Queue,
         shape: [usize; 2],
-        (d_y, sums): (&Buffer, &Buffer),
+        (d_y, sums): (Operand<'_>, &Buffer),
     ) -> Result<(), DriverError> {
         let partials = queue.partials(&self.driver, shape)?;
-        self.kernels.gemm.column_sums(&queue.stream, shape, [d_y, sums, &partials])
+        self.kernels.gemm.column_sums(&queue.stream, shape, (d_y, [sums, &partials]))
     }
 
     /// Puts a sum over all ranks in the gradient's place.

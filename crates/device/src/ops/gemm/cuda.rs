@@ -1,7 +1,12 @@
-//! The launches of the plain products on a GPU, on row-major matrices.
+//! The products of a linear layer on a GPU, on row-major matrices: cuBLASLt's where that is
+//! installed, the plain kernels' else.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::Precision;
 
+use crate::cuda::blas::{self, Blas};
 use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
 
 /// The kernels.
@@ -9,9 +14,34 @@ pub const SOURCE: Source = Source { name: "ops/gemm/kernel.cu", text: include_st
 /// Rows and columns of a block's tile.
 const EDGE: usize = 16;
 const SUM_THREADS: u32 = 128;
-const ROUND_THREADS: u32 = 256;
+const ELEMENT_THREADS: u32 = 256;
 /// Rows that are summed on their own, as on the CPU.
 const BLOCK_ROWS: usize = 64;
+
+/// A matrix and how its numbers lie: bf16 takes 2 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// The matrix.
+    pub matrix: &'a Buffer,
+    /// Of its numbers.
+    pub precision: Precision,
+}
+
+impl<'a> Operand<'a> {
+    /// One of f32.
+    #[must_use]
+    pub fn f32(matrix: &'a Buffer) -> Self {
+        Self { matrix, precision: Precision::F32 }
+    }
+
+    /// As `FORMAT_…` of `prelude.cu`.
+    fn format(&self) -> u32 {
+        match self.precision {
+            Precision::F32 => 0,
+            Precision::Bf16 => 2,
+        }
+    }
+}
 
 /// Sizes of a linear layer's products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +58,9 @@ pub struct LinearShape {
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The matrix.
-    pub to: &'a Buffer,
+    pub to: Operand<'a>,
     /// What follows the sums.
     pub epilogue: Epilogue<'a>,
-    /// To which they are rounded; a matrix of bf16 holds f32 that are.
-    pub precision: Precision,
 }
 
 /// What a product does with what it has computed.
@@ -43,14 +71,14 @@ pub enum Epilogue<'a> {
     /// `max(y, 0)`; NaN stays NaN.
     Relu,
     /// 0 where this matrix, the output of a ReLU, is not above 0.
-    BeforeRelu(&'a Buffer),
+    BeforeRelu(Operand<'a>),
 }
 
 impl<'a> Target<'a> {
     /// The sums as they are.
     #[must_use]
     pub fn plain(to: &'a Buffer) -> Self {
-        Self { to, epilogue: Epilogue::Plain, precision: Precision::F32 }
+        Self { to: Operand::f32(to), epilogue: Epilogue::Plain }
     }
 }
 
@@ -67,19 +95,30 @@ pub enum Join {
 #[derive(Clone, Debug)]
 pub struct Gemm {
     product: Kernel,
+    mask: Kernel,
     round: Kernel,
     blocks: Kernel,
     total: Kernel,
+    library: Option<Arc<Library>>,
 }
 
-/// A product `C[m, n] = start + Σ_k A(m, k) B(k, n)`.
+/// cuBLASLt, and f32 results on their way to bf16 by stream.
+#[derive(Debug)]
+struct Library {
+    blas: Blas,
+    driver: Driver,
+    sums: Mutex<BTreeMap<usize, Buffer>>,
+}
+
+/// A product `C[m, n] = start + Σ_k A(m, k) B(k, n)`; `start` is C or the bias or 0.
 struct Product<'a> {
-    a: (&'a Buffer, [usize; 2]),
-    b: (&'a Buffer, [usize; 2]),
+    factors: [Operand<'a>; 2],
+    /// Whether A lies `[k, m]`, and B `[n, k]`.
+    transposed: [bool; 2],
     target: Target<'a>,
     bias: Option<&'a Buffer>,
     sizes: [usize; 3],
-    start: u32,
+    join: Join,
 }
 
 impl Gemm {
@@ -91,10 +130,36 @@ impl Gemm {
         let module = driver.module(SOURCE)?;
         Ok(Self {
             product: module.kernel("gemm")?,
+            mask: module.kernel("mask_product")?,
             round: module.kernel("round_bf16")?,
             blocks: module.kernel("column_sums_blocks")?,
             total: module.kernel("column_sums_total")?,
+            library: None,
         })
+    }
+
+    /// The same with the library's products, where it is installed.
+    ///
+    /// # Errors
+    /// As [`Blas::open`].
+    pub fn with_library(self, driver: &Driver) -> Result<Self, DriverError> {
+        let Some(blas) = Blas::open(driver)? else { return Ok(self) };
+        let library = Library { blas, driver: driver.clone(), sums: Mutex::default() };
+        Ok(Self { library: Some(Arc::new(library)), ..self })
+    }
+
+    /// Version of the library, where products are its.
+    #[must_use]
+    pub fn library_version(&self) -> Option<usize> {
+        Some(self.library.as_ref()?.blas.version())
+    }
+
+    /// Allocates what products in `stream` work in.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`].
+    pub fn prepare(&self, stream: &Stream) -> Result<(), DriverError> {
+        self.library.as_ref().map_or(Ok(()), |library| library.blas.prepare(stream))
     }
 
     /// `Y = f(X Wᵀ + bias)` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`.
@@ -105,13 +170,11 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        ([x, weight], bias): ([&Buffer; 2], Option<&Buffer>),
-        y: Target<'_>,
+        (factors, bias): ([Operand<'_>; 2], Option<&Buffer>),
+        target: Target<'_>,
     ) -> Result<(), DriverError> {
-        let start = u32::from(bias.is_some());
-        let (a, b_matrix) = ((x, [k, 1]), (weight, [1, k]));
-        let product = Product { a, b: b_matrix, target: y, bias, sizes: [b, n, k], start };
-        self.launch(stream, &product)
+        let (sizes, transposed, join) = ([b, n, k], [false, true], Join::Write);
+        self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
     /// `dX = f(dY W)` or `dX = f(dX + dY W)` with `d_y` `[B, N]`, `weight` `[N, K]` and `d_x`
@@ -123,13 +186,11 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        [d_y, weight]: [&Buffer; 2],
-        (d_x, join): (Target<'_>, Join),
+        factors: [Operand<'_>; 2],
+        (target, join): (Target<'_>, Join),
     ) -> Result<(), DriverError> {
-        let (a, b_matrix) = ((d_y, [n, 1]), (weight, [k, 1]));
-        let start = if join == Join::Add { 2 } else { 0 };
-        let (sizes, bias) = ([b, k, n], None);
-        self.launch(stream, &Product { a, b: b_matrix, target: d_x, bias, sizes, start })
+        let (sizes, transposed, bias) = ([b, k, n], [false, false], None);
+        self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
     /// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
@@ -140,15 +201,14 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        [d_y, x, d_weight]: [&Buffer; 3],
+        (factors, d_weight): ([Operand<'_>; 2], &Buffer),
     ) -> Result<(), DriverError> {
-        let (a, b_matrix) = ((d_y, [1, n]), (x, [k, 1]));
-        let (sizes, target) = ([n, k, b], Target::plain(d_weight));
-        let product = Product { a, b: b_matrix, target, bias: None, sizes, start: 0 };
-        self.launch(stream, &product)
+        let (sizes, transposed, target) = ([n, k, b], [true, false], Target::plain(d_weight));
+        let (bias, join) = (None, Join::Write);
+        self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
 
-    /// `to = from`, each value rounded to the nearest bf16.
+    /// `to = from`, each value of f32 rounded to the nearest bf16.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -159,7 +219,31 @@ impl Gemm {
         elements: usize,
     ) -> Result<(), DriverError> {
         let arguments = Arguments::new().buffer(from).buffer(to).count(elements);
-        stream.launch(&self.round, Grid::over(elements, ROUND_THREADS, ROUND_THREADS), &arguments)
+        stream.launch(
+            &self.round,
+            Grid::over(elements, ELEMENT_THREADS, ELEMENT_THREADS),
+            &arguments,
+        )
+    }
+
+    /// `to = 0` where `mask`, the output of a ReLU, is not above 0.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn mask(
+        &self,
+        stream: &Stream,
+        [mask, to]: [Operand<'_>; 2],
+        elements: usize,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new()
+            .buffer(mask.matrix)
+            .buffer(to.matrix)
+            .count(elements)
+            .u32(mask.format())
+            .u32(to.format());
+        let grid = Grid::over(elements, ELEMENT_THREADS, ELEMENT_THREADS);
+        stream.launch(&self.mask, grid, &arguments)
     }
 
     /// `sums[n] = Σ_b matrix[b, n]`, 64 rows at a time; `partials` has [`partial_bytes`].
@@ -170,46 +254,122 @@ impl Gemm {
         &self,
         stream: &Stream,
         [rows, columns]: [usize; 2],
-        [matrix, sums, partials]: [&Buffer; 3],
+        (matrix, [sums, partials]): (Operand<'_>, [&Buffer; 2]),
     ) -> Result<(), DriverError> {
         let arguments = Arguments::new()
-            .buffer(matrix)
+            .buffer(matrix.matrix)
             .buffer(sums)
             .buffer(partials)
             .u32(rows as u32)
-            .u32(columns as u32);
+            .u32(columns as u32)
+            .u32(matrix.format())
+            .u32(0);
         let total = Grid::over(columns, SUM_THREADS, SUM_THREADS);
         let blocks = [total.blocks[0], rows.div_ceil(BLOCK_ROWS) as u32];
         stream.launch(&self.blocks, Grid { blocks, ..total }, &arguments)?;
         stream.launch(&self.total, total, &arguments)
     }
 
-    fn launch(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
-        let Product { a, b, target, bias, sizes: [m, n, k], start } = *product;
+    fn run(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
+        // Algorithms are for matrices that have elements.
+        let is_empty = product.sizes.contains(&0);
+        match &self.library {
+            Some(library) if !is_empty && self.by_library(library, stream, product)? => Ok(()),
+            _ => self.plainly(stream, product),
+        }
+    }
+
+    /// Whether the library had an algorithm.
+    fn by_library(
+        &self,
+        library: &Library,
+        stream: &Stream,
+        product: &Product<'_>,
+    ) -> Result<bool, DriverError> {
+        let Product { factors, transposed, target, bias, sizes, join } = *product;
+        let [m, n, _] = sizes;
+        let Target { to, epilogue } = target;
+        // The library takes a bias of f32 for results of f32 alone; those are rounded behind it.
+        let is_rounded_behind = bias.is_some() && to.precision == Precision::Bf16;
+        let sums = if is_rounded_behind { Some(library.sums(stream, m * n)?) } else { None };
+        let result = sums.as_ref().map_or(to, Operand::f32);
+        let form = blas::Form {
+            sizes,
+            transposed,
+            factors: factors[0].precision.into(),
+            result: result.precision.into(),
+            accumulates: join == Join::Add,
+            relu: matches!(epilogue, Epilogue::Relu),
+        };
+        let factors = factors.map(|factor| factor.matrix);
+        let product = blas::Product { factors, to: result.matrix, bias, form };
+        if !library.blas.product(stream, &product)? {
+            return Ok(false);
+        }
+        if let Some(sums) = &sums {
+            self.round(stream, [sums, to.matrix], m * n)?;
+        }
+        if let Epilogue::BeforeRelu(mask) = epilogue {
+            self.mask(stream, [mask, to], m * n)?;
+        }
+        Ok(true)
+    }
+
+    fn plainly(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
+        let Product { factors: [a, b], transposed, target, bias, sizes: [m, n, k], join } =
+            *product;
         let (is_relu, mask) = match target.epilogue {
             Epilogue::Plain => (false, None),
             Epilogue::Relu => (true, None),
             Epilogue::BeforeRelu(output) => (false, Some(output)),
         };
+        let start = match (bias, join) {
+            (Some(_), _) => 1,
+            (None, Join::Add) => 2,
+            (None, Join::Write) => 0,
+        };
+        // Elements from a row to the next, and from a column to the next.
+        let steps = |[rows, columns]: [usize; 2], is_transposed| {
+            if is_transposed { [1, rows] } else { [columns, 1] }
+        };
+        let (of_a, of_b) = (steps([m, k], transposed[0]), steps([k, n], transposed[1]));
         let arguments = Arguments::new()
-            .buffer(a.0)
-            .buffer(b.0)
-            .buffer(target.to)
+            .buffer(a.matrix)
+            .buffer(b.matrix)
+            .buffer(target.to.matrix)
             .optional(bias)
-            .optional(mask)
-            .count(a.1[0])
-            .count(a.1[1])
-            .count(b.1[0])
-            .count(b.1[1])
+            .optional(mask.map(|mask| mask.matrix))
+            .count(of_a[0])
+            .count(of_a[1])
+            .count(of_b[0])
+            .count(of_b[1])
             .u32(m as u32)
             .u32(n as u32)
             .u32(k as u32)
             .u32(start)
             .u32(u32::from(is_relu))
-            .u32(u32::from(target.precision == Precision::Bf16));
+            .u32(a.format())
+            .u32(target.to.format())
+            .u32(mask.map_or(0, |mask| mask.format()));
         let blocks = [n.div_ceil(EDGE) as u32, m.div_ceil(EDGE) as u32];
         let grid = Grid { blocks, threads: (EDGE * EDGE) as u32, shared_bytes: 0 };
         stream.launch(&self.product, grid, &arguments)
+    }
+}
+
+impl Library {
+    /// Room for so many f32 results of products in `stream`.
+    fn sums(&self, stream: &Stream, elements: usize) -> Result<Buffer, DriverError> {
+        let bytes = elements * size_of::<f32>();
+        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        match sums.get(&stream.number()) {
+            Some(buffer) if buffer.bytes() >= bytes => Ok(buffer.clone()),
+            _ => {
+                let buffer = self.driver.alloc(bytes)?;
+                sums.insert(stream.number(), buffer.clone());
+                Ok(buffer)
+            }
+        }
     }
 }
 

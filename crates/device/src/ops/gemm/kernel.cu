@@ -6,24 +6,32 @@
 // Strides serve all three: Y = X Wᵀ + bias, dX += dY W, dW = dYᵀ X. A block has 16 × 16 elements of C
 // and passes 16 columns of A and rows of B through shared memory, so that each is read once per tile.
 // The epilogue is ReLU, or 0 where the mask (the output of a ReLU) is not above 0; then the sum is
-// rounded to bf16 where that is asked for. Matrices of bf16 hold rounded f32 here: products of two
-// such values are exact.
+// rounded to the result's format. Products of two bf16 values are exact in f32.
+// After a library's product `mask_product` does what is left of the epilogue.
 // Column sums (gradients of biases): 64 rows at a time, in order, then those in order.
 
 struct Gemm {
   u64 a, b, c, bias, mask;
   u64 a_row, a_column, b_row, b_column;  // elements between neighbours
-  u32 m, n, k, start, is_relu, is_rounded;
+  u32 m, n, k, start, is_relu;
+  u32 factor_format, format, mask_format;  // of A and B, C, mask
 };
 #define EDGE 16u
 #define START_BIAS 1u
 #define START_OLD 2u
 
 // The nearest bf16, ties to even; NaN stays NaN.
-DEVICE float nearest_bf16(float value) {
+DEVICE u16 nearest_bf16(float value) {
   const u32 bits = bits_of(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return f32_of_bits((bits & 0xffff0000u) | 0x400000u);
-  return f32_of_bits((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40u);
+  return (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+DEVICE void store_nearest(u64 array, u32 format, u64 index, float value) {
+  if (format == FORMAT_F32)
+    ((float *)array)[index] = value;
+  else
+    ((u16 *)array)[index] = nearest_bf16(value);
 }
 
 KERNEL(gemm, Gemm, EDGE *EDGE) {
@@ -31,20 +39,19 @@ KERNEL(gemm, Gemm, EDGE *EDGE) {
   __shared__ float left[EDGE][EDGE + 1], right[EDGE][EDGE + 1];
   const u32 x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
   const u32 row = blockIdx.y * EDGE + y, column = blockIdx.x * EDGE + x;
-  float *c = (float *)a.c;
   const bool inside = LESS(row, a.m) && LESS(column, a.n);
   float sum = 0.0f;
   if (inside && a.start == START_BIAS) sum = ((const float *)a.bias)[column];
-  if (inside && a.start == START_OLD) sum = c[(u64)row * a.n + column];
+  if (inside && a.start == START_OLD) sum = stored(a.c, a.format, (u64)row * a.n + column);
   for (u32 first = 0; first < a.k; first += EDGE) {
     const u32 left_k = first + x, right_k = first + y;
     float value = 0.0f;
     if (LESS(row, a.m) && LESS(left_k, a.k))
-      value = ((const float *)a.a)[row * a.a_row + left_k * a.a_column];
+      value = stored(a.a, a.factor_format, row * a.a_row + left_k * a.a_column);
     left[y][x] = value;
     value = 0.0f;
     if (LESS(right_k, a.k) && LESS(column, a.n))
-      value = ((const float *)a.b)[right_k * a.b_row + column * a.b_column];
+      value = stored(a.b, a.factor_format, right_k * a.b_row + column * a.b_column);
     right[y][x] = value;
     __syncthreads();
     const u32 count = a.k - first < EDGE ? a.k - first : EDGE;
@@ -55,24 +62,36 @@ KERNEL(gemm, Gemm, EDGE *EDGE) {
   const u64 at = (u64)row * a.n + column;
   // NaN stays NaN.
   if (a.is_relu && sum < 0.0f) sum = 0.0f;
-  if (a.mask && ((const float *)a.mask)[at] <= 0.0f) sum = 0.0f;
-  c[at] = a.is_rounded ? nearest_bf16(sum) : sum;
+  if (a.mask && stored(a.mask, a.mask_format, at) <= 0.0f) sum = 0.0f;
+  store_nearest(a.c, a.format, at, sum);
+}
+
+struct Mask {
+  u64 mask, c;
+  u64 elements;
+  u32 mask_format, format;
+};
+
+KERNEL(mask_product, Mask, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  if (stored(a.mask, a.mask_format, i) <= 0.0f) store_nearest(a.c, a.format, i, 0.0f);
 }
 
 struct Round {
-  u64 from, to;  // f32
+  u64 from, to;  // f32, bf16
   u64 elements;
 };
 
 KERNEL(round_bf16, Round, 256) {
   const u64 i = global_thread();
   if (!LESS(i, a.elements)) return;
-  ((float *)a.to)[i] = nearest_bf16(((const float *)a.from)[i]);
+  ((u16 *)a.to)[i] = nearest_bf16(((const float *)a.from)[i]);
 }
 
 struct ColumnSums {
   u64 matrix, sums, partials;  // [rows, columns], [columns], [⌈rows / 64⌉, columns]
-  u32 rows, columns;
+  u32 rows, columns, format, padding;
 };
 #define BLOCK_ROWS 64u
 
@@ -81,7 +100,7 @@ KERNEL(column_sums_blocks, ColumnSums, 128) {
   if (!LESS(column, a.columns)) return;
   float sum = 0.0f;
   for (u32 row = first; row < first + BLOCK_ROWS && LESS(row, a.rows); ++row)
-    sum += ((const float *)a.matrix)[(u64)row * a.columns + column];
+    sum += stored(a.matrix, a.format, (u64)row * a.columns + column);
   ((float *)a.partials)[(u64)blockIdx.y * a.columns + column] = sum;
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use device::cuda::{Arguments, Driver, DriverError, Grid, Stream};
+use device::cuda::{Accuracy, Arguments, Driver, DriverError, Grid, Stream};
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
@@ -11,11 +11,12 @@ use device::ops::embedding_backward::{Factors, Origin};
 use device::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
 };
+use device::ops::gemm::cuda::{Epilogue, Gemm, Join, LinearShape, Operand, Target};
 use device::ops::{Output, Slot};
-use schema::DataType;
+use schema::{DataType, Precision};
 
 use super::Bench;
-use super::stub_library::calls;
+use super::stub_library::{Libraries, calls};
 
 /// The device of the stub, in the process that was started for it.
 fn stub() -> Option<Bench> {
@@ -26,7 +27,7 @@ fn stub() -> Option<Bench> {
 
 #[test]
 fn every_call_reaches_the_driver_on_its_stream() {
-    let Some(calls) = calls("cuda::stub::calls_child") else { return };
+    let Some(calls) = calls("cuda::stub::calls_child", Libraries::Driver) else { return };
     let expected = [
         "cuInit",
         "cuStreamCreate 1",
@@ -72,6 +73,105 @@ fn calls_child() {
     assert_eq!(absent, "device cuda:1: the driver offers 1 devices");
 }
 
+/// The three products of a layer, in f32, TF32 and bf16; what the library has no algorithm for, and
+/// what a stream that was not prepared is given, goes to the plain kernel.
+#[test]
+fn products_are_those_of_the_library() {
+    let libraries = Libraries::DriverAndBlas;
+    let Some(calls) = calls("cuda::stub::products_child", libraries) else { return };
+    let kept = |call: &&String| call.starts_with("cublas") || call.starts_with("cuLaunch");
+    let short = |call: &String| {
+        // Of a kernel its name; addresses differ from run to run.
+        let words = if call.starts_with("cuLaunch") { 2 } else { 99 };
+        call.split(' ').take(words).collect::<Vec<_>>().join(" ")
+    };
+    let got: Vec<String> = calls.iter().filter(kept).map(short).collect();
+    let heuristic = "cublasLtMatmulAlgoGetHeuristic workspace 33554432 alignments 16 16 16 16";
+    let (f32, tf32, end) =
+        ("compute 68 scale 0", "compute 77 scale 0", "workspace 4096 stream 0x1");
+    // y = relu(x Wᵀ + bias) with B 5, N 3, K 7, then dX += dY W, then dW = dYᵀ X.
+    let products = |compute: &str, of: u32, bias_epilogue: &str| {
+        [
+            format!(
+                "cublasLtMatmul {compute} transposed 1 0 {bias_epilogue} bias 1 \
+                 [7 3] type {of} step 7 [7 5] type {of} step 7 [3 5] type 0 step 3 \
+                 alpha 1 beta 0 {end}"
+            ),
+            format!(
+                "cublasLtMatmul {compute} transposed 0 0 epilogue 1 bias 0 \
+                 [7 3] type {of} step 7 [3 5] type {of} step 3 [7 5] type {of} step 7 \
+                 alpha 1 beta 1 {end}"
+            ),
+            format!(
+                "cublasLtMatmul {compute} transposed 0 1 epilogue 1 bias 0 \
+                 [7 5] type {of} step 7 [3 5] type {of} step 3 [7 3] type 0 step 7 \
+                 alpha 1 beta 0 {end}"
+            ),
+        ]
+    };
+    let mut expected = Vec::new();
+    for (compute, of) in [(f32, 0), (tf32, 0), (f32, 14)] {
+        expected.push("cublasLtCreate".to_owned());
+        for (i, product) in products(compute, of, "epilogue 6").into_iter().enumerate() {
+            expected.extend([heuristic.to_owned(), product]);
+            match (i, of) {
+                // A bias of f32 goes into f32, which is rounded behind it.
+                (0, 14) => expected.push("cuLaunchKernel round_bf16".to_owned()),
+                (1, _) => expected.push("cuLaunchKernel mask_product".to_owned()),
+                _ => {}
+            }
+        }
+        // The plan is kept.
+        expected.push(products(compute, of, "epilogue 6")[2].clone());
+        expected.push(heuristic.to_owned());
+        expected.extend(["cuLaunchKernel gemm".to_owned(), "cuLaunchKernel gemm".to_owned()]);
+        expected.push("cublasLtDestroy".to_owned());
+    }
+    let got: Vec<String> = got.iter().map(|call| aligned(call)).collect();
+    assert_eq!(got, expected, "{got:#?}");
+}
+
+/// The stub's memory is the host's, at multiples of 16 and now and then of more.
+fn aligned(call: &str) -> String {
+    let word = |word: &str| match word.parse::<u32>() {
+        Ok(16 | 32 | 64 | 128 | 256) if call.contains("alignments") => "16".to_owned(),
+        _ => word.to_owned(),
+    };
+    call.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn products_child() {
+    let Some(bench) = stub() else { return };
+    let Bench { driver, stream, .. } = &bench;
+    let buffers: Vec<_> = (0..4).map(|_| bench.room::<f32>(200)).collect();
+    for (accuracy, precision) in [
+        (Accuracy::F32, Precision::F32),
+        (Accuracy::Tf32, Precision::F32),
+        (Accuracy::Tf32, Precision::Bf16),
+    ] {
+        let driver = driver.clone().with_accuracy(accuracy);
+        let gemm = Gemm::load(&driver).unwrap().with_library(&driver).unwrap();
+        assert_eq!(gemm.library_version(), Some(130_100));
+        gemm.prepare(stream).unwrap();
+        let shape = LinearShape { b: 5, n: 3, k: 7 };
+        let [x, weight, d_y, out] =
+            [0, 1, 2, 3].map(|i| Operand { matrix: &buffers[i], precision });
+        let y = Target { to: out, epilogue: Epilogue::Relu };
+        gemm.forward(stream, shape, ([x, weight], Some(&buffers[2])), y).unwrap();
+        let d_x = Target { to: out, epilogue: Epilogue::BeforeRelu(x) };
+        gemm.backward_input(stream, shape, [d_y, weight], (d_x, Join::Add)).unwrap();
+        let factors = ([d_y, x], &buffers[3]);
+        gemm.backward_weight(stream, shape, factors).unwrap();
+        gemm.backward_weight(stream, shape, factors).unwrap();
+        // No algorithm, which is asked for once.
+        let odd = LinearShape { k: 13, ..shape };
+        gemm.backward_weight(stream, odd, factors).unwrap();
+        let other = driver.stream().unwrap();
+        gemm.backward_weight(&other, shape, factors).unwrap();
+    }
+}
+
 /// Bags of `len` ids each, of two keys and four samples.
 fn offsets(len: u64) -> Vec<u64> {
     (0..=8).map(|bag| bag * len).collect()
@@ -79,7 +179,7 @@ fn offsets(len: u64) -> Vec<u64> {
 
 #[test]
 fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
-    let Some(calls) = calls("cuda::stub::steps_child") else { return };
+    let Some(calls) = calls("cuda::stub::steps_child", Libraries::Driver) else { return };
     let steps: Vec<&[String]> =
         calls.split(|call| call.starts_with("cuMemsetD8Async 1 ")).skip(1).collect();
     assert_eq!(steps.len(), 4, "{calls:#?}");

@@ -6,22 +6,34 @@ use std::process::Command;
 
 use device::cuda::{SOURCES, nvrtc};
 
+/// Which libraries of NVIDIA's there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Libraries {
+    Driver,
+    DriverAndBlas,
+}
+
 /// Runs the test `child` with the stub; the calls it made, or `None` without a C compiler.
-pub fn calls(child: &str) -> Option<Vec<String>> {
+pub fn calls(child: &str, libraries: Libraries) -> Option<Vec<String>> {
     let folder = format!("stub-{}", child.replace("::", "-"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).unwrap();
-    let (library, log) = (folder.join("libcuda.so.1"), folder.join("calls"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
+    let log = folder.join("calls");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    let mut command = Command::new(&compiler);
-    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
-    let Ok(status) = command.status() else {
-        eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
-        return None;
-    };
-    assert!(status.success(), "{status}");
-    std::fs::copy(&library, folder.join("libcuda.so")).unwrap();
+    let mut wanted = vec![("stub.c", "libcuda.so.1"), ("stub.c", "libcuda.so")];
+    if libraries == Libraries::DriverAndBlas {
+        wanted.push(("stub_blas.c", "libcublasLt.so"));
+    }
+    for (source, library) in wanted {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
+        let mut command = Command::new(&compiler);
+        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(library));
+        let Ok(status) = command.arg(sources.join(source)).status() else {
+            eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
+            return None;
+        };
+        assert!(status.success(), "{status}");
+    }
     let _ = std::fs::remove_file(&log);
     // Modules come from the cache: there is no NVRTC, and the stub reads none.
     for &source in SOURCES {

@@ -1,0 +1,61 @@
+//! Moments of a stream as the device itself tells them, by events: what a trace of a GPU's work is
+//! made of. Knows no operation.
+
+use std::sync::Arc;
+
+use crate::cuda::{Driver, DriverError, Event, Stream};
+
+/// Moments of one queue, counted from one at which the host and the device met.
+#[derive(Debug)]
+pub struct Moments {
+    driver: Driver,
+    stream: Arc<Stream>,
+    zero: Event,
+    events: Vec<Event>,
+    /// Of `events`.
+    marked: usize,
+}
+
+impl Moments {
+    pub(super) fn new(driver: &Driver, stream: &Arc<Stream>) -> Result<Self, DriverError> {
+        let (driver, stream) = (driver.clone(), Arc::clone(stream));
+        let zero = driver.event()?;
+        Ok(Self { driver, stream, zero, events: Vec::new(), marked: 0 })
+    }
+
+    /// Waits for the queue: now is the moment that others are counted from. Forgets all marks.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn begin(&mut self) -> Result<(), DriverError> {
+        self.marked = 0;
+        self.stream.record(&self.zero)?;
+        self.zero.synchronize()
+    }
+
+    /// Marks the moment at which the queue has done what it was given so far; does not wait.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn mark(&mut self) -> Result<(), DriverError> {
+        if self.marked == self.events.len() {
+            self.events.push(self.driver.event()?);
+        }
+        self.stream.record(&self.events[self.marked])?;
+        self.marked += 1;
+        Ok(())
+    }
+
+    /// Waits for all marks; nanoseconds to each since [`Self::begin`].
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn nanoseconds(&self) -> Result<Vec<i64>, DriverError> {
+        let marked = &self.events[..self.marked];
+        if let Some(last) = marked.last() {
+            last.synchronize()?;
+        }
+        let since = |event| Ok((f64::from(self.zero.elapsed_ms(event)?) * 1e6).round() as i64);
+        marked.iter().map(since).collect()
+    }
+}

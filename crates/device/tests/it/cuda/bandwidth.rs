@@ -1,0 +1,235 @@
+//! How fast the operations on tables move a GPU's memory, for `bench/gpu/run.sh`; every day the
+//! same code with tables of a few rows, on the emulator.
+//!
+//! Bytes are those that must move: each distinct row, all ids, offsets and pooled vectors or their
+//! gradients, read or written once; the time has all kernels of the operation, the sort included.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use device::cuda::DriverError;
+use device::ops::embedding_backward::cuda::{
+    DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
+};
+use device::ops::embedding_backward::{Factors, Origin};
+use device::ops::embedding_forward::cuda::{
+    DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
+};
+use device::ops::{Output, Slot};
+use device::optimizer::{Rule, device_block};
+use schema::distribution::IndexDistribution;
+use schema::random::CounterRng;
+use schema::{DataType, Optimizer, OptimizerConfig};
+
+use super::{Bench, benches};
+
+/// T equal tables and a batch that looks up L ids in each.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    tables: usize,
+    rows: usize,
+    dim: usize,
+    pooling: usize,
+    samples: usize,
+    exponent: Option<f64>,
+    data_type: DataType,
+}
+
+/// Seconds and bytes of both operations.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    forward: (f64, usize),
+    backward: (f64, usize),
+}
+
+/// Seconds of `work`, the mean of `repeats` after one.
+fn seconds(
+    bench: &Bench,
+    repeats: u32,
+    mut work: impl FnMut() -> Result<(), DriverError>,
+) -> Result<f64, DriverError> {
+    work()?;
+    bench.stream.synchronize()?;
+    let [begin, end] = [bench.driver.event()?, bench.driver.event()?];
+    let started = Instant::now();
+    bench.stream.record(&begin)?;
+    (0..repeats).try_for_each(|_| work())?;
+    bench.stream.record(&end)?;
+    end.synchronize()?;
+    let by_host = started.elapsed().as_secs_f64();
+    let by_device = f64::from(begin.elapsed_ms(&end)?) / 1e3;
+    // The emulator's work takes no time of a device.
+    Ok(if by_device > 0.0 { by_device } else { by_host } / f64::from(repeats))
+}
+
+/// Bytes a second of a copy within the device's memory, read and written.
+fn copied(bench: &Bench, bytes: usize) -> Result<f64, DriverError> {
+    let [from, to] = [bench.driver.alloc(bytes)?, bench.driver.alloc(bytes)?];
+    let took = seconds(bench, 10, || bench.stream.copy(&from, &to, bytes))?;
+    Ok(2.0 * bytes as f64 / took)
+}
+
+fn ids(shape: &Shape) -> Vec<i64> {
+    let rng = CounterRng::new(1, 2);
+    let count = (shape.tables * shape.samples * shape.pooling) as u64;
+    let rows = shape.rows as u64;
+    let uniform = IndexDistribution::Uniform;
+    let law = shape.exponent.map_or(uniform, |exponent| IndexDistribution::Zipf { exponent });
+    (0..count).map(|i| law.row_at(rng.unit(i), rows) as i64).collect()
+}
+
+/// Distinct rows, where each table has so many ids.
+fn distinct(ids: &[i64], per_table: usize) -> usize {
+    ids.chunks(per_table).map(|ids| ids.iter().collect::<BTreeSet<_>>().len()).sum()
+}
+
+fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, DriverError> {
+    let Shape { tables, rows, dim, pooling, samples, data_type, .. } = *shape;
+    let ids = ids(shape);
+    let distinct = distinct(&ids, samples * pooling);
+    let zeros = |bytes: usize| {
+        let buffer = bench.driver.alloc(bytes)?;
+        bench.stream.fill(&buffer, 0).map(|()| buffer)
+    };
+    let row_bytes = dim * data_type.bytes();
+    let mut tiles = Vec::new();
+    for _ in 0..tables {
+        tiles.push([zeros(rows * row_bytes)?, zeros(rows * size_of::<f32>())?]);
+    }
+    let origin = Origin::default();
+    let mut views = Vec::new();
+    for [weights, state] in &tiles {
+        let state = Some(state);
+        views.push(DeviceTile { weights, state, rows, dim, data_type, origin });
+    }
+    let on_tiles = bench.put(&tile_bytes(&views));
+    let slots: Vec<Slot> = (0..tables).map(|t| Slot { tile: t, column: t * dim }).collect();
+    let slots = bench.put(&slot_bytes(&slots, &vec![dim; tables], (Output::Pooled, &[])));
+    let offsets: Vec<u64> = (0..=tables * samples).map(|bag| (bag * pooling) as u64).collect();
+    let (on_ids, on_offsets) = (bench.put(&ids), bench.put(&offsets));
+    let lookup = DeviceLookup {
+        tiles: &on_tiles,
+        slots: &slots,
+        ids: &on_ids,
+        id_bytes: size_of::<i64>(),
+        offsets: &on_offsets,
+        weights: None,
+        bag_scales: None,
+        features: tables,
+        batch_size: samples,
+        widest: dim,
+    };
+    let pooled = samples * tables * dim;
+    let (out, first_bad) = (zeros(pooled * size_of::<f32>())?, bench.put(&[NO_BAD_ID]));
+    let forward = EmbeddingForward::load(&bench.driver)?;
+    let run_forward = || forward.launch(&bench.stream, &lookup, [&out, &first_bad]);
+    let forward_seconds = seconds(bench, repeats, run_forward)?;
+
+    let rule = Rule::new(&OptimizerConfig::new(Optimizer::RowwiseAdagrad, 0.01), 1.0, 0);
+    let rule = bench.put(&device_block::of(&rule, CounterRng::new(1, 1)));
+    let (stop, updated) = (bench.put(&[0u32]), bench.put(&[0u64; 3]));
+    let gradient = DeviceGradient {
+        gradient: &out,
+        rule: &rule,
+        first_bad: &first_bad,
+        stop: &stop,
+        updated: &updated,
+    };
+    let workspace_shape = WorkspaceShape {
+        capacity: ids.len(),
+        rows: tables * rows,
+        tiles: tables,
+        widest: dim,
+        gradient: pooled,
+        factors: Factors::Absent,
+    };
+    let workspace = Workspace::new(&bench.driver, workspace_shape)?;
+    let backward = EmbeddingBackward::load(&bench.driver)?;
+    let run_backward = || backward.launch(&bench.stream, (&lookup, &gradient), &workspace);
+    let backward_seconds = seconds(bench, repeats, run_backward)?;
+    let rows_updated = bench.get::<u64>(&updated, 1)[0];
+    assert_eq!(rows_updated, u64::from(repeats + 1) * distinct as u64, "{shape:?}");
+
+    let moved = size_of_val(&ids[..]) + size_of_val(&offsets[..]) + pooled * size_of::<f32>();
+    let states = 2 * size_of::<f32>();
+    Ok(Measured {
+        forward: (forward_seconds, distinct * row_bytes + moved),
+        backward: (backward_seconds, distinct * (2 * row_bytes + states) + moved),
+    })
+}
+
+/// One line of JSON.
+fn line(shape: &Shape, measured: Result<Measured, DriverError>, copied: f64) -> String {
+    let Shape { tables, rows, dim, pooling, samples, exponent, data_type } = *shape;
+    let law = exponent.map_or("\"uniform\"".to_owned(), |exponent| format!("\"zipf {exponent}\""));
+    let head = format!(
+        "{{\"tables\":{tables},\"rows\":{rows},\"dim\":{dim},\"ids_per_bag\":{pooling},\
+         \"batch_size\":{samples},\"law\":{law},\"bytes_per_value\":{}",
+        data_type.bytes()
+    );
+    match measured {
+        Err(error) => format!("{head},\"problem\":{:?}}}", error.to_string()),
+        Ok(Measured { forward, backward }) => {
+            let of = |(seconds, bytes): (f64, usize)| {
+                let rate = bytes as f64 / seconds;
+                format!(
+                    "{{\"seconds\":{seconds:e},\"bytes\":{bytes},\"share\":{:.4}}}",
+                    rate / copied
+                )
+            };
+            format!("{head},\"forward\":{},\"backward\":{}}}", of(forward), of(backward))
+        }
+    }
+}
+
+const TINY: Shape = Shape {
+    tables: 2,
+    rows: 50,
+    dim: 4,
+    pooling: 3,
+    samples: 5,
+    exponent: None,
+    data_type: DataType::F32,
+};
+
+#[test]
+fn bytes_are_those_that_must_move() {
+    for bench in benches().iter().take(1) {
+        for (exponent, data_type) in [(None, DataType::F32), (Some(1.15), DataType::F16)] {
+            let shape = Shape { exponent, data_type, ..TINY };
+            let measured = measure(bench, &shape, 2).unwrap();
+            let distinct = distinct(&ids(&shape), 15);
+            let (row, moved) = (4 * data_type.bytes(), 30 * 8 + 11 * 8 + 5 * 2 * 4 * 4);
+            assert_eq!(measured.forward.1, distinct * row + moved);
+            assert_eq!(measured.backward.1, distinct * (2 * row + 8) + moved);
+            let text = line(&shape, Ok(measured), copied(bench, 1 << 12).unwrap());
+            assert!(text.contains("\"batch_size\":5,\"law\":\"") && text.ends_with("}}"), "{text}");
+        }
+    }
+}
+
+/// On a GPU, with `ROWMILL_GPU`: T 26, B 2048, the shapes of the record, a line of JSON each.
+#[test]
+fn bandwidths() {
+    if std::env::var_os("ROWMILL_GPU").is_none() {
+        eprintln!("SKIPPED: ROWMILL_GPU is not set; bench/gpu/run.sh sets it");
+        return;
+    }
+    let bench = &benches()[0];
+    let copied = copied(bench, 1 << 30).unwrap();
+    println!("{{\"device\":{:?},\"copied_bytes_per_second\":{copied:e}}}", bench.driver.name());
+    for rows in [1_000_000, 10_000_000] {
+        for dim in [64, 128, 256] {
+            for pooling in [20, 100] {
+                for exponent in [None, Some(1.15)] {
+                    for data_type in [DataType::F32, DataType::F16] {
+                        let (tables, samples) = (26, 2048);
+                        let shape =
+                            Shape { tables, rows, dim, pooling, samples, exponent, data_type };
+                        println!("{}", line(&shape, measure(bench, &shape, 20), copied));
+                    }
+                }
+            }
+        }
+    }
+}
