@@ -121,9 +121,9 @@ impl Profiler {
 
 impl OfDevice {
     /// Keeps what goes wrong for the end of the step: an operation is not failed by its trace.
-    fn keep(&mut self, work: impl FnOnce(&mut Moments) -> Result<(), device::cuda::DriverError>) {
+    fn keep(&mut self, work: impl FnOnce(&mut Moments) -> Result<(), Error>) {
         if self.error.is_none() {
-            self.error = work(&mut self.moments).err().map(Error::from);
+            self.error = work(&mut self.moments).err();
         }
     }
 

@@ -389,8 +389,8 @@ impl Backend for Cuda {
         let WeightShape { n, k, precision, .. } = weight.shape;
         let x = x.of((OP, "x"), precision, (b, k))?;
         let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
-        let matrices = ([d_y, x], &weight.buffers().gradient);
-        self.kernels.gemm.backward_weight(&queue.stream, LinearShape { b, n, k }, matrices)?;
+        let (shape, d_weight) = (LinearShape { b, n, k }, &weight.buffers().gradient);
+        self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         if let Some(d_bias) = d_bias {
             self.column_sums(queue, [b, n], (d_y, d_bias.get(OP, "d_bias [N]", n)?))?;
         }
@@ -424,7 +424,7 @@ impl Backend for Cuda {
         let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
         let shape = LinearShape { b, n: 1, k };
         let [d_y, x] = [d_y, x].map(Operand::f32);
-        self.kernels.gemm.backward_weight(&queue.stream, shape, ([d_y, x], d_weight))?;
+        self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         Ok(self.column_sums(queue, [b, 1], (d_y, d_bias.get(OP, "d_bias [1]", 1)?))?)
     }
 

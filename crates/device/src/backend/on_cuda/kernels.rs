@@ -68,7 +68,7 @@ impl Cuda {
         (d_y, sums): (Operand<'_>, &Buffer),
     ) -> Result<(), DriverError> {
         let partials = queue.partials(&self.driver, shape)?;
-        self.kernels.gemm.column_sums(&queue.stream, shape, (d_y, [sums, &partials]))
+        self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
     }
 
     /// Puts a sum over all ranks in the gradient's place.

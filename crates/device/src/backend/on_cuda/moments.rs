@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::cuda::{Driver, DriverError, Event, Stream};
+use crate::error::Error;
 
 /// Moments of one queue, counted from one at which the host and the device met.
 #[derive(Debug)]
@@ -26,18 +27,18 @@ impl Moments {
     /// Waits for the queue: now is the moment that others are counted from. Forgets all marks.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
-    pub fn begin(&mut self) -> Result<(), DriverError> {
+    /// [`Error::Driver`].
+    pub fn begin(&mut self) -> Result<(), Error> {
         self.marked = 0;
         self.stream.record(&self.zero)?;
-        self.zero.synchronize()
+        Ok(self.zero.synchronize()?)
     }
 
     /// Marks the moment at which the queue has done what it was given so far; does not wait.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
-    pub fn mark(&mut self) -> Result<(), DriverError> {
+    /// [`Error::Driver`].
+    pub fn mark(&mut self) -> Result<(), Error> {
         if self.marked == self.events.len() {
             self.events.push(self.driver.event()?);
         }
@@ -49,8 +50,8 @@ impl Moments {
     /// Waits for all marks; nanoseconds to each since [`Self::begin`].
     ///
     /// # Errors
-    /// [`DriverError::Call`].
-    pub fn nanoseconds(&self) -> Result<Vec<i64>, DriverError> {
+    /// [`Error::Driver`].
+    pub fn nanoseconds(&self) -> Result<Vec<i64>, Error> {
         let marked = &self.events[..self.marked];
         if let Some(last) = marked.last() {
             last.synchronize()?;

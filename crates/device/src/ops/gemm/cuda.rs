@@ -201,7 +201,8 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        (factors, d_weight): ([Operand<'_>; 2], &Buffer),
+        factors: [Operand<'_>; 2],
+        d_weight: &Buffer,
     ) -> Result<(), DriverError> {
         let (sizes, transposed, target) = ([n, k, b], [true, false], Target::plain(d_weight));
         let (bias, join) = (None, Join::Write);
@@ -254,7 +255,8 @@ impl Gemm {
         &self,
         stream: &Stream,
         [rows, columns]: [usize; 2],
-        (matrix, [sums, partials]): (Operand<'_>, [&Buffer; 2]),
+        matrix: Operand<'_>,
+        [sums, partials]: [&Buffer; 2],
     ) -> Result<(), DriverError> {
         let arguments = Arguments::new()
             .buffer(matrix.matrix)

@@ -130,7 +130,7 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     gemm::scalar::backward_weight([&x, &d_y], &mut expected, (n, k));
     let d_weight = bench.room::<f32>(n * k);
     let factors = [&on_d_y, &on_x].map(operand);
-    kernels.backward_weight(&bench.stream, shape, (factors, &d_weight)).unwrap();
+    kernels.backward_weight(&bench.stream, shape, factors, &d_weight).unwrap();
     near(kernels, "d_weight", &bench.get(&d_weight, n * k), &expected);
 
     // As the CPU sums them: 64 rows, then those sums.
@@ -142,8 +142,8 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     let expected: Vec<f32> = (0..n).map(of_column).collect();
     let sums = bench.room::<f32>(n);
     let partials = bench.driver.alloc(partial_bytes([b, n])).unwrap();
-    let matrices = (operand(&on_d_y), [&sums, &partials]);
-    kernels.column_sums(&bench.stream, [b, n], matrices).unwrap();
+    let (d_y, sums_of) = (operand(&on_d_y), [&sums, &partials]);
+    kernels.column_sums(&bench.stream, [b, n], d_y, sums_of).unwrap();
     same("sums", &bench.get(&sums, n), &expected);
 }
 

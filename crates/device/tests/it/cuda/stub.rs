@@ -161,14 +161,14 @@ fn products_child() {
         gemm.forward(stream, shape, ([x, weight], Some(&buffers[2])), y).unwrap();
         let d_x = Target { to: out, epilogue: Epilogue::BeforeRelu(x) };
         gemm.backward_input(stream, shape, [d_y, weight], (d_x, Join::Add)).unwrap();
-        let factors = ([d_y, x], &buffers[3]);
-        gemm.backward_weight(stream, shape, factors).unwrap();
-        gemm.backward_weight(stream, shape, factors).unwrap();
+        let (factors, d_weight) = ([d_y, x], &buffers[3]);
+        gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
+        gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
         // No algorithm, which is asked for once.
         let odd = LinearShape { k: 13, ..shape };
-        gemm.backward_weight(stream, odd, factors).unwrap();
+        gemm.backward_weight(stream, odd, factors, d_weight).unwrap();
         let other = driver.stream().unwrap();
-        gemm.backward_weight(&other, shape, factors).unwrap();
+        gemm.backward_weight(&other, shape, factors, d_weight).unwrap();
     }
 }
 
