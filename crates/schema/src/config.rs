@@ -6,59 +6,13 @@
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::config_error::ConfigError;
 use crate::model::{ModelConfig, TableConfig};
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
 use crate::reference;
 use crate::source::{CategoryKind, DataConfig, DenseTransform, Format, Ids};
 use crate::synthetic::SyntheticConfig;
 use crate::training::TrainingConfig;
-
-/// Why a configuration was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// The text is not TOML.
-    #[error("{message}")]
-    Syntax {
-        /// What the parser said, with the line where it is known.
-        message: String,
-    },
-    /// Keys are unknown or missing, or values are of another kind: all there are, one a line.
-    #[error("{}", numbered(problems))]
-    Keys {
-        /// What is wrong with each.
-        problems: Vec<String>,
-    },
-    /// An override could not be applied.
-    #[error("--set {key}: {problem}")]
-    Override {
-        /// The key as given.
-        key: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A shape or value is impossible.
-    #[error("{key}: {problem}")]
-    Shape {
-        /// The offending key.
-        key: String,
-        /// What is wrong, with the layer and both numbers.
-        problem: String,
-    },
-}
-
-/// A single problem, or how many there are and each on a line.
-fn numbered(problems: &[String]) -> String {
-    match problems {
-        [one] => one.clone(),
-        several => format!("{} problems:\n  {}", several.len(), several.join("\n  ")),
-    }
-}
-
-impl ConfigError {
-    pub(crate) fn shape(key: impl Into<String>, problem: String) -> Self {
-        Self::Shape { key: key.into(), problem }
-    }
-}
 
 /// The optimizers of tables and of dense parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@
 
 pub mod batch;
 pub mod config;
+mod config_error;
 pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
@@ -25,7 +26,8 @@ pub mod training;
 pub mod unit;
 
 pub use batch::{Batch, KeyedJaggedTensor};
-pub use config::{ConfigError, JobConfig, Optimizers};
+pub use config::{JobConfig, Optimizers};
+pub use config_error::ConfigError;
 pub use distribution::{IdLaw, IndexDistribution};
 pub use feature_stats::{FeatureStats, FeatureStatsError};
 pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::KeyedJaggedTensor;
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 use crate::unit::Bytes;
 
 /// How the rows of a bag become one vector.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 
 /// An update rule; see `device::optimizer` for the formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

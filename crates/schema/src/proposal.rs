@@ -13,29 +13,15 @@
 //! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
 //!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
 
+mod plan;
 mod role;
 mod text;
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::Format;
-use role::{Role, role_of};
-
-/// What the proposal is to be for.
-#[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// The model's name.
-    pub name: String,
-    /// The command that asked, for the first line.
-    pub command: String,
-    /// The label, where it is not to be found by its name and values.
-    pub label: Option<String>,
-    /// Training files.
-    pub train: Vec<String>,
-    /// Held-out files.
-    pub evaluation: Vec<String>,
-    /// Values of the label in the held-out files.
-    pub evaluation_labels: Vec<String>,
-}
+pub use plan::Wish;
+use plan::{Input, Label, Plan};
+use role::role_of;
 
 /// A configuration, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,19 +85,6 @@ fn candidates_text(candidates: &[String], columns: &[String]) -> String {
         [] => format!("no column has two values: {}", columns.join(", ")),
         several => format!("these have two values: {}", several.join(", ")),
     }
-}
-
-/// The label with the values that count as 1.
-struct Label {
-    at: usize,
-    positive: Vec<String>,
-    reason: String,
-}
-
-/// A column that the model takes, with its facts.
-struct Input<'a> {
-    facts: &'a ColumnFacts,
-    role: Role,
 }
 
 /// A configuration that trains on files with these facts as they are.
@@ -306,24 +279,6 @@ fn above_middle(column: &ColumnFacts) -> f64 {
         return 4.0;
     }
     (least + 0.6 * (greatest - least)).ceil()
-}
-
-/// Sizes and schedule.
-struct Plan {
-    dim: usize,
-    bottom: Vec<usize>,
-    top: Vec<usize>,
-    interaction: &'static str,
-    /// The column that the constant stands in for, where there are no numbers.
-    constant: Option<String>,
-    batch_size: u64,
-    epochs: u64,
-    steps: u64,
-    evaluate_every: u64,
-    /// The column that parts the held-out rows, and whether the rows are in its order anyway.
-    time: Option<(String, bool)>,
-    holds_out: bool,
-    exact_ids: bool,
 }
 
 /// Rows of a table from which on counting takes more memory than most machines give to it.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::plan::{Input, Label, Plan, Wish};
 use super::role::Role;
-use super::{Input, Label, Plan, Wish};
 use crate::facts::{FileFacts, KnownLayout};
 use crate::source::{DenseTransform, Format, NumberForm};
 use crate::unit::count;
