@@ -66,12 +66,14 @@ mod m10_shared_stream;
 mod m11_blocking_wait;
 mod names;
 mod own;
+mod own_rule;
 mod pool;
 mod price;
 mod product;
 mod proof;
 mod quality_rules;
 mod rule;
+mod rules;
 mod settings;
 mod sides;
 #[cfg(test)]
@@ -87,19 +89,20 @@ use crate::Error;
 use crate::critical_path::Part;
 use crate::job::{Job, RankFacts};
 use crate::quality::Verdict;
-use finding::Found;
+use finding::{Found, severity_of};
 use price::Pricer;
 use rule::{Detect, Limits};
 
 pub use crate::graph::edit::Action;
-pub use bound::{Bound, WaitFor};
 pub use finding::{
-    Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, SavingSource,
-    Severity, Sides,
+    Bound, Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving,
+    SavingSource, Severity, Sides, WaitFor,
 };
 pub use own::Condition;
+pub use own_rule::{OwnRule, Table};
 pub use rule::{Limit, Rule, Side};
-pub use settings::{OwnRule, Settings, Suppression, Table};
+pub use rules::rules;
+pub use settings::{Settings, Suppression};
 
 /// Fewest steps that say how much steps differ.
 const STEPS_MIN: usize = 3;
@@ -131,77 +134,6 @@ pub struct Suppressed {
     /// Why.
     pub reason: String,
 }
-
-/// All rules, in the order of their ids within their groups.
-pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter()
-}
-
-/// In the order of their ids within their groups.
-static RULES: [Rule; 62] = [
-    quality_rules::Q01,
-    quality_rules::Q02,
-    quality_rules::Q03,
-    quality_rules::Q04,
-    quality_rules::Q05,
-    quality_rules::Q06,
-    quality_rules::Q07,
-    quality_rules::Q08,
-    quality_rules::Q09,
-    l01_tiny_kernels::RULE,
-    l02_copy_loop::RULE,
-    l03_graph_candidate::RULE,
-    l04_starved_queue::RULE,
-    l05_full_queue::RULE,
-    l06_slow_launches::RULE,
-    l07_kernel_gaps::RULE,
-    l08_stalled_queue::RULE,
-    h01_host_bound::RULE,
-    h02_data_loading::RULE,
-    h03_periodic_stall::RULE,
-    h04_one_feeder::RULE,
-    h05_scalar_reads::RULE,
-    h06_device_sync::RULE,
-    h07_driver_memory::RULE,
-    h08_pinned_memory::RULE,
-    h09_event_polling::RULE,
-    h10_tensor_moved::RULE,
-    h11_indexing_loop::RULE,
-    h12_harmless_hotspots::RULE,
-    h13_unrecorded_host::RULE,
-    c01_pageable_copies::RULE,
-    c02_blocking_copies::RULE,
-    c03_unhidden_input::RULE,
-    c04_round_trip::RULE,
-    c05_data_movement::RULE,
-    c06_gradient_zeroing::RULE,
-    m01_exposed_communication::RULE,
-    m02_exposed_input::RULE,
-    m03_repeated_metadata::RULE,
-    m04_small_collectives::RULE,
-    m05_low_bus_bandwidth::RULE,
-    m06_straggler::RULE,
-    m07_imbalance::RULE,
-    m08_network_skew::RULE,
-    m09_slow_backend::RULE,
-    m10_shared_stream::RULE,
-    m11_blocking_wait::RULE,
-    g01_memory_ceiling::RULE,
-    g02_fragmentation::RULE,
-    k01_few_blocks::RULE,
-    k02_coarse_threads::RULE,
-    k03_low_occupancy::RULE,
-    k04_wave_tail::RULE,
-    k05_slow_memory::RULE,
-    k06_tensor_cores_unused::RULE,
-    k07_misaligned_products::RULE,
-    k08_useless_bias::RULE,
-    k09_unfused_optimizer::RULE,
-    k10_separate_embeddings::RULE,
-    k11_serial_branches::RULE,
-    k12_layout_conversion::RULE,
-    k13_fusable_chain::RULE,
-];
 
 /// Finds what wastes time in a job.
 ///
@@ -418,16 +350,6 @@ fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
     let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
     finding.severity = finding.severity.min(severity_of(share));
-}
-
-/// How severe a saving is, by its share of a step in percent.
-fn severity_of(share: f64) -> Severity {
-    match share {
-        15.0.. => Severity::Critical,
-        5.0.. => Severity::High,
-        1.0.. => Severity::Medium,
-        _ => Severity::Info,
-    }
 }
 
 /// Says why a remedy brings far less than its rows add up to.

@@ -3,6 +3,7 @@
 //! Knows rows and times, but no prices and no causes.
 
 mod external;
+mod method;
 #[cfg(test)]
 mod tests;
 
@@ -14,38 +15,9 @@ use trace::store::Kind;
 use crate::percent;
 use crate::scope::Scope;
 use crate::tree::Tree;
+use method::NONE;
 
-const NONE: u32 = u32::MAX;
-
-/// How the owner of a row of device work was found; the first that applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Its call, by correlation id, ran inside an operator.
-    Correlation,
-    /// An operator has its external id.
-    ExternalId,
-    /// Other work of the same node of a graph has an operator.
-    GraphNode,
-    /// No operator, but an annotation: around its call, or spanning it on its stream.
-    Annotation,
-    /// Its call is known, and ran inside nothing.
-    Call,
-    /// Nothing is known: launched before the recording, or its call was lost.
-    Orphan,
-}
-
-impl Method {
-    /// All, in the order they are tried.
-    pub const ALL: [Self; 6] = [
-        Self::Correlation,
-        Self::ExternalId,
-        Self::GraphNode,
-        Self::Annotation,
-        Self::Call,
-        Self::Orphan,
-    ];
-}
+pub use method::Method;
 
 /// The owners of a scope's device rows, and sums per operator.
 #[derive(Clone, Debug)]
@@ -194,13 +166,6 @@ impl Attribution {
     /// Share of the rows that have an operator, in percent; `None` without device work.
     pub fn covered_pct(&self) -> Option<f64> {
         percent(self.covered_count() as i64, self.methods.len() as i64)
-    }
-}
-
-impl Method {
-    /// Whether it leads to an operator.
-    pub fn is_covered(self) -> bool {
-        matches!(self, Self::Correlation | Self::ExternalId | Self::GraphNode)
     }
 }
 

@@ -4,6 +4,7 @@
 //! the work ending the gap. Knows no remedies.
 
 mod device;
+mod share;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -11,29 +12,15 @@ mod thread;
 
 use serde::Serialize;
 
-use crate::distribution::{self, Distribution};
-use crate::percent;
 use crate::scope::Scope;
 use crate::tree::Tree;
+
+pub use share::Settings;
 
 pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner};
 pub(crate) use thread::INPUT;
 
 pub use stream::{StreamCause, StreamIdle};
-
-/// What counts as what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// A shorter wait of work that was launched before is what the device needs between two rows.
-    pub kernel_wait_ns: i64,
-    /// How many owners of a device's idle time are listed.
-    pub owner_count: usize,
-}
-
-impl Settings {
-    /// 30 µs, as Holistic Trace Analysis has it, and ten owners.
-    pub const USUAL: Self = Self { kernel_wait_ns: 30_000, owner_count: 10 };
-}
 
 /// The idle time of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,22 +43,4 @@ pub struct Idle {
 pub fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Idle {
     let device::Found { devices, owners, gaps } = device::of(scope, tree, settings);
     Idle { streams: stream::of(scope, settings), devices, owners, gaps }
-}
-
-/// What the rows of streams and devices have in common.
-struct Share {
-    spread: Distribution,
-    idle_pct: Option<f64>,
-    window_pct: Option<f64>,
-}
-
-impl Share {
-    fn new(scope: &Scope<'_>, mut gaps: Vec<i64>, idle_ns: i64) -> Self {
-        let spread = distribution::of(&mut gaps);
-        Self {
-            idle_pct: percent(spread.total, idle_ns),
-            window_pct: percent(spread.total, scope.window.length()),
-            spread,
-        }
-    }
 }

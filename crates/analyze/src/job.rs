@@ -2,6 +2,7 @@
 //! asked for. Every analysis of a whole job takes one. Knows no rule, no page and no file.
 
 mod copies;
+mod kernel;
 mod kernels;
 mod rank;
 
@@ -15,7 +16,7 @@ use crate::scope::Scope;
 use crate::stragglers::{self, Stragglers};
 
 pub(crate) use copies::Copy;
-pub(crate) use kernels::Kernel;
+pub(crate) use kernel::Kernel;
 pub use rank::{RankFacts, Shapes, Tensors};
 
 /// What is known of a job.

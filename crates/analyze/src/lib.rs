@@ -10,6 +10,7 @@ pub mod attribution;
 pub mod bandwidth;
 pub mod breakdown;
 pub mod calls;
+mod captures;
 pub mod classify;
 pub mod clock;
 pub mod collectives;

@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use trace::store::{Kind, Trace, TrackId};
 
+pub use build::{of, of_python};
+
 const NONE: u32 = u32::MAX;
 
 /// Host rows, nested per thread.
@@ -59,29 +61,6 @@ pub struct Clip {
     pub parent: u32,
     /// How far, nanoseconds.
     pub excess_ns: i64,
-}
-
-/// Nests operators, annotations, runtime and driver calls per (process, thread).
-///
-/// Within a thread rows are taken by (start, operators before calls, event index or correlation
-/// id). A row is inside the innermost open one; a row is closed before a later start, and at the
-/// same instant before a row with a duration. Where there is no event index: annotations first,
-/// then by external id, and without one the longest first.
-///
-/// # Cost
-/// `O(n log n)` in the host rows of a thread.
-pub fn of(trace: &Trace) -> Tree {
-    build::nest(trace)
-}
-
-/// Nests the frames of Python by their parent ids, which are right where times are not.
-///
-/// A frame whose parent is missing, on another thread or later than itself is a root.
-///
-/// # Cost
-/// `O(n log n)` in the frames.
-pub fn of_python(trace: &Trace) -> Tree {
-    build::python(trace)
 }
 
 /// Whether a row only names what runs inside it: an annotation, or an operator that is one by name.

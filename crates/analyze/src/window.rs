@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::{Kind, Trace};
 
-use crate::disturbance;
+use crate::captures;
 use crate::frames::Frames;
 use crate::links::Links;
 
@@ -218,7 +218,7 @@ impl Launched {
         if lost.is_empty() {
             return found;
         }
-        let captures = disturbance::captures(trace, frames());
+        let captures = captures::of(trace, frames());
         let arrived = arrived(trace);
         lost.retain(|(row, _)| {
             let (track, start) = (slices.track[*row as usize], slices.start(*row));

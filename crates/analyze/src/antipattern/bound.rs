@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::finding::{Category, Finding};
+use super::finding::{Bound, Category, Finding, WaitFor};
 use super::text::time;
 use crate::critical_path::{Reach, by_party, walk};
 use crate::graph::measured::MeasuredGraph;
@@ -18,32 +16,6 @@ const ROWS_PCT: f64 = 5.0;
 const CONTRADICTS: f64 = 0.2;
 /// Ranks that are named at most.
 const NAMED: usize = 2;
-
-/// What a rank's step would consist of without the rows of a finding.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Bound {
-    /// The rank.
-    pub rank: u32,
-    /// The host's share of its critical path, percent.
-    pub host_pct: f64,
-    /// The devices'.
-    pub device_pct: f64,
-    /// Waiting for other ranks.
-    pub wait_pct: f64,
-    /// Of what was recorded: whom the rank waits for in collectives, the longest first.
-    pub waits: Vec<WaitFor>,
-}
-
-/// How long a rank waits for another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WaitFor {
-    /// The rank that comes last.
-    pub rank: u32,
-    /// Nanoseconds per step.
-    pub wait_ns: i64,
-    /// Collectives it comes last to.
-    pub count: u64,
-}
 
 /// Whether a finding's saving contradicts what its rows add up to.
 pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {

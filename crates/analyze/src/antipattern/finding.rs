@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize, Serializer};
 use trace::store::TrackId;
 
-use super::bound::Bound;
 use crate::disturbance::Disturbance;
 use crate::graph::edit::Action;
 use crate::interval::Interval;
@@ -333,4 +332,40 @@ impl RowEdit {
 fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
     let runs = rows.chunk_by(|a, b| a + 1 == *b);
     to.collect_seq(runs.filter_map(|run| Some((run.first()?, run.last()?))))
+}
+
+/// What a rank's step would consist of without the rows of a finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bound {
+    /// The rank.
+    pub rank: u32,
+    /// The host's share of its critical path, percent.
+    pub host_pct: f64,
+    /// The devices'.
+    pub device_pct: f64,
+    /// Waiting for other ranks.
+    pub wait_pct: f64,
+    /// Of what was recorded: whom the rank waits for in collectives, the longest first.
+    pub waits: Vec<WaitFor>,
+}
+
+/// How long a rank waits for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitFor {
+    /// The rank that comes last.
+    pub rank: u32,
+    /// Nanoseconds per step.
+    pub wait_ns: i64,
+    /// Collectives it comes last to.
+    pub count: u64,
+}
+
+/// How severe a saving is, by its share of a step in percent.
+pub(super) fn severity_of(share: f64) -> Severity {
+    match share {
+        15.0.. => Severity::Critical,
+        5.0.. => Severity::High,
+        1.0.. => Severity::Medium,
+        _ => Severity::Info,
+    }
 }

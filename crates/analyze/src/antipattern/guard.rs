@@ -1,7 +1,7 @@
 //! What a finding rests on that a running job does not do: then less is at stake than its rows say.
 //! Knows no rule.
 
-use super::finding::{Finding, Found, HeldBack, Number, Severity};
+use super::finding::{Finding, Found, HeldBack, Number, Severity, severity_of};
 use crate::disturbance::{DISTURBANCES, Disturbance};
 use crate::interval::Interval;
 use crate::job::{Job, RankFacts};
@@ -41,7 +41,7 @@ pub(super) fn lower(finding: &mut Finding) {
         return;
     };
     let saving = finding.saving.map(|saving| saving.mid_pct * (1.0 - share / 100.0));
-    let rest = saving.map_or(finding.severity, super::severity_of);
+    let rest = saving.map_or(finding.severity, severity_of);
     let old = finding.severity;
     finding.severity = rest.max(one_less(old));
     let lowered = match old == finding.severity {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found, Severity};
+use super::finding::{Category, Confidence, Found, Severity, severity_of};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
-use super::severity_of;
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};

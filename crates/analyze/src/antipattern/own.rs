@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::finding::{Category, Confidence, Finding, Number, Proof};
-use super::settings::{OwnRule, Table, wrong};
+use super::own_rule::{OwnRule, Table, wrong};
 use crate::job::{Job, RankFacts};
 use crate::{Error, bandwidth, kernels, ops, queue, steps};
 

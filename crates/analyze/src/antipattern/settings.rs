@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::Severity;
 use super::own::{self, Condition};
-use super::{Rule, rules};
+use super::own_rule::{OwnRule, wrong};
+use super::rule::Rule;
+use super::rules::rules;
 use crate::Error;
 
 /// What a user changes.
@@ -33,54 +34,6 @@ pub struct Suppression {
     pub key: String,
     /// Why it stays.
     pub reason: String,
-}
-
-/// A rule of the user's: rows of a table that meet a condition.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OwnRule {
-    /// Its name in reports; no built-in one.
-    pub id: String,
-    /// What it is called.
-    pub title: String,
-    /// Which table.
-    pub table: Table,
-    /// Conditions on its columns, all of which a row must meet: `name=~gemm total_ns>1000000`.
-    #[serde(rename = "where")]
-    pub condition: String,
-    /// What to do about it.
-    pub advice: String,
-    /// How bad it is.
-    #[serde(default = "medium")]
-    pub severity: Severity,
-}
-
-/// A table as `rowmill trace` prints it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Table {
-    /// `trace breakdown`.
-    Breakdown,
-    /// `trace idle`.
-    Idle,
-    /// `trace kernels`.
-    Kernels,
-    /// `trace ops`.
-    Ops,
-    /// `trace launches`.
-    Launches,
-    /// `trace queue`.
-    Queue,
-    /// `trace memory`.
-    Memory,
-    /// `trace steps`.
-    Steps,
-    /// `trace collectives --by rank`.
-    Collectives,
-}
-
-fn medium() -> Severity {
-    Severity::Medium
 }
 
 impl Settings {
@@ -145,8 +98,4 @@ fn check_limit(rule: &Rule, name: &str, value: f64) -> Result<(), Error> {
         return Err(wrong(&place, "a number, 0 or more".to_owned(), &value.to_string()));
     }
     Ok(())
-}
-
-pub(super) fn wrong(place: &str, expected: String, got: &str) -> Error {
-    Error::Rules { place: place.to_owned(), expected, got: got.to_owned() }
 }

@@ -2,7 +2,7 @@
 
 use trace::store::{Kind, Trace};
 
-use super::{Method, NONE};
+use super::method::{Method, NONE};
 
 /// What is found out per device row: method and owner.
 type Found<'a> = (&'a mut [Method], &'a mut [u32]);

@@ -1,7 +1,7 @@
 //! Where each unit's time goes.
 
+use super::change::{PartChange, Shift, lengths};
 use super::unit::Sample;
-use super::{PartChange, Shift, lengths};
 use crate::classify::Class;
 use crate::interval::{self, Interval};
 use crate::percent;

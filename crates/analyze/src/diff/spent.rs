@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use trace::store::{Kind, StringId, Trace};
 
-use super::Subject;
+use super::change::Subject;
 use super::unit::Sample;
 
 /// Between the operators of a path.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Change, PartChange, Shift, Subject};
+use super::change::{Change, PartChange, Shift, Subject};
 use crate::antipattern::text::time;
 use crate::percent;
 

@@ -56,7 +56,7 @@ fn a_capture_lasts_from_its_begin_to_its_end() {
         .call("cudaStreamEndCapture", (200, 210))
         .launch("gemm", (300, 302));
     assert_eq!(sketch.within(Disturbance::GraphCapture, (0, 400)), 110);
-    let captures = captures(&sketch.trace, &Frames::default());
+    let captures = captures::of(&sketch.trace, &crate::frames::Frames::default());
     assert_eq!(captures.len(), 1);
     let mut cut = Sketch::default();
     cut.call("hipStreamEndCapture", (50, 60)).launch("gemm", (70, 72));

@@ -1,6 +1,6 @@
 //! What waits for itself: the nodes of a cycle. Knows no times.
 
-use super::{Edge, NodeId};
+use super::node::{Edge, NodeId};
 
 /// Dependencies that form a cycle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

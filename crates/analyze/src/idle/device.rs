@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::StringId;
 
+use super::share::{Settings, Share};
 use super::thread::{Activity, Host};
-use super::{Settings, Share};
 use crate::interval::Interval;
 use crate::percent;
 use crate::scope::Scope;

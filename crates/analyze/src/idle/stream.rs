@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Settings, Share};
+use super::share::{Settings, Share};
 use crate::scope::Scope;
 
 /// Why a stream did nothing.

@@ -1,23 +1,12 @@
 //! Kernels with what their launch says of them.
 
-use trace::store::{Kind, LaunchShape};
+use trace::store::Kind;
 
-use super::RankFacts;
+use super::kernel::Kernel;
+use super::rank::RankFacts;
 use crate::classify::Class;
 
-/// A kernel in the window.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel {
-    pub row: u32,
-    pub class: Class,
-    pub duration: i64,
-    /// The operator or annotation it belongs to.
-    pub owner: Option<u32>,
-    pub shape: Option<LaunchShape>,
-    pub device: i32,
-}
-
-pub(super) fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
+fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
     let trace = facts.scope.trace;
     let rows = facts.scope.device_rows.iter().enumerate();
     rows.filter(|(_, row)| trace.kind(**row) == Kind::Kernel)
@@ -32,23 +21,16 @@ pub(super) fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
         .collect()
 }
 
-impl Kernel {
-    /// Blocks per multiprocessor, if known.
-    pub fn blocks_per_sm(&self) -> Option<f64> {
-        let blocks = self.shape.map(|shape| f64::from(shape.blocks_per_sm))?;
-        blocks.is_finite().then_some(blocks)
-    }
-
-    pub fn threads_per_block(&self) -> u64 {
-        self.shape.map_or(0, |shape| shape.block.iter().map(|n| u64::from(*n)).product())
-    }
-
-    pub fn blocks(&self) -> u64 {
-        self.shape.map_or(0, |shape| shape.grid.iter().map(|n| u64::from(*n)).product())
-    }
-}
-
 impl RankFacts<'_> {
+    /// Kernels in the window, by start.
+    pub(crate) fn kernels(&self) -> &[Kernel] {
+        self.kernels.get_or_init(|| of(self))
+    }
+
+    pub(crate) fn compute_kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.kernels().iter().filter(|kernel| kernel.class == Class::Compute)
+    }
+
     /// The name of the operator a kernel belongs to; empty if unknown.
     pub(crate) fn owner_name(&self, kernel: &Kernel) -> &str {
         kernel.owner.map_or("", |owner| self.name(owner))

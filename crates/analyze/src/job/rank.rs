@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use trace::store::Kind;
 
 use super::copies::{self, Copy};
-use super::kernels::{self, Kernel};
+use super::kernel::Kernel;
 use crate::attribution::{self, Attribution};
 use crate::breakdown::{self, Breakdown};
 use crate::calls;
-use crate::classify::Class;
 use crate::disturbance::{self, Disturbances};
 use crate::idle::{self, DeviceCause, Gap, Idle};
 use crate::interval::{self, Interval};
@@ -52,7 +51,7 @@ pub struct RankFacts<'a> {
     launches: OnceCell<Vec<LaunchRow<'a>>>,
     calls: OnceCell<Vec<u32>>,
     copies: OnceCell<Vec<Copy>>,
-    kernels: OnceCell<Vec<Kernel>>,
+    pub(super) kernels: OnceCell<Vec<Kernel>>,
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
     disturbances: OnceCell<Disturbances>,
@@ -233,15 +232,6 @@ impl<'a> RankFacts<'a> {
 
     pub(crate) fn copies(&self) -> &[Copy] {
         self.copies.get_or_init(|| copies::of(self.scope))
-    }
-
-    /// Kernels in the window, by start.
-    pub(crate) fn kernels(&self) -> &[Kernel] {
-        self.kernels.get_or_init(|| kernels::of(self))
-    }
-
-    pub(crate) fn compute_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.kernels().iter().filter(|kernel| kernel.class == Class::Compute)
     }
 
     /// The profiler's own work.

@@ -2,7 +2,7 @@
 
 use trace::store::Kind as RowKind;
 
-use super::{Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::issue::{Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::calls;
 use crate::interval;
 use crate::job::RankFacts;

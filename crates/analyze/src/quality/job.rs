@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Issue, Kind, Severity};
+use super::issue::{Issue, Kind, Severity};
 use crate::job::RankFacts;
 
 pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {

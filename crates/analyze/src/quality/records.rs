@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use trace::store::{Kind as RowKind, Loss};
 
-use super::{Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::issue::{Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
 use crate::job::RankFacts;
 use crate::skew::Skew;
-use crate::{coverage, disturbance, percent, window};
+use crate::{captures, coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -136,7 +136,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     // What a graph captures does not run.
-    let captures = disturbance::captures(trace, rank.scope.frames());
+    let captures = captures::of(trace, rank.scope.frames());
     let is_captured = |row: &u32| {
         let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
         captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))

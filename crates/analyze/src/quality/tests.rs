@@ -3,6 +3,7 @@ use trace::store::{Distributed, NewSlice, Trace};
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::job::Job;
+use crate::scope::Scope;
 use crate::window::WindowRule;
 
 fn issues(traces: &[Trace]) -> Vec<Issue> {

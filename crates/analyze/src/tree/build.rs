@@ -29,7 +29,16 @@ enum Rank {
     Call,
 }
 
-pub(super) fn nest(trace: &Trace) -> Tree {
+/// Nests operators, annotations, runtime and driver calls per (process, thread).
+///
+/// Within a thread rows are taken by (start, operators before calls, event index or correlation
+/// id). A row is inside the innermost open one; a row is closed before a later start, and at the
+/// same instant before a row with a duration. Where there is no event index: annotations first,
+/// then by external id, and without one the longest first.
+///
+/// # Cost
+/// `O(n log n)` in the host rows of a thread.
+pub fn of(trace: &Trace) -> Tree {
     let mut tree = Tree { node: vec![NONE; trace.slices.len()], ..Tree::default() };
     for (track, mut rows) in started(trace).into_iter().enumerate() {
         if rows.is_empty() {
@@ -132,7 +141,13 @@ fn finish(tree: &mut Tree, track: usize, first: u32) {
     tree.threads.push(Thread { track: TrackId(track as u32), first, behind });
 }
 
-pub(super) fn python(trace: &Trace) -> Tree {
+/// Nests the frames of Python by their parent ids, which are right where times are not.
+///
+/// A frame whose parent is missing, on another thread or later than itself is a root.
+///
+/// # Cost
+/// `O(n log n)` in the frames.
+pub fn of_python(trace: &Trace) -> Tree {
     let slices = &trace.slices;
     let mut frames: Vec<Frame> = slices
         .python

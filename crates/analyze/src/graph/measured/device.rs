@@ -5,8 +5,8 @@ use std::ops::Range;
 use trace::store::Kind;
 
 use super::draft::{Candidate, Draft, DraftNode, Order};
+use super::label::{Category, Origin, Placed};
 use super::rendezvous::Meetings;
-use super::{Category, Origin, Placed};
 use crate::classify::Class;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;

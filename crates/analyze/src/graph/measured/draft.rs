@@ -1,7 +1,7 @@
 //! Nodes with their measured times while a graph is built, and the one rule by which edges get
 //! their weights. Knows no trace.
 
-use super::{Category, Evidence, Origin};
+use super::label::{Category, Evidence, Origin};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
 /// A graph being built.

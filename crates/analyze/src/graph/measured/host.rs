@@ -4,8 +4,9 @@ use trace::store::{Kind, TrackId};
 
 use super::device::Device;
 use super::draft::{Candidate, Draft, DraftNode, Order};
+use super::label::{Category, Label, Origin, call_kind};
+use super::segment::{Segment, Segments};
 use super::wait::{ThreadOrder, Waits};
-use super::{Category, Label, Origin};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 use crate::pressure::Pressure;
 use crate::scope::Scope;
@@ -41,23 +42,6 @@ pub(super) struct HandOff {
     pub source: NodeId,
     /// How long the other thread worked in the pause.
     pub worked: i64,
-}
-
-/// What a thread did, and what names the rest of its time.
-#[derive(Debug, Default)]
-pub(super) struct Segments {
-    pub work: Vec<Segment>,
-    /// Calls that ended before the window: what they launched may run in it.
-    pub earlier: Vec<Segment>,
-    pub labels: Vec<Label>,
-}
-
-/// A stretch of a thread in which one row was the innermost, cut to the window.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub row: u32,
-    pub start: i64,
-    pub end: i64,
 }
 
 /// A rank while its threads are added.
@@ -201,7 +185,7 @@ fn add_call(
 ) {
     let call = rank.waits.call(segment.row);
     let works = works(rank, segment.row);
-    let kind = super::call_kind(!works.is_empty());
+    let kind = call_kind(!works.is_empty());
     rank.waits.note(order, (segment, call), &works, (rank.device, &mut draft.evidence));
     let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
     let begins = works.iter().map(|work| rank.device.works[*work as usize].start);

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use trace::store::{Kind, StringId, Trace, TrackId};
 
-use super::Category;
 use super::draft::Draft;
-use super::host::{Chain, HandOff, Segment, Segments};
+use super::host::{Chain, HandOff};
+use super::label::Category;
+use super::segment::{Segment, Segments};
 use crate::scope::Scope;
 
 /// Frames and operators that only such threads run.

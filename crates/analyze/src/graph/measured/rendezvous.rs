@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::draft::{Draft, DraftNode, Order};
-use super::{Category, Origin};
+use super::label::{Category, Origin};
 use crate::collectives::{Collectives, Participant};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;

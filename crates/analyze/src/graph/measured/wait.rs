@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{Kind, TrackKey};
 
-use super::Evidence;
 use super::device::Device;
-use super::host::Segment;
+use super::label::Evidence;
+use super::segment::Segment;
 use crate::calls::{self, Call, Direction};
 use crate::scope::Scope;
 

@@ -1,0 +1,143 @@
+//! What changed between two jobs.
+
+use serde::Serialize;
+
+use super::unit::Sample;
+
+/// A part of the unit's time on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartChange {
+    /// Its name, such as `exposed_communication`.
+    pub part: &'static str,
+    /// Of a unit, before.
+    pub before_ns: i64,
+    /// Of a unit, after.
+    pub after_ns: i64,
+    /// `after_ns − before_ns`.
+    pub delta_ns: i64,
+    /// Of all windows, before.
+    pub before_pct: Option<f64>,
+    /// Of all windows, after.
+    pub after_pct: Option<f64>,
+    /// Of the time from the first to the last device work of each rank, before: without what a
+    /// recording has around it.
+    pub before_span_pct: Option<f64>,
+    /// The same, after.
+    pub after_span_pct: Option<f64>,
+    /// `delta_ns` of the change of the unit.
+    pub explained_pct: Option<f64>,
+    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    pub noise_ns: Option<i64>,
+    /// Whether the change is within the noise.
+    pub is_noise: bool,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
+    /// the device.
+    Kernel,
+    /// Operators by name. Time on the device of what they launched themselves.
+    Operator,
+    /// Operators by their place in the call tree. Time as of operators.
+    Path,
+    /// Operators by name. Time on the host outside what they called.
+    Host,
+    /// Calls of the device's runtime and driver. Time on the host.
+    Call,
+}
+
+/// Whether something is on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// On both.
+    Both,
+    /// Only after.
+    Added,
+    /// Only before.
+    Removed,
+}
+
+/// What was spent on one thing on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What kind of thing it is, and of which kind its time.
+    pub subject: Subject,
+    /// Its name; the operators from the outermost to it for a path.
+    pub name: String,
+    /// Its shape; empty where it has none.
+    pub shape: String,
+    /// On which sides it is.
+    pub presence: Presence,
+    /// How often in all windows, before.
+    pub before_count: u64,
+    /// How often in all windows, after.
+    pub after_count: u64,
+    /// How often in a unit, before, three decimals.
+    pub before_per_unit: f64,
+    /// How often in a unit, after, three decimals.
+    pub after_per_unit: f64,
+    /// Of a unit, before.
+    pub before_ns: i64,
+    /// Of a unit, after.
+    pub after_ns: i64,
+    /// `after_ns − before_ns`.
+    pub delta_ns: i64,
+    /// `delta_ns` of the unit before.
+    pub unit_pct: Option<f64>,
+    /// A smaller change may be chance; `None` where a side has fewer than two units.
+    pub noise_ns: Option<i64>,
+    /// Whether the change is within the noise.
+    pub is_noise: bool,
+}
+/// How far the mean moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Shift {
+    pub before_ns: i64,
+    pub after_ns: i64,
+    pub delta_ns: i64,
+    pub noise_ns: Option<i64>,
+    pub is_noise: bool,
+}
+
+impl Shift {
+    /// Between the values of the units of each side.
+    ///
+    /// # Numerics
+    /// Noise is twice the standard error of the difference of means (Welch), so that about one
+    /// change in twenty that is chance is taken for real.
+    pub fn of(before: &[i64], after: &[i64]) -> Self {
+        let [before_ns, after_ns] = [before, after].map(|side| mean(side).round() as i64);
+        let noise_ns = squared_error(before).zip(squared_error(after)).map(|(before, after)| {
+            let error: f64 = before + after;
+            (2.0 * error.sqrt()).ceil() as i64
+        });
+        let delta_ns = after_ns - before_ns;
+        let is_noise = delta_ns == 0 || noise_ns.is_some_and(|noise| delta_ns.abs() <= noise);
+        Self { before_ns, after_ns, delta_ns, noise_ns, is_noise }
+    }
+}
+
+pub(super) fn mean(values: &[i64]) -> f64 {
+    let sum: i128 = values.iter().map(|value| i128::from(*value)).sum();
+    sum as f64 / values.len().max(1) as f64
+}
+
+/// The square of the standard error of a mean; `None` of fewer than two values.
+fn squared_error(values: &[i64]) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
+    let (mean, count) = (mean(values), values.len() as f64);
+    let squares: f64 = values.iter().map(|value| (*value as f64 - mean).powi(2)).sum();
+    Some(squares / (count - 1.0) / count)
+}
+
+/// Lengths of all units.
+pub(super) fn lengths(samples: &[Sample<'_>]) -> Vec<i64> {
+    let units = samples.iter().flat_map(|sample| &sample.units);
+    units.map(|(start, end)| end - start).collect()
+}

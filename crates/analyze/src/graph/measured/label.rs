@@ -1,0 +1,170 @@
+//! What nodes stand for, and what the dependencies between them rest on.
+
+use serde::Serialize;
+use trace::store::TrackId;
+
+use crate::graph::node::NodeKind;
+use crate::scope::Scope;
+
+/// What time on a path is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// An operator on a thread, outside calls.
+    HostOperator,
+    /// A call of the device's runtime or driver.
+    RuntimeCall,
+    /// The end of a call that waited for a device: from the end of the work to the return.
+    SynchronizationReturn,
+    /// A thread in a recorded frame of Python, outside operators and calls.
+    PythonFrame,
+    /// A thread between what was recorded of it: Python, mostly, where no frames were recorded.
+    UntracedHost,
+    /// Loading input.
+    DataLoading,
+    /// From the end of a launch to the start of its work, with nothing before it on the stream.
+    LaunchDelay,
+    /// A device computes.
+    Compute,
+    /// A device copies or sets memory.
+    Memory,
+    /// Communication, where only one rank was seen: transfer and waiting cannot be told apart.
+    Communication,
+    /// Communication after the last rank arrived.
+    CommunicationTransfer,
+    /// Communication before the last rank arrived.
+    CommunicationWait,
+    /// A device between two pieces of work of a stream, or before work launched unseen.
+    DeviceGap,
+}
+
+/// Every category, in order.
+pub const CATEGORIES: [Category; 13] = [
+    Category::HostOperator,
+    Category::RuntimeCall,
+    Category::SynchronizationReturn,
+    Category::PythonFrame,
+    Category::UntracedHost,
+    Category::DataLoading,
+    Category::LaunchDelay,
+    Category::Compute,
+    Category::Memory,
+    Category::Communication,
+    Category::CommunicationTransfer,
+    Category::CommunicationWait,
+    Category::DeviceGap,
+];
+
+/// Whose time a category is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Party {
+    /// The host's.
+    Host,
+    /// The devices', what passes before they begin included.
+    Device,
+    /// Other ranks', which are waited for.
+    Peers,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Place of the rank among the scopes.
+    pub scope: u32,
+    /// Row of the trace; `None` for markers and meeting points.
+    pub row: Option<u32>,
+    /// Thread or stream; `None` for markers and meeting points.
+    pub track: Option<TrackId>,
+    /// What its time is spent on.
+    pub category: Category,
+}
+
+/// A stretch of a thread in which nothing ran but what only names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Absolute nanoseconds.
+    pub start: i64,
+    /// Absolute nanoseconds.
+    pub end: i64,
+    /// The innermost annotation.
+    pub row: u32,
+}
+
+/// What the dependencies of a graph rest on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// Device work with its launch in the window.
+    pub launches: u64,
+    /// Device work that was launched before the window or unseen.
+    pub orphans: u64,
+    /// Device work that began before its launch: the clocks of host and device disagree.
+    pub early: u64,
+    /// Waits of the host for a device that the profiler recorded (`cuda_sync`).
+    pub host_waits_recorded: u64,
+    /// Those that were inferred from the names and times of calls.
+    pub host_waits_inferred: u64,
+    /// Launches that waited for a full queue, by their times.
+    pub queue_waits: u64,
+    /// Launches that the depth of such a queue limits, whether they waited or not.
+    pub queue_limited: u64,
+    /// Waits of a stream for another one that the profiler recorded.
+    pub stream_waits_recorded: u64,
+    /// Those that were inferred from the order of calls.
+    pub stream_waits_inferred: u64,
+    /// Threads that waited for another thread, by their gaps.
+    pub hand_offs: u64,
+    /// Collectives in which all ranks met.
+    pub rendezvous: u64,
+}
+
+impl Category {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostOperator => "host_operator",
+            Self::RuntimeCall => "runtime_call",
+            Self::SynchronizationReturn => "synchronization_return",
+            Self::PythonFrame => "python_frame",
+            Self::UntracedHost => "untraced_host",
+            Self::DataLoading => "data_loading",
+            Self::LaunchDelay => "launch_delay",
+            Self::Compute => "compute",
+            Self::Memory => "memory",
+            Self::Communication => "communication",
+            Self::CommunicationTransfer => "communication_transfer",
+            Self::CommunicationWait => "communication_wait",
+            Self::DeviceGap => "device_gap",
+        }
+    }
+
+    /// Whose time it is.
+    pub fn party(self) -> Party {
+        match self {
+            Self::CommunicationWait => Party::Peers,
+            Self::LaunchDelay | Self::DeviceGap => Party::Device,
+            _ if self.is_of_device() => Party::Device,
+            _ => Party::Host,
+        }
+    }
+
+    /// Whether a device spends it.
+    pub fn is_of_device(self) -> bool {
+        matches!(
+            self,
+            Self::Compute
+                | Self::Memory
+                | Self::Communication
+                | Self::CommunicationTransfer
+                | Self::CommunicationWait
+        )
+    }
+}
+
+/// A rank, by its place among the scopes.
+pub(super) type Placed<'a, 'b> = (u32, &'a Scope<'b>);
+
+/// What kind of node a call is, by whether it launched anything.
+pub(super) fn call_kind(launches: bool) -> NodeKind {
+    if launches { NodeKind::Launch } else { NodeKind::HostWork }
+}

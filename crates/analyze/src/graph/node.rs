@@ -1,0 +1,77 @@
+//! Nodes and edges. Knows no graph.
+
+use serde::Serialize;
+
+/// A node of a [`DependencyGraph`](super::DependencyGraph): its place among the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+/// An edge of a [`DependencyGraph`](super::DependencyGraph): its place among the edges, which stand
+/// by target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct EdgeId(pub u32);
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// A thread of the host works.
+    HostWork,
+    /// A thread of the host hands work to a device.
+    Launch,
+    /// A device works: a kernel, a copy, a set.
+    Kernel,
+    /// A rank's part of a collective, or the moment all ranks have come.
+    Collective,
+    /// A moment: the start or the end of a step, of a window.
+    StepMarker,
+}
+
+/// Why a node waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeKind {
+    /// The thread did this before; the weight is what it did unseen in between.
+    ProgramOrder,
+    /// The call launched the work; the weight is the launch delay.
+    Launch,
+    /// The stream did this before; the weight is the gap.
+    StreamOrder,
+    /// A stream or the host waited for work of a device.
+    Synchronization,
+    /// A thread waited for what another one produced.
+    Data,
+    /// All ranks of a collective wait for the last one.
+    Rendezvous,
+}
+
+/// What happens, for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What.
+    pub kind: NodeKind,
+    /// Nanoseconds from start to end.
+    pub weight: i64,
+}
+
+/// What must end before what can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Why.
+    pub kind: EdgeKind,
+    /// What must end.
+    pub source: NodeId,
+    /// What waits for it.
+    pub target: NodeId,
+    /// Nanoseconds from the end of the source to the earliest start of the target.
+    pub weight: i64,
+}
+
+impl NodeId {
+    /// As a place in an array.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
