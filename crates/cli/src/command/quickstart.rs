@@ -26,6 +26,8 @@ mod change;
 mod scale;
 mod summary;
 
+use scale::Scale;
+
 /// What a quickstart may come to need, on any machine.
 const DISK_NEEDED: Bytes = Bytes(3 << 30);
 /// Marks a folder as ours, to be replaced by the next quickstart.
@@ -81,14 +83,14 @@ struct Rows {
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
     let folder = Folder { root: args.folder.clone() };
-    let device = Device::open(args.device, session)?;
+    let (device, size) = (Device::open(args.device, session)?, Scale::of(args.device.device));
     greet(&folder, session);
     check_disk(&folder)?;
     let _made = output::folder(&folder.root)?;
     clear(&folder)?;
     let rows = generate(&folder, args, session)?;
     let stop = interrupt::stop_flag(interrupt::SAVING);
-    let mut job = config::job(MODEL, &scale::overrides())?.config;
+    let mut job = config::job(MODEL, &size.overrides())?.config;
     let request = |job: &JobConfig, run: PathBuf| RunRequest {
         bucket_bytes: train::BUCKET_BYTES,
         config: job.clone(),
@@ -104,9 +106,9 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         stop: Arc::clone(&stop),
     };
     say(session, 3, "measuring this machine");
-    let measured = measure(&request(&scale::trial(&job), folder.root.join("trial")), &device)?;
+    let measured = measure(&request(&size.trial(&job), folder.root.join("trial")), &device)?;
     let seconds = scale::training_seconds(args.seconds, started.elapsed().as_secs_f64());
-    scale::fit_steps(&mut job, rows.train.end, measured, seconds);
+    scale::fit_steps(size, &mut job, rows.train.end, measured * seconds);
     // What a user may copy: the job as it was trained, with its data.
     job.data.train = input::absolute(&[folder.prepared().display().to_string()]);
     fs::write(folder.config(), toml_of(&job)?).map_err(Error::io(folder.config(), "write"))?;
@@ -203,7 +205,7 @@ fn remove_partial_text(folder: &Folder) -> Result<(), Error> {
 }
 
 fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Rows, Error> {
-    let made = SyntheticConfig::criteo(scale::rows(args.seconds), SEED);
+    let made = SyntheticConfig::criteo(Scale::of(args.device.device).rows(args.seconds), SEED);
     let rows = render::count(made.rows);
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
     let _interrupted = output::cleared_up_beside(folder.text());

@@ -2,6 +2,7 @@
 
 use schema::JobConfig;
 
+use crate::args::DeviceName;
 use crate::render;
 
 /// Share of the rows held out for the evaluation.
@@ -22,33 +23,69 @@ const TRAINING_SHARE: f64 = 0.85;
 const TOTAL_SHARE: f64 = 2.0;
 /// Share of the time left that the training may take, should the machine slow down meanwhile.
 const LEFT_SHARE: f64 = 0.7;
-const TRIAL_STEPS: u64 = 60;
 
-/// Rows to generate.
-pub fn rows(seconds: u64) -> u64 {
-    (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS)
+/// How large a quickstart is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// A model and rows from which something is learnt.
+    Usual,
+    /// A model and rows for a GPU's kernels on a CPU, some thousand times slower: every part runs,
+    /// little is learnt.
+    Emulated,
 }
 
-/// What differs from the ready-made configuration: a batch and an optimizer that learn in a minute.
-pub fn overrides() -> Vec<(String, String)> {
-    let set = |key: &str, value: String| (key.to_owned(), value);
-    vec![
-        set("rows_cap", ROWS_CAP.to_string()),
-        set("batch_size", BATCH_SIZE.to_string()),
-        set("optimizer.sparse", "{ kind = \"adagrad\", learning_rate = 0.04 }".into()),
-        set("optimizer.dense", "{ kind = \"adagrad\", learning_rate = 0.01 }".into()),
-        set("hold_out", HOLD_OUT.to_string()),
-        set("log_every", "100".into()),
-    ]
-}
+impl Scale {
+    /// That of a device.
+    pub fn of(device: DeviceName) -> Self {
+        if device == DeviceName::Emulated { Self::Emulated } else { Self::Usual }
+    }
 
-/// The job of the trial run that measures the machine.
-pub fn trial(job: &JobConfig) -> JobConfig {
-    let mut trial = job.clone();
-    trial.training.steps = Some(TRIAL_STEPS);
-    trial.training.evaluate_every = None;
-    trial.training.checkpoint_every = None;
-    trial
+    /// Rows to generate.
+    pub fn rows(self, seconds: u64) -> u64 {
+        match self {
+            Self::Usual => (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS),
+            Self::Emulated => 2_000,
+        }
+    }
+
+    /// Steps of the trial run, and the fewest of the training.
+    fn trial_steps(self) -> u64 {
+        match self {
+            Self::Usual => 60,
+            Self::Emulated => 30,
+        }
+    }
+
+    /// What differs from the ready-made configuration: a batch and an optimizer that learn in a
+    /// minute.
+    pub fn overrides(self) -> Vec<(String, String)> {
+        let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let (rows_cap, batch_size) = match self {
+            Self::Usual => (ROWS_CAP, BATCH_SIZE),
+            Self::Emulated => (1_000, 32),
+        };
+        let mut changed = vec![
+            set("rows_cap", &rows_cap.to_string()),
+            set("batch_size", &batch_size.to_string()),
+            set("optimizer.sparse", "{ kind = \"adagrad\", learning_rate = 0.04 }"),
+            set("optimizer.dense", "{ kind = \"adagrad\", learning_rate = 0.01 }"),
+            set("hold_out", &HOLD_OUT.to_string()),
+            set("log_every", "100"),
+        ];
+        if self == Self::Emulated {
+            changed.extend([set("model.bottom", "[16]"), set("model.top", "[16, 1]")]);
+        }
+        changed
+    }
+
+    /// The job of the trial run that measures the machine.
+    pub fn trial(self, job: &JobConfig) -> JobConfig {
+        let mut trial = job.clone();
+        trial.training.steps = Some(self.trial_steps());
+        trial.training.evaluate_every = None;
+        trial.training.checkpoint_every = None;
+        trial
+    }
 }
 
 /// Seconds the training may take: `seconds`, or less where what came before it took long.
@@ -58,12 +95,11 @@ pub fn training_seconds(seconds: u64, elapsed: f64) -> f64 {
 }
 
 /// Sets the number of steps, and a learning rate that decays to the end, for a machine that trains
-/// `samples_per_second`.
-pub fn fit_steps(job: &mut JobConfig, train_rows: u64, samples_per_second: f64, seconds: f64) {
+/// on `affordable` samples in its time.
+pub fn fit_steps(scale: Scale, job: &mut JobConfig, train_rows: u64, affordable: f64) {
     let batch = job.training.batch_size as f64;
-    let affordable = samples_per_second * seconds;
     let samples = affordable.min(train_rows as f64 * EPOCHS_MOST);
-    let steps = ((samples / batch) as u64).max(TRIAL_STEPS);
+    let steps = ((samples / batch) as u64).max(scale.trial_steps());
     let training = &mut job.training;
     training.steps = Some(steps);
     training.epochs = (samples / train_rows.max(1) as f64).ceil().max(1.0) as u64;
@@ -94,7 +130,7 @@ pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{fit_steps, overrides, training_seconds};
+    use super::{Scale, fit_steps, training_seconds};
     use crate::resolve::config;
 
     #[test]
@@ -106,11 +142,11 @@ mod tests {
 
     #[test]
     fn steps_fit_the_time_and_the_data() {
-        let mut job = config::job("dlrm-criteo-kaggle", &overrides()).unwrap().config;
-        fit_steps(&mut job, 1_000_000, 10_000.0, 51.0);
+        let mut job = config::job("dlrm-criteo-kaggle", &Scale::Usual.overrides()).unwrap().config;
+        fit_steps(Scale::Usual, &mut job, 1_000_000, 10_000.0 * 51.0);
         assert_eq!(job.training.steps, Some(10_000 * 51 / 1024));
         assert_eq!(job.training.epochs, 1);
-        fit_steps(&mut job, 1_000_000, 1e9, 60.0);
+        fit_steps(Scale::Usual, &mut job, 1_000_000, 1e9 * 60.0);
         assert_eq!(job.training.steps, Some(3_000_000 / 1024));
         assert_eq!(job.training.epochs, 3);
     }
