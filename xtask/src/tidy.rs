@@ -11,6 +11,7 @@ mod operation;
 mod parameter;
 mod purity;
 mod ratchet;
+mod source;
 mod text;
 mod violation;
 mod wrap;
@@ -89,8 +90,9 @@ fn fix(root: &Path, folder: &str) -> Result<(), Error> {
 
 fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
     let mut all = dependency::check(tree)?;
-    all.extend(circle::check(tree)?);
-    all.extend(parameter::check(tree)?);
+    let sources = source::parse(tree)?;
+    all.extend(circle::check(tree, &sources)?);
+    all.extend(parameter::check(tree, &sources)?);
     all.extend(boundary::check(tree));
     all.extend(purity::check(tree));
     all.extend(ratchet::check(tree)?);

@@ -9,11 +9,12 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use trace::store::{Kind, StringId, Trace, TrackId};
+use trace::store::{Kind, StringId, TrackId};
 
 use crate::calls::{self, Call};
 use crate::captures;
 use crate::interval::{self, Interval};
+use crate::named::{is_named, names};
 use crate::scope::Scope;
 use crate::tree::{self, Tree};
 
@@ -287,13 +288,4 @@ fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32>
     let is_same = events.chunks(2).all(|pair| launched(pair) == first);
     let is_last = launched(&[events[events.len() - 1], calls.len()]).is_empty();
     (is_few && is_own && is_same && is_last).then(|| calls[events[0]])
-}
-
-/// Per text of a trace whether a test holds for it, so that each name is looked at once.
-fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
-    trace.strings.iter().map(is_meant).collect()
-}
-
-fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
-    names[trace.slices.name[row as usize].0 as usize]
 }

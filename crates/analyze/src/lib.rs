@@ -30,6 +30,7 @@ pub mod kernels;
 pub mod launches;
 pub mod links;
 pub mod memory;
+mod named;
 pub mod occupancy;
 pub mod ops;
 pub mod overlap;

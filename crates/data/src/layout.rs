@@ -104,6 +104,11 @@ impl Wanted {
         self
     }
 
+    /// Which categorical columns have a separator, and so hold lists.
+    pub(crate) fn separated(&self) -> Vec<bool> {
+        self.categorical.iter().map(|column| column.separator.is_some()).collect()
+    }
+
     /// Whether a trimmed field stands for a missing value.
     #[inline]
     pub(crate) fn is_missing(&self, field: &[u8]) -> bool {

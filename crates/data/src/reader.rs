@@ -34,7 +34,7 @@ pub(crate) trait Reader {
     /// # Errors
     /// Those of opening it.
     fn lists(&self, wanted: &Wanted, _first: Option<&str>) -> Result<Vec<bool>, Error> {
-        Ok(wanted.categorical.iter().map(|column| column.separator.is_some()).collect())
+        Ok(wanted.separated())
     }
 
     /// Sends `input` in blocks, until `send` wants no more.

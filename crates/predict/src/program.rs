@@ -254,6 +254,13 @@ impl Overhead {
     }
 }
 
+impl Action {
+    /// Whether it is time of the host between operators.
+    pub fn is_gap(&self) -> bool {
+        matches!(self, Self::Host(segment) if segment.overhead == Overhead::BetweenOps)
+    }
+}
+
 impl Work {
     /// As a part of what another one costs.
     pub fn as_part(&self) -> Part {

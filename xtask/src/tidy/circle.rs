@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, File, ItemImpl, ItemMod, ItemUse, Meta, UseTree, Visibility};
+use syn::{File, ItemImpl, ItemMod, ItemUse, UseTree, Visibility};
 
 use crate::error::Error;
 use crate::tidy::count::Count;
+use crate::tidy::source::{Sources, is_test};
 use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
@@ -21,21 +22,19 @@ const CIRCLES: Count = Count { rule: "circle", table: "circles", what: "files in
 /// A module, or a name in one: the path from the crate's root.
 type Path = Vec<String>;
 
-pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
-    let mut found = BTreeMap::new();
-    for package in tree.packages() {
-        let circles = circles(tree, package)?;
-        found.insert(package.to_owned(), circles.concat());
-    }
-    CIRCLES.check(tree, &found)
+pub fn check(tree: &Tree, sources: &Sources) -> Result<Vec<Violation>, Error> {
+    let found = sources.iter().map(|(package, files)| {
+        let circles = circles(package, files);
+        (package.clone(), circles.concat())
+    });
+    CIRCLES.check(tree, &found.collect())
 }
 
 /// The circles of a package, each as the names of its modules.
-fn circles(tree: &Tree, package: &str) -> Result<Vec<Vec<String>>, Error> {
+fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     let below = format!("{package}/src/").len();
-    let files = parsed(tree, package)?.into_iter();
-    let files: BTreeMap<Path, File> =
-        files.map(|(path, file)| (module(&path[below..]), file)).collect();
+    let files = files.iter().map(|(path, file)| (module(&path[below..]), file));
+    let files: BTreeMap<Path, &File> = files.collect();
     let handed_on = handed_on(&files);
     let modules: BTreeSet<&Path> = files.keys().collect();
     let edges: BTreeMap<Path, BTreeSet<Path>> = files
@@ -51,18 +50,7 @@ fn circles(tree: &Tree, package: &str) -> Result<Vec<Vec<String>>, Error> {
         false => module.join("::"),
     };
     let all = connected(&edges).into_iter();
-    Ok(all.map(|files| files.iter().map(name).collect()).collect())
-}
-
-/// The sources of a package, by path.
-pub fn parsed(tree: &Tree, package: &str) -> Result<Vec<(String, File)>, Error> {
-    let folder = format!("{package}/src/");
-    let sources = tree.rust().filter(|(path, _)| path.starts_with(&folder));
-    let parse = |(path, text): (&str, &str)| match syn::parse_file(text) {
-        Ok(file) => Ok((path.to_owned(), file)),
-        Err(error) => Err(Error::Check { what: format!("{path}: expected Rust, got: {error}") }),
-    };
-    sources.map(parse).collect()
+    all.map(|files| files.iter().map(name).collect()).collect()
 }
 
 /// The module of a file below `src/`.
@@ -75,7 +63,7 @@ fn module(file: &str) -> Path {
 }
 
 /// What modules hand on: module and name to the path that it stands for.
-fn handed_on(files: &BTreeMap<Path, File>) -> BTreeMap<Path, Path> {
+fn handed_on(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
     let modules: BTreeSet<&Path> = files.keys().collect();
     let mut found = BTreeMap::new();
     for (own, file) in files {
@@ -216,14 +204,6 @@ impl<'ast> Visit<'ast> for Imports<'_> {
     }
 }
 
-/// Whether an item is for tests alone.
-pub fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
-        _ => false,
-    })
-}
-
 /// Groups of at least two nodes that reach each other.
 fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
@@ -257,6 +237,7 @@ fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTre
 #[cfg(test)]
 mod tests {
     use super::check;
+    use crate::tidy::source;
     use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
@@ -265,7 +246,8 @@ mod tests {
             files.iter().map(|(path, _)| format!("crates/data/src/{path}")).collect();
         let mut all = vec![("crates/data/Cargo.toml", ""), ("xtask/ratchet.toml", list)];
         all.extend(paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)));
-        shown(&check(&Tree::of(&all)).unwrap())
+        let tree = Tree::of(&all);
+        shown(&check(&tree, &source::parse(&tree).unwrap()).unwrap())
     }
 
     #[test]

@@ -7,8 +7,8 @@ use syn::visit::{self, Visit};
 use syn::{FnArg, ImplItemFn, ItemFn, ItemMod, Signature, TraitItemFn, Type};
 
 use crate::error::Error;
-use crate::tidy::circle::{is_test, parsed};
 use crate::tidy::count::Count;
+use crate::tidy::source::{Sources, is_test};
 use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
@@ -22,16 +22,16 @@ const LONG: Count = Count {
 const TUPLES: Count =
     Count { rule: "parameters", table: "tuples", what: "parameters that are tuples" };
 
-pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+pub fn check(tree: &Tree, sources: &Sources) -> Result<Vec<Violation>, Error> {
     let (mut long, mut tuples) = (BTreeMap::new(), BTreeMap::new());
-    for package in tree.packages() {
+    for (package, files) in sources {
         let mut functions = Functions::default();
-        for (path, file) in parsed(tree, package)? {
-            functions.path = path;
-            functions.visit_file(&file);
+        for (path, file) in files {
+            functions.path.clone_from(path);
+            functions.visit_file(file);
         }
-        long.insert(package.to_owned(), functions.long);
-        tuples.insert(package.to_owned(), functions.tuples);
+        long.insert(package.clone(), functions.long);
+        tuples.insert(package.clone(), functions.tuples);
     }
     let mut found = LONG.check(tree, &long)?;
     found.extend(TUPLES.check(tree, &tuples)?);
@@ -106,8 +106,13 @@ impl<'ast> Visit<'ast> for Functions {
 #[cfg(test)]
 mod tests {
     use super::check;
+    use crate::tidy::source;
     use crate::tidy::violation::shown;
     use crate::tree::Tree;
+
+    fn found(tree: &Tree) -> Vec<String> {
+        shown(&check(tree, &source::parse(tree).unwrap()).unwrap())
+    }
 
     #[test]
     fn members_of_tuples_are_parameters() {
@@ -122,9 +127,9 @@ mod tests {
             ])
         };
         let place = "crates/data/src/lib.rs::f";
-        let found = shown(&check(&files("")).unwrap());
+        let shown = found(&files(""));
         assert_eq!(
-            found,
+            shown,
             [
                 format!(
                     "crates/data:0 parameters: expected no functions of more than seven parameters, \
@@ -137,8 +142,8 @@ mod tests {
             ]
         );
         let listed = "[parameters]\n\"crates/data\" = 1\n[tuples]\n\"crates/data\" = 3\n";
-        let found = shown(&check(&files(listed)).unwrap());
-        assert!(found[0].contains("set \"crates/data\" = 2 in [tuples]"), "{found:?}");
-        assert_eq!(found.len(), 1);
+        let shown = found(&files(listed));
+        assert!(shown[0].contains("set \"crates/data\" = 2 in [tuples]"), "{shown:?}");
+        assert_eq!(shown.len(), 1);
     }
 }

@@ -3,16 +3,17 @@
 use trace::store::Kind;
 
 use crate::job::RankFacts;
+use crate::named;
 
 impl RankFacts<'_> {
     /// Per name of the trace whether a test holds for it.
     pub fn names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
-        self.scope.trace.strings.iter().map(is_meant).collect()
+        named::names(self.scope.trace, is_meant)
     }
 
     /// Whether the name of a row is marked in [`RankFacts::names`].
     pub fn is_named(&self, names: &[bool], row: u32) -> bool {
-        names[self.scope.trace.slices.name[row as usize].0 as usize]
+        named::is_named(self.scope.trace, names, row)
     }
 
     /// The calls of some names, by start.

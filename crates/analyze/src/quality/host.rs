@@ -2,10 +2,11 @@
 
 use trace::store::Kind as RowKind;
 
-use super::issue::{Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::issue::{Issue, Kind, Severity, milliseconds, place};
 use crate::calls;
 use crate::interval;
 use crate::job::RankFacts;
+use crate::named::{is_named, names};
 use crate::percent;
 use crate::steps;
 

@@ -86,16 +86,6 @@ pub(super) fn place(scope: &Scope<'_>, row: u32) -> String {
     format!("{name} on {}/{} at {ms:+.3} ms", track.pid, track.tid)
 }
 
-/// Per text of a trace whether a test holds for it, so that each name is looked at once.
-pub(super) fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
-    trace.strings.iter().map(is_meant).collect()
-}
-
-/// Whether the name of a row is marked in [`names`].
-pub(super) fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
-    names[trace.slices.name[row as usize].0 as usize]
-}
-
 pub(super) fn milliseconds(ns: i64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use trace::store::{Kind as RowKind, Loss};
 
-use super::issue::{Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::issue::{Issue, Kind, Severity, milliseconds, place};
 use crate::attribution::Method;
 use crate::job::RankFacts;
+use crate::named::{is_named, names};
 use crate::skew::Skew;
 use crate::{captures, coverage, percent, window};
 

@@ -15,7 +15,6 @@ use ::parquet::basic::Compression;
 use ::parquet::file::metadata::ParquetMetaData;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
-use schema::source::CategoricalColumn;
 
 use crate::block::{Records, Shown, TakeRows};
 use crate::decompress;
@@ -39,11 +38,7 @@ impl Reader for Tables {
     }
 
     fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
-        let separated = |column: &CategoricalColumn| column.separator.is_some();
-        match first {
-            Some(first) => lists(Path::new(first), wanted),
-            None => Ok(wanted.categorical.iter().map(separated).collect()),
-        }
+        first.map_or_else(|| Ok(wanted.separated()), |first| lists(Path::new(first), wanted))
     }
 
     fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use super::Place;
 use super::select::{fitting, operators};
 use crate::Error;
-use crate::program::{Action, Overhead, Program};
+use crate::program::{Action, Program};
 
 /// Takes out the time between operators before each operator of a name. Calls made there stay.
 pub(super) fn apply(program: &mut Program, place: Place, before: &str) -> Result<(), Error> {
@@ -20,15 +20,11 @@ pub(super) fn apply(program: &mut Program, place: Place, before: &str) -> Result
             let actions = &mut rank.threads[operator.thread].actions;
             let between: Vec<Action> = actions.drain(from..operator.begin).collect();
             let count = between.len();
-            let kept: Vec<Action> = between.into_iter().filter(|one| !is_gap(one)).collect();
+            let kept: Vec<Action> = between.into_iter().filter(|one| !one.is_gap()).collect();
             closed += count - kept.len();
             actions.splice(from..from, kept);
         }
     }
     let expected = "time between operators before one of them";
     if closed > 0 { Ok(()) } else { Err(place.wrong(expected, "none")) }
-}
-
-fn is_gap(action: &Action) -> bool {
-    matches!(action, Action::Host(segment) if segment.overhead == Overhead::BetweenOps)
 }

@@ -75,7 +75,7 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
                 place += 1;
                 continue;
             };
-            let before = of.actions.pop_if(|action| is_gap(action));
+            let before = of.actions.pop_if(|action| action.is_gap());
             of.actions.extend(begins.get(&(thread, place)).map(|signal| Action::Signal(*signal)));
             place = end + 1;
             // Of the two gaps around it one is left, from what came before to what comes after.
@@ -97,10 +97,6 @@ fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Opera
         rank.threads.push(Thread { pid, tid, actions: own });
     }
     joined
-}
-
-fn is_gap(action: &Action) -> bool {
-    matches!(action, Action::Host(segment) if segment.overhead == Overhead::BetweenOps)
 }
 
 /// The first signal that no thread of a rank gives.

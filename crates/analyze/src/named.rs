@@ -1,0 +1,13 @@
+//! Rows by tests of their names. Knows no test.
+
+use trace::store::Trace;
+
+/// Per text of a trace whether a test holds for it, so that each name is looked at once.
+pub(crate) fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
+    trace.strings.iter().map(is_meant).collect()
+}
+
+/// Whether the name of a row is marked in [`names`].
+pub(crate) fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
+    names[trace.slices.name[row as usize].0 as usize]
+}
