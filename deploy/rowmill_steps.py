@@ -20,47 +20,77 @@ import struct
 import time
 import weakref
 
-_FORM = struct.Struct("<BBHIQQQQ")
+_HEAD = struct.Struct("<BBHI")
+_BODY = struct.Struct("<QQQQ")
 _PHASES = {"setup": 0, "train": 1, "evaluate": 2, "save": 3}
 _UNKNOWN = (1 << 64) - 1
 _AGAIN_NS = 5_000_000_000
 
 
 class _Sender:
+    # A step costs one system call: the message is a buffer in which four numbers change, the socket is
+    # connected once and never waits, and what is constant (version, phase, process) is written rarely.
+    __slots__ = ("address", "exposed", "message", "not_before", "number", "phase", "samples", "socket")
+
     def __init__(self):
         folder = os.environ.get("KINETO_IPC_SOCKET_DIR")
         self.address = os.path.join(folder, "rowmill-steps") if folder else "\0rowmill-steps\0"
-        self.socket = None
-        self.pid = 0
+        self.message = bytearray(_HEAD.size + _BODY.size)
         self.number = 0
-        self.phase = "train"
-        self.not_before = 0
+        self.begin()
+        self.enter("train")
 
-    def send(self, samples, exposed_ns):
-        now = time.monotonic_ns()
-        if now < self.not_before:
+    def begin(self):
+        # Samples and exposed communication of steps whose message found the queue full.
+        self.samples, self.exposed = 0, None
+        self.socket, self.not_before = None, 0
+
+    def enter(self, phase):
+        self.phase = phase
+        _HEAD.pack_into(self.message, 0, 1, _PHASES[phase], 0, os.getpid())
+
+    def forked(self):
+        # A fork has a socket of its own, so that the kernel says whose a message is.
+        self.begin()
+        self.enter(self.phase)
+
+    def send(self, samples, exposed, now=time.monotonic_ns, put=_BODY.pack_into, at=_HEAD.size):
+        moment = now()
+        if self.socket is None and not self.connect(moment):
             return
-        pid = os.getpid()
-        if self.pid != pid:
-            # A fork has a socket of its own, so that the kernel says whose a message is.
-            self.socket, self.pid = None, pid
-        exposed = _UNKNOWN if exposed_ns is None else exposed_ns
-        message = _FORM.pack(1, _PHASES[self.phase], 0, pid, self.number, now, samples, exposed)
+        if self.samples or self.exposed is not None:
+            samples += self.samples
+            exposed = self.exposed if exposed is None else exposed + (self.exposed or 0)
+        put(self.message, at, self.number, moment, samples, _UNKNOWN if exposed is None else exposed)
         try:
-            if self.socket is None:
-                # Connected once: a name that is looked up for every message costs a third more.
-                fresh = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-                fresh.connect(self.address)
-                self.socket = fresh
-            self.socket.send(message)
+            self.socket.send(self.message)
         except BlockingIOError:
-            pass
+            # The next message says how many steps there were meanwhile, and has their samples.
+            self.samples, self.exposed = samples, exposed
+            return
         except OSError:
             # The agent has gone; the next one has another socket of this name.
-            self.socket, self.not_before = None, now + _AGAIN_NS
+            self.begin()
+            self.not_before = moment + _AGAIN_NS
+            return
+        self.samples, self.exposed = 0, None
+
+    def connect(self, moment):
+        if moment < self.not_before:
+            return False
+        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            fresh.connect(self.address)
+        except OSError:
+            fresh.close()
+            self.not_before = moment + _AGAIN_NS
+            return False
+        self.socket = fresh
+        return True
 
 
 _sender = _Sender()
+os.register_at_fork(after_in_child=_sender.forked)
 
 
 def step(samples=0, exposed_ns=None):
@@ -74,12 +104,13 @@ def phase(name):
     """Evaluation ("evaluate"), a checkpoint ("save") or preparation ("setup"): never taken for a hang."""
     if name not in _PHASES:
         raise ValueError(f"phase: expected one of {', '.join(_PHASES)}, got {name!r}")
-    before, _sender.phase = _sender.phase, name
+    before = _sender.phase
+    _sender.enter(name)
     _sender.send(0, None)
     try:
         yield
     finally:
-        _sender.phase = before
+        _sender.enter(before)
         _sender.send(0, None)
 
 

@@ -12,7 +12,7 @@ use clap::Parser;
 use fleet::ipc::socket::{Place, Socket};
 use fleet::roster;
 use fleet::server::Server;
-use fleet::steps::{self, Message};
+use fleet::steps;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -20,6 +20,7 @@ mod audit;
 mod config;
 mod control;
 mod counters;
+mod hearing;
 mod hub;
 mod page;
 mod pods;
@@ -32,7 +33,7 @@ use audit::Audit;
 use config::{Args, Config, Error};
 use control::{Doors, Listeners};
 use counters::Sink;
-use state::{State, lock};
+use state::State;
 use traces::Traces;
 
 /// Between two looks at processes.
@@ -130,7 +131,7 @@ fn threads(state: &Arc<State>, sink: Sink, place: &Place) -> Result<(), Error> {
     match Socket::bind_as(place, steps::NAME) {
         Ok(socket) => {
             let own = Arc::clone(state);
-            spawn("steps", 256 << 10, Box::new(move || hear_steps(&own, &socket)))?;
+            spawn("steps", 256 << 10, Box::new(move || hearing::run(&own, &socket)))?;
         }
         Err(error) => state.note(format!("steps: {error}")),
     }
@@ -156,21 +157,6 @@ fn look(state: &State, place: &Place) {
             swept = Instant::now();
         }
         thread::sleep(Duration::from_millis(500));
-    }
-}
-
-fn hear_steps(state: &State, socket: &Socket) {
-    while !state.is_ending() {
-        match socket.receive(Duration::from_millis(500)) {
-            Ok(Some(message)) => {
-                if let Ok(step) = Message::parse(&message.bytes) {
-                    let now = state.up();
-                    lock(&state.steps).hear(now, message.peer.pid, &step);
-                }
-            }
-            Ok(None) => {}
-            Err(error) => return state.note(format!("steps: {error}")),
-        }
     }
 }
 

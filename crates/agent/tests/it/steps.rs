@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 const SCRIPT: &str = "
-import os, socket, sys
+import os, socket, struct, sys
 import rowmill_steps as steps
 name = os.path.join(os.environ['KINETO_IPC_SOCKET_DIR'], 'rowmill-steps')
 def agent():
@@ -22,6 +22,20 @@ for _ in range(2):
     with steps.phase('save'):
         assert bound.recv(100)[1] == 3
     assert bound.recv(100)[1] == 1
+    # Nobody reads: the queue fills, and what was not taken goes with the next message.
+    number = steps._sender.number
+    while steps._sender.samples == 0:
+        steps.step(samples=3, exposed_ns=7)
+    read = [bound.recv(100) for _ in range(steps._sender.number - number - 1)]
+    steps.step(samples=4)
+    step, _, samples, exposed = struct.unpack('<QQQQ', bound.recv(100)[8:])
+    assert (step, samples, exposed) == (steps._sender.number, 7, 7), (step, samples, exposed)
+    child = os.fork()
+    if child == 0:
+        steps.step()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert struct.unpack('<I', bound.recv(100)[4:8])[0] == child
     bound.close()
     os.unlink(name)
     steps.step()

@@ -181,15 +181,23 @@ impl Socket {
         if self.wait.replace(wait) != wait {
             self.socket.set_read_timeout(Some(wait)).map_err(Error::Receive)?;
         }
+        self.take(MsgFlags::empty())
+    }
+
+    /// The next message, if one is there already.
+    ///
+    /// # Errors
+    /// The socket cannot be read.
+    pub fn waiting(&self) -> Result<Option<Datagram>, Error> {
+        self.take(MsgFlags::MSG_DONTWAIT)
+    }
+
+    fn take(&self, flags: MsgFlags) -> Result<Option<Datagram>, Error> {
         let mut buffer = [0; MESSAGE_MAX];
         let mut control = nix::cmsg_space!(UnixCredentials, TimeSpec);
         let mut slices = [IoSliceMut::new(&mut buffer)];
-        let message = recvmsg::<UnixAddr>(
-            self.socket.as_raw_fd(),
-            &mut slices,
-            Some(&mut control),
-            MsgFlags::empty(),
-        );
+        let message =
+            recvmsg::<UnixAddr>(self.socket.as_raw_fd(), &mut slices, Some(&mut control), flags);
         let message = match message {
             Ok(message) => message,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),

@@ -18,6 +18,8 @@ pub struct Reporter {
     address: SocketAddr,
     began: Instant,
     not_before: Instant,
+    /// Samples of steps whose message found the queue full.
+    owed: u64,
 }
 
 impl Reporter {
@@ -34,11 +36,12 @@ impl Reporter {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         let now = Instant::now();
-        Ok(Self { socket, address, began: now, not_before: now })
+        Ok(Self { socket, address, began: now, not_before: now, owed: 0 })
     }
 
     /// Says that `step` steps are done, the last of them with `samples` samples, and what the
-    /// process does now. Whether the message was taken; one that was not is lost.
+    /// process does now. Whether the message was taken. The samples of one that found the agent's
+    /// queue full go with the next one.
     pub fn report(&mut self, phase: Phase, step: u64, samples: u64) -> bool {
         let now = Instant::now();
         if now < self.not_before {
@@ -46,12 +49,20 @@ impl Reporter {
         }
         let monotonic_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
         let own_pid = std::process::id();
+        let samples = samples.saturating_add(self.owed);
         let message = Message { phase, own_pid, step, monotonic_ns, samples, exposed_ns: None };
         match self.socket.send_to_addr(&message.to_bytes(), &self.address) {
-            Ok(_) => true,
+            Ok(_) => {
+                self.owed = 0;
+                true
+            }
             // A full queue empties within milliseconds.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.owed = samples;
+                false
+            }
             Err(_) => {
+                self.owed = 0;
                 self.not_before = now + AGAIN;
                 false
             }
@@ -79,6 +90,14 @@ mod tests {
         assert_eq!((message.own_pid, message.exposed_ns), (std::process::id(), None));
         // Nobody reads: the queue fills, the job does not wait.
         assert!((0..100_000).any(|step| !reporter.report(Phase::Train, step, 1)));
+        // As soon as there is room again, its samples go with the next message.
+        while socket.recv(&mut bytes).unwrap() > 0 && !reporter.report(Phase::Train, 9, 5) {}
+        socket.set_nonblocking(true).unwrap();
+        let mut last = message;
+        while let Ok(length) = socket.recv(&mut bytes) {
+            last = Message::parse(&bytes[..length]).unwrap();
+        }
+        assert_eq!((last.step, last.samples), (9, 6));
         drop(socket);
         assert!(!reporter.report(Phase::Train, 8, 1));
         let again = folder.path().join(NAME);

@@ -1,0 +1,94 @@
+//! The thread that hears steps. While steps come it looks at their queue between pauses, so that a
+//! job's message wakes nobody: a wake-up is two thirds of what a message costs the job.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fleet::ipc::socket::{Datagram, Socket};
+use fleet::steps::Message;
+
+use crate::state::{State, lock};
+
+/// The shortest and the longest pause between two looks.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// Messages that fit into the queue where the kernel's setting is the smallest in use
+/// (`net.unix.max_dgram_qlen`).
+const QUEUE: usize = 10;
+/// Without a message for this long, the thread waits for one instead of looking.
+const QUIET: Duration = Duration::from_secs(10);
+/// How often a waiting thread looks whether to end.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Takes messages in until the agent ends.
+pub fn run(state: &State, socket: &Socket) {
+    let mut heard: Option<Instant> = None;
+    let mut pause = PAUSES.0;
+    while !state.is_ending() {
+        let is_quiet = heard.is_none_or(|heard| heard.elapsed() > QUIET);
+        let taken = if is_quiet {
+            socket.receive(TICK).map(|message| usize::from(take(state, message)))
+        } else {
+            thread::sleep(pause);
+            drain(state, socket)
+        };
+        match taken {
+            Ok(count) => {
+                pause = next(pause, count);
+                if count > 0 {
+                    heard = Some(Instant::now());
+                }
+            }
+            Err(error) => return state.note(format!("steps: {error}")),
+        }
+    }
+}
+
+/// Everything that waits; how many.
+fn drain(state: &State, socket: &Socket) -> Result<usize, fleet::ipc::socket::Error> {
+    let mut count = 0;
+    // One who sends without end must not keep the thread from its end.
+    while count < QUEUE * 100 && take(state, socket.waiting()?) {
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn take(state: &State, message: Option<Datagram>) -> bool {
+    let Some(message) = message else { return false };
+    if let Ok(step) = Message::parse(&message.bytes) {
+        let now = state.up();
+        lock(&state.steps).hear(now, message.peer.pid, &step);
+    }
+    true
+}
+
+/// A pause in which the queue fills to no more than about a third.
+fn next(pause: Duration, count: usize) -> Duration {
+    match count {
+        _ if count > QUEUE / 2 => (pause / 2).max(PAUSES.0),
+        _ if count < QUEUE / 4 => (pause * 2).min(PAUSES.1),
+        _ => pause,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{PAUSES, next};
+
+    #[test]
+    fn pauses_follow_the_rate_of_messages() {
+        // Messages a second; the pause they lead to.
+        for (rate, longest_ms, shortest_ms) in [(0, 50, 50), (20, 50, 50), (1000, 6, 2)] {
+            let mut pause = PAUSES.0;
+            for _ in 0..100 {
+                let count = rate * usize::try_from(pause.as_micros()).unwrap() / 1_000_000;
+                pause = next(pause, count);
+            }
+            let (longest, shortest) = (longest_ms, shortest_ms);
+            assert!(pause <= Duration::from_millis(longest), "{rate}/s: {pause:?}");
+            assert!(pause >= Duration::from_millis(shortest), "{rate}/s: {pause:?}");
+        }
+    }
+}
