@@ -8,6 +8,7 @@ use fleet::ipc::socket::Place;
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
+use crate::periodic::policy::Policy;
 
 /// The longest configuration that is read.
 const SIZE_MAX: u64 = 1 << 20;
@@ -57,6 +58,20 @@ Rows can go to a hub, and orders come from there, without any port here:
   queue_mib = 64                             # on disk while the hub is away; then the oldest go
   verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
   users = [1000]                             # whose jobs; [] for everyone's
+
+A sample of every job's steps, within budgets of a day for each workflow type:
+  [periodic]                                 # every key may be left out
+  traces_per_day = 24                        # of a workflow type on this host
+  mib_per_day = 2048                         # that the profiler writes
+  share_of_steps = 0.001                     # that is recorded
+  slowdown_max = 0.03                        # of steps while one is traced; then the agent backs off
+  iterations = 5                             # of a trace
+  with = [\"shapes\"]                        # stacks, flops, modules, memory
+  users = [1000]                             # whose jobs; [] for everyone's
+  keep_mib = 4096                            # below state_dir/periodic; then the oldest go
+  [[periodic.workflow]]                      # the first whose name fits
+  name = \"ranking-*\"
+  traces_per_day = 96                        # 0 for none; mib_per_day and share_of_steps as well
 
 Processes of a user are traced for that user and for root only. Ends at SIGTERM or Ctrl-C; polls that
 come meanwhile are answered by the next agent where a socket unit holds the socket."
@@ -121,6 +136,8 @@ pub struct Config {
     pub interval_s: Option<u64>,
     /// Where rows go and orders come from.
     pub hub: Option<HubConfig>,
+    /// Traces that nobody asks for, within budgets.
+    pub periodic: Option<Policy>,
     /// The TLS port.
     pub listen: Option<Listen>,
     /// Who may ask there.
@@ -344,6 +361,9 @@ impl Config {
         if interval_s == 0 || 60 % interval_s != 0 {
             let got = interval_s.to_string();
             return Err(wrong("interval_s", "a divisor of 60 seconds, such as 10", &got));
+        }
+        if let Some(Err(problem)) = self.periodic.as_ref().map(Policy::check) {
+            return Err(wrong(&problem.what, problem.expected, &problem.got));
         }
         let Some(hub) = &self.hub else { return Ok(()) };
         if !hub.url.starts_with("https://") {

@@ -23,6 +23,7 @@ mod counters;
 mod hearing;
 mod hub;
 mod page;
+mod periodic;
 mod pods;
 mod state;
 mod traces;
@@ -87,6 +88,7 @@ fn run(args: &Args) -> Result<(), Error> {
     let sink = sink.map_err(Error::start("json"))?;
     let traces = Traces::start(&state).map_err(Error::start("traces"))?;
     hub::start(&state, &traces).map_err(Error::start("cannot start a thread"))?;
+    periodic::start(&state, &traces).map_err(Error::start("periodic"))?;
     threads(&state, sink, &place)?;
     told.iter().for_each(|line| say(line));
     let doors = Doors { state: Arc::clone(&state), traces, fields, secrets };

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 pub mod agent;
 pub mod dcgm;
 pub mod fleet;
+pub mod periodic;
 
 /// A label and its value.
 pub type Label = (&'static str, String);

@@ -18,6 +18,7 @@ use crate::counters::gpu::Identity;
 use crate::counters::host::{Group, Host};
 use crate::counters::interval::{Intervals, Reading};
 use crate::hub::Hub;
+use crate::periodic::book::Book;
 
 /// Everything one agent knows.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub struct State {
     pub owners: Mutex<Owners>,
     /// GPUs that pods hold, by UUID.
     pub pods: Mutex<Holders>,
+    /// What periodic traces have cost.
+    pub periodic: Mutex<Book>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
     /// Counters left to others: GPU → when that ends.
@@ -109,6 +112,7 @@ impl State {
             machine: Mutex::default(),
             owners: Mutex::default(),
             pods: Mutex::default(),
+            periodic: Mutex::default(),
             notes: Mutex::default(),
             pauses: Mutex::default(),
             audit,

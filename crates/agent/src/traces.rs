@@ -418,7 +418,7 @@ fn check(order: &TraceOrder) -> Result<(), String> {
         ));
     }
     for with in &order.with {
-        if !["shapes", "stacks", "flops", "modules", "memory"].contains(&with.as_str()) {
+        if !TraceOrder::DETAILS.contains(&with.as_str()) {
             return Err(format!(
                 "with: expected shapes, stacks, flops, modules or memory, got {with:?}"
             ));

@@ -14,6 +14,8 @@ const FILES_MAX: usize = 4096;
 const FILE_MAX: u64 = 64 << 10;
 /// Letters of a value from a job's own environment that are kept.
 const VALUE_MAX: usize = 256;
+/// Letters of a workflow type's name.
+const WORKFLOW_MAX: usize = 64;
 
 /// A run of a user's job, as its scheduler or launcher names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +78,20 @@ pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
     });
     let user = Some(process.uid.to_string());
     job.map(|job| Run { scheduler: "torchrun", job, user, ..Run::default() })
+}
+
+/// The workflow type of a process, whose runs are much alike: what it says itself, else its job's
+/// name, else its script.
+pub fn workflow_of(process: &Process, run: Option<&Run>) -> String {
+    let own = ["ROWMILL_WORKFLOW", "PT_PROFILER_JOB_NAME"].iter();
+    let own = own.filter_map(|name| process.variable(name)).find(|name| !name.is_empty());
+    let script = || {
+        let words = process.command.iter().skip(1);
+        let script = words.into_iter().find(|word| !word.starts_with('-'));
+        script.or(process.command.first())?.rsplit('/').next()
+    };
+    let name = own.or_else(|| run?.name.as_deref()).or_else(script).unwrap_or_default();
+    name.chars().filter(|c| !c.is_control()).take(WORKFLOW_MAX).collect()
 }
 
 /// The GPUs of Slurm that a process's job holds on this host.
@@ -152,7 +168,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
-    use super::{gpus_of, group_run, mapped, run_of};
+    use super::{gpus_of, group_run, mapped, run_of, workflow_of};
     use crate::process::Process;
 
     fn process(variables: &[(&str, &str)]) -> Process {
@@ -186,6 +202,11 @@ mod tests {
             process(&[("TORCHELASTIC_RUN_ID", "none"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")]);
         assert_eq!(run_of(&elastic, None).unwrap().job, "a:1");
         assert_eq!(run_of(&process(&[]), None), None);
+        assert_eq!(workflow_of(&slurm, Some(&run)), "train[2J");
+        assert_eq!(workflow_of(&process(&[("ROWMILL_WORKFLOW", "ads")]), Some(&run)), "ads");
+        let command = ["/usr/bin/python3", "-u", "/home/ada/ranking.py", "--lr"];
+        let command = command.map(str::to_owned).to_vec();
+        assert_eq!(workflow_of(&Process { command, ..process(&[]) }, None), "ranking.py");
     }
 
     #[test]

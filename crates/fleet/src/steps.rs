@@ -145,6 +145,10 @@ pub struct Progress {
     pub samples: u64,
     /// Exposed communication since then.
     pub exposed_ns: u64,
+    /// Steps whose time is known: those that followed another one in training.
+    pub timed_steps: u64,
+    /// Nanoseconds of all of them.
+    pub timed_ns: u64,
     last_ns: u64,
     times_ns: VecDeque<u64>,
 }
@@ -189,6 +193,8 @@ impl Steps {
             steps: 0,
             samples: 0,
             exposed_ns: 0,
+            timed_steps: 0,
+            timed_ns: 0,
             last_ns: message.monotonic_ns,
             times_ns: VecDeque::new(),
         });
@@ -205,6 +211,8 @@ impl Steps {
                     progress.times_ns.pop_front();
                 }
                 progress.times_ns.push_back(took);
+                progress.timed_steps += steps;
+                progress.timed_ns += message.monotonic_ns - progress.last_ns;
             }
             progress.stepped = Some(now);
             progress.steps += steps;
@@ -301,6 +309,7 @@ mod tests {
         }
         let progress = steps.of(40).unwrap();
         assert_eq!((progress.step, progress.step_time()), (7, Some(s(1))));
+        assert_eq!((progress.timed_steps, progress.timed_ns), (6, 6_000_000_000));
         steps.keep(|_| false);
         assert!(steps.all().is_empty());
     }

@@ -21,8 +21,42 @@ pub struct Status {
     pub processes: Vec<ProcessRow>,
     /// Its GPUs.
     pub gpus: Vec<GpuRow>,
+    /// Periodic traces, by workflow type; none where they are off.
+    #[serde(default)]
+    pub periodic: Vec<PeriodicRow>,
     /// What is missing, and why.
     pub notes: Vec<String>,
+}
+
+/// Periodic traces of one workflow type today, beside its budgets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeriodicRow {
+    /// The workflow type.
+    pub workflow: String,
+    /// Traces that are kept.
+    pub traces: u32,
+    /// Traces that a day may have, lost ones included.
+    pub traces_max: u32,
+    /// Traces that were lost.
+    pub lost: u32,
+    /// Bytes that the profiler wrote.
+    pub bytes: u64,
+    /// Bytes that it may write in a day.
+    pub bytes_max: u64,
+    /// Steps made.
+    pub steps: u64,
+    /// Steps recorded.
+    pub recorded: u64,
+    /// The largest share of steps that is recorded.
+    pub share_max: f64,
+    /// How much slower steps were while the last trace was made.
+    pub slowdown: Option<f64>,
+    /// Seconds for which no trace is made, because steps were slow.
+    pub backs_off_s: Option<u64>,
+    /// What it waits for.
+    pub state: String,
+    /// Why the last trace was lost, if it was.
+    pub problem: Option<String>,
 }
 
 /// One process that asks.
@@ -102,6 +136,11 @@ pub struct TraceOrder {
     pub patience_ms: u64,
     /// No process is answered before.
     pub not_before_unix_ms: Option<u64>,
+}
+
+impl TraceOrder {
+    /// What may be recorded beside names and times.
+    pub const DETAILS: [&'static str; 5] = ["shapes", "stacks", "flops", "modules", "memory"];
 }
 
 /// When to record.

@@ -136,6 +136,7 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
 
 /// The state of a host, as far as it is the caller's affair.
 fn of_host(state: &State, caller: &Caller) -> Status {
+    let periodic = crate::periodic::rows(state);
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
     let choices = fleet::capture::choose(&asked, &[], 0);
@@ -187,7 +188,8 @@ fn of_host(state: &State, caller: &Caller) -> Status {
         unix_ns: unix_ns(),
         processes,
         gpus: gpus.iter().map(row).collect(),
-        notes: lock(&state.notes).clone(),
+        notes: [lock(&state.notes).clone(), crate::periodic::notes(&periodic)].concat(),
+        periodic,
     }
 }
 

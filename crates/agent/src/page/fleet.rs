@@ -3,7 +3,7 @@
 //! Series are named by host and GPU alone. Whose they are stands on `rowmill_run_info`, to be
 //! joined, so that a new job makes one new series and not fifty.
 
-use super::{Families, Kind, Label, agent};
+use super::{Families, Kind, Label, agent, periodic};
 use crate::counters::host::Host;
 use crate::counters::interval::Sums;
 use crate::state::{Gpu, Owners, State, lock};
@@ -26,6 +26,7 @@ pub fn of(state: &State) -> Families {
     }
     of_host(&mut out, state);
     of_runs(&mut out, state);
+    periodic::add(&mut out, state);
     agent::add(&mut out, state);
     out
 }

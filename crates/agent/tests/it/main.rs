@@ -8,6 +8,7 @@ mod fixture;
 mod holder;
 mod hub;
 mod pages;
+mod periodic;
 mod pods;
 mod server;
 mod steps;

@@ -30,7 +30,11 @@ impl Job {
     }
 
     /// `free` as in the poll: 0 for a profiler that is busy.
-    fn start_as(sockets: &Path, free: i32, write: impl Fn(&str, &str) + Send + 'static) -> Self {
+    pub fn start_as(
+        sockets: &Path,
+        free: i32,
+        write: impl Fn(&str, &str) + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (own, sockets) = (Arc::clone(&stop), sockets.to_owned());
         let thread = std::thread::spawn(move || {

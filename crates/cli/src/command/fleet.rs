@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
-use fleet::wire::{Pause, Status};
+use fleet::wire::{Pause, PeriodicRow, Status};
 use serde::Serialize;
 
 use crate::args::{Fleet, FleetVerb, Reach};
@@ -200,7 +200,45 @@ fn statuses(answers: &[Answer]) -> String {
         let heads = ["host", "GPU", "model", "busy", "SMs active", "job", "state"];
         text += &format!("\n\n{}", render::grid(&heads, &gpus));
     }
+    let periodic = periodic(answers);
+    if !periodic.is_empty() {
+        let heads = ["host", "workflow type", "traces today", "MiB", "steps", "slower by", "state"];
+        text += &format!("\n\n{}", render::grid(&heads, &periodic));
+    }
     text
+}
+
+/// Periodic traces of today beside their budgets.
+fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
+    let row = |host: &str, row: &PeriodicRow| {
+        let lost = if row.lost == 0 { String::new() } else { format!(", {} lost", row.lost) };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let share = row.recorded as f64 / row.steps.max(1) as f64;
+        let state = match row.backs_off_s {
+            Some(left) => format!("{} for {left} s", row.state),
+            None => row.state.clone(),
+        };
+        vec![
+            host.to_owned(),
+            plain(&row.workflow),
+            format!("{} of {}{lost}", row.traces, row.traces_max),
+            format!("{:.1} of {:.0}", mib(row.bytes), mib(row.bytes_max)),
+            format!(
+                "{} of {}: {:.3} of {:.3} %",
+                row.recorded,
+                row.steps,
+                share * 100.0,
+                row.share_max * 100.0
+            ),
+            row.slowdown.map_or("-".to_owned(), |share| format!("{:+.1} %", share * 100.0)),
+            plain(&state),
+        ]
+    };
+    let statuses = answers.iter().filter_map(|answer| Some((answer, answer.status.as_ref()?)));
+    let rows = statuses.flat_map(|(answer, status)| {
+        status.periodic.iter().map(|one| row(&answer.host, one)).collect::<Vec<_>>()
+    });
+    rows.collect()
 }
 
 fn notes(answers: &[Answer]) -> String {

@@ -1,0 +1,33 @@
+//! Periodic traces on the page: what they cost each workflow type, and why there are none.
+
+use super::{Families, Kind, Label};
+use crate::state::{State, lock};
+
+/// Adds the families of periodic traces, where there are any.
+pub fn add(out: &mut Families, state: &State) {
+    let counter = |name, help| (name, help, Kind::Counter);
+    let book = lock(&state.periodic);
+    for (workflow, ledger) in book.all() {
+        let label = || -> Vec<Label> { vec![("workflow", workflow.clone())] };
+        let with =
+            |name: &'static str, value: &str| [label(), vec![(name, value.to_owned())]].concat();
+        let totals = &ledger.totals;
+        let traces = counter("rowmill_periodic_traces", "Periodic traces, by what became of them.");
+        out.add(traces, with("outcome", "kept"), totals.written as f64);
+        out.add(traces, with("outcome", "lost"), totals.lost as f64);
+        let bytes = counter("rowmill_periodic_bytes", "Bytes that profilers wrote for them.");
+        out.add(bytes, label(), totals.bytes as f64);
+        let help = "Steps of processes that may be traced, and those of them that were recorded.";
+        let steps = counter("rowmill_periodic_steps", help);
+        out.add(steps, with("kind", "made"), totals.steps as f64);
+        out.add(steps, with("kind", "recorded"), totals.recorded as f64);
+        let help = "Periods that went by without a trace, by the reason.";
+        let skipped = counter("rowmill_periodic_skipped", help);
+        for (why, count) in &totals.skipped {
+            out.add(skipped, with("reason", why.word()), *count as f64);
+        }
+        let help = "How much longer steps took while the last trace was made, as a share.";
+        let slowdown = ("rowmill_periodic_slowdown_ratio", help, Kind::Gauge);
+        out.add(slowdown, label(), ledger.slowdown);
+    }
+}

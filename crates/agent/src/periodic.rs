@@ -1,0 +1,339 @@
+//! Periodic traces: a sample of the steps of every workflow type, within budgets. One process at a
+//! time is traced, of those that train, are free and report their steps; the trace is kept with the
+//! number of steps it stands for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, Builder};
+use std::time::{Duration, Instant};
+
+use fleet::allocation;
+use fleet::capture::choose as targets;
+use fleet::steps::Phase;
+use fleet::tracing::{self, unix_ms};
+use fleet::wire::{PeriodicRow, TraceOrder, TraceRow, When};
+use schema::random::CounterRng;
+
+use crate::state::{State, lock, unix_ns};
+use crate::traces::{Traces, Uids};
+use book::{Moment, Wait};
+use keep::{Sample, Shelf};
+use pace::{Pace, Timed};
+use policy::Policy;
+
+pub mod book;
+pub mod keep;
+pub mod pace;
+pub mod policy;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long steps are watched after a trace is written: the profiler may still be at work.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Between two writes of the book.
+const SAVE: Duration = Duration::from_secs(60);
+/// The shortest patience with a process that makes no step or writes nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Who asks, in audit lines.
+const WHO: &str = "periodic";
+
+/// What the thread holds.
+struct Desk {
+    state: Arc<State>,
+    traces: Arc<Traces>,
+    policy: Policy,
+    shelf: Shelf,
+    path: PathBuf,
+    watched: BTreeMap<u32, Watched>,
+    open: Option<Open>,
+    saved: Instant,
+}
+
+/// A process that may be traced.
+struct Watched {
+    workflow: String,
+    job: Option<String>,
+    uid: u32,
+    rank: Option<u32>,
+    /// Steps that were counted.
+    steps: u64,
+    /// Of them, since the last kept trace of its workflow type.
+    since: u64,
+    pace: Pace,
+    /// Why it is not traced now.
+    wait: Option<Wait>,
+}
+
+/// A trace that is being made.
+struct Open {
+    token: String,
+    workflow: String,
+    pid: u32,
+    begun_unix_ms: u64,
+    before_ns: f64,
+    from: Timed,
+    over: Option<(Instant, Result<TraceRow, String>)>,
+}
+
+/// Begins, where the configuration wants it.
+///
+/// # Errors
+/// The folder of traces cannot be made, or there is no thread.
+pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> io::Result<()> {
+    let Some(policy) = state.config.periodic.clone() else { return Ok(()) };
+    let folder = state.config.state();
+    let shelf = Shelf::open(folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
+    let path = folder.join("periodic.json");
+    *lock(&state.periodic) = book::Book::parse(&fs::read(&path).unwrap_or_default());
+    let (state, traces) = (Arc::clone(state), Arc::clone(traces));
+    let (watched, open, saved) = (BTreeMap::new(), None, Instant::now());
+    let mut desk = Desk { state, traces, policy, shelf, path, watched, open, saved };
+    let builder = Builder::new().name("periodic".to_owned()).stack_size(512 << 10);
+    builder.spawn(move || desk.run()).map(drop)
+}
+
+/// How it stands with each workflow type.
+pub fn rows(state: &State) -> Vec<PeriodicRow> {
+    let Some(policy) = &state.config.periodic else { return Vec::new() };
+    let now = Moment { unix_s: unix_ns() / 1_000_000_000 };
+    let book = lock(&state.periodic);
+    book.all().iter().map(|(name, ledger)| ledger.row(name, now, &policy.limits(name))).collect()
+}
+
+/// What of it somebody should know.
+pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
+    let note = |row: &PeriodicRow| {
+        let name = &row.workflow;
+        let slow = row.backs_off_s.zip(row.slowdown).map(|(left, slowdown)| {
+            let more = slowdown * 100.0;
+            format!(
+                "periodic traces of {name:?}: none for {left} s, because steps took {more:.1} % \
+                 longer while the last one was made"
+            )
+        });
+        let lost = row
+            .problem
+            .as_ref()
+            .map(|why| format!("periodic traces of {name:?}: the last one was lost: {why}"));
+        slow.into_iter().chain(lost)
+    };
+    rows.iter().flat_map(note).collect()
+}
+
+impl Desk {
+    fn run(&mut self) {
+        while !self.state.is_ending() {
+            let now = Moment { unix_s: unix_ns() / 1_000_000_000 };
+            lock(&self.state.periodic).turn(now);
+            self.watch();
+            match self.open.take() {
+                Some(open) => self.follow(open, now),
+                None => self.begin(now),
+            }
+            if self.saved.elapsed() >= SAVE {
+                self.save();
+            }
+            thread::sleep(LOOK);
+        }
+        self.save();
+    }
+
+    fn save(&mut self) {
+        self.saved = Instant::now();
+        let text = serde_json::to_vec(&*lock(&self.state.periodic));
+        let saved = text.map_err(io::Error::from).and_then(|text| keep::replace(&self.path, &text));
+        if let Err(error) = saved {
+            self.state.note(format!("{}: {error}", self.path.display()));
+        }
+    }
+
+    fn uids(&self) -> Uids {
+        let users = self.policy.users.clone();
+        if users.is_empty() { Uids::All } else { Uids::Only(users) }
+    }
+
+    /// Looks at everyone who could be traced, and counts their steps.
+    fn watch(&mut self) {
+        let asked = lock(&self.state.roster).processes();
+        let choices = targets(&asked, &[], 0);
+        let seen = self.state.server.seen();
+        let uids = self.uids();
+        let is_wanted = |pid: u32| choices.iter().any(|(of, skip)| *of == pid && skip.is_none());
+        self.watched.retain(|pid, _| is_wanted(*pid));
+        for process in asked {
+            let pid = process.pid;
+            if !is_wanted(pid) || !uids.has(process.uid) {
+                continue;
+            }
+            let Some(progress) = lock(&self.state.steps).of(pid).cloned() else { continue };
+            let Some(seen) = seen.iter().find(|seen| seen.pid == pid) else { continue };
+            let mut book = lock(&self.state.periodic);
+            let watched = self.watched.entry(pid).or_insert_with(|| {
+                let run = lock(&self.state.owners).runs.get(&pid).cloned();
+                Watched {
+                    workflow: book.name(&allocation::workflow_of(&process, run.as_ref())),
+                    job: run.map(|run| run.job),
+                    uid: process.uid,
+                    rank: process.rank(),
+                    steps: 0,
+                    since: 0,
+                    pace: Pace::default(),
+                    wait: None,
+                }
+            });
+            let made = progress.steps.saturating_sub(watched.steps);
+            book.ledger(&watched.workflow).saw(made);
+            (watched.steps, watched.since) = (progress.steps, watched.since + made);
+            watched.pace.saw(Timed { steps: progress.timed_steps, ns: progress.timed_ns });
+            watched.wait = if !seen.is_free || seen.is_asked {
+                Some(Wait::Busy)
+            } else if progress.phase != Phase::Train {
+                Some(Wait::NotTraining)
+            } else {
+                watched.pace.mean().is_none().then_some(Wait::TooNew)
+            };
+        }
+    }
+
+    /// Begins a trace of the first workflow type for which one is due.
+    fn begin(&mut self, now: Moment) {
+        let names: Vec<String> = {
+            let mut names: Vec<&String> = self.watched.values().map(|one| &one.workflow).collect();
+            names.sort();
+            names.dedup();
+            names.into_iter().cloned().collect()
+        };
+        for name in names {
+            let limits = self.policy.limits(&name);
+            let seed = book::seed_of(&[&self.state.host, &name]);
+            let chosen = {
+                let mut book = lock(&self.state.periodic);
+                let ledger = book.ledger(&name);
+                let chosen = ledger.allowance(now, &limits, seed).and_then(|bytes| {
+                    let draw = CounterRng::new(seed, 1);
+                    self.choose(&name, draw, now).map(|pid| (pid, bytes))
+                });
+                match chosen {
+                    Ok(_) => ledger.begin(now, &limits),
+                    Err(why) => ledger.wait(now, &limits, why),
+                }
+                chosen
+            };
+            if let Ok((pid, bytes)) = chosen {
+                return self.order(name, pid, bytes);
+            }
+        }
+    }
+
+    fn choose(&self, workflow: &str, draw: CounterRng, now: Moment) -> Result<u32, Wait> {
+        let gpus: Vec<u32> = lock(&self.state.pauses).keys().copied().collect();
+        if gpus.into_iter().any(|gpu| self.state.paused(gpu).is_some()) {
+            return Err(Wait::Paused);
+        }
+        let all = self.watched.iter().filter(|(_, one)| one.workflow == workflow);
+        let free: Vec<(u32, u64)> = all
+            .clone()
+            .filter(|(_, one)| one.wait.is_none())
+            .map(|(pid, one)| (*pid, one.since))
+            .collect();
+        let waits = all.filter_map(|(_, one)| one.wait);
+        book::choose(&free, draw, now.unix_s).ok_or(waits.min().unwrap_or(Wait::NotTraining))
+    }
+
+    fn order(&mut self, workflow: String, pid: u32, size_max: u64) {
+        let Some(watched) = self.watched.get(&pid) else { return };
+        let before_ns = watched.pace.mean().unwrap_or_default();
+        let steps_ns = before_ns * 3.0 * f64::from(self.policy.iterations);
+        let patience = PATIENCE + Duration::from_secs_f64(steps_ns * 1e-9);
+        let token = tracing::unique_token();
+        let order = TraceOrder {
+            token: token.clone(),
+            pids: vec![pid],
+            job: None,
+            when: When::Iterations { count: self.policy.iterations, align: 1 },
+            with: self.policy.with.clone(),
+            size_max,
+            patience_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+            not_before_unix_ms: None,
+        };
+        let (from, begun_unix_ms) = (watched.pace.now(), unix_ms());
+        let begun = self.traces.begin(order, self.uids());
+        let outcome = begun.as_ref().map_or_else(String::clone, |_| "begun".to_owned());
+        self.state.audit.line(WHO, "trace", &format!("{token} {workflow} {pid}"), &outcome);
+        let over = begun.err().map(|problem| (Instant::now(), Err(problem)));
+        self.open = Some(Open { token, workflow, pid, begun_unix_ms, before_ns, from, over });
+    }
+
+    /// Looks whether a trace is there or lost, and how steps go.
+    fn follow(&mut self, mut open: Open, now: Moment) {
+        if open.over.is_none() {
+            open.over = match self.traces.state(&open.token) {
+                Some(state) if !state.is_over => None,
+                Some(state) => state.rows.into_iter().next().map(Ok),
+                None => Some(Err("its order is gone".to_owned())),
+            }
+            .map(|over| (Instant::now(), over));
+        }
+        match open.over.take() {
+            Some((at, over)) if at.elapsed() >= SETTLE => self.finish(&open, over, now),
+            over => self.open = Some(Open { over, ..open }),
+        }
+    }
+
+    fn finish(&mut self, open: &Open, over: Result<TraceRow, String>, now: Moment) {
+        let limits = self.policy.limits(&open.workflow);
+        let pace = self.watched.get(&open.pid).map(|watched| watched.pace.now());
+        let while_ns = pace.and_then(|pace| pace.mean_since(open.from));
+        let kept = over.and_then(|row| self.keep(open, &row, while_ns));
+        let outcome = kept.as_ref().map_or_else(String::clone, |_| "kept".to_owned());
+        {
+            let mut book = lock(&self.state.periodic);
+            let ledger = book.ledger(&open.workflow);
+            match kept {
+                Ok(bytes) => {
+                    ledger.keep(bytes, limits.iterations);
+                    let of_type = |one: &&mut Watched| one.workflow == open.workflow;
+                    self.watched.values_mut().filter(of_type).for_each(|one| one.since = 0);
+                }
+                Err(problem) => ledger.lose(problem),
+            }
+            if let Some(while_ns) = while_ns.filter(|_| open.before_ns > 0.0) {
+                ledger.slowed(now, &limits, while_ns / open.before_ns - 1.0);
+            }
+        }
+        self.state.audit.line(WHO, "keep", &open.token, &outcome);
+        self.traces.cancel(&self.state, &open.token);
+        self.save();
+    }
+
+    /// Puts a trace beside its weight; the bytes that the profiler wrote.
+    fn keep(&self, open: &Open, row: &TraceRow, while_ns: Option<f64>) -> Result<u64, String> {
+        let lost = || row.reason.clone().unwrap_or_else(|| "it was not written".to_owned());
+        let file = row.file.as_ref().ok_or_else(lost)?;
+        let watched = self.watched.get(&open.pid);
+        let steps = self.policy.iterations;
+        let weight = lock(&self.state.periodic).ledger(&open.workflow).weight(steps);
+        let sample = Sample {
+            version: 1,
+            token: &open.token,
+            begun_unix_ms: open.begun_unix_ms,
+            host: &self.state.host,
+            workflow: &open.workflow,
+            job: watched.and_then(|watched| watched.job.as_deref()),
+            uid: watched.map(|watched| watched.uid),
+            pid: open.pid,
+            rank: watched.and_then(|watched| watched.rank),
+            steps,
+            weight,
+            step_ns_before: open.before_ns,
+            step_ns_while: while_ns,
+            file,
+        };
+        let from = self.state.spool().join(&open.token).join(&file.name);
+        self.shelf.put(&from, &sample).map_err(|error| format!("cannot be kept: {error}"))?;
+        Ok(file.bytes_unpacked)
+    }
+}

@@ -1,0 +1,375 @@
+//! What periodic traces have cost each workflow type today, when the next one is due, and what it
+//! stands for. No clock, no process, no file: moments and figures come in.
+
+use std::collections::BTreeMap;
+
+use fleet::wire::PeriodicRow;
+use schema::random::{CounterRng, mix};
+use serde::{Deserialize, Serialize};
+
+use super::policy::Limits;
+
+/// Seconds of a day.
+const DAY_S: u64 = 86_400;
+/// The first back-off, and the longest; each in a row doubles it.
+const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
+/// Workflow types that are told apart: names come from jobs, and are labels of metrics.
+const WORKFLOWS_MAX: usize = 64;
+/// What all further ones are called.
+const OTHERS: &str = "(others)";
+/// What a file of another version is not read as.
+const VERSION: u32 = 1;
+
+/// All workflow types of a host.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Book {
+    version: u32,
+    /// Days since 1970 (UTC).
+    day: u64,
+    workflows: BTreeMap<String, Ledger>,
+}
+
+/// One workflow type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Traces that are kept, of today.
+    pub traces: u32,
+    /// Traces that were lost, of today.
+    pub lost: u32,
+    /// Bytes that the profiler wrote today.
+    pub bytes: u64,
+    /// Steps made today.
+    pub steps: u64,
+    /// Steps recorded today.
+    pub recorded: u64,
+    /// Steps since the last kept trace: what the next one stands for.
+    pub since: u64,
+    /// Bytes of the largest trace so far.
+    pub largest: u64,
+    /// How much slower steps were while the last one was traced.
+    pub slowdown: Option<f64>,
+    /// The second of today at which the last trace began.
+    begun_s: Option<u64>,
+    backed_off: u32,
+    not_before_unix_s: u64,
+    /// Why nothing was traced in which slot.
+    #[serde(skip)]
+    waits: Option<(u64, Wait)>,
+    /// Why the last trace was lost, if it was.
+    #[serde(skip)]
+    problem: Option<String>,
+    /// Since the agent began, for counters.
+    #[serde(skip)]
+    pub totals: Totals,
+}
+
+/// Counts since the agent began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Traces kept.
+    pub written: u64,
+    /// Traces lost.
+    pub lost: u64,
+    /// Bytes that the profiler wrote.
+    pub bytes: u64,
+    /// Steps made.
+    pub steps: u64,
+    /// Steps recorded.
+    pub recorded: u64,
+    /// Slots that went by without a trace, by the reason.
+    pub skipped: BTreeMap<Wait, u64>,
+}
+
+/// Why there is no trace now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// Its moment has not come.
+    NotDue,
+    /// Its budget is zero.
+    Off,
+    /// Today's traces are made.
+    Traces,
+    /// Today's bytes are written.
+    Bytes,
+    /// The share of steps would be exceeded.
+    Steps,
+    /// Steps were slow while one was traced.
+    BackedOff,
+    /// Counters are left to others.
+    Paused,
+    /// Profilers are busy, or asked already.
+    Busy,
+    /// Nobody trains.
+    NotTraining,
+    /// Too few steps to compare with.
+    TooNew,
+}
+
+impl Wait {
+    /// One word for it, as in metrics.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NotDue => "not_due",
+            Self::Off => "off",
+            Self::Traces => "traces",
+            Self::Bytes => "bytes",
+            Self::Steps => "steps",
+            Self::BackedOff => "backed_off",
+            Self::Paused => "paused",
+            Self::Busy => "busy",
+            Self::NotTraining => "not_training",
+            Self::TooNew => "too_new",
+        }
+    }
+
+    /// As a person reads it.
+    fn words(self) -> &'static str {
+        match self {
+            Self::NotDue => "waits for its moment",
+            Self::Off => "off",
+            Self::Traces => "has today's traces",
+            Self::Bytes => "has written today's bytes",
+            Self::Steps => "needs more steps",
+            Self::BackedOff => "backs off",
+            Self::Paused => "counters are paused",
+            Self::Busy => "profilers are busy",
+            Self::NotTraining => "nobody trains",
+            Self::TooNew => "too few steps yet",
+        }
+    }
+}
+
+/// A moment of the wall clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Seconds since 1970.
+    pub unix_s: u64,
+}
+
+impl Moment {
+    fn day(self) -> u64 {
+        self.unix_s / DAY_S
+    }
+
+    fn second(self) -> u64 {
+        self.unix_s % DAY_S
+    }
+}
+
+impl Default for Book {
+    fn default() -> Self {
+        Self { version: VERSION, day: 0, workflows: BTreeMap::new() }
+    }
+}
+
+impl Book {
+    /// A book from its text; a new one where it is none.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let book: Option<Self> = serde_json::from_slice(bytes).ok();
+        book.filter(|book| book.version == VERSION).unwrap_or_default()
+    }
+
+    /// Begins a new day where one has begun.
+    pub fn turn(&mut self, now: Moment) {
+        let day = now.day();
+        // A clock that was set back by a little must not give today's budget twice.
+        if day == self.day || day + 1 == self.day {
+            return;
+        }
+        self.day = day;
+        // A type that made no step for a day is forgotten.
+        self.workflows.retain(|_, ledger| ledger.steps > 0);
+        for ledger in self.workflows.values_mut() {
+            let kept = std::mem::take(ledger);
+            *ledger = Ledger {
+                since: kept.since,
+                largest: kept.largest,
+                slowdown: kept.slowdown,
+                backed_off: kept.backed_off,
+                not_before_unix_s: kept.not_before_unix_s,
+                totals: kept.totals,
+                ..Ledger::default()
+            };
+        }
+    }
+
+    /// The name that a workflow type has here: there are not endlessly many.
+    pub fn name(&self, workflow: &str) -> String {
+        let is_known = self.workflows.contains_key(workflow);
+        let name = if is_known || self.workflows.len() < WORKFLOWS_MAX { workflow } else { OTHERS };
+        name.to_owned()
+    }
+
+    /// One workflow type, by the name it has here.
+    pub fn ledger(&mut self, name: &str) -> &mut Ledger {
+        self.workflows.entry(name.to_owned()).or_default()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &BTreeMap<String, Ledger> {
+        &self.workflows
+    }
+}
+
+impl Ledger {
+    /// Takes steps in that were made.
+    pub fn saw(&mut self, steps: u64) {
+        self.steps += steps;
+        self.since += steps;
+        self.totals.steps += steps;
+    }
+
+    /// Whether a trace may begin now, by time and budgets: the bytes it may have.
+    ///
+    /// A day has as many slots of one length as there may be traces; `seed` says when in its slot a
+    /// trace is due, so that neither hosts nor days have a common moment.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn allowance(&self, now: Moment, limits: &Limits, seed: u64) -> Result<u64, Wait> {
+        if limits.traces == 0 {
+            return Err(Wait::Off);
+        }
+        let slot = slot(now.second(), limits.traces);
+        let is_used =
+            self.begun_s.is_some_and(|begun_s| self::slot(begun_s, limits.traces) >= slot);
+        if is_used || now.second() < due(now, limits, seed) {
+            return Err(Wait::NotDue);
+        }
+        if self.not_before_unix_s > now.unix_s {
+            return Err(Wait::BackedOff);
+        }
+        if self.traces + self.lost >= limits.traces {
+            return Err(Wait::Traces);
+        }
+        let recorded = self.recorded + u64::from(limits.iterations);
+        if recorded as f64 > limits.share * self.steps as f64 {
+            return Err(Wait::Steps);
+        }
+        let left = limits.bytes.saturating_sub(self.bytes);
+        if left == 0 || left < self.largest { Err(Wait::Bytes) } else { Ok(left) }
+    }
+
+    /// Says that a trace begins: its slot is used up, whatever comes of it.
+    pub fn begin(&mut self, now: Moment, limits: &Limits) {
+        self.pass(slot(now.second(), limits.traces));
+        self.begun_s = Some(now.second());
+        self.waits = None;
+    }
+
+    /// Says why there is none now; a slot that ends that way is counted.
+    pub fn wait(&mut self, now: Moment, limits: &Limits, why: Wait) {
+        let slot = slot(now.second(), limits.traces);
+        self.pass(slot);
+        if why != Wait::NotDue {
+            self.waits = Some((slot, why));
+        }
+    }
+
+    fn pass(&mut self, slot: u64) {
+        if let Some((_, why)) = self.waits.take_if(|(before, _)| *before != slot) {
+            *self.totals.skipped.entry(why).or_default() += 1;
+        }
+    }
+
+    /// How many steps each of `recorded` steps stands for, if they are kept now.
+    pub fn weight(&self, recorded: u32) -> f64 {
+        self.since as f64 / f64::from(recorded.max(1))
+    }
+
+    /// Counts a trace that is kept; the next one stands for the steps from here on.
+    pub fn keep(&mut self, bytes: u64, recorded: u32) {
+        self.traces += 1;
+        self.totals.written += 1;
+        self.bytes += bytes;
+        self.totals.bytes += bytes;
+        self.largest = self.largest.max(bytes);
+        self.recorded += u64::from(recorded);
+        self.totals.recorded += u64::from(recorded);
+        (self.since, self.problem) = (0, None);
+    }
+
+    /// Counts a trace that was lost: the next one stands for its steps too.
+    pub fn lose(&mut self, problem: String) {
+        self.lost += 1;
+        self.totals.lost += 1;
+        self.problem = Some(problem);
+    }
+
+    /// Takes in how much slower steps were while one was traced.
+    pub fn slowed(&mut self, now: Moment, limits: &Limits, slowdown: f64) {
+        self.slowdown = Some(slowdown);
+        if slowdown <= limits.slowdown {
+            self.backed_off = 0;
+            return;
+        }
+        let (first, longest) = BACKED_OFF_S;
+        let length = first.checked_shl(self.backed_off).unwrap_or(longest).min(longest);
+        self.backed_off = (self.backed_off + 1).min(16);
+        self.not_before_unix_s = now.unix_s + length;
+    }
+
+    /// Seconds for which it still backs off.
+    pub fn backs_off(&self, now: Moment) -> u64 {
+        self.not_before_unix_s.saturating_sub(now.unix_s)
+    }
+
+    /// How it stands, for a person.
+    pub fn row(&self, name: &str, now: Moment, limits: &Limits) -> PeriodicRow {
+        let wait = match (limits.traces, self.backs_off(now), self.waits) {
+            (0, ..) => Wait::Off,
+            (_, 1.., _) => Wait::BackedOff,
+            (.., waits) => waits.map_or(Wait::NotDue, |(_, why)| why),
+        };
+        PeriodicRow {
+            workflow: name.to_owned(),
+            traces: self.traces,
+            traces_max: limits.traces,
+            lost: self.lost,
+            bytes: self.bytes,
+            bytes_max: limits.bytes,
+            steps: self.steps,
+            recorded: self.recorded,
+            share_max: limits.share,
+            slowdown: self.slowdown,
+            backs_off_s: Some(self.backs_off(now)).filter(|left| *left > 0),
+            state: wait.words().to_owned(),
+            problem: self.problem.clone(),
+        }
+    }
+}
+
+/// The slot of a day that a second is in.
+fn slot(second: u64, traces: u32) -> u64 {
+    second * u64::from(traces) / DAY_S
+}
+
+/// The second of the day at which the trace of this slot is due.
+fn due(now: Moment, limits: &Limits, seed: u64) -> u64 {
+    let traces = u64::from(limits.traces);
+    let slot = slot(now.second(), limits.traces);
+    let (begin, end) = ((slot * DAY_S).div_ceil(traces), ((slot + 1) * DAY_S).div_ceil(traces));
+    let draw = CounterRng::new(seed, now.day());
+    begin + draw.below(slot, (end - begin).max(1))
+}
+
+/// A number that is the same for the same words.
+pub fn seed_of(words: &[&str]) -> u64 {
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0, |seed, byte| mix(seed ^ u64::from(byte)).wrapping_add(1))
+}
+
+/// Whom to trace: each process by the steps it made since the last trace of its type.
+pub fn choose(steps: &[(u32, u64)], draw: CounterRng, counter: u64) -> Option<u32> {
+    let all: u64 = steps.iter().map(|(_, steps)| steps).sum();
+    let mut left = draw.below(counter, all.max(1));
+    let chosen = steps.iter().find(|(_, steps)| {
+        let is_it = left < *steps;
+        left = left.saturating_sub(*steps);
+        is_it
+    });
+    chosen.or(steps.first()).map(|(pid, _)| *pid)
+}
+
+#[cfg(test)]
+mod tests;

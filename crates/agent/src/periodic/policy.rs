@@ -1,0 +1,224 @@
+//! What the configuration says of periodic traces: budgets, per workflow type where they differ.
+//! Knows neither clocks nor processes.
+
+use serde::Deserialize;
+
+/// `[periodic]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Traces of a workflow type in a day, lost ones included.
+    #[serde(default = "traces_per_day")]
+    pub traces_per_day: u32,
+    /// Mebibytes that the profiler may write for a workflow type in a day.
+    #[serde(default = "mib_per_day")]
+    pub mib_per_day: u64,
+    /// The largest share of a day's steps that is recorded.
+    #[serde(default = "share_of_steps")]
+    pub share_of_steps: f64,
+    /// Steps of a trace.
+    #[serde(default = "iterations")]
+    pub iterations: u32,
+    /// By how much steps may slow down while one is traced, before the agent backs off.
+    #[serde(default = "slowdown_max")]
+    pub slowdown_max: f64,
+    /// What beside names and times.
+    #[serde(default)]
+    pub with: Vec<String>,
+    /// Whose jobs, by user number; everyone's where empty.
+    #[serde(default)]
+    pub users: Vec<u32>,
+    /// Mebibytes of compressed traces that are kept on this host; then the oldest go.
+    #[serde(default = "keep_mib")]
+    pub keep_mib: u64,
+    /// Workflow types with budgets of their own: the first whose pattern fits counts.
+    #[serde(default, rename = "workflow")]
+    pub workflows: Vec<Workflow>,
+}
+
+/// `[[periodic.workflow]]`: what is not said is as in `[periodic]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workflow {
+    /// The name of a type, with `*` for any letters.
+    pub name: String,
+    /// As in [`Policy`]; 0 for no traces.
+    pub traces_per_day: Option<u32>,
+    /// As in [`Policy`].
+    pub mib_per_day: Option<u64>,
+    /// As in [`Policy`].
+    pub share_of_steps: Option<f64>,
+}
+
+/// The budgets of one workflow type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Traces in a day.
+    pub traces: u32,
+    /// Bytes in a day.
+    pub bytes: u64,
+    /// Share of a day's steps.
+    pub share: f64,
+    /// Steps of a trace.
+    pub iterations: u32,
+    /// Slowdown at which the agent backs off.
+    pub slowdown: f64,
+}
+
+/// A key whose value cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Which.
+    pub what: String,
+    /// What it may be.
+    pub expected: &'static str,
+    /// What it is.
+    pub got: String,
+}
+
+fn traces_per_day() -> u32 {
+    24
+}
+
+fn mib_per_day() -> u64 {
+    2048
+}
+
+fn share_of_steps() -> f64 {
+    0.001
+}
+
+fn iterations() -> u32 {
+    5
+}
+
+fn slowdown_max() -> f64 {
+    0.03
+}
+
+fn keep_mib() -> u64 {
+    4096
+}
+
+impl Policy {
+    /// The budgets of a workflow type.
+    pub fn limits(&self, workflow: &str) -> Limits {
+        let own = self.workflows.iter().find(|own| fits(&own.name, workflow));
+        let mib = own.and_then(|own| own.mib_per_day).unwrap_or(self.mib_per_day);
+        Limits {
+            traces: own.and_then(|own| own.traces_per_day).unwrap_or(self.traces_per_day),
+            bytes: mib.saturating_mul(1 << 20),
+            share: own.and_then(|own| own.share_of_steps).unwrap_or(self.share_of_steps),
+            iterations: self.iterations,
+            slowdown: self.slowdown_max,
+        }
+    }
+
+    /// Whether every value can be.
+    ///
+    /// # Errors
+    /// The first that cannot.
+    pub fn check(&self) -> Result<(), Wrong> {
+        let wrong = |what: &str, expected, got: String| {
+            Err(Wrong { what: format!("periodic: {what}"), expected, got })
+        };
+        let traces = self.workflows.iter().filter_map(|own| own.traces_per_day);
+        for count in traces.chain([self.traces_per_day]) {
+            if count > 86_400 {
+                let expected = "at most one a second, 86400";
+                return wrong("traces_per_day", expected, count.to_string());
+            }
+        }
+        let shares = self.workflows.iter().filter_map(|own| own.share_of_steps);
+        for share in shares.chain([self.share_of_steps]) {
+            if !(share > 0.0 && share <= 1.0) {
+                return wrong("share_of_steps", "a share above 0, at most 1", share.to_string());
+            }
+        }
+        if !(1..=1000).contains(&self.iterations) {
+            return wrong("iterations", "1 to 1000 steps", self.iterations.to_string());
+        }
+        if !(self.slowdown_max > 0.0 && self.slowdown_max <= 1.0) {
+            let expected = "a share above 0, at most 1, such as 0.03";
+            return wrong("slowdown_max", expected, self.slowdown_max.to_string());
+        }
+        if self.keep_mib == 0 {
+            return wrong("keep_mib", "at least 1 MiB", "0".to_owned());
+        }
+        if let Some(own) = self.workflows.iter().find(|own| own.name.is_empty()) {
+            return wrong("workflow: name", "a pattern such as \"ranking-*\"", own.name.clone());
+        }
+        let known = fleet::wire::TraceOrder::DETAILS;
+        if let Some(with) = self.with.iter().find(|with| !known.contains(&with.as_str())) {
+            let expected = "shapes, stacks, flops, modules or memory";
+            return wrong("with", expected, format!("{with:?}"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name fits a pattern in which `*` stands for any letters.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        // The leftmost fit leaves most for what follows.
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Policy, fits};
+
+    fn policy(text: &str) -> Policy {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn patterns_fit_whole_names() {
+        for (pattern, name, is_fit) in [
+            ("ranking", "ranking", true),
+            ("ranking", "ranking-2", false),
+            ("ranking-*", "ranking-2", true),
+            ("*", "", true),
+            ("*-eval", "ads-eval", true),
+            ("*-eval", "ads-eval-2", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "acb", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(fits(pattern, name), is_fit, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_first_workflow_that_fits_counts() {
+        let policy = policy(
+            "traces_per_day = 10\n[[workflow]]\nname = 'ads-*'\ntraces_per_day = 96\nmib_per_day = 1\n\
+             [[workflow]]\nname = '*'\nshare_of_steps = 0.5\n",
+        );
+        assert_eq!(policy.check(), Ok(()));
+        let (ads, other) = (policy.limits("ads-1"), policy.limits("feed"));
+        assert_eq!((ads.traces, ads.bytes, ads.share), (96, 1 << 20, 0.001));
+        assert_eq!((other.traces, other.bytes, other.share), (10, 2048 << 20, 0.5));
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_named() {
+        let wrong = |text: &str| policy(text).check().unwrap_err().what;
+        assert_eq!(wrong("traces_per_day = 86401"), "periodic: traces_per_day");
+        assert_eq!(wrong("share_of_steps = 0.0"), "periodic: share_of_steps");
+        assert_eq!(wrong("share_of_steps = nan"), "periodic: share_of_steps");
+        assert_eq!(wrong("iterations = 0"), "periodic: iterations");
+        assert_eq!(wrong("slowdown_max = 2.0"), "periodic: slowdown_max");
+        assert_eq!(wrong("with = ['colours']"), "periodic: with");
+        assert_eq!(wrong("keep_mib = 0"), "periodic: keep_mib");
+        assert_eq!(wrong("[[workflow]]\nname = ''"), "periodic: workflow: name");
+    }
+}

@@ -1,0 +1,166 @@
+//! Periodic traces of a stand-in for PyTorch that reports its steps and asks for traces.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fleet::steps::{Message, NAME, Phase};
+use serde_json::Value;
+
+use crate::fixture::{Agent, value};
+use crate::traces::{Job, honest};
+
+/// A trace whenever nothing stands against it.
+const ALWAYS: &str = "[periodic]\ntraces_per_day = 86400\nshare_of_steps = 1.0\n";
+
+/// Steps on their way to an agent until dropped.
+struct Training {
+    step_ns: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Training {
+    /// Says every few milliseconds that a step took so long.
+    fn start(agent: &Agent, step_ns: &Arc<AtomicU64>) -> Self {
+        let target = agent.sockets().join(NAME);
+        let own = Arc::clone(step_ns);
+        let thread = std::thread::spawn(move || {
+            let socket = UnixDatagram::unbound().unwrap();
+            let (mut step, mut monotonic_ns) = (0, 0);
+            loop {
+                let took = own.load(Ordering::SeqCst);
+                if took == 0 {
+                    return;
+                }
+                (step, monotonic_ns) = (step + 1, monotonic_ns + took);
+                let phase = Phase::Train;
+                let message =
+                    Message { phase, own_pid: 1, step, monotonic_ns, samples: 1, exposed_ns: None };
+                // The agent may not be there yet, or no more.
+                let _ = socket.send_to(&message.to_bytes(), &target);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        Self { step_ns: Arc::clone(step_ns), thread: Some(thread) }
+    }
+}
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        self.step_ns.store(0, Ordering::SeqCst);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+fn steps_of(step_ns: u64) -> Arc<AtomicU64> {
+    Arc::new(AtomicU64::new(step_ns))
+}
+
+/// The one row of periodic traces, once it is as wanted.
+fn row(agent: &Agent, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    agent.until(what, |agent| {
+        let status: Value =
+            serde_json::from_str(&agent.local("GET", "/v1/status", "").body).unwrap();
+        let row = status["periodic"][0].clone();
+        is_it(&row).then_some(row)
+    })
+}
+
+fn count(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn kept_traces_stand_for_every_step_once_and_budgets_outlive_the_agent() {
+    let mut agent = Agent::start(ALWAYS, None);
+    let step_ns = steps_of(5_000_000);
+    let job = Job::start(&agent.sockets(), honest);
+    let training = Training::start(&agent, &step_ns);
+    row(&agent, "two traces", |row| count(row, "traces") >= 2);
+    let page = agent.page("/metrics", "*/*").body;
+    assert!(value(&page, "rowmill_periodic_traces_total", &["outcome=\"kept\""]) >= Some(2.0));
+    assert!(value(&page, "rowmill_periodic_steps_total", &["kind=\"recorded\""]) >= Some(10.0));
+    drop((training, job));
+    let pid = agent.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    agent.child.wait().unwrap();
+    let mut weighed = 0.0;
+    let mut kept = 0;
+    for entry in fs::read_dir(agent.path("state/periodic")).unwrap() {
+        let folder = entry.unwrap().path();
+        let sample = fs::read_to_string(folder.join("sample.json")).unwrap();
+        let sample: Value = serde_json::from_str(&sample).unwrap();
+        assert!(folder.join(sample["file"]["name"].as_str().unwrap()).exists(), "{sample}");
+        assert_eq!(sample["pid"], u64::from(std::process::id()), "{sample}");
+        assert_eq!((sample["steps"].as_u64(), &sample["step_ns_before"]), (Some(5), &5e6.into()));
+        weighed += sample["weight"].as_f64().unwrap() * 5.0;
+        kept += 1;
+    }
+    let book = fs::read_to_string(agent.path("state/periodic.json")).unwrap();
+    let book: Value = serde_json::from_str(&book).unwrap();
+    let ledger = book["workflows"].as_object().unwrap().values().next().unwrap().clone();
+    let made = count(&ledger, "steps");
+    let stood_for = weighed + count(&ledger, "since") as f64;
+    assert!((stood_for - made as f64).abs() < 1e-6 && made > 100, "{stood_for} of {made}");
+    assert_eq!(count(&ledger, "traces"), kept);
+    agent.restart();
+    let row = row(&agent, "yesterday's budget is today's", |row| !row.is_null());
+    assert_eq!((count(&row, "traces"), count(&row, "steps")), (kept, made));
+}
+
+#[test]
+fn bytes_of_a_day_are_not_exceeded() {
+    let agent = Agent::start(&format!("{ALWAYS}mib_per_day = 1\n"), None);
+    let step_ns = steps_of(5_000_000);
+    let training = Training::start(&agent, &step_ns);
+    let large = |path: &str, id: &str| {
+        let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(700 << 10));
+        fs::write(format!("{path}.tmp"), text).unwrap();
+        fs::rename(format!("{path}.tmp"), path).unwrap();
+    };
+    let job = Job::start(&agent.sockets(), large);
+    let row = row(&agent, "an end of the bytes", |row| row["state"] == "has written today's bytes");
+    assert_eq!((count(&row, "traces"), count(&row, "lost")), (1, 0), "{row}");
+    agent.until("a period without a trace", |agent| {
+        let page = agent.page("/metrics", "*/*").body;
+        value(&page, "rowmill_periodic_skipped_total", &["reason=\"bytes\""])
+    });
+    drop((training, job));
+}
+
+#[test]
+fn slow_steps_are_left_alone_and_doctor_says_so() {
+    let agent = Agent::start(ALWAYS, None);
+    let step_ns = steps_of(5_000_000);
+    let training = Training::start(&agent, &step_ns);
+    let own = Arc::clone(&step_ns);
+    let job = Job::start(&agent.sockets(), move |path, id| {
+        own.store(6_000_000, Ordering::SeqCst);
+        honest(path, id);
+    });
+    let row = row(&agent, "a back-off", |row| count(row, "backs_off_s") > 0);
+    assert!(count(&row, "backs_off_s") > 3500 && row["state"] == "backs off", "{row}");
+    let slowdown = row["slowdown"].as_f64().unwrap();
+    assert!(slowdown > 0.03 && slowdown <= 0.2 + 1e-9, "{row}");
+    let status = agent.local("GET", "/v1/status", "").body;
+    assert!(status.contains("longer while the last one was made"), "{status}");
+    drop((training, job));
+}
+
+#[test]
+fn busy_profilers_are_skipped() {
+    let agent = Agent::start(ALWAYS, None);
+    let step_ns = steps_of(5_000_000);
+    let training = Training::start(&agent, &step_ns);
+    let job = Job::start_as(&agent.sockets(), 0, honest);
+    let row = row(&agent, "a busy profiler", |row| row["state"] == "profilers are busy");
+    agent.until("a period without a trace", |agent| {
+        let page = agent.page("/metrics", "*/*").body;
+        value(&page, "rowmill_periodic_skipped_total", &["reason=\"busy\""])
+    });
+    assert_eq!(count(&row, "traces") + count(&row, "lost"), 0, "{row}");
+    drop((training, job));
+}
