@@ -5,8 +5,10 @@ each, asked over TLS by one `rowmill fleet trace`.
 
 The interpreter needs torch 2.15; without it the script says so and ends with 0. The job marks every
 step by `record_function`, so that the traces themselves tell whether all ranks recorded the same ones.
-Then a host that is gone, one that says nothing and a wrong token: their ranks are lost with the reason,
-the other ranks arrive. Ends with 1 if something differs.
+Then a wrong token, Ctrl-C, a host that is gone and one that says nothing; at last processes of which one
+is killed and one may not write: their ranks are lost with the reason, the other ranks arrive, and nothing is
+left behind. With --hta PYTHON, an interpreter with traceinsight 0.6.1 (`pip install traceinsight==0.6.1
+'pandas<3'`) opens the four traces. Ends with 1 if something differs.
 """
 
 import argparse
@@ -43,6 +45,31 @@ while True:
         optimizer.step()
         time.sleep(0.02)
     step += 1
+"""
+
+# Processes that do not know of each other: one that is killed leaves the others at work.
+SOLO = """
+import time
+import torch
+import rowmill_steps
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rowmill_steps.watch(samples=32)
+while True:
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+"""
+
+HTA = """
+import os, sys
+os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"  # Read by the library when it is imported.
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+traces = analysis.t.traces
+print(sorted(traces), min(len(frame) for frame in traces.values()))
 """
 
 
@@ -83,13 +110,17 @@ file = "{token}"
 verbs = ["status", "trace"]
 """
     (own / "agent.toml").write_text(text)
-    process = subprocess.Popen([program, "--config", own / "agent.toml"], stderr=(own / "log").open("w"))
-    return process, port, own / "s", token
+    return start(program, own), port, own / "s", token
 
 
-def ranks(python, folder, sockets):
+def start(program, own):
+    return subprocess.Popen([program, "--config", own / "agent.toml"], stderr=(own / "log").open("a"))
+
+
+def ranks(python, folder, text, sockets, more=()):
+    """A process for each of `sockets`; `more` is (rank, variable, value) for some of them."""
     script = folder / "job.py"
-    script.write_text(JOB)
+    script.write_text(text)
     port = free_port()
     started = []
     for rank, sockets_of in enumerate(sockets):
@@ -98,14 +129,37 @@ def ranks(python, folder, sockets):
         environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
         environment.update(PYTHONPATH=str(DEPLOY))
         environment.pop("KINETO_ONDEMAND_TRACE_DIR", None)
+        environment.update({name: value for of, name, value in more if of == rank})
         log = (folder / f"rank{rank}.log").open("w")
         started.append(subprocess.Popen([python, script], env=environment, stdout=log, stderr=log))
     return started
 
 
-def fleet(rowmill, hosts, pem, token, *words):
-    command = [rowmill, "fleet", *words, "--hosts", ",".join(hosts), "--ca", pem, "--token-file", token]
-    return subprocess.run([*map(str, command), "--format", "json"], capture_output=True, text=True, timeout=300)
+def command(rowmill, hosts, pem, token, *words):
+    reach = ["--hosts", ",".join(hosts), "--ca", pem, "--token-file", token, "--format", "json"]
+    return [str(word) for word in [rowmill, "fleet", *words, *reach]]
+
+
+def fleet(*words):
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300)
+
+
+def begin(words, wanted):
+    """Starts a command; it comes back when it has said all of `wanted`, with what it has said."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = ""
+    while not all(word in said for word in wanted):
+        line = process.stderr.readline()
+        if not line:
+            break
+        said += line
+    return process, said
+
+
+def leftovers(folder):
+    """What agents have kept, and folders that were made for processes."""
+    spools = [path for host in ("a", "b") for path in (folder / host / "state/traces").glob("*")]
+    return [str(path) for path in [*spools, *Path("/tmp").glob("rowmill-*-*-*")]]
 
 
 def wait_for_ranks(rowmill, hosts, pem, token, wanted):
@@ -157,11 +211,57 @@ def check_lost(rowmill, hosts, pem, token, words, out, found):
     return written
 
 
+def check_hta(python, out, found):
+    said = subprocess.run([python, "-c", HTA, out], capture_output=True, text=True)
+    last = (said.stdout.strip().splitlines() or [""])[-1]
+    if said.returncode != 0 or not last.startswith("[0, 1, 2, 3] "):
+        found.append(f"traceinsight: {said.returncode} {last} {said.stderr[-2000:]}")
+    else:
+        print(f"       traceinsight: four ranks, at least {last.split()[-1]} rows each")
+
+
+def check_interrupted(rowmill, hosts, pem, token, folder, found):
+    """Ctrl-C once the processes have their requests: nothing is written, agents keep nothing."""
+    before = set(leftovers(folder))
+    words = command(rowmill, hosts, pem, token, "trace", "--align", "500", "-o", folder / "interrupted")
+    process, said = begin(words, [f"rank {rank}: sent" for rank in range(4)])
+    process.send_signal(signal.SIGINT)
+    out, more = process.communicate(timeout=60)
+    rows = json.loads(out)["processes"] if out.strip() else []
+    is_said = rows and all(row["reason"] == "the capture was interrupted" for row in rows)
+    if process.returncode != 130 or not is_said or list((folder / "interrupted").glob("*")):
+        found.append(f"Ctrl-C: exit code {process.returncode}, {rows}\n{said}{more}")
+    end = time.time() + 20
+    while time.time() < end and set(leftovers(folder)) - before:
+        time.sleep(0.2)
+    if left := set(leftovers(folder)) - before:
+        found.append(f"Ctrl-C left {sorted(left)}")
+    # A request that was read cannot be taken back: until its iteration the process refuses others.
+    time.sleep(15)
+
+
+def check_solo(rowmill, hosts, pem, token, jobs, folder, found):
+    """Rank 1 is killed once it has its request, rank 2 may not write; rank 0 is well."""
+    words = command(rowmill, hosts, pem, token, "trace", "--align", "500", "-o", folder / "solo")
+    process, said = begin(words, ["rank 0: sent", "rank 1: sent", "rank 2: lost"])
+    jobs[1].kill()
+    jobs[1].wait()
+    out, more = process.communicate(timeout=120)
+    rows = {row["rank"]: row for row in json.loads(out)["processes"]} if out.strip() else {}
+    reasons = {1: "ended before its trace was written", 2: "cannot write its trace"}
+    is_right = all(words in (rows[rank]["reason"] or "") for rank, words in reasons.items() if rank in rows)
+    if process.returncode != 1 or len(rows) != 3 or rows[0]["state"] != "written" or not is_right:
+        found.append(f"killed and unwritable: exit code {process.returncode}, {rows}\n{said}{more}")
+    else:
+        print(f"       {rows[1]['reason']}; {rows[2]['reason']}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rowmill", default="target/release/rowmill")
     parser.add_argument("--agent", default="target/release/rowmill-agent")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--hta", help="an interpreter with traceinsight 0.6.1")
     args = parser.parse_args()
     asked = [args.python, "-c", "import torch; print(torch.__version__)"]
     version = subprocess.run(asked, capture_output=True, text=True).stdout
@@ -176,16 +276,20 @@ def main():
             one, port_one, sockets_one, token = agent(args.agent, folder, "a", key, pem)
             two, port_two, sockets_two, _ = agent(args.agent, folder, "b", key, pem)
             processes += [one, two]
-            processes += ranks(args.python, folder, [sockets_one] * 2 + [sockets_two] * 2)
+            job = ranks(args.python, folder, JOB, [sockets_one] * 2 + [sockets_two] * 2)
+            processes += job
             hosts = [f"127.0.0.1:{port_one}", f"127.0.0.1:{port_two}"]
             wait_for_ranks(args.rowmill, hosts, pem, token, 4)
             check_all(args.rowmill, hosts, pem, token, folder / "all", found)
+            if args.hta:
+                check_hta(args.hta, folder / "all", found)
             print(f"{'FAILED' if found else 'ok':6} four ranks on two hosts", flush=True)
             wrong = folder / "wrong"
             wrong.write_text("fedcba9876543210")
             said = fleet(args.rowmill, hosts, pem, wrong, "trace", "-o", folder / "wrong-out")
             if said.returncode != 1 or "token" not in said.stdout:
                 found.append(f"wrong token: {said.returncode} {said.stdout} {said.stderr}")
+            check_interrupted(args.rowmill, hosts, pem, token, folder, found)
             two.send_signal(signal.SIGKILL)
             two.wait()
             rows = check_lost(args.rowmill, hosts, pem, token, "refused", folder / "gone", found)
@@ -198,7 +302,17 @@ def main():
             rows = check_lost(args.rowmill, quiet, pem, token, "timeout", folder / "silent", found)
             if len(rows) != 2:
                 found.append(f"silent host: {len(rows)} traces of the other host, expected 2")
-            print(f"{'FAILED' if found else 'ok':6} wrong token, agent gone, host silent", flush=True)
+            print(f"{'FAILED' if found else 'ok':6} wrong token, Ctrl-C, agent gone, host silent", flush=True)
+            for process in job:
+                process.kill()
+                process.wait()
+            processes.append(start(args.agent, folder / "b"))
+            more = [(2, "KINETO_ONDEMAND_TRACE_DIR", "/proc")]
+            jobs = ranks(args.python, folder, SOLO, [sockets_one] * 2 + [sockets_two], more)
+            processes += jobs
+            wait_for_ranks(args.rowmill, hosts, pem, token, 3)
+            check_solo(args.rowmill, hosts, pem, token, jobs, folder, found)
+            print(f"{'FAILED' if found else 'ok':6} killed, unwritable", flush=True)
         finally:
             for process in processes:
                 if process.poll() is None:

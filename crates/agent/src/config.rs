@@ -8,6 +8,7 @@ use fleet::ipc::socket::Place;
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
+use crate::net::Net;
 use crate::periodic::policy::Policy;
 
 /// The longest configuration that is read.
@@ -58,6 +59,9 @@ Rows can go to a hub, and orders come from there, without any port here:
   queue_mib = 64                             # on disk while the hub is away; then the oldest go
   verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
   users = [1000]                             # whose jobs; [] for everyone's
+
+Tools of dynolog (dyno, unitrace.py) on this host find it at its port; off unless said:
+  dynolog = \"127.0.0.1:1778\"               # loopback only; a user's own processes only
 
 A sample of every job's steps, within budgets of a day for each workflow type:
   [periodic]                                 # every key may be left out
@@ -138,6 +142,8 @@ pub struct Config {
     pub hub: Option<HubConfig>,
     /// Traces that nobody asks for, within budgets.
     pub periodic: Option<Policy>,
+    /// Where dynolog's tools may ask, on this host alone.
+    pub dynolog: Option<SocketAddr>,
     /// The TLS port.
     pub listen: Option<Listen>,
     /// Who may ask there.
@@ -347,9 +353,7 @@ impl Config {
                 let what = format!("token {:?}: verbs", token.name);
                 return Err(wrong(&what, "status, trace or pause", "none"));
             }
-            if let Some(host) =
-                token.hosts.iter().find(|host| crate::control::Net::of(host).is_none())
-            {
+            if let Some(host) = token.hosts.iter().find(|host| Net::of(host).is_none()) {
                 let what = format!("token {:?}: hosts", token.name);
                 return Err(wrong(&what, "an address such as 10.0.0.1 or 10.0.0.0/8", host));
             }
@@ -361,6 +365,10 @@ impl Config {
         if interval_s == 0 || 60 % interval_s != 0 {
             let got = interval_s.to_string();
             return Err(wrong("interval_s", "a divisor of 60 seconds, such as 10", &got));
+        }
+        if let Some(address) = self.dynolog.filter(|at| !at.ip().is_loopback()) {
+            let got = address.to_string();
+            return Err(wrong("dynolog", "a loopback address such as 127.0.0.1:1778", &got));
         }
         if let Some(Err(problem)) = self.periodic.as_ref().map(Policy::check) {
             return Err(wrong(&problem.what, problem.expected, &problem.got));
@@ -430,6 +438,12 @@ mod tests {
         assert!(check("socket = 'x'").contains("unknown field `socket`"));
         assert!(check("metrics = 'here'").contains("metrics"));
         assert!(check("dcgm_page = 'ftp://x'").contains("dcgm_page: expected a URL"));
+        assert_eq!(check("dynolog = '127.0.0.1:1778'"), "");
+        assert_eq!(check("dynolog = '[::1]:1778'"), "");
+        assert_eq!(
+            check("dynolog = '0.0.0.0:1778'"),
+            "dynolog: expected a loopback address such as 127.0.0.1:1778, got 0.0.0.0:1778"
+        );
         assert_eq!(
             check("interval_s = 7"),
             "interval_s: expected a divisor of 60 seconds, such as 10, got 7"

@@ -24,9 +24,12 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, Error, Listen, Token, Verb};
+use crate::net::Net;
+use crate::secret::read_secret;
 use crate::state::State;
 use crate::traces::{Traces, Uids};
 
+pub mod dynolog;
 pub mod route;
 
 /// Connections at once, of all doors together.
@@ -37,8 +40,6 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 const LIFE: Duration = Duration::from_secs(600);
 /// Bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
-/// The shortest secret.
-const SECRET_MIN: usize = 16;
 
 /// Who calls.
 #[derive(Clone, Debug)]
@@ -49,13 +50,6 @@ pub struct Caller {
     pub verbs: Vec<Verb>,
     /// Whose processes.
     pub uids: Uids,
-}
-
-/// Addresses that begin alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Net {
-    address: IpAddr,
-    bits: u32,
 }
 
 /// A token as it is held.
@@ -79,32 +73,6 @@ pub struct Doors {
     pub secrets: Arc<Vec<Secret>>,
 }
 
-impl Net {
-    /// `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
-    pub fn of(text: &str) -> Option<Self> {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let address: IpAddr = address.parse().ok()?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Some(width), |bits| bits.parse().ok())?;
-        (bits <= width).then_some(Self { address, bits })
-    }
-
-    /// Whether an address is one of them.
-    pub fn has(self, other: IpAddr) -> bool {
-        match (self.address, other.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let mask = u32::MAX.checked_shl(32 - self.bits).unwrap_or(0);
-                u32::from(own) & mask == u32::from(other) & mask
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let mask = u128::MAX.checked_shl(128 - self.bits).unwrap_or(0);
-                u128::from(own) & mask == u128::from(other) & mask
-            }
-            _ => false,
-        }
-    }
-}
-
 /// Reads the secrets of a configuration.
 ///
 /// # Errors
@@ -117,29 +85,6 @@ fn secret(token: &Token) -> Result<Secret, Error> {
     let secret = read_secret(&token.file)?;
     let nets = token.hosts.iter().filter_map(|host| Net::of(host)).collect();
     Ok(Secret { token: token.clone(), secret, nets })
-}
-
-/// A secret from a file that is its owner's alone.
-///
-/// # Errors
-/// The file cannot be read, is open to others, or holds too short a secret.
-pub fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
-    let error = |source| Error::Read { path: path.to_owned(), source };
-    let mode = fs::metadata(path).map_err(error)?.permissions().mode() & 0o777;
-    let wrong = |expected: &str, got: String| Error::Value {
-        what: path.display().to_string(),
-        expected: expected.to_owned(),
-        got,
-    };
-    if mode & 0o077 != 0 {
-        return Err(wrong("a file for its owner alone (mode 0600)", format!("mode {mode:04o}")));
-    }
-    let text = fs::read_to_string(path).map_err(error)?;
-    let secret = text.trim().as_bytes().to_vec();
-    if secret.len() < SECRET_MIN {
-        return Err(wrong("a secret of at least 16 letters", secret.len().to_string()));
-    }
-    Ok(secret)
 }
 
 /// Who calls with a token, if anyone may.
@@ -200,6 +145,7 @@ pub struct Listeners {
     unix: Option<UnixListener>,
     metrics: Option<TcpListener>,
     tls: Option<(TcpListener, TlsAcceptor)>,
+    dynolog: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -229,7 +175,13 @@ impl Listeners {
             told.push(format!("traces at https://{}", at(&listener)));
             secured = Some((listener, acceptor));
         }
-        Ok(Self { unix, metrics, tls: secured })
+        let mut dynolog = None;
+        if let Some(address) = config.dynolog {
+            let listener = tcp(address).await?;
+            told.push(format!("dynolog's requests at {}", at(&listener)));
+            dynolog = Some(listener);
+        }
+        Ok(Self { unix, metrics, tls: secured, dynolog })
     }
 
     /// Serves until the runtime ends.
@@ -241,6 +193,10 @@ impl Listeners {
         }
         if let Some(listener) = self.metrics {
             tasks.push(tokio::spawn(serve_pages(listener, doors.clone(), Arc::clone(&limit))));
+        }
+        if let Some(listener) = self.dynolog {
+            let state = Arc::clone(&doors.state);
+            tasks.push(tokio::spawn(dynolog::serve(listener, state, Arc::clone(&limit))));
         }
         if let Some((listener, acceptor)) = self.tls {
             tasks.push(tokio::spawn(serve_tls(listener, acceptor, doors, limit)));
@@ -358,8 +314,9 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
 mod tests {
     use std::net::IpAddr;
 
-    use super::{Net, Secret, authorize};
+    use super::{Secret, authorize};
     use crate::config::{Token, Verb};
+    use crate::net::Net;
     use crate::traces::Uids;
 
     fn secret(secret: &str, users: &[u32], nets: &[&str]) -> Secret {
@@ -392,26 +349,5 @@ mod tests {
         assert!(
             call(Some("Bearer bbbbbbbbbbbbbbbb"), "::ffff:10.0.0.1".parse().unwrap()).is_some()
         );
-    }
-
-    #[test]
-    fn nets_have_a_length_that_fits() {
-        for (net, address, is_in) in [
-            ("0.0.0.0/0", "9.9.9.9", true),
-            ("10.0.0.1", "10.0.0.1", true),
-            ("10.0.0.1", "10.0.0.2", false),
-            ("fd00::/8", "fd12::1", true),
-            ("fd00::/8", "10.0.0.1", false),
-            ("::/0", "1::2", true),
-        ] {
-            assert_eq!(
-                Net::of(net).unwrap().has(address.parse().unwrap()),
-                is_in,
-                "{net} {address}"
-            );
-        }
-        for wrong in ["", "10.0.0.0/33", "host", "::/129", "10.0.0.0/x"] {
-            assert_eq!(Net::of(wrong), None, "{wrong}");
-        }
     }
 }

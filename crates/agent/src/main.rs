@@ -22,9 +22,11 @@ mod control;
 mod counters;
 mod hearing;
 mod hub;
+mod net;
 mod page;
 mod periodic;
 mod pods;
+mod secret;
 mod state;
 mod traces;
 #[cfg(test)]

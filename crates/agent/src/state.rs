@@ -11,6 +11,7 @@ use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::Server;
 use fleet::steps::{Progress, Steps};
+use fleet::wire::Pause;
 
 use crate::audit::Audit;
 use crate::config::{Config, Error};
@@ -19,6 +20,9 @@ use crate::counters::host::{Group, Host};
 use crate::counters::interval::{Intervals, Reading};
 use crate::hub::Hub;
 use crate::periodic::book::Book;
+
+/// The longest pause, in seconds.
+const PAUSE_MAX: u64 = 86_400;
 
 /// Everything one agent knows.
 #[derive(Debug)]
@@ -140,6 +144,25 @@ impl State {
             pauses.remove(&gpu);
         }
         left.map(|left| left.as_secs() + 1)
+    }
+
+    /// Leaves a GPU's counters to others, for whoever was found to be allowed to ask for it.
+    ///
+    /// # Errors
+    /// There is no such GPU, or the pause is too long.
+    pub fn pause(&self, who: &str, order: Pause) -> Result<(), String> {
+        let Pause { gpu, seconds } = order;
+        let what = format!("gpu {gpu} {seconds} s");
+        let is_known = lock(&self.gpus).iter().any(|known| known.identity.index == gpu);
+        if !is_known || seconds > PAUSE_MAX {
+            self.audit.line(who, "pause", &what, "refused");
+            return Err(format!(
+                "expected a GPU of this host and at most {PAUSE_MAX} s, got {what}"
+            ));
+        }
+        lock(&self.pauses).insert(gpu, Instant::now() + Duration::from_secs(seconds));
+        self.audit.line(who, "pause", &what, "done");
+        Ok(())
     }
 
     /// Looks at processes, and at whose they and the GPUs are.

@@ -1,6 +1,6 @@
 //! Ctrl-C (or `kill`, or the SIGUSR1 that schedulers send ahead of the end): a command that can
-//! stop is asked to finish what it is at, and ends at once at the second; any other one clears up
-//! what is half done, and ends.
+//! stop is asked to finish what it is at. Any other one clears up what is half done, and ends; so
+//! does one that can stop at the second Ctrl-C.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
@@ -14,11 +14,13 @@ use crate::error::EXIT_INTERRUPTED;
 pub const SAVING: &str = "finishing the step, then saving";
 
 type Handle = Box<dyn Fn() + Send>;
+/// Whether the command is given time to stop; else it ends now.
+type Stop = Box<dyn Fn() -> bool + Send>;
 
 /// What Ctrl-C does now.
 struct Plan {
     /// Asks the command to stop.
-    stop: Option<Handle>,
+    stop: Option<Stop>,
     /// Else: what is cleared up. First what has no scope (0), then the last scope first.
     clear: Vec<(u64, Handle)>,
 }
@@ -43,10 +45,11 @@ pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
     plan().stop = Some(Box::new(move || {
-        if seen.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(EXIT_INTERRUPTED));
+        let is_first = !seen.swap(true, Ordering::SeqCst);
+        if is_first {
+            eprintln!("{then}; press Ctrl-C again to stop at once");
         }
-        eprintln!("{then}; press Ctrl-C again to stop at once");
+        is_first
     }));
     install();
     stop
@@ -62,6 +65,7 @@ pub fn stop_flag_of_ranks(then: Option<&'static str>) -> Arc<AtomicBool> {
         if let (false, Some(then)) = (seen.swap(true, Ordering::SeqCst), then) {
             eprintln!("{then}");
         }
+        true
     }));
     install();
     stop
@@ -111,8 +115,8 @@ fn install() {
 
 fn handle() {
     let plan = plan();
-    if let Some(stop) = &plan.stop {
-        return stop();
+    if plan.stop.as_ref().is_some_and(|stop| stop()) {
+        return;
     }
     IS_ENDING.store(true, Ordering::SeqCst);
     // Inner scopes say what is kept: by then what is not has to be gone.

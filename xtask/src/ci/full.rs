@@ -153,6 +153,8 @@ pub fn capture() -> Result<String, Error> {
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
     let mut fleet = script(&python, &root, "fleet_jobs.py");
     fleet.arg("--rowmill").arg(root.join("target/release/rowmill"));
+    let hta = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    fleet.arg("--hta").arg(hta);
     command::run(fleet.arg("--agent").arg(root.join("target/release/rowmill-agent")))?;
     let missing = tool::install_program(PROMETHEUS);
     command::run(&mut cargo(&["test", "--release", "-p", "agent", "--test", "it", "pages::"]))?;

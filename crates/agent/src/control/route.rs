@@ -3,7 +3,6 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::rejection::JsonRejection;
@@ -24,8 +23,6 @@ use crate::state::{State, lock, unix_ns};
 
 /// Bytes of a trace in one answer: a fetch goes on from where it stopped.
 const PART: u64 = 4 << 20;
-/// The longest pause.
-const PAUSE_MAX: u64 = 86_400;
 
 /// The pages of scrapers.
 pub fn pages(doors: Doors) -> Router {
@@ -303,25 +300,8 @@ async fn pause(
     if let Err(refused) = may(&doors, &caller, Verb::Pause, &what) {
         return refused.into_response();
     }
-    match begin_pause(&doors.state, &caller.name, order) {
+    match doors.state.pause(&caller.name, order) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(StatusCode::CONFLICT, error),
     }
-}
-
-/// Leaves a GPU's counters to others, for whoever was found to be allowed to ask for it.
-///
-/// # Errors
-/// There is no such GPU, or the pause is too long.
-pub fn begin_pause(state: &State, who: &str, order: Pause) -> Result<(), String> {
-    let Pause { gpu, seconds } = order;
-    let what = format!("gpu {gpu} {seconds} s");
-    let is_known = lock(&state.gpus).iter().any(|known| known.identity.index == gpu);
-    if !is_known || seconds > PAUSE_MAX {
-        state.audit.line(who, "pause", &what, "refused");
-        return Err(format!("expected a GPU of this host and at most {PAUSE_MAX} s, got {what}"));
-    }
-    lock(&state.pauses).insert(gpu, Instant::now() + Duration::from_secs(seconds));
-    state.audit.line(who, "pause", &what, "done");
-    Ok(())
 }

@@ -9,7 +9,7 @@ use prost::Message;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::config::{Error, HubConfig};
-use crate::control;
+use crate::secret::read_secret;
 
 /// A hub that takes longer is away; a long poll may take this much longer than it was asked to.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,7 +45,7 @@ impl Link {
     /// # Errors
     /// A file cannot be read, is open to others, or holds nothing.
     pub fn new(config: &HubConfig) -> Result<Self, Error> {
-        let token = control::read_secret(&config.token_file)?;
+        let token = read_secret(&config.token_file)?;
         let tls = match &config.ca {
             Some(path) => {
                 let bytes =

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use super::link::Failure;
 use super::{Hub, TICK, WAIT_MIN, pause};
 use crate::config::Verb;
-use crate::control;
 use crate::state::{State, lock};
 use crate::traces::{Traces, Uids};
 
@@ -152,9 +151,9 @@ impl Desk {
             }
             Some(Wanted::Pause(proto::Pause { gpu, seconds })) => {
                 let what = format!("gpu {gpu} {seconds} s");
-                let done = self.granted(Verb::Pause, &what).and_then(|()| {
-                    control::route::begin_pause(&self.state, WHO, wire::Pause { gpu, seconds })
-                });
+                let done = self
+                    .granted(Verb::Pause, &what)
+                    .and_then(|()| self.state.pause(WHO, wire::Pause { gpu, seconds }));
                 self.tell(OrderState::ended(id, "", done.err().unwrap_or_default()));
             }
             None => self.tell(OrderState::ended(id, "", "an order that this agent does not know")),

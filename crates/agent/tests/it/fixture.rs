@@ -20,6 +20,7 @@ pub struct Agent {
     pub child: Child,
     pub metrics: String,
     pub secured: String,
+    pub dynolog: String,
     is_stubbed: bool,
 }
 
@@ -47,8 +48,8 @@ impl Agent {
             fs::write(path.join("scenario"), scenario).unwrap();
         }
         let is_stubbed = scenario.is_some();
-        let (child, metrics, secured) = run(path, is_stubbed);
-        Self { folder, child, metrics, secured, is_stubbed }
+        let (child, [metrics, secured, dynolog]) = run(path, is_stubbed);
+        Self { folder, child, metrics, secured, dynolog, is_stubbed }
     }
 
     /// Ends it at once.
@@ -59,7 +60,9 @@ impl Agent {
 
     /// Starts it again in the same folder.
     pub fn restart(&mut self) {
-        (self.child, self.metrics, self.secured) = run(self.folder.path(), self.is_stubbed);
+        let doors;
+        (self.child, doors) = run(self.folder.path(), self.is_stubbed);
+        [self.metrics, self.secured, self.dynolog] = doors;
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -122,8 +125,8 @@ impl Agent {
     }
 }
 
-/// Starts the program in its folder; where its pages and its port are.
-fn run(path: &Path, is_stubbed: bool) -> (Child, String, String) {
+/// Starts the program in its folder; where its pages, its port and dynolog's are.
+fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
     command.arg("--config").arg(path.join("agent.toml"));
     if is_stubbed {
@@ -131,20 +134,25 @@ fn run(path: &Path, is_stubbed: bool) -> (Child, String, String) {
     }
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let (mut metrics, mut secured) = (String::new(), String::new());
     let text = fs::read_to_string(path.join("agent.toml")).unwrap();
-    while metrics.is_empty() || (text.contains("[listen]") && secured.is_empty()) {
+    // What it says of each, and whether it will.
+    let told = [
+        ("metrics at http://", true),
+        ("traces at ", text.contains("[listen]")),
+        ("dynolog's requests at ", text.contains("dynolog =")),
+    ];
+    let mut doors: [String; 3] = Default::default();
+    while told.iter().zip(&doors).any(|((_, is_told), door)| *is_told && door.is_empty()) {
         let mut line = String::new();
         assert!(lines.read_line(&mut line).unwrap() > 0, "the agent ended: {:?}", child.wait());
-        if let Some(at) = line.trim().strip_prefix("metrics at http://") {
-            metrics = at.strip_suffix("/metrics").unwrap().to_owned();
-        }
-        if let Some(at) = line.trim().strip_prefix("traces at ") {
-            secured = at.to_owned();
+        for ((words, _), door) in told.iter().zip(&mut doors) {
+            if let Some(at) = line.trim().strip_prefix(words) {
+                *door = at.trim_end_matches("/metrics").to_owned();
+            }
         }
     }
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-    (child, metrics, secured)
+    (child, doors)
 }
 
 /// A certificate of this machine and its key; `None`, said loudly, where none can be made.

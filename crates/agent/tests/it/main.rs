@@ -4,6 +4,7 @@
 
 mod cost;
 mod counters;
+mod dynolog;
 mod fixture;
 mod holder;
 mod hub;

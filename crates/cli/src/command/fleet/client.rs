@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet::ipc::socket::Place;
@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::Reach;
 use crate::error::Error;
+use crate::interrupt;
 
 /// Where agents listen where nobody says.
 const PORT: u16 = 9466;
@@ -175,10 +176,9 @@ impl Client {
     /// Fetches a trace to a file that appears when it is whole and its checksum is right. A part
     /// that fails is asked for again from where the file ends.
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
-        let mut partial = to.as_os_str().to_owned();
-        partial.push(".partial");
+        let partial = Partial::of(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
-        let mut out = File::create(&partial).map_err(io)?;
+        let mut out = File::create(&partial.path).map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
         while fetched < file.bytes {
             let path = format!("{ROOT}/traces/{token}/{}?from={fetched}", file.name);
@@ -199,10 +199,9 @@ impl Client {
         }
         let got = format!("{:016x}", hash.digest());
         if got != file.checksum {
-            let _ = fs::remove_file(&partial);
             return Err(format!("{}: expected checksum {}, got {got}", file.name, file.checksum));
         }
-        out.sync_all().and_then(|()| fs::rename(&partial, to)).map_err(io)
+        out.sync_all().and_then(|()| fs::rename(&partial.path, to)).map_err(io)
     }
 
     fn json<T: DeserializeOwned>(
@@ -261,6 +260,30 @@ impl Client {
             return Err("the agent of this host: its answer was cut".to_owned());
         };
         Ok((code, answer.split_off(end)))
+    }
+}
+
+/// A file on its way: removed where it does not come to its name, at the second Ctrl-C too.
+struct Partial {
+    path: PathBuf,
+    _scope: interrupt::Scope,
+}
+
+impl Partial {
+    fn of(to: &Path) -> Self {
+        let mut path = to.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
+        let own = path.clone();
+        // It may be whole by then, or not begun.
+        let scope = interrupt::scoped(move || drop(fs::remove_file(&own)));
+        Self { path, _scope: scope }
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -1,0 +1,255 @@
+//! dynolog's port, for tools that speak to it: a length and JSON, one request a connection. On this
+//! host alone; the kernel says whose the other end is, and processes of that user are traced only.
+//!
+//! What it asks for goes to the processes as it is, as dynolog would hand it on: they write where
+//! the request says, nobody collects it, and nobody is told what became of it. `rowmill capture`
+//! and `rowmill fleet trace` do that.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fleet::capture::choose;
+use fleet::ipc::request::{Reason, Request, State as RequestState, Timing};
+use fleet::process::own_uid;
+use fleet::tracing::unique_token;
+use fleet::wire::Pause;
+use procfs::net::{TcpNetEntry, TcpState};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::state::{State, lock};
+use crate::traces::Uids;
+
+/// A connection takes no longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a request.
+const REQUEST_MAX: usize = 64 << 10;
+/// Bytes of what a process is asked for: Kineto reads no more.
+const CONFIG_MAX: usize = 8 << 10;
+/// How long a process may take to ask.
+const HAND_OVER: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+const LOOK: Duration = Duration::from_millis(200);
+/// Processes of one request where it does not say.
+const PROCESSES_MAX: usize = 1000;
+
+/// A request, as far as any has fields.
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    #[serde(rename = "fn")]
+    verb: String,
+    #[serde(default)]
+    config: String,
+    #[serde(default)]
+    pids: Vec<u32>,
+    #[serde(default)]
+    job_id: i64,
+    process_limit: Option<usize>,
+    #[serde(default)]
+    duration_s: u64,
+}
+
+/// What became of processes.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Matched {
+    processes_matched: Vec<i32>,
+    activity_profilers_triggered: Vec<i32>,
+    event_profilers_triggered: Vec<i32>,
+    activity_profilers_busy: u32,
+    event_profilers_busy: u32,
+    /// dynolog has no such field, and no such check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Serves until the runtime ends.
+pub async fn serve(listener: TcpListener, state: Arc<State>, limit: Arc<Semaphore>) {
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            tokio::time::sleep(PATIENCE / 100).await;
+            continue;
+        };
+        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { continue };
+        let state = Arc::clone(&state);
+        tokio::spawn(async move {
+            // Whoever is too slow, or says what nobody understands, hears nothing.
+            let _ = tokio::time::timeout(PATIENCE, connection(stream, from, state)).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<State>) -> Option<()> {
+    let to = stream.local_addr().ok()?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await.ok()?;
+    let length = usize::try_from(i32::from_ne_bytes(length)).ok()?;
+    if length > REQUEST_MAX {
+        return None;
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await.ok()?;
+    let own = Arc::clone(&state);
+    let (answer, asked) = tokio::task::spawn_blocking(move || {
+        let uid = owner(from, to)?;
+        answer(&own, uid, &bytes)
+    })
+    .await
+    .ok()??;
+    for (pid, since) in asked {
+        tokio::spawn(hand_over(Arc::clone(&state), pid, since));
+    }
+    let text = serde_json::to_vec(&answer).ok()?;
+    let length = i32::try_from(text.len()).ok()?;
+    stream.write_all(&length.to_ne_bytes()).await.ok()?;
+    stream.write_all(&text).await.ok()
+}
+
+/// Whose the other end of a connection is, by the kernel's table of sockets.
+fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
+    let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
+    let is_it = |entry: &TcpNetEntry| {
+        let ends = (plain(entry.local_address), plain(entry.remote_address));
+        entry.state == TcpState::Established && ends == (plain(from), plain(to))
+    };
+    let tables = [procfs::net::tcp(), procfs::net::tcp6()];
+    tables.into_iter().flatten().flatten().find(is_it).map(|entry| entry.uid)
+}
+
+/// Processes that were asked, and when.
+type Asked = Vec<(u32, Duration)>;
+
+fn answer(state: &State, uid: u32, bytes: &[u8]) -> Option<(Value, Asked)> {
+    let wanted: Wanted = serde_json::from_slice(bytes).ok()?;
+    let who = format!("user {uid} by dynolog's port");
+    match wanted.verb.as_str() {
+        "getStatus" => Some((json!({"status": 1}), Vec::new())),
+        "getVersion" => Some((json!({"version": env!("CARGO_PKG_VERSION")}), Vec::new())),
+        "setKinetOnDemandRequest" => {
+            let (matched, asked) = request(state, uid, &wanted);
+            let outcome = match &matched.error {
+                Some(error) => format!("refused: {error}"),
+                None => format!("{} processes", asked.len()),
+            };
+            state.audit.line(&who, "trace", &wanted.config.replace('\n', " "), &outcome);
+            Some((serde_json::to_value(matched).ok()?, asked))
+        }
+        "dcgmProfPause" => Some((pause(state, uid, &who, wanted.duration_s), Vec::new())),
+        "dcgmProfResume" => Some((pause(state, uid, &who, 0), Vec::new())),
+        _ => None,
+    }
+}
+
+/// Leaves the counters of all GPUs to others; counters belong to whoever runs the agent.
+fn pause(state: &State, uid: u32, who: &str, seconds: u64) -> Value {
+    let gpus: Vec<u32> = lock(&state.gpus).iter().map(|gpu| gpu.identity.index).collect();
+    let is_granted = uid == 0 || uid == own_uid();
+    let is_done = is_granted
+        && !gpus.is_empty()
+        && gpus.iter().all(|&gpu| state.pause(who, Pause { gpu, seconds }).is_ok());
+    json!({"status": is_done})
+}
+
+fn request(state: &State, uid: u32, wanted: &Wanted) -> (Matched, Asked) {
+    let mut matched = Matched::default();
+    if let Err(problem) = check(&wanted.config) {
+        matched.error = Some(problem);
+        return (matched, Vec::new());
+    }
+    state.look();
+    let uids = if uid == 0 { Uids::All } else { Uids::Only(vec![uid]) };
+    let pids = if wanted.pids == [0] { &[] } else { wanted.pids.as_slice() };
+    let processes = lock(&state.roster).processes();
+    let seen = state.server.seen();
+    let mut asked = Vec::new();
+    for (process, (pid, skip)) in processes.iter().zip(choose(&processes, pids, 0)) {
+        let Some(seen) = seen.iter().find(|seen| seen.pid == pid) else { continue };
+        let is_meant = skip.is_none() && seen.job == wanted.job_id && uids.has(process.uid);
+        let limit = wanted.process_limit.unwrap_or(PROCESSES_MAX);
+        if !is_meant || matched.processes_matched.len() >= limit {
+            continue;
+        }
+        matched.processes_matched.push(seen.own_pid);
+        let id = format!("rowmill-{}-{pid}", unique_token());
+        let text = format!("{}\nREQUEST_TRACE_ID={id}\n", wanted.config.trim_end());
+        let now = state.server.now();
+        let request = Request::new(now, (text, id), Timing::Iterations, HAND_OVER);
+        if seen.is_free && state.server.request(pid, request).is_some() {
+            matched.activity_profilers_triggered.push(seen.own_pid);
+            asked.push((pid, now));
+        } else {
+            matched.activity_profilers_busy += 1;
+        }
+    }
+    (matched, asked)
+}
+
+/// Kineto drops a request with a line that it cannot read, without a word.
+fn check(config: &str) -> Result<(), String> {
+    if config.len() > CONFIG_MAX {
+        return Err(format!("config: expected at most {CONFIG_MAX} bytes, got {}", config.len()));
+    }
+    let is_line = |line: &&str| {
+        let is_plain = line.bytes().all(|byte| (b' '..0x7f).contains(&byte));
+        is_plain && (line.is_empty() || line.starts_with('#') || line.matches('=').count() == 1)
+    };
+    match config.lines().map(str::trim).find(|line| !is_line(line)) {
+        Some(line) => Err(format!("config: expected lines KEY=VALUE, got {line:?}")),
+        None if config.trim().is_empty() => Err("config: expected KEY=VALUE, got none".to_owned()),
+        None => Ok(()),
+    }
+}
+
+/// Ends a request as soon as it is handed over: what comes then is nobody's affair here, and the
+/// process can be asked for something else.
+async fn hand_over(state: Arc<State>, pid: u32, since: Duration) {
+    loop {
+        let is_waiting = matches!(state.server.state(pid), Some(RequestState::Requested));
+        let is_late = state.server.now() > since + HAND_OVER;
+        if !is_waiting || is_late {
+            return state
+                .server
+                .lose(pid, if is_late { Reason::Silent } else { Reason::Interrupted });
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::{check, owner};
+
+    #[test]
+    fn only_lines_that_kineto_reads_are_handed_on() {
+        assert_eq!(
+            check("ACTIVITIES_LOG_FILE=/tmp/a.json\n\n# b=c=d\nPROFILE_START_TIME=0"),
+            Ok(())
+        );
+        for wrong in ["", "\n", "a", "a=b=c", "a=\u{1}b", "a=é"] {
+            assert!(check(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(check(&"a=b\n".repeat(3000)).unwrap_err().contains("at most 8192 bytes"));
+    }
+
+    #[test]
+    fn the_kernel_tells_whose_a_connection_is() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                println!("SKIPPED {address}: this host has no such address");
+                continue;
+            };
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (from, to) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+            assert_eq!(owner(from, to), Some(fleet::process::own_uid()), "{address}");
+            drop((stream, listener));
+            assert_eq!(owner(from, from), None);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Secrets in files that are their owner's alone.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::config::Error;
+
+/// The shortest secret.
+const SECRET_MIN: usize = 16;
+
+/// A secret from a file that is its owner's alone.
+///
+/// # Errors
+/// The file cannot be read, is open to others, or holds too short a secret.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
+    let error = |source| Error::Read { path: path.to_owned(), source };
+    let mode = fs::metadata(path).map_err(error)?.permissions().mode() & 0o777;
+    let wrong = |expected: &str, got: String| Error::Value {
+        what: path.display().to_string(),
+        expected: expected.to_owned(),
+        got,
+    };
+    if mode & 0o077 != 0 {
+        return Err(wrong("a file for its owner alone (mode 0600)", format!("mode {mode:04o}")));
+    }
+    let text = fs::read_to_string(path).map_err(error)?;
+    let secret = text.trim().as_bytes().to_vec();
+    if secret.len() < SECRET_MIN {
+        return Err(wrong("a secret of at least 16 letters", secret.len().to_string()));
+    }
+    Ok(secret)
+}
