@@ -26,6 +26,7 @@ mod net;
 mod page;
 mod periodic;
 mod pods;
+mod samples;
 mod secret;
 mod state;
 mod traces;

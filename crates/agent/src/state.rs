@@ -47,6 +47,8 @@ pub struct State {
     pub pods: Mutex<Holders>,
     /// What periodic traces have cost.
     pub periodic: Mutex<Book>,
+    /// Held while processes are sampled: one order at a time.
+    pub sampling: Mutex<()>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
     /// Counters left to others: GPU → when that ends.
@@ -117,6 +119,7 @@ impl State {
             owners: Mutex::default(),
             pods: Mutex::default(),
             periodic: Mutex::default(),
+            sampling: Mutex::default(),
             notes: Mutex::default(),
             pauses: Mutex::default(),
             audit,

@@ -4,8 +4,8 @@
 //! trace is wanted. [`ipc`] is the answering side of that conversation, [`capture`] remembers who
 //! asked and what became of each request, [`server`] answers from one thread, [`roster`] looks at
 //! who asked, [`tracing`] takes the traces of one order, [`process`] reads what the kernel knows of
-//! a process, [`untrusted`] opens what a process wrote without trusting it, [`wire`] and
-//! [`proto`] are what agents, commands and a hub say to each other.
+//! a process, [`sampling`] what it does, [`untrusted`] opens what a process wrote without trusting
+//! it, [`wire`] and [`proto`] are what agents, commands and a hub say to each other.
 //! Knows nothing of what traces mean, of terminals, HTTP or databases.
 
 pub mod allocation;
@@ -15,6 +15,7 @@ pub mod ipc;
 pub mod process;
 pub mod proto;
 pub mod roster;
+pub mod sampling;
 pub mod server;
 pub mod steps;
 pub mod tracing;

@@ -206,6 +206,101 @@ pub struct TraceFile {
     pub checksum: String,
 }
 
+/// A wish to know what processes do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SampleOrder {
+    /// These processes.
+    #[serde(default)]
+    pub pids: Vec<u32>,
+    /// Those of this run that ask for traces, as its scheduler names it. Where neither is said,
+    /// everyone who asks.
+    pub run: Option<String>,
+    /// How long.
+    pub length_ms: u64,
+    /// Between two looks.
+    pub every_ms: u64,
+}
+
+/// What processes did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Samples {
+    /// How long they were looked at.
+    pub length_ms: u64,
+    /// What looking at them took of a CPU, where the kernel tells.
+    pub spent_ms: Option<f64>,
+    /// Each of them.
+    pub processes: Vec<Sampled>,
+}
+
+/// What one process did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// Its number.
+    pub pid: u32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// Looks at it.
+    pub looks: u32,
+    /// Whether it ended meanwhile; what it used is not known then.
+    pub is_ended: bool,
+    /// What it used.
+    pub used: Used,
+    /// Bytes in memory at the fullest look.
+    pub rss_peak_bytes: Option<u64>,
+    /// Where its threads ran or waited, by how often that was seen.
+    pub waiting: Vec<Waiting>,
+}
+
+/// What a process used; `None` where the kernel does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Used {
+    /// Nanoseconds on a CPU.
+    pub cpu_ns: Option<u64>,
+    /// Nanoseconds in which it could run and no CPU was free.
+    pub run_delay_ns: Option<u64>,
+    /// Times it gave a CPU up to wait.
+    pub switches_voluntary: Option<u64>,
+    /// Times a CPU was taken from it.
+    pub switches_forced: Option<u64>,
+    /// Page faults without a disk.
+    pub faults_minor: Option<u64>,
+    /// Page faults with one.
+    pub faults_major: Option<u64>,
+    /// Bytes from disks.
+    pub read_bytes: Option<u64>,
+    /// Bytes to disks.
+    pub written_bytes: Option<u64>,
+    /// Calls that read.
+    pub read_calls: Option<u64>,
+    /// Calls that write.
+    pub write_calls: Option<u64>,
+    /// Threads.
+    pub threads: Option<u64>,
+    /// Bytes in memory.
+    pub rss_bytes: Option<u64>,
+    /// Bytes in memory that are no file's: what it allocated and touched.
+    pub anonymous_bytes: Option<u64>,
+    /// By how much that grew.
+    pub anonymous_grown_bytes: Option<i64>,
+    /// Bytes in swap.
+    pub swap_bytes: Option<u64>,
+}
+
+/// Threads of one name in one place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Their name.
+    pub thread: String,
+    /// `R` on a CPU or in its queue, `S` waiting, `D` waiting for a disk or driver, `T` stopped.
+    pub state: String,
+    /// Where the kernel holds them: the functions of its stack, innermost first, or that one alone.
+    pub at: Option<String>,
+    /// How often that was seen, all threads together.
+    pub looks: u32,
+}
+
 /// A wish to leave a GPU's counters to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {

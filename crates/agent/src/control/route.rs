@@ -13,12 +13,15 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use fleet::wire::{GpuRow, Pause, ProcessRow, ROOT, Refusal, Status, TraceOrder, TraceState};
+use fleet::wire::{
+    GpuRow, Pause, ProcessRow, ROOT, Refusal, SampleOrder, Status, TraceOrder, TraceState,
+};
 use serde::Deserialize;
 
 use super::{Caller, Doors, authorize};
 use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
+use crate::samples;
 use crate::state::{State, lock, unix_ns};
 
 /// Bytes of a trace in one answer: a fetch goes on from where it stopped.
@@ -40,6 +43,7 @@ pub fn commands(doors: Doors) -> Router {
         .route(&format!("{ROOT}/traces/{{token}}"), get(state).delete(remove))
         .route(&format!("{ROOT}/traces/{{token}}/{{name}}"), get(fetch))
         .route(&format!("{ROOT}/pause"), post(pause))
+        .route(&format!("{ROOT}/samples"), post(sample))
         .with_state(doors)
 }
 
@@ -303,5 +307,32 @@ async fn pause(
     match doors.state.pause(&caller.name, order) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(StatusCode::CONFLICT, error),
+    }
+}
+
+async fn sample(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    order: Result<Json<SampleOrder>, JsonRejection>,
+) -> Response {
+    let order = match order {
+        Ok(Json(order)) => order,
+        Err(problem) => return refuse(problem.status(), problem.body_text()),
+    };
+    let what = format!("{:?} {:?} {} ms", order.pids, order.run, order.length_ms);
+    // Where threads wait tells as much of a job as its trace does.
+    if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
+        return refused.into_response();
+    }
+    let (state, uids) = (Arc::clone(&doors.state), caller.uids.clone());
+    let sampled = tokio::task::spawn_blocking(move || samples::take(&state, &order, &uids)).await;
+    let sampled = sampled.unwrap_or_else(|_| Err("the agent failed".to_owned()));
+    let outcome = sampled
+        .as_ref()
+        .map_or_else(String::clone, |samples| format!("{} processes", samples.processes.len()));
+    doors.state.audit.line(&caller.name, "sample", &what, &outcome);
+    match sampled {
+        Ok(samples) => Json(samples).into_response(),
+        Err(problem) => refuse(StatusCode::CONFLICT, problem),
     }
 }

@@ -11,6 +11,7 @@ mod hub;
 mod pages;
 mod periodic;
 mod pods;
+mod samples;
 mod server;
 mod steps;
 mod traces;

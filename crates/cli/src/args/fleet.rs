@@ -42,6 +42,34 @@ Examples:
     /// What agents lack, and why
     #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
     Doctor(Reach),
+    /// Look at processes for a while: what they use, and where their threads run or wait
+    #[command(after_help = "\
+Examples:
+  rowmill fleet sample                               everyone on this host who asks for traces
+  rowmill fleet sample --pid 4711 --for 30s          one process, whether it asks or not
+  rowmill fleet sample --hosts a,b --token-file ops.token --run 8812      a Slurm job's processes
+
+CPU time, delay in the run queue, page faults, bytes of disks and memory are counted by the kernel from
+the first look to the last. Threads are looked at every --every: R runs, or is in a CPU's queue; S waits,
+D waits for a disk or driver. Where one waits is its kernel stack for an agent that is root, else the
+innermost function. Nothing is attached to the processes, so functions of Python and C++ are not told;
+rowmill capture --with stacks records those.")]
+    Sample {
+        #[command(flatten)]
+        reach: Reach,
+        /// This process; can be given several times
+        #[arg(long = "pid", value_name = "PID", conflicts_with = "run")]
+        pids: Vec<u32>,
+        /// The processes of this run, by its scheduler's name for it
+        #[arg(long, value_name = "JOB")]
+        run: Option<String>,
+        /// How long, at most 60s
+        #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "5s")]
+        length: Duration,
+        /// Between two looks, at least 10ms
+        #[arg(long, value_name = "TIME", value_parser = span, default_value = "100ms")]
+        every: Duration,
+    },
     /// Leave a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
-use std::thread;
 use std::time::Duration;
 
-use fleet::wire::{Pause, PeriodicRow, Status};
+use fleet::wire::{Pause, PeriodicRow, SampleOrder, Status};
 use serde::Serialize;
 
 use crate::args::{Fleet, FleetVerb, Reach};
@@ -16,9 +15,10 @@ use crate::render;
 use crate::resolve::Session;
 
 pub mod client;
+mod sample;
 pub mod trace;
 
-use client::{Client, Clock};
+use client::{Client, Clock, each};
 
 /// How long a host may take for a short answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +40,13 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
         FleetVerb::Hosts(reach) => show(reach, session, hosts),
         FleetVerb::Status(reach) => show(reach, session, statuses),
         FleetVerb::Doctor(reach) => show(reach, session, notes),
+        FleetVerb::Sample { reach, pids, run, length, every } => {
+            let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            let (pids, run) = (pids.clone(), run.clone());
+            let order = SampleOrder { pids, run, length_ms: ms(length), every_ms: ms(every) };
+            let clients = clients(reach, PATIENCE + *length)?;
+            sample::run(&clients, &order, session)
+        }
         FleetVerb::Pause { reach, gpu, length } => {
             let order = Pause { gpu: *gpu, seconds: length.as_secs() };
             pause(reach, &order, session)
@@ -76,18 +83,6 @@ fn of_slurm(job: i64) -> Result<Vec<String>, Error> {
     let list = ask("squeue", &["--noheader", "--job", &job.to_string(), "--format", "%N"])?;
     let names = ask("scontrol", &["show", "hostnames", &list])?;
     Ok(names.lines().map(str::to_owned).collect())
-}
-
-/// The same of every host at once.
-fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = clients.iter().map(|client| scope.spawn(|| work(client))).collect();
-        let joined = threads.into_iter().map(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        joined.collect()
-    })
 }
 
 fn show(

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fleet::ipc::socket::Place;
-use fleet::wire::{NAME, Pause, ROOT, Refusal, Status, TraceFile, TraceOrder, TraceState};
+use fleet::wire::{
+    NAME, Pause, ROOT, Refusal, SampleOrder, Samples, Status, TraceFile, TraceOrder, TraceState,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -173,6 +175,12 @@ impl Client {
         self.ask("POST", &format!("{ROOT}/pause"), Some(&body)).map(drop)
     }
 
+    /// Looks at processes; answers when it is over.
+    pub fn sample(&self, order: &SampleOrder) -> Result<Samples, String> {
+        let body = serde_json::to_vec(order).map_err(|error| error.to_string())?;
+        self.json("POST", &format!("{ROOT}/samples"), Some(&body))
+    }
+
     /// Fetches a trace to a file that appears when it is whole and its checksum is right. A part
     /// that fails is asked for again from where the file ends.
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
@@ -285,6 +293,18 @@ impl Drop for Partial {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// The same of every host at once.
+pub fn each<T: Send>(clients: &[Client], work: impl Fn(&Client) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = clients.iter().map(|client| scope.spawn(|| work(client))).collect();
+        let joined = threads.into_iter().map(|thread| match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.collect()
+    })
 }
 
 fn ask_tls(

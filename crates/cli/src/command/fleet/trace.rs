@@ -11,8 +11,8 @@ use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{Status, TraceOrder, TraceRow, TraceState, When};
 
-use super::client::{Client, Clock};
-use super::{PATIENCE, clients, each};
+use super::client::{Client, Clock, each};
+use super::{PATIENCE, clients};
 use crate::args::{Align, FleetTrace, With};
 use crate::command::capture::{
     self,

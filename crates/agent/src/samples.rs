@@ -1,0 +1,91 @@
+//! Looks at processes for a while, on request: what they use, and where their threads wait.
+
+use std::fs;
+use std::sync::TryLockError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fleet::capture::choose;
+use fleet::process::Process;
+use fleet::sampling::Sampler;
+use fleet::wire::{SampleOrder, Samples};
+
+use crate::state::{State, lock};
+use crate::traces::Uids;
+
+/// The longest order, and the shortest pause between looks.
+const BOUNDS_MS: (u64, u64) = (60_000, 10);
+/// Processes of an order.
+const PROCESSES_MAX: usize = 64;
+
+/// Looks as long as the order says.
+///
+/// # Errors
+/// The order cannot be meant, another one is at work, or there is nobody whom the caller may see.
+pub fn take(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
+    let (longest, shortest) = BOUNDS_MS;
+    if order.length_ms > longest || order.every_ms < shortest || order.every_ms > order.length_ms {
+        let (length, every) = (order.length_ms, order.every_ms);
+        return Err(format!(
+            "expected at most {longest} ms with looks at least {shortest} ms apart, got {length} ms \
+             with looks every {every} ms"
+        ));
+    }
+    let _alone = match state.sampling.try_lock() {
+        Ok(alone) => alone,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err("another order to sample is at work; try again when it is done".to_owned());
+        }
+    };
+    let processes = processes(state, order, uids)?;
+    let began = Instant::now();
+    let length = Duration::from_millis(order.length_ms);
+    let before = cpu_ns();
+    let mut sampler = Sampler::begin(processes);
+    while began.elapsed() < length && !state.is_ending() {
+        thread::sleep(Duration::from_millis(order.every_ms));
+        sampler.look();
+    }
+    let length_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let processes = sampler.end();
+    let spent_ms = cpu_ns().zip(before).map(|(now, before)| (now - before) as f64 * 1e-6);
+    Ok(Samples { length_ms, spent_ms, processes })
+}
+
+/// What this thread has spent of a CPU, where the kernel tells.
+fn cpu_ns() -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok()
+}
+
+fn processes(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Vec<Process>, String> {
+    state.look();
+    let asked = lock(&state.roster).processes();
+    let found: Vec<Process> = if !order.pids.is_empty() {
+        let look =
+            |&pid: &u32| Process::of(pid).ok_or_else(|| format!("process {pid}: it is gone"));
+        order.pids.iter().take(PROCESSES_MAX + 1).map(look).collect::<Result<_, _>>()?
+    } else if let Some(run) = &order.run {
+        let owners = lock(&state.owners);
+        let is_of =
+            |process: &Process| owners.runs.get(&process.pid).is_some_and(|of| of.job == *run);
+        asked.into_iter().filter(is_of).collect()
+    } else {
+        let choices = choose(&asked, &[], 0);
+        let chosen = asked.into_iter().zip(choices).filter(|(_, (_, skip))| skip.is_none());
+        chosen.map(|(process, _)| process).collect()
+    };
+    let all = found.len();
+    let own: Vec<Process> = found.into_iter().filter(|process| uids.has(process.uid)).collect();
+    match (all, own.len()) {
+        (0, _) => {
+            Err("no process to sample: nobody asks for traces, or nobody of this run".to_owned())
+        }
+        (_, 0) => Err("no process to sample: they are another user's".to_owned()),
+        (_, count) if count > PROCESSES_MAX => {
+            Err(format!("expected at most {PROCESSES_MAX} processes, got {count}"))
+        }
+        _ => Ok(own),
+    }
+}

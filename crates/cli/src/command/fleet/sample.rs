@@ -1,0 +1,113 @@
+//! `rowmill fleet sample`: what processes of many hosts use, and where their threads wait.
+
+use std::process::ExitCode;
+
+use fleet::wire::{SampleOrder, Sampled, Samples};
+use serde::Serialize;
+
+use super::client::{Client, each};
+use crate::error::{EXIT_FAILED, Error};
+use crate::plain::plain;
+use crate::render;
+use crate::resolve::Session;
+
+/// Places of a process in the table; JSON has all that agents tell.
+const SHOWN: usize = 8;
+
+/// What one host said.
+#[derive(Serialize)]
+struct Answer {
+    host: String,
+    error: Option<String>,
+    samples: Option<Samples>,
+}
+
+/// Runs the command.
+pub fn run(clients: &[Client], order: &SampleOrder, session: &Session) -> Result<ExitCode, Error> {
+    let answers = each(clients, |client| {
+        let host = client.name().to_owned();
+        match client.sample(order) {
+            Ok(samples) => Answer { host, error: None, samples: Some(samples) },
+            Err(problem) => Answer { host, error: Some(problem), samples: None },
+        }
+    });
+    session.console.report(&answers, |answers| table(answers))?;
+    let is_failed = answers.iter().any(|answer| answer.error.is_some());
+    Ok(if is_failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+}
+
+fn table(answers: &[Answer]) -> String {
+    let (mut used, mut waits) = (Vec::new(), Vec::new());
+    let told = answers.iter().filter_map(|answer| Some((answer, answer.samples.as_ref()?)));
+    for (answer, samples) in told {
+        for process in &samples.processes {
+            used.push(usage(&answer.host, process, samples.length_ms));
+            let looks = f64::from(process.looks.max(1));
+            for row in process.waiting.iter().take(SHOWN) {
+                waits.push(vec![
+                    answer.host.clone(),
+                    process.pid.to_string(),
+                    plain(&row.thread),
+                    row.state.clone(),
+                    plain(row.at.as_deref().unwrap_or_default()),
+                    format!("{:.2}", f64::from(row.looks) / looks),
+                ]);
+            }
+        }
+    }
+    let heads = [
+        "host",
+        "process",
+        "rank",
+        "CPU",
+        "queued",
+        "switches",
+        "faults",
+        "read",
+        "written",
+        "memory",
+        "allocated",
+    ];
+    let mut text = if used.is_empty() { String::new() } else { render::grid(&heads, &used) };
+    if !waits.is_empty() {
+        let heads = ["host", "process", "thread", "state", "where", "threads"];
+        text += &format!("\n\n{}", render::grid(&heads, &waits));
+    }
+    for answer in answers {
+        if let Some(why) = &answer.error {
+            let gap = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{gap}{}: {}", answer.host, plain(why));
+        }
+    }
+    text
+}
+
+fn usage(host: &str, process: &Sampled, length_ms: u64) -> Vec<String> {
+    let used = &process.used;
+    let share = |ns: Option<u64>| {
+        let share = |ns: u64| ns as f64 / (length_ms.max(1) as f64 * 1e6) * 100.0;
+        ns.map_or("-".to_owned(), |ns| format!("{:.0} %", share(ns)))
+    };
+    let count = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+    let mib = |bytes: f64| format!("{:.1} MiB", bytes / f64::from(1 << 20));
+    let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| mib(bytes as f64));
+    let grown = used.anonymous_grown_bytes.map_or("-".to_owned(), |bytes| {
+        let sign = if bytes < 0 { "" } else { "+" };
+        format!("{sign}{}", mib(bytes as f64))
+    });
+    let both = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(a, b)| a + b);
+    let pid = process.pid.to_string();
+    vec![
+        host.to_owned(),
+        if process.is_ended { format!("{pid} (ended)") } else { pid },
+        process.rank.map_or(String::new(), |rank| rank.to_string()),
+        share(used.cpu_ns),
+        share(used.run_delay_ns),
+        count(both(used.switches_voluntary, used.switches_forced)),
+        count(both(used.faults_minor, used.faults_major)),
+        size(used.read_bytes),
+        size(used.written_bytes),
+        size(process.rss_peak_bytes),
+        grown,
+    ]
+}

@@ -1,0 +1,315 @@
+//! What processes of a host do, by looks at `/proc`: where their threads run or wait, and what they
+//! used meanwhile. Costs them nothing but the kernel's locks on what is read. Knows no clock: the
+//! caller decides when to look. What is not shown to us is `None`, never 0.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::process::Process;
+use crate::wire::{Sampled, Used, Waiting};
+
+/// Threads of a process that are looked at.
+const THREADS_MAX: usize = 1024;
+/// Places that are told apart in a process.
+const PLACES_MAX: usize = 4096;
+/// Places that are told.
+const TOLD_MAX: usize = 40;
+/// Functions of a kernel stack that name a place.
+const FRAMES: usize = 3;
+
+/// Looks at some processes.
+#[derive(Debug)]
+pub struct Sampler {
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    process: Process,
+    looks: u32,
+    places: BTreeMap<Place, u32>,
+    before: Used,
+    rss_peak: Option<u64>,
+    is_ended: bool,
+}
+
+/// What a thread did at one look.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    thread: String,
+    state: char,
+    at: Option<String>,
+}
+
+impl Sampler {
+    /// Begins to look at processes.
+    pub fn begin(processes: Vec<Process>) -> Self {
+        let target = |process: Process| {
+            let before = used(&folder(&process));
+            let (places, rss_peak) = (BTreeMap::new(), before.rss_bytes);
+            Target { process, looks: 0, places, before, rss_peak, is_ended: false }
+        };
+        Self { targets: processes.into_iter().map(target).collect() }
+    }
+
+    /// Looks once.
+    pub fn look(&mut self) {
+        for target in self.targets.iter_mut().filter(|target| !target.is_ended) {
+            if !target.process.is_alive() {
+                target.is_ended = true;
+                continue;
+            }
+            target.looks += 1;
+            for thread in threads(&folder(&target.process)) {
+                let Some(place) = place(&thread) else { continue };
+                let is_known = target.places.contains_key(&place);
+                if is_known || target.places.len() < PLACES_MAX {
+                    *target.places.entry(place).or_default() += 1;
+                }
+            }
+            target.rss_peak = target.rss_peak.max(rss(&folder(&target.process)));
+        }
+    }
+
+    /// What was seen.
+    pub fn end(self) -> Vec<Sampled> {
+        self.targets.into_iter().map(Target::end).collect()
+    }
+}
+
+impl Target {
+    fn end(self) -> Sampled {
+        let is_ended = self.is_ended || !self.process.is_alive();
+        let after = if is_ended { Used::default() } else { used(&folder(&self.process)) };
+        let mut waiting: Vec<Waiting> = self
+            .places
+            .into_iter()
+            .map(|(place, looks)| Waiting {
+                thread: place.thread,
+                state: place.state.to_string(),
+                at: place.at,
+                looks,
+            })
+            .collect();
+        waiting.sort_by_key(|row| std::cmp::Reverse(row.looks));
+        waiting.truncate(TOLD_MAX);
+        Sampled {
+            pid: self.process.pid,
+            rank: self.process.rank(),
+            command: self.process.command.join(" "),
+            looks: self.looks,
+            is_ended,
+            used: since(&after, &self.before),
+            rss_peak_bytes: self.rss_peak,
+            waiting,
+        }
+    }
+}
+
+/// What was used between two readings; memory as it is, and by how much it grew.
+fn since(after: &Used, before: &Used) -> Used {
+    let count = |pick: fn(&Used) -> Option<u64>| pick(after)?.checked_sub(pick(before)?);
+    let grown = after.anonymous_bytes.zip(before.anonymous_bytes);
+    let grown = grown.map(|(now, then)| now.cast_signed() - then.cast_signed());
+    Used {
+        cpu_ns: count(|used| used.cpu_ns),
+        run_delay_ns: count(|used| used.run_delay_ns),
+        switches_voluntary: count(|used| used.switches_voluntary),
+        switches_forced: count(|used| used.switches_forced),
+        faults_minor: count(|used| used.faults_minor),
+        faults_major: count(|used| used.faults_major),
+        read_bytes: count(|used| used.read_bytes),
+        written_bytes: count(|used| used.written_bytes),
+        read_calls: count(|used| used.read_calls),
+        write_calls: count(|used| used.write_calls),
+        threads: after.threads,
+        rss_bytes: after.rss_bytes,
+        anonymous_bytes: after.anonymous_bytes,
+        anonymous_grown_bytes: grown,
+        swap_bytes: after.swap_bytes,
+    }
+}
+
+fn folder(process: &Process) -> PathBuf {
+    PathBuf::from(format!("/proc/{}", process.pid))
+}
+
+fn threads(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    entries.take(THREADS_MAX).map(|entry| entry.path()).collect()
+}
+
+/// Everything that is counted of a process. What threads used that ended meanwhile is missing.
+fn used(folder: &Path) -> Used {
+    let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
+    let (stat, io, rollup) = (text("stat"), text("io"), text("smaps_rollup"));
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split(' ').collect();
+    let field = |at: usize| fields.get(at)?.parse().ok();
+    let threads = threads(folder);
+    let (mut cpu_ns, mut run_delay_ns) = (None, None);
+    let (mut voluntary, mut forced) = (None, None);
+    for thread in &threads {
+        let text = |name: &str| fs::read_to_string(thread.join(name)).unwrap_or_default();
+        let schedule = text("schedstat");
+        let mut numbers = schedule.split_ascii_whitespace().map(|number| number.parse().ok());
+        add(&mut cpu_ns, numbers.next().flatten());
+        add(&mut run_delay_ns, numbers.next().flatten());
+        let status = text("status");
+        add(&mut voluntary, named(&status, "voluntary_ctxt_switches:"));
+        add(&mut forced, named(&status, "nonvoluntary_ctxt_switches:"));
+    }
+    let bytes = |kib: Option<u64>| kib.map(|kib| kib * 1024);
+    Used {
+        cpu_ns,
+        run_delay_ns,
+        switches_voluntary: voluntary,
+        switches_forced: forced,
+        // Behind the closing parenthesis, an empty one is the first.
+        faults_minor: field(8),
+        faults_major: field(10),
+        read_bytes: named(&io, "read_bytes:"),
+        written_bytes: named(&io, "write_bytes:"),
+        read_calls: named(&io, "syscr:"),
+        write_calls: named(&io, "syscw:"),
+        threads: Some(threads.len() as u64).filter(|count| *count > 0),
+        rss_bytes: bytes(named(&rollup, "Rss:")).or_else(|| rss(folder)),
+        anonymous_bytes: bytes(named(&rollup, "Anonymous:")),
+        anonymous_grown_bytes: None,
+        swap_bytes: bytes(named(&rollup, "Swap:")),
+    }
+}
+
+fn add(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or(0) + more);
+    }
+}
+
+/// The number behind a name at the beginning of a line.
+fn named(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Bytes in memory, by the cheapest file that tells it.
+fn rss(folder: &Path) -> Option<u64> {
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    named(&status, "VmRSS:").map(|kib| kib * 1024)
+}
+
+fn place(thread: &Path) -> Option<Place> {
+    let stat = fs::read_to_string(thread.join("stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    let state = rest.trim_start().chars().next()?;
+    let name = name.chars().filter(|c| !c.is_control()).collect();
+    let at = if state == 'R' { None } else { waits_at(thread) };
+    Some(Place { thread: name, state, at })
+}
+
+/// Where the kernel holds a thread: the functions of its stack for root, else the innermost one.
+fn waits_at(thread: &Path) -> Option<String> {
+    let stack = fs::read_to_string(thread.join("stack")).unwrap_or_default();
+    let frames: Vec<&str> = stack.lines().filter_map(function).take(FRAMES).collect();
+    if !frames.is_empty() {
+        return Some(frames.join(" < "));
+    }
+    let innermost = fs::read_to_string(thread.join("wchan")).ok()?;
+    Some(innermost).filter(|name| !name.is_empty() && name != "0")
+}
+
+/// `[<0>] futex_wait+0x51/0xe0` → `futex_wait`.
+fn function(line: &str) -> Option<&str> {
+    line.split("] ").nth(1)?.split('+').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::{Sampler, function, named};
+    use crate::process::Process;
+    use crate::wire::Sampled;
+
+    fn sample(pid: u32, meanwhile: impl Fn()) -> Sampled {
+        let mut sampler = Sampler::begin(vec![Process::of(pid).unwrap()]);
+        for _ in 0..20 {
+            sampler.look();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        meanwhile();
+        sampler.look();
+        sampler.end().remove(0)
+    }
+
+    #[test]
+    fn a_process_that_sleeps_waits_and_uses_nothing() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        // Until it has loaded, and sleeps.
+        let sleeps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap();
+        for _ in 0..200 {
+            if sleeps(child.id()).contains("sleep") {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let seen = sample(child.id(), || {});
+        let [row] = seen.waiting.as_slice() else { panic!("{seen:?}") };
+        assert_eq!((row.thread.as_str(), row.state.as_str(), row.looks), ("sleep", "S", 21));
+        match &row.at {
+            Some(at) => assert!(at.contains("sleep"), "{at}"),
+            None => println!("SKIPPED where it waits: the kernel does not tell"),
+        }
+        assert!(seen.used.cpu_ns.is_none_or(|ns| ns < 10_000_000) && !seen.is_ended, "{seen:?}");
+        assert_eq!((seen.used.threads, seen.used.read_bytes.unwrap_or(0)), (Some(1), 0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_computes_and_memory_that_grows_are_seen() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let own = Arc::clone(&stop);
+        let spins = std::thread::Builder::new().name("spins".to_owned());
+        let (began, begins) = std::sync::mpsc::channel();
+        let work = move || {
+            began.send(()).unwrap();
+            while !own.load(Ordering::Relaxed) {}
+        };
+        let spins = spins.spawn(work).unwrap();
+        begins.recv().unwrap();
+        let held = std::cell::RefCell::new(Vec::new());
+        let seen = sample(std::process::id(), || *held.borrow_mut() = vec![1_u8; 64 << 20]);
+        stop.store(true, Ordering::Relaxed);
+        spins.join().unwrap();
+        let row = seen.waiting.iter().find(|row| row.thread == "spins").unwrap();
+        assert_eq!((row.state.as_str(), row.at.as_ref(), row.looks), ("R", None, 21));
+        assert!(seen.used.cpu_ns.is_some_and(|ns| ns > 1_000_000), "{seen:?}");
+        let grown = seen.used.anonymous_grown_bytes;
+        assert!(grown.is_none_or(|bytes| bytes > 60 << 20), "{grown:?}");
+        assert!(seen.used.faults_minor.is_some_and(|faults| faults > 0), "{:?}", seen.used);
+    }
+
+    #[test]
+    fn one_that_ended_says_so_and_has_no_figures() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let seen = sample(child.id(), || {
+            let pid = child.id().to_string();
+            Command::new("kill").args(["-9", &pid]).status().unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        child.wait().unwrap();
+        assert!(seen.is_ended && seen.looks == 20 && seen.used.cpu_ns.is_none(), "{seen:?}");
+    }
+
+    #[test]
+    fn lines_of_proc_are_read() {
+        assert_eq!(function("[<0>] futex_wait_queue+0x60/0x90"), Some("futex_wait_queue"));
+        assert_eq!(function("nonsense"), None);
+        assert_eq!(named("a: 1\nRss:   17 kB\n", "Rss:"), Some(17));
+        assert_eq!(named("a: 1\n", "Rss:"), None);
+    }
+}
