@@ -65,7 +65,9 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     check_new_folder(path)?;
     let missing = path.ancestors().take_while(|folder| !shown(folder).exists());
     let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    let mut made = NewFolder { made: Vec::new(), _interrupted: None };
+    let ours: Vec<PathBuf> = missing.iter().rev().cloned().collect();
+    let interrupted = interrupt::scoped(move || remove_empty(&ours));
+    let mut made = NewFolder { made: Vec::new(), _interrupted: interrupted };
     for folder in missing.into_iter().rev() {
         match fs::create_dir(&folder) {
             Ok(()) => made.made.push(folder),
@@ -74,8 +76,6 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
             Err(error) => return Err(Error::io(path, "create")(error)),
         }
     }
-    let folders = made.made.clone();
-    made._interrupted = Some(interrupt::scoped(move || remove_empty(&folders)));
     Ok(made)
 }
 
@@ -85,7 +85,7 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
 pub struct NewFolder {
     /// From the outermost to the innermost.
     made: Vec<PathBuf>,
-    _interrupted: Option<interrupt::Scope>,
+    _interrupted: interrupt::Scope,
 }
 
 impl Drop for NewFolder {

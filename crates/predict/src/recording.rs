@@ -15,7 +15,7 @@ mod works;
 use std::collections::{BTreeMap, BTreeSet};
 
 use analyze::Scope;
-use analyze::job::Shapes;
+use analyze::job::{Shapes, Tensors};
 use analyze::tree::Tree;
 use schema::OpWork;
 use trace::store::StringId;
@@ -162,7 +162,9 @@ pub struct Sizes {
 pub struct Job<'a> {
     facts: analyze::Job<'a>,
     structure: Structure,
-    sizes: Sizes,
+    /// By rank and row.
+    size_texts: BTreeMap<(u32, u32), String>,
+    work: BTreeMap<(u32, u32), OpWork>,
 }
 
 impl<'a> Job<'a> {
@@ -182,7 +184,9 @@ impl<'a> Job<'a> {
             });
             meeting.bytes = meeting.bytes.max(said.max().unwrap_or(0));
         }
-        Self { facts, structure, sizes }
+        let text = |(place, tensors): (&(u32, u32), &Tensors)| (*place, sizes::text(tensors));
+        let size_texts = sizes.tensors.iter().map(text).collect();
+        Self { facts, structure, size_texts, work: sizes.work }
     }
 
     /// How many collectives of the recording stay as they were measured, waits included: not all of
@@ -204,8 +208,8 @@ impl<'a> Job<'a> {
                 scope,
                 tree: facts.tree(),
                 waits: &self.structure.ranks[at],
-                shapes: &self.sizes.tensors,
-                work: &self.sizes.work,
+                size_texts: &self.size_texts,
+                work: &self.work,
                 span: *span,
             };
             let mut rank = Rank { rank: scope.trace.rank, ..Rank::default() };
@@ -253,7 +257,7 @@ struct Reader<'a> {
     scope: &'a Scope<'a>,
     tree: &'a Tree,
     waits: &'a structure::RankWaits,
-    shapes: &'a Shapes,
+    size_texts: &'a BTreeMap<(u32, u32), String>,
     work: &'a BTreeMap<(u32, u32), OpWork>,
     span: Span,
 }
@@ -262,5 +266,10 @@ impl Reader<'_> {
     /// A time since the step's start.
     fn since(&self, time: i64) -> i64 {
         time - self.span.start
+    }
+
+    /// The sizes of an operator's tensors; empty where nothing says.
+    fn size_text(&self, row: u32) -> &str {
+        self.size_texts.get(&(self.scope.trace.rank, row)).map_or("", String::as_str)
     }
 }

@@ -3,6 +3,7 @@
 //! Takes files, compressed or not, archives, folders and standard input, and knows them by their
 //! content. Knows nothing of what an event says: that is the format's reader.
 
+mod argument;
 mod blocks;
 pub(crate) mod document;
 mod event;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -163,4 +163,11 @@ impl Random {
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
+}
+
+/// Ctrl-C. Not by the command `kill`: until that has started on a busy machine, a short command
+/// has ended.
+pub fn interrupt(child: &Child) {
+    let child = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(child, rustix::process::Signal::INT).unwrap();
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Place, Ran};
+use crate::fixture::{Place, Ran, interrupt};
 
 /// Commands that write a file, `OUT` in its place. Their inputs do not exist: to read them is work.
 const FILES: [&str; 14] = [
@@ -184,8 +184,7 @@ fn interrupted(place: &Place, words: &str, is_time: impl Fn() -> bool) -> Ran {
             thread::sleep(Duration::from_millis(1));
         }
         if child.try_wait().unwrap().is_none() {
-            let id = child.id().to_string();
-            assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+            interrupt(&child);
         }
         let ran = Ran::of(&child.wait_with_output().unwrap());
         if ran.code == Some(130) {
@@ -221,8 +220,7 @@ fn ctrl_c_in_preparation_says_what_is_kept_and_how_to_go_on() {
     while !place.path("new/prepared.partial").exists() {
         thread::sleep(Duration::from_millis(1));
     }
-    let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    interrupt(&child);
     let mut child = child;
     let stdin = child.stdin.take();
     let ran = Ran::of(&child.wait_with_output().unwrap());

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-use crate::fixture::Place;
+use crate::fixture::{Place, interrupt};
 
 const TRACE: &str = r#"{"distributedInfo": {"rank": 0}, "traceEvents": [
 {"ph":"X","cat":"cpu_op","name":"aten::<b>mm</b>","pid":9,"tid":9,"ts":101,"dur":20,"args":{}},
@@ -137,8 +137,7 @@ pub struct Served {
 impl Served {
     /// Ends it with Ctrl-C, which is a success.
     pub fn interrupt(&mut self) {
-        let interrupt = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
-        assert!(interrupt.unwrap().success());
+        interrupt(&self.child);
         assert!(self.child.wait().unwrap().success());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use trace::store::StringId;
+
 use super::price::part_key;
 use super::{Calibration, Key, Waiting, launches, mean};
 use crate::cost::operation_name;
@@ -73,10 +75,15 @@ struct Usual<'a> {
 
 fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let (of, recorded) = (&step.program.ranks[rank], &step.recorded.ranks[rank]);
-    let all = segments(of, recorded, usual.event_ns);
-    ratio(all.filter_map(|(segment, ns)| {
-        Some((ns, *usual.overheads.get(&key(&step.program, segment))?))
-    }))
+    let mut means: BTreeMap<Segment, Option<f64>> = BTreeMap::new();
+    let mut mean = |segment| {
+        let find = || usual.overheads.get(&key(&step.program, segment)).copied();
+        *means.entry(segment).or_insert_with(find)
+    };
+    ratio(
+        segments(of, recorded, usual.event_ns)
+            .filter_map(|(segment, ns)| Some((ns, mean(segment)?))),
+    )
 }
 
 fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
@@ -131,8 +138,12 @@ fn host(
     program: &Program,
     (rank, recorded): (&Rank, &RecordedRank),
 ) {
+    let mut samples: BTreeMap<Segment, Vec<i64>> = BTreeMap::new();
     for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
-        calibration.overheads.entry(key(program, segment)).or_default().push(ns);
+        samples.entry(segment).or_default().push(ns);
+    }
+    for (segment, ns) in samples {
+        calibration.overheads.entry(key(program, segment)).or_default().extend(ns);
     }
 }
 
@@ -141,13 +152,18 @@ fn works(
     number: u32,
     (program, rank, recorded): (&Program, &Rank, &RecordedRank),
 ) {
+    let mut samples: BTreeMap<(WorkKind, StringId, StringId), Vec<i64>> = BTreeMap::new();
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
         if work.collective.is_none() {
-            let name = program.text(work.name).to_owned();
-            let detail = program.text(work.detail).to_owned();
-            let key = Key { class: work.kind, name, detail };
-            calibration.works.entry(key).or_default().push(number, to - from);
+            let of = (work.kind, work.name, work.detail);
+            samples.entry(of).or_default().push(to - from);
         }
+    }
+    for ((class, name, detail), all) in samples {
+        let name = program.text(name).to_owned();
+        let key = Key { class, name, detail: program.text(detail).to_owned() };
+        let known = calibration.works.entry(key).or_default();
+        all.into_iter().for_each(|ns| known.push(number, ns));
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn read(
     rank.main = main;
     let is_inside = |row: &&u32| {
         let start = trace.slices.start(**row);
-        sizes::is_operator(read.scope, **row) && (read.span.start..read.span.end).contains(&start)
+        (read.span.start..read.span.end).contains(&start) && sizes::is_operator(read.scope, **row)
     };
     let operators = read.tree.nodes.iter().filter(is_inside);
     recorded.operators.extend(operators.map(|row| names.intern(trace.name(*row))));
@@ -236,9 +236,7 @@ impl Writer<'_, '_> {
             }
             What::BeginOperator => {
                 self.add(Action::Begin(Mark { name, kind: MarkKind::Operator }), at);
-                let rank = self.read.scope.trace.rank;
-                let sizes = self.read.shapes.get(&(rank, point.row));
-                let sizes = self.names.intern(&sizes.map_or_else(String::new, sizes::text));
+                let sizes = self.names.intern(self.read.size_text(point.row));
                 let begin = self.actions.len() - 1;
                 self.operator = Some(Operator { name, sizes, calls: 0, copy: None, begin });
             }
@@ -299,10 +297,8 @@ impl Writer<'_, '_> {
 
     fn caller(&mut self, call: u32) -> Option<Caller> {
         let row = sizes::caller(self.read.scope, self.read.tree, call)?;
-        let trace = self.read.scope.trace;
-        let found = self.read.shapes.get(&(trace.rank, row));
-        let sizes = self.names.intern(&found.map_or_else(String::new, sizes::text));
-        Some(Caller { row, name: self.names.intern(trace.name(row)), sizes })
+        let sizes = self.names.intern(self.read.size_text(row));
+        Some(Caller { row, name: self.names.intern(self.read.scope.trace.name(row)), sizes })
     }
 
     /// A point's name; numbers of steps are left out, so that the same name comes again.

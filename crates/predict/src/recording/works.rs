@@ -71,17 +71,17 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
     // What a product takes depends on more than its grid: the operator's sizes come first.
-    let sizes = op.and_then(|op| read.shapes.get(&(trace.rank, op))).map(sizes::text);
+    let sizes = op.map_or("", |op| read.size_text(op));
     let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
         (None, Some(bytes)) => format!("{bytes} B"),
         (None, None) => String::new(),
     };
-    let parts = [sizes.unwrap_or_default(), launch];
-    let detail =
-        parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
-    let done = op.and_then(|op| read.work.get(&(trace.rank, op)));
-    let detail = done.map_or(detail.clone(), |work| effort::detail(&detail, *work));
+    let separator = if sizes.is_empty() || launch.is_empty() { "" } else { "; " };
+    let mut detail = [sizes, separator, &launch].concat();
+    if let Some(work) = op.and_then(|op| read.work.get(&(trace.rank, op))) {
+        detail = effort::detail(&detail, *work);
+    }
     let start = call.map(|call| trace.slices.start(call));
     Work {
         name: names.intern(trace.name(row)),

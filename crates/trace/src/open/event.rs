@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::{Map, Value};
 
+use super::argument;
 use super::blocks::Blocks;
 use super::find;
 use super::form::{self, Form};
@@ -53,21 +54,24 @@ pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
 /// # Errors
 /// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
 pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
-    arguments_of(&[Events { trace, rows }]).remove(0)
+    arguments_of(&[Events { trace, rows }], &|_| true).remove(0)
 }
 
-/// What [`arguments`] says of each trace of a job.
+/// What [`arguments`] says of each trace of a job, of arguments whose names are `wanted`.
 ///
 /// # Cost
 /// As [`event_texts`], but one pass over a compressed file or archive serves all its traces.
-pub fn arguments_of(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+pub fn arguments_of(
+    all: &[Events<'_>],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
     let is_packets = |events: &&Events<'_>| events.trace.origin.encoding == Encoding::Packets;
     let packets: Vec<Events<'_>> = all.iter().filter(is_packets).copied().collect();
     let texts: Vec<Events<'_>> = all.iter().filter(|of| !is_packets(of)).copied().collect();
-    let mut of_packets = packet_arguments(&packets).into_iter();
+    let mut of_packets = packet_arguments(&packets, wanted).into_iter();
     let mut of_texts = texts_of(&texts).into_iter().zip(&texts).map(|(found, events)| {
         let path = &events.trace.origin.path;
-        found?.iter().map(|text| parsed(text, path)).collect()
+        found?.iter().map(|text| parsed(text, path, wanted)).collect()
     });
     let next = |of: &Events<'_>| match of.trace.origin.encoding {
         Encoding::Packets => of_packets.next(),
@@ -77,21 +81,23 @@ pub fn arguments_of(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, E
 }
 
 /// The arguments in the text of an event.
-fn parsed(text: &str, path: &Path) -> Result<Map<String, Value>, Error> {
-    let parsed = serde_json::from_str(text).or_else(|_| serde_json::from_str(&repaired(text)));
-    let event: Value = parsed.map_err(|error| Error::NoText {
+fn parsed(
+    text: &str,
+    path: &Path,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<Map<String, Value>, Error> {
+    let found = argument::of(text, wanted).or_else(|_| argument::of(&repaired(text), wanted));
+    found.map_err(|error| Error::NoText {
         path: path.to_owned(),
         reason: format!("expected an event, got {error}"),
-    })?;
-    let Value::Object(mut event) = event else { return Ok(Map::new()) };
-    match event.remove("args") {
-        Some(Value::Object(arguments)) => Ok(arguments),
-        _ => Ok(Map::new()),
-    }
+    })
 }
 
 /// The same of traces that were read from Perfetto files.
-fn packet_arguments(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+fn packet_arguments(
+    all: &[Events<'_>],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
     let mut last: Option<(&Origin, Vec<u8>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
@@ -106,7 +112,9 @@ fn packet_arguments(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, E
             }
         }
         let bytes = last.as_ref().map_or(&[][..], |(_, bytes)| bytes);
-        results.push(of_packets(bytes, events));
+        let mut found = of_packets(bytes, events);
+        found.iter_mut().flatten().for_each(|arguments| arguments.retain(|key, _| wanted(key)));
+        results.push(found);
     }
     results
 }

@@ -393,7 +393,7 @@ fn the_arguments_of_a_job_are_those_of_its_traces() {
         Events { trace: &traces[2], rows: &[7] },
         Events { trace: &traces[1], rows: &[] },
     ];
-    let found = open::arguments_of(&asked);
+    let found = open::arguments_of(&asked, &|_| true);
     assert_eq!(found.len(), asked.len());
     for (events, found) in asked.iter().zip(&found) {
         match (open::arguments(events.trace, events.rows), found) {

@@ -87,8 +87,8 @@ fn shapes(job: &Job<'_>) -> Shapes {
     shapes
 }
 
-/// Calls `each` with rank, row and arguments of the `rows` of each trace, of those that recorded
-/// sizes of tensors. What cannot be read again, such as standard input, is left out.
+/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace that
+/// recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
 pub fn each_with_shapes<'a>(
     traces: impl Iterator<Item = &'a Trace>,
     rows: &'a [Vec<u32>],
@@ -98,9 +98,10 @@ pub fn each_with_shapes<'a>(
         let header = &events.trace.header.rest;
         header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
     };
+    let is_read = |name: &str| matches!(name, "Input Dims" | "Input type" | "flops" | "bytes");
     let asked: Vec<Events<'_>> =
         traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect();
-    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked)) {
+    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked, &is_read)) {
         for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
             each((trace.rank, *row), arguments);
         }

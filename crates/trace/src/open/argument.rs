@@ -1,0 +1,94 @@
+//! The arguments in the JSON text of an event. Those that nobody wants are skipped, not built.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Deserializer, Map, Value};
+
+/// The arguments whose names are `wanted`; none of an event without any.
+///
+/// # Errors
+/// The text is no JSON object.
+pub(super) fn of(
+    text: &str,
+    wanted: &dyn Fn(&str) -> bool,
+) -> serde_json::Result<Map<String, Value>> {
+    let mut arguments = None;
+    for_each_entry(text, |key, value| {
+        if key == "args" {
+            arguments = Some(value.get());
+        }
+        Ok(())
+    })?;
+    let mut found = Map::new();
+    if let Some(arguments) = arguments.filter(|text| text.starts_with('{')) {
+        for_each_entry(arguments, |key, value| {
+            if wanted(key) {
+                found.insert(key.to_owned(), serde_json::from_str(value.get())?);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Calls `see` with each key of a JSON object and the text of its value.
+fn for_each_entry<'a>(
+    text: &'a str,
+    see: impl FnMut(&str, &'a RawValue) -> serde_json::Result<()>,
+) -> serde_json::Result<()> {
+    let mut from = Deserializer::from_str(text);
+    from.deserialize_map(Entries(see))?;
+    from.end()
+}
+
+struct Entries<F>(F);
+
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de, F: FnMut(&str, &'de RawValue) -> serde_json::Result<()>> Visitor<'de> for Entries<F> {
+    type Value = ();
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<(), A::Error> {
+        while let Some((Key(key), value)) = entries.next_entry::<Key<'de>, &'de RawValue>()? {
+            (self.0)(&key, value).map_err(serde::de::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    #[test]
+    fn arguments_are_kept_where_they_are_wanted() {
+        let text = r#"{"ph":"X","args":{"a\u0062":[1,{"c":null}],"d":"x"},"ts":1.5}"#;
+        assert_eq!(
+            serde_json::to_string(&of(text, &|_| true).unwrap()).unwrap(),
+            r#"{"ab":[1,{"c":null}],"d":"x"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&of(text, &|key| key == "d").unwrap()).unwrap(),
+            r#"{"d":"x"}"#
+        );
+    }
+
+    #[test]
+    fn an_event_without_arguments_has_none() {
+        for text in [r#"{"ph":"X"}"#, r#"{"args":null}"#, r#"{"args":"text"}"#, "{}"] {
+            assert!(of(text, &|_| true).unwrap().is_empty(), "{text}");
+        }
+        for text in ["", "[]", "{", r#"{"args":{"a":NaN}}"#, "{} {}"] {
+            assert!(of(text, &|_| true).is_err(), "{text}");
+        }
+    }
+}
