@@ -28,6 +28,7 @@ mod fleet;
 mod flow;
 mod init;
 mod kernels;
+mod learn;
 mod output;
 mod predict;
 mod report;
@@ -45,11 +46,12 @@ pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
 pub use flow::flowing;
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
+pub use learn::PredictLearn;
 pub use output::Output;
 pub use predict::{
     NeverRunStep, PlayedBy, Predict, PredictCalibrate, PredictCompare, PredictEvaluate,
     PredictModel, PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep,
-    PredictSweep, PredictWhatIf, PricedHost, Recorded, StepRows,
+    PredictSweep, PredictWhatIf, Recorded, StepRows,
 };
 pub use report::Report;
 use size::size;

@@ -9,6 +9,7 @@
 pub mod adapt;
 mod bins;
 mod bits;
+pub mod cpu;
 pub mod embedding;
 mod error;
 pub mod evaluate;

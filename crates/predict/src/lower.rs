@@ -1,6 +1,6 @@
 //! Programs of steps that nobody ran: from what is to be trained to what a step does.
 
-mod exchange;
+pub(crate) mod exchange;
 pub mod execution;
 pub mod own;
 mod program;

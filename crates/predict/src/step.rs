@@ -5,6 +5,7 @@
 //! layers with sums of gradients beside the backward pass, gradients to the owners of the rows, and
 //! row updates. Ranks meet at every exchange, so a stage takes as long as on its slowest rank.
 
+pub mod cpu;
 mod dense;
 mod estimate;
 mod exchange;

@@ -25,7 +25,8 @@ pub struct Flops {
 }
 
 /// What one device can do, as PyTorch sees a device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HardwareSpec {
     /// What users type, such as `v100`.
     pub key: Cow<'static, str>,

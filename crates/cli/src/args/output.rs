@@ -111,6 +111,7 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Kernels(args) => files([args.output.as_ref()]),
         Predict::Sweep(args) => files([args.output.as_ref()]),
         Predict::TrainKernels(args) => vec![Output::Folder(args.output.clone())],
+        Predict::Learn(args) => vec![Output::Folder(args.output.clone())],
     }
 }
 

@@ -6,7 +6,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use predict::mode::Mode;
 use predict::prediction::Draws;
 
-use super::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels, Sharding};
+use super::{
+    KernelEvaluation, PredictHardware, PredictKernels, PredictLearn, PredictTrainKernels, Sharding,
+};
 
 /// Predict the time of a training step from recorded traces.
 #[derive(Debug, Subcommand)]
@@ -60,6 +62,8 @@ pub enum Predict {
     Kernels(PredictKernels),
     /// Learn kernel models from measured latencies
     TrainKernels(PredictTrainKernels),
+    /// Learn what operations take on a device: measure this CPU, or read a recorded suite
+    Learn(PredictLearn),
 }
 
 /// How intervals are found.

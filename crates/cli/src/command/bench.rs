@@ -8,11 +8,11 @@ mod embedding;
 mod gemm;
 mod interaction;
 mod limit;
-mod operation;
+pub mod operation;
 mod predict;
-mod sample;
+pub mod sample;
 mod trace;
-mod train;
+pub mod train;
 mod turns;
 
 use std::process::ExitCode;

@@ -7,6 +7,7 @@ mod evaluate;
 mod execution;
 pub mod findings;
 mod kernel;
+mod learn;
 mod model;
 mod next;
 mod overheads;
@@ -57,6 +58,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Hardware(args) => kernel::hardware::run(args, session),
         Predict::Kernels(args) => kernel::price::run(args, session),
         Predict::TrainKernels(args) => kernel::train::run(args, session),
+        Predict::Learn(args) => learn::run(args, session),
     }
 }
 

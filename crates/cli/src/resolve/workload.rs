@@ -13,6 +13,8 @@ use crate::error::Error;
 pub struct Workload {
     /// The model, with the batch size that was asked for.
     pub job: Job,
+    /// How tables are split.
+    pub tiling: Tiling,
     /// Who holds what.
     pub plan: ShardingPlan,
     /// How each feature is used.
@@ -42,7 +44,7 @@ impl Workload {
         };
         let plan = tiling.plan(tables);
         let features = features(&job, asked.pooling)?;
-        Ok(Self { job, plan, features })
+        Ok(Self { job, tiling, plan, features })
     }
 
     /// The same for `predict`.

@@ -16,6 +16,7 @@ mod init;
 mod interrupt;
 mod kernels;
 mod kill;
+mod learn;
 mod malformed;
 mod memory;
 mod output;

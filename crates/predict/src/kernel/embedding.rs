@@ -2,6 +2,7 @@
 //! longest bag, which one group of threads reads row after row.
 
 mod hit_rate;
+pub mod lookup;
 
 use schema::HardwareSpec;
 

@@ -1,6 +1,7 @@
 //! Predictions against recordings.
 #![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
+mod cpu;
 mod edits;
 mod embedding;
 mod execution;

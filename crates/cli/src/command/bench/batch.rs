@@ -31,7 +31,12 @@ pub struct Made {
 
 /// As many batches as hold 65,536 samples, at least four.
 pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
-    let mut batches = vec![Batch::default(); count(made.batch_size)];
+    some(pool, made, count(made.batch_size))
+}
+
+/// The first so many batches.
+pub fn some(pool: &Pool, made: &Made, count: usize) -> Vec<Batch> {
+    let mut batches = vec![Batch::default(); count];
     pool.run_slices(&mut batches, 1, |number, batch| batch[0] = one(made, number as u64));
     batches
 }

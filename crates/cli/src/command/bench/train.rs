@@ -94,6 +94,23 @@ struct TimedStep {
     conditions: Conditions,
 }
 
+/// Recorded steps of a configuration, each on a batch of its own: what is reused from step to step
+/// are rows, not batches. Ends early once `stop` says so.
+pub fn recorded_steps(
+    config: &JobConfig,
+    pooling: usize,
+    count: usize,
+    cpu: Cpu,
+    stop: &AtomicBool,
+) -> Result<Vec<Sample<Step>>, Error> {
+    let mut steps = Steps::new(config, pooling, WARM_UP + count, cpu)?;
+    for _ in 0..WARM_UP {
+        steps.train()?;
+    }
+    let wanted = (0..count).take_while(|_| !stop.load(Ordering::SeqCst));
+    wanted.map(|_| steps.recorded()).collect()
+}
+
 /// Everything that was taken.
 #[derive(Default)]
 struct Taken {
@@ -127,7 +144,7 @@ fn run_on<B: Host>(
     }
     if let Some(folder) = &args.trace {
         let judge = taken.judge(args, &bench.limits);
-        let info = run_info(&world(1)[0], session.threads, bench.clock);
+        let info = run_info(&world(1)[0], session.threads, bench.steps.clock);
         record::write(folder, judge.kept(&taken.recorded).values(), info)?;
     }
     let report = report(&taken, &bench, (args, job), interrupted);
@@ -167,16 +184,21 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
     Ok(job)
 }
 
-/// A model, its batches, and the limits beside it.
-struct Bench<B: Backend> {
+/// A model and its batches.
+struct Steps<B: Backend> {
     context: RankContext<B>,
     model: Model<B>,
     batches: Vec<Batch>,
-    limits: Limits,
     /// Of what is recorded.
     clock: Clock,
     /// Steps taken so far, of every kind.
     step: usize,
+}
+
+/// Steps, and the limits beside them.
+struct Bench<B: Backend> {
+    steps: Steps<B>,
+    limits: Limits,
 }
 
 /// A device, and the cores of its host, whose limits are measured.
@@ -196,8 +218,8 @@ impl Host for Cuda {
     }
 }
 
-impl<B: Host> Bench<B> {
-    fn new(config: &JobConfig, args: &BenchTrain, device: B) -> Result<Self, Error> {
+impl<B: Backend> Steps<B> {
+    fn new(config: &JobConfig, pooling: usize, batches: usize, device: B) -> Result<Self, Error> {
         let (host, threads) = (device.host(), device.host().threads());
         let (model, batch_size) = (&config.model, config.training.batch_size);
         let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
@@ -207,59 +229,18 @@ impl<B: Host> Bench<B> {
         };
         let made = Made {
             rows: tables().map(|table| table.rows).collect(),
-            lengths: tables().map(|t| t.sequence_length.unwrap_or(args.pooling)).collect(),
+            lengths: tables().map(|t| t.sequence_length.unwrap_or(pooling)).collect(),
             dense_features: model.dense_features,
             batch_size,
             distributions: tables().map(distribution).collect::<Result<_, _>>()?,
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
-        let batches = batch::make(host, &made);
-        let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
-        let limits = Limits::new(host, table_bytes, row_bytes_mean(model));
+        let batches = batch::some(host, &made, batches);
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
         let context = RankContext::alone(device, profiler)?;
         let trained = Model::initial(context.on(), config, (&plan, Rank(0)), batch_size)?;
-        Ok(Self { context, model: trained, batches, limits, clock, step: 0 })
-    }
-
-    fn measure(
-        &mut self,
-        args: &BenchTrain,
-        session: &Session,
-        stop: &AtomicBool,
-    ) -> Result<Taken, Error> {
-        let per_turn = args.steps;
-        let total = per_turn * args.sampling.repeats;
-        let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
-        let mut taken = Taken::default();
-        for _ in 0..WARM_UP {
-            taken.warm_up_loss = self.train()?;
-        }
-        for turn in 0..PATIENCE * args.sampling.repeats {
-            if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
-                break;
-            }
-            let total = per_turn * (turn + 1).max(args.sampling.repeats);
-            meter.set_total(Some(total));
-            self.limits.measure(self.context.device.cores());
-            for _ in 0..per_turn {
-                if stop.load(Ordering::SeqCst) {
-                    return Ok(taken);
-                }
-                let watch = Watch::start(self.context.device.host());
-                self.train()?;
-                taken.steps.push(watch.sample(self.context.device.host(), |seconds| seconds));
-                meter.advance(taken.steps.len() as u64, "");
-            }
-            let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
-            for _ in 0..recorded {
-                taken.recorded.push(self.recorded()?);
-            }
-            self.limits.measure(self.context.device.cores());
-        }
-        meter.finish();
-        Ok(taken)
+        Ok(Self { context, model: trained, batches, clock, step: 0 })
     }
 
     /// The next step; its mean loss.
@@ -288,6 +269,54 @@ impl<B: Host> Bench<B> {
         let recorder = self.context.profiler.recorder();
         let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
         Ok(Sample { value: Step { seconds, spans: spans.to_vec() }, conditions })
+    }
+}
+
+impl<B: Host> Bench<B> {
+    fn new(config: &JobConfig, args: &BenchTrain, device: B) -> Result<Self, Error> {
+        let table_bytes = config.model.table_bytes(schema::Optimizer::Sgd).0;
+        let limits = Limits::new(device.host(), table_bytes, row_bytes_mean(&config.model));
+        let batches = batch::count(config.training.batch_size);
+        Ok(Self { steps: Steps::new(config, args.pooling, batches, device)?, limits })
+    }
+
+    fn measure(
+        &mut self,
+        args: &BenchTrain,
+        session: &Session,
+        stop: &AtomicBool,
+    ) -> Result<Taken, Error> {
+        let per_turn = args.steps;
+        let total = per_turn * args.sampling.repeats;
+        let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
+        let mut taken = Taken::default();
+        for _ in 0..WARM_UP {
+            taken.warm_up_loss = self.steps.train()?;
+        }
+        for turn in 0..PATIENCE * args.sampling.repeats {
+            if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
+                break;
+            }
+            let total = per_turn * (turn + 1).max(args.sampling.repeats);
+            meter.set_total(Some(total));
+            self.limits.measure(self.steps.context.device.cores());
+            for _ in 0..per_turn {
+                if stop.load(Ordering::SeqCst) {
+                    return Ok(taken);
+                }
+                let watch = Watch::start(self.steps.context.device.host());
+                self.steps.train()?;
+                taken.steps.push(watch.sample(self.steps.context.device.host(), |seconds| seconds));
+                meter.advance(taken.steps.len() as u64, "");
+            }
+            let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
+            for _ in 0..recorded {
+                taken.recorded.push(self.steps.recorded()?);
+            }
+            self.limits.measure(self.steps.context.device.cores());
+        }
+        meter.finish();
+        Ok(taken)
     }
 }
 
@@ -336,7 +365,7 @@ fn report<B: Host>(
         device: args.device.device.to_string(),
         batch_size,
         pooling: args.pooling,
-        threads: bench.context.device.host().threads(),
+        threads: bench.steps.context.device.host().threads(),
         optimizer: job.config.optimizer.sparse.kind,
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: job.config.synthetic.ids.clone().unwrap_or_default(),

@@ -52,7 +52,7 @@ fn table(path: &Path) -> Result<Vec<Measured>, Error> {
 }
 
 /// The file of a kind's model in a folder.
-fn file(folder: &Path, kind: Kind) -> PathBuf {
+pub fn file(folder: &Path, kind: Kind) -> PathBuf {
     folder.join(format!("{}.kernels", kind.name()))
 }
 

@@ -1,19 +1,29 @@
 //! `rowmill predict step --model` and `sweep`: steps of models on hardware that nobody ran. The
 //! prices are `predict::step`'s.
 
+use std::path::Path;
+
 use predict::kernel::Error as KernelError;
+use predict::kernel::cpu::CpuModel;
 use predict::step::{
-    Conditions, Estimate, Models, Stage, StepPrice, StepPricer, SweepRow, mark_best,
+    self, Conditions, Estimate, Models, Stage, StepPrice, StepPricer, SweepRow, mark_best,
 };
 use schema::Topology;
 use serde::Serialize;
+use train::memory::WeightSource;
 
-use super::kernel::model;
-use crate::args::{NeverRunStep, PredictStep, PredictSweep, PricedHost, StepRows};
+use super::kernel::{file as kernel_file, model};
+use super::learn::folder::HARDWARE;
+use super::learn::recorded;
+use crate::args::{NeverRunStep, PredictStep, PredictSweep, StepRows};
 use crate::error::Error;
 use crate::resolve::Session;
+use crate::resolve::memory::{self, Look};
 use crate::resolve::workload::Workload;
 use crate::sheet::{self, Target};
+
+/// Batches that a run has in memory.
+const BATCHES: u64 = 4;
 
 /// A step.
 #[derive(Serialize)]
@@ -78,9 +88,85 @@ struct MemoryRow {
     rank: u32,
 }
 
-/// The models that price steps.
-fn models(host: &PricedHost) -> Result<Models, Error> {
-    Models::of(|kind| model(host.models.as_deref(), kind))
+/// Where steps run.
+enum Hardware {
+    /// Devices, by their data sheets and measured kernels.
+    Devices(Box<Topology>, Box<Models>),
+    /// A CPU that `rowmill predict learn` measured.
+    Cpu(Box<CpuModel>),
+}
+
+impl Hardware {
+    /// A device by name, else a file or folder of `rowmill predict learn`.
+    fn of(text: &str, models: Option<&Path>) -> Result<Self, Error> {
+        let models_of = || Models::of(|kind| model(models, kind)).map(Box::new);
+        let unknown = match topology(text) {
+            Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
+            Err(error) => error,
+        };
+        let path = Path::new(text);
+        let file = if path.is_dir() { path.join(HARDWARE) } else { path.to_owned() };
+        if !file.exists() {
+            return Err(unknown);
+        }
+        let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+        let wrong = |source| Error::Kernels { path: file.clone(), source };
+        let Some(spec) = recorded::device(&text).map_err(wrong)? else {
+            return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
+        };
+        let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
+        let beside = file.parent().unwrap_or(Path::new("."));
+        let own = Models::of(|kind| {
+            let is_own = models.is_none() && kernel_file(beside, kind).exists();
+            model(if is_own { Some(beside) } else { models }, kind)
+        });
+        Ok(Self::Devices(Box::new(topology), Box::new(own?)))
+    }
+
+    /// Ranks of a step, unless it says how many.
+    fn ranks(&self) -> u64 {
+        match self {
+            Self::Devices(topology, _) => topology.ranks(),
+            Self::Cpu(_) => 1,
+        }
+    }
+
+    /// The price of a step; on devices also the largest batch that fits.
+    fn price(
+        &self,
+        workload: &Workload,
+        pooling: u32,
+        launch_ns: f64,
+    ) -> Result<(StepPrice, Option<usize>), Error> {
+        match self {
+            Self::Devices(topology, models) => {
+                let conditions = Conditions { topology, models, launch_ns };
+                let pricer = StepPricer::new(workload.borrowed(), conditions)?;
+                let max_batch_size = pricer.max_batch_size();
+                Ok((pricer.into_price(), max_batch_size))
+            }
+            Self::Cpu(model) => {
+                let mut price = step::cpu::price(workload.borrowed(), model)?;
+                // What the trainer's own constructors count.
+                let config = &workload.job.config;
+                let rows = BATCHES * config.training.batch_size as u64;
+                let run = memory::Run {
+                    job: &workload.job,
+                    look: Look::of_batches(config, rows, pooling as usize),
+                    tiling: &workload.tiling,
+                    threads: model.machine.threads as usize,
+                    processes: None,
+                    traced_steps: 0,
+                    weights: WeightSource::Initial,
+                };
+                if let Some(peak) = run.room().estimate.peak() {
+                    price.cost.peak_bytes = peak.total.0;
+                    price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
+                }
+                Ok((price, None))
+            }
+        }
+    }
 }
 
 fn topology(text: &str) -> Result<Topology, Error> {
@@ -91,15 +177,13 @@ fn topology(text: &str) -> Result<Topology, Error> {
 pub fn step(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let (name, hardware) = (args.model.as_deref(), args.hardware.as_deref());
     let (name, hardware) = (name.unwrap_or_default(), hardware.unwrap_or_default());
-    let topology = topology(hardware)?;
-    let workload = Workload::of(name, &args.asked, topology.ranks())?;
-    let models = models(&args.host)?;
-    let launch_ns = 1e3 * args.host.launch_us;
-    let conditions = Conditions { topology: &topology, models: &models, launch_ns };
-    let pricer = StepPricer::new(workload.borrowed(), conditions)?;
-    let max_batch_size = pricer.max_batch_size();
-    let price = pricer.into_price();
-    say_links(&topology, price.ranks.len(), session);
+    let on = Hardware::of(hardware, args.host.models.as_deref())?;
+    let workload = Workload::of(name, &args.asked, on.ranks())?;
+    let (pooling, launch_ns) = (args.asked.pooling, 1e3 * args.host.launch_us);
+    let (price, max_batch_size) = on.price(&workload, pooling, launch_ns)?;
+    if let Hardware::Devices(topology, _) = &on {
+        say_links(topology, price.ranks.len(), session);
+    }
     let console = session.console;
     match args.by {
         StepRows::Step => {
@@ -223,16 +307,15 @@ struct PooledRow {
 
 /// Runs `predict sweep`.
 pub fn sweep(args: &PredictSweep, session: &Session) -> Result<(), Error> {
-    let models = models(&args.host)?;
     let launch_ns = 1e3 * args.host.launch_us;
-    let topologies: Vec<Topology> =
-        args.hardware.iter().map(|text| topology(text)).collect::<Result<_, _>>()?;
+    let models = args.host.models.as_deref();
+    let all_hardware: Vec<Hardware> =
+        args.hardware.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
     let mut all = Vec::new();
     for &pooling in &args.pooling {
         let mut rows = Vec::new();
         for name in &args.model {
-            for (hardware, topology) in args.hardware.iter().zip(&topologies) {
-                let conditions = Conditions { topology, models: &models, launch_ns };
+            for (hardware, on) in args.hardware.iter().zip(&all_hardware) {
                 for &batch_size in &args.batch_size {
                     let asked = NeverRunStep {
                         set: args.set.clone(),
@@ -242,8 +325,8 @@ pub fn sweep(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         sharding: args.sharding,
                         plan: None,
                     };
-                    let workload = Workload::of(name, &asked, topology.ranks())?;
-                    let price = predict::step::price(workload.borrowed(), conditions)?;
+                    let workload = Workload::of(name, &asked, on.ranks())?;
+                    let (price, _) = on.price(&workload, pooling, launch_ns)?;
                     rows.push(SweepRow::new((name, hardware), batch_size, &price));
                 }
             }

@@ -47,6 +47,11 @@ impl Popularity {
         self.classes.iter().map(|class| class.1).fold(0.0, f64::max).min(1.0)
     }
 
+    /// Rows of each class, and the share of lookups that each of them has.
+    pub(super) fn classes(&self) -> &[(f64, f64)] {
+        &self.classes
+    }
+
     /// All rows alike.
     #[must_use]
     pub fn uniform(rows: u64) -> Self {

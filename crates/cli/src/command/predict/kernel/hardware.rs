@@ -73,7 +73,7 @@ fn row(spec: &HardwareSpec) -> Row {
 }
 
 /// This machine's CPU as a device, by what its threads reach now.
-fn this_machine(session: &Session) -> HardwareSpec {
+pub fn this_machine(session: &Session) -> HardwareSpec {
     /// Far beyond every cache.
     const BYTES: usize = 1 << 30;
     /// The machine is shared: the best of so many.

@@ -1,0 +1,39 @@
+//! `rowmill predict learn` as typed.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Learn what operations take.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict learn --output cpu
+  rowmill predict step --model dlrm-mlperf --hardware cpu --batch-size 1024
+  rowmill predict learn cpu --output again     learn from what was measured before
+  rowmill predict learn suite/ --output gpu    kernel models and overheads of a suite's GPU
+
+Trains a few steps of each of many made-up configurations and times every operation. One
+configuration in five, chosen by a hash, is only judged by: the errors printed are of these. Steps
+during which other programs had the cores do not count. The folder gets steps.jsonl (what was
+measured) and hardware.json (what was learnt), which --hardware of predict step takes.
+
+Of a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the kernel models that come
+with rowmill (one shape in five is only judged by) and say which rates the GPU reached, and its traces
+become calibration.json, which --calibration takes. --hardware takes the folder here, too.")]
+pub struct PredictLearn {
+    /// A recorded suite, or steps that were measured before: a file or a folder [default: measure
+    /// this CPU now]
+    #[arg(value_name = "RECORDED")]
+    pub measured: Option<PathBuf>,
+    /// Configurations to measure, a second or two each
+    #[arg(long, value_name = "N", default_value_t = 300, conflicts_with = "measured")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub configurations: u32,
+    /// Seed of the configurations
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "measured")]
+    pub seed: u64,
+    /// The folder to write into
+    #[arg(short, long, value_name = "FOLDER")]
+    pub output: PathBuf,
+}

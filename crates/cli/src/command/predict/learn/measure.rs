@@ -1,0 +1,131 @@
+//! Measures training steps of drawn configurations on this machine's CPU, operation by operation.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use device::Cpu;
+use device::limits::RowSet;
+use predict::kernel::cpu::{Machine, MeasuredStep, MeasuredSteps};
+use trace::OpSpan;
+
+use super::draw::{self, BASE, Drawn};
+use crate::args::{PredictLearn, Sampling};
+use crate::command::bench::operation::Step;
+use crate::command::bench::sample::{Conditions, Judge, Sample, median};
+use crate::command::bench::train::recorded_steps;
+use crate::command::predict::kernel::hardware::this_machine;
+use crate::error::Error;
+use crate::interrupt;
+use crate::progress::{Meter, Unit};
+use crate::resolve::{Session, config};
+
+/// Steps of a configuration that are asked for at once.
+const STEPS: usize = 6;
+/// So often they are measured again while fewer than half count.
+const TRIES: usize = 3;
+/// What the rate of reading memory is measured on: beyond every cache.
+const STREAM_BYTES: usize = 256 << 20;
+/// Steps count under the conditions of `rowmill bench`.
+const SAMPLING: Sampling =
+    Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
+
+/// Steps of this machine; what was measured until then where Ctrl-C ends it.
+pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
+    let stop = interrupt::stop_flag("learning from the configurations that were measured so far");
+    let cpu = Cpu::new(session.threads);
+    let machine = machine(session);
+    let rows = RowSet::new(&cpu.pool, STREAM_BYTES, 256);
+    let mut bench = Bench { cpu, rows, threads: session.threads, conditions: Vec::new() };
+    let mut steps = Vec::new();
+    let total = u64::from(args.configurations);
+    let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
+    for number in 0..total {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        steps.extend(bench.configuration(&draw::one(args.seed, number), &stop)?);
+        meter.advance(number + 1, "");
+    }
+    meter.finish();
+    Ok(MeasuredSteps { machine, steps })
+}
+
+fn machine(session: &Session) -> Machine {
+    let size = |index: u32| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let kibibytes = text.trim().strip_suffix('K').and_then(|size| size.parse::<u64>().ok());
+        kibibytes.unwrap_or_default() << 10
+    };
+    let threads = session.threads as u32;
+    Machine {
+        spec: this_machine(session),
+        private_cache_bytes: size(2) * u64::from(threads),
+        threads,
+    }
+}
+
+/// What configurations are measured with.
+struct Bench {
+    cpu: Cpu,
+    /// What the rate of reading memory is measured on.
+    rows: RowSet,
+    threads: usize,
+    /// Of all steps so far: clocks are judged by the best.
+    conditions: Vec<Conditions>,
+}
+
+impl Bench {
+    /// The steps of one configuration, unless Ctrl-C came before any.
+    fn configuration(
+        &mut self,
+        drawn: &Drawn,
+        stop: &AtomicBool,
+    ) -> Result<Option<MeasuredStep>, Error> {
+        let Self { cpu, rows, threads, conditions } = self;
+        let stream = || rows.stream_gb_per_s(cpu);
+        let job = config::job(BASE, &drawn.set)?;
+        let mut taken: Vec<Sample<Step>> = Vec::new();
+        let mut rates = vec![stream(), stream()];
+        for _ in 0..TRIES {
+            let (pooling, own) = (drawn.pooling as usize, Cpu::new(*threads));
+            let steps = recorded_steps(&job.config, pooling, STEPS, own, stop)?;
+            rates.extend([stream(), stream()]);
+            conditions.extend(steps.iter().map(|step| step.conditions));
+            taken.extend(steps);
+            let judge = Judge::new(&SAMPLING, conditions.iter());
+            let good = taken.iter().filter(|step| judge.accepts(&step.conditions)).count();
+            if 2 * good >= STEPS || stop.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        let kept = Judge::new(&SAMPLING, conditions.iter()).kept(&taken);
+        let steps: Vec<&Step> = kept.values().collect();
+        // Of disturbed steps, the least is nearest to what an undisturbed one takes.
+        let usual = |ns: Vec<f64>| {
+            let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
+            (if kept.is_trusted { median(ns) } else { least }).max(1.0)
+        };
+        let names = steps[0].spans.iter().map(|span| span.op.name().to_owned());
+        let op = |(at, name): (usize, String)| {
+            let ns = |step: &&Step| (step.spans[at].end.0 - step.spans[at].start.0) as f64;
+            (name, usual(steps.iter().map(ns).collect()))
+        };
+        let ops: Vec<(String, f64)> = names.enumerate().map(op).collect();
+        // What lies between operations is of one step: of another one, it may be any time.
+        let ns = |span: &OpSpan| (span.end.0 - span.start.0) as f64;
+        let beside = |step: &&Step| 1e9 * step.seconds - step.spans.iter().map(ns).sum::<f64>();
+        let between = usual(steps.iter().map(beside).collect());
+        Ok(Some(MeasuredStep {
+            config: BASE.to_owned(),
+            set: drawn.set.clone(),
+            pooling: drawn.pooling,
+            steps: [if kept.is_trusted { steps.len() as u32 } else { 0 }, taken.len() as u32],
+            stream_gb_per_s: rates.into_iter().fold(0.0, f64::max),
+            step_ns: ops.iter().map(|op| op.1).sum::<f64>() + between,
+            ops,
+        }))
+    }
+}

@@ -1,0 +1,308 @@
+//! Learns from a suite that `bench/collect` recorded: kernel models of its GPU, the rates that the
+//! GPU reached, and what the host adds.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use predict::calibration::{Calibration, constants};
+use predict::kernel::evaluate::{self, KernelRow};
+use predict::kernel::{self, Element, Kind, Measured, Part, Work, adapt};
+use schema::HardwareSpec;
+use schema::topology::hardware;
+use serde::{Deserialize, Serialize};
+
+use super::folder::{HARDWARE, write};
+use crate::command::predict::kernel::{file, model};
+use crate::command::predict::{Steps, calibrated, job, machine, recordings, scopes};
+use crate::error::Error;
+use crate::output;
+use crate::render;
+use crate::resolve::Session;
+
+/// The list of a suite's files.
+pub const SUITE: &str = "suite.json";
+/// What the host adds, in the folder that is written.
+const CALIBRATION: &str = "calibration.json";
+/// Version of the device's file.
+pub const DEVICE_VERSION: u32 = 1;
+/// Fewest measurements that a model is adapted by.
+const ROWS_LEAST: usize = 5;
+
+/// What this knows of the list.
+#[derive(Deserialize)]
+struct SuiteFile {
+    schema: String,
+    version: u32,
+    environments: BTreeMap<String, Environment>,
+    files: Vec<Recorded>,
+}
+
+#[derive(Deserialize)]
+struct Environment {
+    gpu: Option<Gpu>,
+}
+
+#[derive(Deserialize)]
+struct Gpu {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Recorded {
+    path: PathBuf,
+    kind: String,
+}
+
+/// A GPU by what was measured of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearntDevice {
+    /// [`DEVICE_VERSION`].
+    pub rowmill_device: u32,
+    /// Its numbers.
+    pub spec: HardwareSpec,
+}
+
+/// What was learnt.
+#[derive(Serialize)]
+struct Report {
+    device: Option<String>,
+    written: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelRow>,
+    recordings: usize,
+    overheads: usize,
+    launch_ns: i64,
+}
+
+/// The device of such a file; `None` for another file.
+///
+/// # Errors
+/// [`kernel::Error::Model`] for another version, and numbers that are none.
+pub fn device(text: &str) -> Result<Option<HardwareSpec>, kernel::Error> {
+    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return Ok(None) };
+    let Some(version) = value.get("rowmill_device") else { return Ok(None) };
+    let expected = format!("a device of rowmill predict learn, version {DEVICE_VERSION}");
+    if version.as_u64() != Some(u64::from(DEVICE_VERSION)) {
+        return Err(kernel::Error::Model { expected, got: format!("version {version}") });
+    }
+    let read: Result<LearntDevice, _> = serde_json::from_value(value);
+    let read = read.map_err(|error| kernel::Error::Model { expected, got: error.to_string() })?;
+    Ok(Some(read.spec))
+}
+
+/// Learns from the suite in `folder` and writes into `output`.
+pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error> {
+    let suite = read(folder)?;
+    let _made = output::folder(output)?;
+    let mut written = Vec::new();
+    let (overheads, recordings) = overheads(folder, &suite, session)?;
+    if let Some(found) = &overheads {
+        let path = output.join(CALIBRATION);
+        write(&path, &(found.to_json()? + "\n"))?;
+        written.push(path.display().to_string());
+    }
+    let gpu = suite.environments.values().find_map(|one| one.gpu.as_ref());
+    let launch_ns = overheads.as_ref().map_or(0, |found| constants::of(found).launch_ns);
+    let mut kernels = Vec::new();
+    let mut device = None;
+    match gpu {
+        None => session.console.say(
+            "the suite was recorded on a CPU: no kernel models are made of it; without a suite, \
+             rowmill predict learn measures a CPU",
+        ),
+        Some(gpu) => {
+            let spec = hardware(&gpu.name).map_err(kernel::Error::from)?;
+            let rows = microbenchmarks(folder, &suite, spec)?;
+            let (paths, judged) = models(&rows, output)?;
+            written.extend(paths);
+            kernels = judged;
+            let learnt =
+                LearntDevice { rowmill_device: DEVICE_VERSION, spec: reached(spec, &rows) };
+            let path = output.join(HARDWARE);
+            write(&path, &serde_json::to_string(&learnt).map_err(Error::Json)?)?;
+            written.push(path.display().to_string());
+            device = Some(spec.name.clone().into_owned());
+        }
+    }
+    let overheads = overheads.map_or(0, |found| found.overheads.len());
+    let report = Report { device, written, kernels, recordings, overheads, launch_ns };
+    session.console.report(&report, for_people)
+}
+
+fn read(folder: &Path) -> Result<SuiteFile, Error> {
+    let path = folder.join(SUITE);
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
+    let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
+    let wrong = |got: String| {
+        let source = kernel::Error::Model { expected: expected.clone(), got };
+        Error::Kernels { path: path.clone(), source }
+    };
+    let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if (suite.schema.as_str(), suite.version) == ("rowmill-suite", 1) {
+        return Ok(suite);
+    }
+    Err(wrong(format!("{} of version {}", suite.schema, suite.version)))
+}
+
+/// What the host adds in all recordings together, and how many there are.
+fn overheads(
+    folder: &Path,
+    suite: &SuiteFile,
+    session: &Session,
+) -> Result<(Option<Calibration>, usize), Error> {
+    let mut all: Option<Calibration> = None;
+    let mut count = 0;
+    for recorded in suite.files.iter().filter(|file| file.kind == "kineto") {
+        let traces = recordings(&[folder.join(&recorded.path)], session)?;
+        let scopes = scopes(&traces);
+        let mut found = calibrated(&job(&scopes, session), &Steps::of(&scopes)?, traces.len())?;
+        found.machine = machine(&traces);
+        count += 1;
+        match &mut all {
+            Some(all) => all.merge(found),
+            None => all = Some(found),
+        }
+    }
+    Ok((all, count))
+}
+
+/// The microbenchmarks in f32 that a kernel model knows.
+fn microbenchmarks(
+    folder: &Path,
+    suite: &SuiteFile,
+    device: &'static HardwareSpec,
+) -> Result<Vec<Measured>, Error> {
+    let mut rows = Vec::new();
+    for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
+        let path = folder.join(&recorded.path);
+        let mut header: Vec<String> = Vec::new();
+        data::records::for_each(&path, |line, fields| {
+            if header.is_empty() {
+                header = fields.iter().map(|field| (*field).to_owned()).collect();
+                return Ok(());
+            }
+            let text = |column: &'static str| {
+                let at = header.iter().position(|name| name == column);
+                let field = at.and_then(|at| fields.get(at).copied());
+                let missing = || kernel::Error::Column { column, got: header.clone() };
+                field.ok_or_else(missing)
+            };
+            let read = || -> Result<Option<Measured>, kernel::Error> {
+                let (op, shape, dtype) = (text("op")?, text("shape")?, text("dtype")?);
+                let median = text("median_us")?;
+                let Some(work) = work(op, shape).filter(|_| dtype == "float32") else {
+                    return Ok(None);
+                };
+                let us = median.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0);
+                let us = us.ok_or_else(|| kernel::Error::Rows {
+                    count: 1,
+                    rows: line as usize,
+                    line,
+                    expected: "microseconds above 0".to_owned(),
+                    got: median.to_owned(),
+                })?;
+                let place = rows.len() as u32;
+                Ok(Some(Measured { work, device, latency_ns: 1e3 * us, place }))
+            };
+            let found = read().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+            rows.extend(found);
+            Ok::<(), Error>(())
+        })?;
+    }
+    Ok(rows)
+}
+
+/// The work of a microbenchmark; `None` for those that no model is for.
+fn work(op: &str, shape: &str) -> Option<Work> {
+    let size = |name: &str| {
+        let mut pairs = shape.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.find(|pair| pair.0 == name)?.1.parse::<u64>().ok()
+    };
+    let all = |names: &[&str]| names.iter().map(|name| size(name)).collect::<Option<Vec<u64>>>();
+    let (kind, sizes) = match op {
+        "gemm" => (Kind::Linear, all(&["m", "n", "k"])?),
+        "bmm" => (Kind::Bmm, all(&["b", "t", "t", "d"])?),
+        "layer_norm" => (Kind::LayerNorm, all(&["rows", "columns"])?),
+        "softmax" => (Kind::Softmax, all(&["rows", "columns"])?),
+        "relu" => return Work::element_wise(Element::Relu, size("n")?).ok(),
+        "add" => return Work::element_wise(Element::Add, size("n")?).ok(),
+        _ => return None,
+    };
+    Work::new(kind, &sizes).ok()
+}
+
+/// Adapts the models that come with rowmill by four shapes of five, and judges them by the others.
+fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRow>), Error> {
+    let (mut written, mut judged) = (Vec::new(), Vec::new());
+    for kind in Kind::ALL {
+        let of_kind: Vec<Measured> =
+            rows.iter().filter(|row| row.work.kind() == kind).copied().collect();
+        let learnt: Vec<Measured> =
+            of_kind.iter().filter(|row| Part::of(&row.work) != Part::Test).copied().collect();
+        if learnt.len() < ROWS_LEAST {
+            continue;
+        }
+        let adapted = adapt::adapted(model(None, kind)?, &learnt)?;
+        judged.extend(evaluate::of(&adapted, &of_kind));
+        let path = file(output, kind);
+        let bytes = adapted.to_bytes()?;
+        output::put(&path, |file| file.write_all(&bytes).map_err(Error::io(&path, "write")))?;
+        written.push(path.display().to_string());
+    }
+    Ok((written, judged))
+}
+
+/// A device's numbers with what the measurements reached.
+fn reached(spec: &HardwareSpec, rows: &[Measured]) -> HardwareSpec {
+    let most = |kinds: &[Kind], of: &dyn Fn(&Measured) -> f64| {
+        let rows = rows.iter().filter(|row| kinds.contains(&row.work.kind()));
+        rows.map(|row| 1e9 * of(row) / row.latency_ns).reduce(f64::max)
+    };
+    let flops = most(&[Kind::Linear, Kind::Bmm], &|row| row.work.flops_and_bytes().0);
+    // Passes over less than four times the cache are not over memory.
+    let is_large = |bytes: f64| if bytes > 4.0 * spec.l2_bytes as f64 { bytes } else { 0.0 };
+    let bytes = most(&[Kind::ElementWise], &|row| is_large(row.work.flops_and_bytes().1));
+    let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
+    HardwareSpec {
+        sustained_f32: flops.or(spec.sustained_f32),
+        dram_sustained: bytes.filter(|rate| *rate > 0.0).or(spec.dram_sustained),
+        launch_floor_ns: shortest.map(|ns| ns as u32).or(spec.launch_floor_ns),
+        source: format!(
+            "{}; sustained rates and the shortest kernel by a recorded suite",
+            spec.source
+        )
+        .into(),
+        ..spec.clone()
+    }
+}
+
+fn for_people(report: &Report) -> String {
+    let mut facts = vec![
+        ("device", report.device.clone().unwrap_or_else(|| "a CPU".to_owned())),
+        ("recordings", report.recordings.to_string()),
+        ("kinds of host time", report.overheads.to_string()),
+        ("from a launch to its kernel", render::nanos(report.launch_ns as f64)),
+    ];
+    facts.extend(report.written.iter().map(|path| ("written", path.clone())));
+    let row = |row: &KernelRow| {
+        vec![
+            row.kind.to_owned(),
+            row.rows.to_string(),
+            format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
+            format!("{:.1}/{:.1}", row.gmae_pct, row.mape_pct),
+            format!("{:.1}", row.covered_pct),
+        ]
+    };
+    let rows: Vec<Vec<String>> = report.kernels.iter().map(row).collect();
+    let facts = render::facts(&facts);
+    if rows.is_empty() {
+        return facts;
+    }
+    let header = ["kernel", "judged", "roofline %", "model %", "covered %"];
+    format!(
+        "{facts}\n\nErrors on shapes that nothing was learnt from:\n{}",
+        render::grid(&header, &rows)
+    )
+}

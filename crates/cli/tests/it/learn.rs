@@ -1,0 +1,155 @@
+//! `rowmill predict learn`, and steps priced by what it learnt.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::Place;
+
+/// Steps that were measured on one of our machines.
+const RECORD: &str = "../../testdata/cpu_steps/steps.jsonl";
+
+fn row(place: &Place, words: &str) -> Value {
+    let ran = place.done(&format!("{words} --format json"));
+    let read: Value = serde_json::from_str(&ran.stdout).unwrap();
+    read.get(0).cloned().unwrap_or(read)
+}
+
+fn number(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
+}
+
+fn refused(place: &Place, words: &str, expected: &[&str]) {
+    let ran = place.run(words);
+    assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
+    for text in expected {
+        assert!(ran.stderr.contains(text), "{words}: {text:?} in {}", ran.stderr);
+    }
+}
+
+#[test]
+fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
+    let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
+    let place = Place::new();
+    fs::copy(record, place.path("steps.jsonl")).unwrap();
+    let learnt = row(&place, "predict learn steps.jsonl --output cpu");
+    let kinds = learnt["kinds"].as_array().unwrap();
+    let of = |name: &str| kinds.iter().find(|kind| kind["kind"] == name).unwrap();
+    for name in ["embedding_forward", "embedding_backward", "gemm_forward", "loss"] {
+        let kind = of(name);
+        assert!(number(kind, "judged") > 3.0 && number(kind, "gmae_pct") < 60.0, "{kind}");
+    }
+    let size = fs::metadata(place.path("cpu/hardware.json")).unwrap().len();
+    assert!(size < 300_000, "{size} bytes");
+
+    let step = "predict step --model dlrm-ddp --hardware cpu --batch-size";
+    let (small, large) =
+        (row(&place, &format!("{step} 512")), row(&place, &format!("{step} 2048")));
+    assert!(number(&small, "low_ns") < number(&small, "step_ns"));
+    assert!(number(&small, "step_ns") < number(&small, "high_ns"));
+    let ratio = number(&large, "step_ns") / number(&small, "step_ns");
+    assert!((2.0..6.0).contains(&ratio), "{ratio}");
+    // Tables of 8 x 80,000 x 128 values, and what is trained beside them.
+    assert!((330e6..2e9).contains(&number(&small, "peak_bytes")), "{small}");
+    assert!(small["fits"].as_bool().unwrap());
+    let ranks = row(&place, &format!("{step} 2048 --ranks 2 --by rank"));
+    assert!(number(&ranks, "exchange_ns") > 0.0);
+    let again = place.done("predict learn cpu/../steps.jsonl --output again");
+    assert!(again.stdout.contains("embedding_backward"), "{}", again.stdout);
+    let both =
+        ["cpu", "again"].map(|at| fs::read(place.path(&format!("{at}/hardware.json"))).unwrap());
+    assert_eq!(both[0], both[1]);
+    place.done("predict sweep --model dlrm-ddp --hardware cpu,a100 --batch-size 512");
+}
+
+#[test]
+fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
+    let place = Place::new();
+    let words = "predict learn --configurations 2 --output few";
+    refused(&place, words, &["expected at least 20", "got "]);
+    let text = fs::read_to_string(place.path("few/steps.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(text.lines().nth(1).unwrap().contains("embedding_forward"), "{text}");
+    assert!(!place.path("few/hardware.json").exists());
+}
+
+#[test]
+fn hardware_that_is_none_is_refused_with_what_is_there() {
+    let place = Place::new();
+    fs::create_dir(place.path("empty")).unwrap();
+    fs::write(place.path("old.json"), r#"{"rowmill_cpu": 0}"#).unwrap();
+    fs::write(place.path("text.jsonl"), "no steps\n").unwrap();
+    let step = "predict step --model dlrm-ddp --hardware";
+    refused(&place, &format!("{step} nowhere"), &["like it: "]);
+    refused(&place, &format!("{step} empty"), &["\"empty\"", "like it: "]);
+    refused(&place, &format!("{step} old.json"), &["old.json", "version 1, got version 0"]);
+    refused(&place, "predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
+    let missing = place.run("predict learn missing.jsonl --output out");
+    assert_eq!(missing.code, Some(1), "{}", missing.stderr);
+    assert!(missing.stderr.contains("missing.jsonl: cannot read"), "{}", missing.stderr);
+}
+
+/// A suite of a V100 whose products reach 10 TFLOP/s and whose passes over memory 700 GB/s.
+fn suite(place: &Place, gpu: &str) {
+    fs::create_dir_all(place.path("suite/microbench")).unwrap();
+    let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";
+    let (mut gemm, mut add) = (header.to_owned(), header.to_owned());
+    for m in [128u64, 512, 2048, 8192] {
+        for (n, k) in [(256u64, 256u64), (1024, 512), (2048, 2048), (512, 4096), (4096, 1024)] {
+            let us = 5.0 + (2 * m * n * k) as f64 / 10e6;
+            gemm += &format!("gemm,m={m} n={n} k={k},float32,sgemm,{us},1,1,30,device,\n");
+            gemm += &format!("gemm,m={m} n={n} k={k},bfloat16,hgemm,1,1,1,30,device,\n");
+        }
+    }
+    for n in (10..27).map(|power| 1u64 << power) {
+        let us = 2.0 + (12 * n) as f64 / 700e3;
+        add += &format!("add,n={n},float32,add,{us},1,1,30,device,\n");
+    }
+    fs::write(place.path("suite/microbench/gemm.csv"), gemm).unwrap();
+    fs::write(place.path("suite/microbench/add.csv"), add).unwrap();
+    fs::write(place.path("suite/t.json"), crate::predict::trace(gpu)).unwrap();
+    let list = serde_json::json!({
+        "schema": "rowmill-suite", "version": 1, "device": "cuda",
+        "environments": {"kernels": {"gpu": {"name": gpu}}},
+        "files": [
+            {"path": "microbench/gemm.csv", "kind": "microbench"},
+            {"path": "microbench/add.csv", "kind": "microbench"},
+            {"path": "t.json", "kind": "kineto"},
+        ],
+    });
+    fs::write(place.path("suite/suite.json"), list.to_string()).unwrap();
+}
+
+#[test]
+fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
+    let place = Place::new();
+    suite(&place, "Tesla V100-SXM2-32GB");
+    let learnt = row(&place, "predict learn suite --output gpu");
+    assert_eq!(learnt["device"], "Tesla V100-SXM2-32GB", "{learnt}");
+    assert!(number(&learnt, "overheads") > 0.0 && number(&learnt, "recordings") == 1.0);
+    let text = fs::read_to_string(place.path("gpu/hardware.json")).unwrap();
+    let spec: Value = serde_json::from_str::<Value>(&text).unwrap()["spec"].clone();
+    assert!((9e12..=10e12).contains(&number(&spec, "sustained_f32")), "{spec}");
+    assert!((650e9..=700e9).contains(&number(&spec, "dram_sustained")), "{spec}");
+    for name in ["linear.kernels", "element_wise.kernels", "calibration.json"] {
+        assert!(place.path(&format!("gpu/{name}")).exists(), "{name}");
+    }
+    let step = "predict step --model dlrm-ddp --batch-size 2048 --hardware";
+    let (own, usual) = (row(&place, &format!("{step} gpu")), row(&place, &format!("{step} v100")));
+    assert!(number(&own, "step_ns") != number(&usual, "step_ns"));
+    assert!((0.3..3.0).contains(&(number(&own, "step_ns") / number(&usual, "step_ns"))));
+    place.done("predict step suite/t.json --calibration gpu/calibration.json");
+}
+
+#[test]
+fn a_suite_of_an_unknown_gpu_or_of_another_version_is_refused() {
+    let place = Place::new();
+    suite(&place, "Tesla V1000");
+    refused(&place, "predict learn suite --output gpu", &["Tesla V1000", "like it: "]);
+    let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
+    let newer = list.replace("\"version\":1", "\"version\":7");
+    fs::write(place.path("suite/suite.json"), newer).unwrap();
+    refused(&place, "predict learn suite --output gpu", &["suite.json", "version 7"]);
+    assert!(!place.path("gpu/hardware.json").exists());
+}

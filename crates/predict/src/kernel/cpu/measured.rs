@@ -1,0 +1,119 @@
+//! Measured training steps of many configurations as text: a line of JSON for the machine, then one
+//! for each configuration. Knows no model of them.
+
+use schema::HardwareSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Error;
+
+/// Version of the text.
+pub const STEPS_VERSION: u32 = 1;
+
+/// The CPU that steps were measured on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Its limits; `l2_bytes` are those of the last cache.
+    pub spec: HardwareSpec,
+    /// Bytes of the caches that single cores have, of all of them together.
+    pub private_cache_bytes: u64,
+    /// Threads of the trainer.
+    pub threads: u32,
+}
+
+/// The steps of one configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredStep {
+    /// The configuration by name or file, and what was changed of it.
+    pub config: String,
+    /// Keys and values.
+    pub set: Vec<(String, String)>,
+    /// Ids of every bag.
+    pub pooling: u32,
+    /// Steps that count, undisturbed ones where there are enough, and all of them.
+    pub steps: [u32; 2],
+    /// What all threads read from memory meanwhile, GB/s: where the cores were.
+    pub stream_gb_per_s: f64,
+    /// A step: its operations and what lies between them.
+    pub step_ns: f64,
+    /// Its operations in their order, the median of each.
+    pub ops: Vec<(String, f64)>,
+}
+
+/// Steps of one machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredSteps {
+    /// Where.
+    pub machine: Machine,
+    /// Which.
+    pub steps: Vec<MeasuredStep>,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    rowmill_steps: u32,
+    machine: Machine,
+}
+
+impl MeasuredSteps {
+    /// As text; [`MeasuredSteps::parse`] gives it back.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for numbers that JSON cannot hold.
+    pub fn to_text(&self) -> Result<String, Error> {
+        let head = Head { rowmill_steps: STEPS_VERSION, machine: self.machine.clone() };
+        let mut lines = vec![json(&head)?];
+        for step in &self.steps {
+            lines.push(json(step)?);
+        }
+        Ok(lines.join("\n") + "\n")
+    }
+
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for another version, and a line that is none; [`Error::Rows`] for steps
+    /// without a positive time.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let mut lines = text.lines();
+        let head: Head = parsed(lines.next().unwrap_or_default(), 1)?;
+        if head.rowmill_steps != STEPS_VERSION {
+            let expected = format!("measured steps of version {STEPS_VERSION}");
+            return Err(Error::Model { expected, got: format!("version {}", head.rowmill_steps) });
+        }
+        let numbered = (2u64..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
+        let mut found = Self { machine: head.machine, steps: Vec::new() };
+        for (line, text) in numbered {
+            let step: MeasuredStep = parsed(text, line)?;
+            let times = step.ops.iter().map(|op| op.1).chain([step.step_ns, step.stream_gb_per_s]);
+            if let Some(bad) = times.into_iter().find(|ns| !ns.is_finite() || *ns <= 0.0) {
+                return Err(Error::Rows {
+                    count: 1,
+                    rows: found.steps.len() + 1,
+                    line,
+                    expected: "times and rates above 0".to_owned(),
+                    got: bad.to_string(),
+                });
+            }
+            found.steps.push(step);
+        }
+        Ok(found)
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Model {
+        expected: "numbers that JSON holds".to_owned(),
+        got: error.to_string(),
+    })
+}
+
+fn parsed<'de, T: Deserialize<'de>>(text: &'de str, line: u64) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Model {
+        expected: format!("measured steps of rowmill predict learn in line {line}"),
+        got: error.to_string(),
+    })
+}

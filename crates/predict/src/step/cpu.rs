@@ -1,0 +1,176 @@
+//! A step of rowmill's own trainer on a CPU that was measured: its operations in their order, each
+//! by what was learnt of its kind. Ranks share threads and memory.
+
+use schema::{Op, Optimizer};
+
+use super::estimate::Estimate;
+use super::load::{RankLoad, TileTerms};
+use super::memory::{Memory, Sizes};
+use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepPrice};
+use crate::Error;
+use crate::kernel::cpu::{Context, CpuModel, CpuWork};
+use crate::lower::exchange::Exchanges;
+use crate::lower::own::{self, Workload};
+use crate::lower::tile_use::TileUse;
+
+/// How far off times may be that follow from bytes alone.
+const BY_BYTES: (f64, f64) = (0.5, 2.0);
+/// Ranks meet: each waits for the last one to wake up.
+const MEET_NS: f64 = 20_000.0;
+
+/// What of a step is measured kinds of operations within their sizes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    ns: f64,
+}
+
+/// A rank's step.
+struct RankStep {
+    stages: [Estimate; 6],
+    ops: Vec<OpPrice>,
+    measured: Measured,
+}
+
+/// Prices a step on the CPU that `model` was learnt on.
+///
+/// # Errors
+/// [`Error::Workload`] for what no step can be made of, more ranks than threads, and operations
+/// that were not measured.
+pub fn price(workload: Workload<'_>, model: &CpuModel) -> Result<StepPrice, Error> {
+    let ranks = own::ops(workload)?;
+    let threads = model.machine.threads.max(1) as usize;
+    if ranks.len() > threads {
+        let expected = format!("at most a rank for each of {threads} threads");
+        return Err(Error::Workload { expected, got: format!("{} ranks", ranks.len()) });
+    }
+    // Each rank has its share of the threads, of which the measurement had all.
+    let slowdown = threads as f64 / (threads / ranks.len()) as f64;
+    let tiles = workload.tiles();
+    let exchanges = Exchanges::of(&ranks);
+    let mut priced = Vec::new();
+    for (rank, ops) in ranks.iter().enumerate() {
+        let pricer = Pricer { model, slowdown, exchanges: &exchanges, rank };
+        priced.push(pricer.rank(workload, &tiles, ops)?);
+    }
+    Ok(whole(workload, &tiles, priced, model))
+}
+
+struct Pricer<'a> {
+    model: &'a CpuModel,
+    slowdown: f64,
+    exchanges: &'a Exchanges,
+    rank: usize,
+}
+
+impl Pricer<'_> {
+    fn rank(
+        &self,
+        workload: Workload<'_>,
+        tiles: &[TileUse],
+        ops: &[Op],
+    ) -> Result<RankStep, Error> {
+        let rule = workload.config.optimizer.dense.kind;
+        let is_fused = matches!(rule, Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam);
+        let context = Context {
+            tiles: tiles.iter().filter(|tile| tile.rank == self.rank).collect(),
+            caches: self.model.caches(),
+            updates: (is_fused && workload.ranks() == 1).then_some(rule),
+        };
+        let mut step = RankStep {
+            stages: <[Estimate; 6]>::default(),
+            ops: Vec::new(),
+            measured: Measured::default(),
+        };
+        for op in ops {
+            let priced = self.op(op, &context)?;
+            let between = Estimate::within(self.model.between_ns(), (1.0, 1.0));
+            let stage = &mut step.stages[stage(op) as usize];
+            *stage = stage.plus(priced.time).plus(between);
+            if priced.basis == Basis::Measured {
+                step.measured.ns += priced.time.mean_ns + between.mean_ns;
+            }
+            step.ops.push(priced);
+        }
+        Ok(step)
+    }
+
+    fn op(&self, op: &Op, context: &Context<'_>) -> Result<OpPrice, Error> {
+        let (time, basis) = match CpuWork::of(op, context) {
+            None => (self.exchange(op), Basis::Formula),
+            Some(work) => {
+                let price = self.model.price(&work).ok_or_else(|| Error::Workload {
+                    expected: "operations that were measured on this CPU".to_owned(),
+                    got: work.kind.clone(),
+                })?;
+                let [mean_ns, low_ns, high_ns] =
+                    [price.mean_ns, price.low_ns, price.high_ns].map(|ns| self.slowdown * ns);
+                let basis = if price.is_inside { Basis::Measured } else { Basis::Extended };
+                (Estimate { mean_ns, low_ns, high_ns }, basis)
+            }
+        };
+        Ok(OpPrice { op: op.name(), shapes: op.shapes(), launches: 1, time, basis })
+    }
+
+    /// What an exchange through memory takes: a rank's bytes at its share of what all threads read.
+    fn exchange(&self, op: &Op) -> Estimate {
+        let bytes = self.exchanges.work(self.rank, op).bytes as f64;
+        let ns = MEET_NS + self.slowdown * bytes / self.model.stream_gb_per_s.max(0.1);
+        Estimate::within(ns, BY_BYTES)
+    }
+}
+
+fn stage(op: &Op) -> Stage {
+    match op {
+        Op::InputDist { .. } | Op::InputWait { .. } => Stage::InputDist,
+        Op::EmbeddingForward { .. } => Stage::EmbeddingForward,
+        Op::OutputDist { .. } => Stage::OutputDist,
+        Op::GradientDist { .. } => Stage::GradientDist,
+        Op::EmbeddingBackward { .. } => Stage::EmbeddingBackward,
+        _ => Stage::Dense,
+    }
+}
+
+fn whole(
+    workload: Workload<'_>,
+    tiles: &[TileUse],
+    ranks: Vec<RankStep>,
+    model: &CpuModel,
+) -> StepPrice {
+    let slowest = |stage: usize| {
+        ranks.iter().map(|rank| rank.stages[stage]).fold(Estimate::default(), Estimate::max)
+    };
+    let stages: [Estimate; 6] = std::array::from_fn(slowest);
+    let step = stages.iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
+    let sizes = Sizes::of(workload);
+    let rule = workload.config.optimizer.sparse.kind;
+    let batch = workload.config.training.batch_size;
+    let terms: Vec<TileTerms> = tiles.iter().map(|tile| TileTerms::of(tile, rule, None)).collect();
+    let one = |(number, rank): (usize, &RankStep)| {
+        let held = tiles.iter().zip(&terms).filter(|(tile, _)| tile.rank == number);
+        let load = RankLoad::of(held.map(|(_, terms)| terms), &model.machine.spec);
+        let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
+        // What a GPU's driver and collectives hold, nobody holds here.
+        let memory = sizes.memory(&load, workload.samples(number), (batch, batch));
+        RankPrice {
+            rank: number as u32,
+            stages: rank.stages,
+            wait_ns: stages.iter().zip(&rank.stages).map(wait).sum(),
+            memory: Memory { reserve: 0, ..memory },
+        }
+    };
+    let priced: Vec<RankPrice> = ranks.iter().enumerate().map(one).collect();
+    let peak_bytes = priced.iter().map(|rank| rank.memory.total()).sum();
+    let fits = peak_bytes <= model.machine.spec.memory_bytes;
+    let of = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
+    let slow = ranks.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
+    let measured = slow.map_or(0.0, |rank| rank.measured.ns);
+    StepPrice {
+        cost: StepCost { step, peak_bytes, fits },
+        stages,
+        ranks: priced,
+        launches: 0,
+        samples_per_s: 1e9 * batch as f64 / step.mean_ns.max(1.0),
+        measured_pct: (100.0 * measured / step.mean_ns.max(1.0)).min(100.0),
+        ops: ranks.into_iter().next().map(|rank| rank.ops).unwrap_or_default(),
+    }
+}
