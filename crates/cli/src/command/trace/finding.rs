@@ -87,8 +87,8 @@ fn shapes(job: &Job<'_>) -> Shapes {
     shapes
 }
 
-/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace that
-/// recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
+/// Calls `each` with rank, row and those arguments that tell sizes, of the `rows` of each trace
+/// that recorded sizes of tensors. What cannot be read again, such as standard input, is left out.
 pub fn each_with_shapes<'a>(
     traces: impl Iterator<Item = &'a Trace>,
     rows: &'a [Vec<u32>],
