@@ -11,7 +11,9 @@ use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use fleet::allocation;
-use fleet::capture::choose as targets;
+use fleet::capture::{Skip, choose as targets};
+use fleet::process::Process;
+use fleet::server::Seen;
 use fleet::steps::Phase;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{PeriodicRow, TraceOrder, TraceRow, When};
@@ -33,6 +35,8 @@ pub mod policy;
 const LOOK: Duration = Duration::from_secs(1);
 /// How long steps are watched after a trace is written: the profiler may still be at work.
 const SETTLE: Duration = Duration::from_secs(3);
+/// Between two looks at who there is, where nobody came or went.
+const REFRESH: Duration = Duration::from_secs(5);
 /// Between two writes of the book.
 const SAVE: Duration = Duration::from_secs(60);
 /// The shortest patience with a process that makes no step or writes nothing.
@@ -48,6 +52,9 @@ struct Desk {
     shelf: Shelf,
     path: PathBuf,
     watched: BTreeMap<u32, Watched>,
+    /// Who asked when `watched` was made, and when that was.
+    seen: Vec<u32>,
+    refreshed: Instant,
     open: Option<Open>,
     saved: Instant,
 }
@@ -89,8 +96,19 @@ pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> io::Result<()> {
     let path = folder.join("periodic.json");
     *lock(&state.periodic) = book::Book::parse(&fs::read(&path).unwrap_or_default());
     let (state, traces) = (Arc::clone(state), Arc::clone(traces));
-    let (watched, open, saved) = (BTreeMap::new(), None, Instant::now());
-    let mut desk = Desk { state, traces, policy, shelf, path, watched, open, saved };
+    let now = Instant::now();
+    let mut desk = Desk {
+        state,
+        traces,
+        policy,
+        shelf,
+        path,
+        watched: BTreeMap::new(),
+        seen: Vec::new(),
+        refreshed: now,
+        open: None,
+        saved: now,
+    };
     let builder = Builder::new().name("periodic".to_owned()).stack_size(512 << 10);
     builder.spawn(move || desk.run()).map(drop)
 }
@@ -155,35 +173,18 @@ impl Desk {
         if users.is_empty() { Uids::All } else { Uids::Only(users) }
     }
 
-    /// Looks at everyone who could be traced, and counts their steps.
+    /// Counts the steps of everyone who could be traced.
     fn watch(&mut self) {
-        let asked = lock(&self.state.roster).processes();
-        let choices = targets(&asked, &[], 0);
-        let seen = self.state.server.seen();
-        let uids = self.uids();
-        let is_wanted = |pid: u32| choices.iter().any(|(of, skip)| *of == pid && skip.is_none());
-        self.watched.retain(|pid, _| is_wanted(*pid));
-        for process in asked {
-            let pid = process.pid;
-            if !is_wanted(pid) || !uids.has(process.uid) {
-                continue;
-            }
-            let Some(progress) = lock(&self.state.steps).of(pid).cloned() else { continue };
-            let Some(seen) = seen.iter().find(|seen| seen.pid == pid) else { continue };
-            let mut book = lock(&self.state.periodic);
-            let watched = self.watched.entry(pid).or_insert_with(|| {
-                let run = lock(&self.state.owners).runs.get(&pid).cloned();
-                Watched {
-                    workflow: book.name(&allocation::workflow_of(&process, run.as_ref())),
-                    job: run.map(|run| run.job),
-                    uid: process.uid,
-                    rank: process.rank(),
-                    steps: 0,
-                    since: 0,
-                    pace: Pace::default(),
-                    wait: None,
-                }
-            });
+        let seen = self.server_seen();
+        let pids: Vec<u32> = seen.keys().copied().collect();
+        if pids != self.seen || self.refreshed.elapsed() >= REFRESH {
+            self.refresh();
+            (self.seen, self.refreshed) = (pids, Instant::now());
+        }
+        let steps = lock(&self.state.steps);
+        let mut book = lock(&self.state.periodic);
+        for (pid, watched) in &mut self.watched {
+            let (Some(progress), Some(seen)) = (steps.of(*pid), seen.get(pid)) else { continue };
             let made = progress.steps.saturating_sub(watched.steps);
             book.ledger(&watched.workflow).saw(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
@@ -198,10 +199,45 @@ impl Desk {
         }
     }
 
+    fn server_seen(&self) -> BTreeMap<u32, Seen> {
+        self.state.server.seen().into_iter().map(|seen| (seen.pid, seen)).collect()
+    }
+
+    /// Looks at who could be traced: with a thousand processes too much for every look.
+    fn refresh(&mut self) {
+        let asked = lock(&self.state.roster).processes();
+        let uids = self.uids();
+        let choices: BTreeMap<u32, Option<Skip>> = targets(&asked, &[], 0).into_iter().collect();
+        let is_wanted =
+            |process: &Process| choices.get(&process.pid) == Some(&None) && uids.has(process.uid);
+        let wanted: Vec<Process> = asked.into_iter().filter(is_wanted).collect();
+        // One that has not reported yet is looked at anew: its run may not have been known.
+        let is_kept = |pid: &u32, one: &Watched| {
+            one.steps > 0 && wanted.iter().any(|process| process.pid == *pid)
+        };
+        self.watched.retain(|pid, one| is_kept(pid, one));
+        let owners = lock(&self.state.owners);
+        let book = lock(&self.state.periodic);
+        for process in wanted {
+            let run = owners.runs.get(&process.pid);
+            self.watched.entry(process.pid).or_insert_with(|| Watched {
+                workflow: book.name(&allocation::workflow_of(&process, run)),
+                job: run.map(|run| run.job.clone()),
+                uid: process.uid,
+                rank: process.rank(),
+                steps: 0,
+                since: 0,
+                pace: Pace::default(),
+                wait: Some(Wait::NotTraining),
+            });
+        }
+    }
+
     /// Begins a trace of the first workflow type for which one is due.
     fn begin(&mut self, now: Moment) {
         let names: Vec<String> = {
-            let mut names: Vec<&String> = self.watched.values().map(|one| &one.workflow).collect();
+            let reporting = self.watched.values().filter(|one| one.steps > 0);
+            let mut names: Vec<&String> = reporting.map(|one| &one.workflow).collect();
             names.sort();
             names.dedup();
             names.into_iter().cloned().collect()

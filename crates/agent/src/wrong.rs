@@ -1,6 +1,7 @@
-//! Configurations and pages that are wrong somewhere: refused, or taken for what they say.
+//! Configurations, pages and requests with a fault: refused, or taken for what they say.
 
 use crate::config;
+use crate::control::dynolog;
 use crate::counters::dcgm;
 
 #[path = "../../fleet/tests/it/mutate.rs"]
@@ -8,7 +9,11 @@ mod mutate;
 
 const CONFIGURATION: &[u8] = b"socket_dir = '/run/kineto'\nmetrics = '127.0.0.1:9465'\ninterval_s = 10\n\
 [listen]\naddress = '[::]:1'\ncertificate = 'c'\nkey = 'k'\n[[token]]\nname = 'a'\nfile = 'f'\n\
-verbs = ['status']\nhosts = ['10.0.0.0/8', 'fd00::/8']\n[hub]\nurl = 'https://h'\ntoken_file = 't'\n";
+verbs = ['status']\nhosts = ['10.0.0.0/8', 'fd00::/8']\n[hub]\nurl = 'https://h'\ntoken_file = 't'\n\
+[periodic]\ntraces_per_day = 24\nshare_of_steps = 0.5\nwith = ['shapes']\n[[periodic.workflow]]\n\
+name = 'a*b'\nmib_per_day = 1\n";
+const DYNOLOG: &[u8] = b"{\"fn\": \"setKinetOnDemandRequest\", \"config\": \"ACTIVITIES_LOG_FILE=\
+/tmp/a.json\\nPROFILE_START_TIME=0\", \"pids\": [7, 8], \"job_id\": 0, \"process_limit\": 3}";
 const PAGE: &[u8] =
     b"# TYPE DCGM_FI_PROF_SM_ACTIVE gauge\nDCGM_FI_PROF_SM_ACTIVE{gpu=\"1\",UUID=\"G\",\
 modelName=\"a \\\"b\\\"\"} 0.25\nDCGM_FI_DEV_FB_USED{gpu=\"1\",UUID=\"G\",GPU_I_ID=\"2\"} 512 17\n\
@@ -18,7 +23,13 @@ DCGM_FI_DEV_GPU_UTIL{gpu=\"1\",UUID=\"G\"} 80\n";
 fn configurations() {
     mutate::run("configuration", &[CONFIGURATION], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
-        config::parse(text).is_ok_and(|config| config.check().is_ok())
+        let Ok(config) = config::parse(text) else { return false };
+        let is_right = config.check().is_ok();
+        if let Some(policy) = config.periodic.filter(|_| is_right) {
+            let limits = policy.limits("a-b");
+            assert!(limits.share > 0.0 && limits.share <= 1.0 && limits.traces <= 86_400);
+        }
+        is_right
     });
 }
 
@@ -36,5 +47,13 @@ fn pages() {
             }
         }
         !readings.is_empty()
+    });
+}
+
+#[test]
+fn dynologs_requests() {
+    mutate::run("dynolog", &[DYNOLOG], |bytes| {
+        let Some(wanted) = dynolog::parse(bytes) else { return false };
+        wanted.check().is_ok()
     });
 }

@@ -16,7 +16,7 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// Seconds of wrong inputs for each of the five parsers.
+/// Seconds of wrong inputs for each of the parsers.
 const FUZZ_S: &str = "600";
 /// How long the idle agent is watched.
 const WATCHED_S: &str = "600";
@@ -53,7 +53,7 @@ pub fn cost() -> Result<String, Error> {
     Ok("figures are met, no symbol above glibc 2.28".to_owned())
 }
 
-/// Five parsers, each for ten minutes.
+/// What others send, each parser for ten minutes.
 pub fn wrong() -> Result<String, Error> {
     for words in [["fleet", "--test", "it"], ["agent", "--bin", "rowmill-agent"]] {
         let mut tests = cargo(&["test", "--release", "-p"]);

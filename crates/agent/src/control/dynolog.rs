@@ -39,7 +39,7 @@ const PROCESSES_MAX: usize = 1000;
 
 /// A request, as far as any has fields.
 #[derive(Debug, Deserialize)]
-struct Wanted {
+pub struct Wanted {
     #[serde(rename = "fn")]
     verb: String,
     #[serde(default)]
@@ -124,8 +124,23 @@ fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
 /// Processes that were asked, and when.
 type Asked = Vec<(u32, Duration)>;
 
+/// Reads a request.
+pub fn parse(bytes: &[u8]) -> Option<Wanted> {
+    serde_json::from_slice(bytes).ok()
+}
+
+impl Wanted {
+    /// Whether what it wants of processes can be handed on.
+    ///
+    /// # Errors
+    /// Kineto drops a request with a line that it cannot read, without a word.
+    pub fn check(&self) -> Result<(), String> {
+        check(&self.config)
+    }
+}
+
 fn answer(state: &State, uid: u32, bytes: &[u8]) -> Option<(Value, Asked)> {
-    let wanted: Wanted = serde_json::from_slice(bytes).ok()?;
+    let wanted = parse(bytes)?;
     let who = format!("user {uid} by dynolog's port");
     match wanted.verb.as_str() {
         "getStatus" => Some((json!({"status": 1}), Vec::new())),
@@ -157,7 +172,7 @@ fn pause(state: &State, uid: u32, who: &str, seconds: u64) -> Value {
 
 fn request(state: &State, uid: u32, wanted: &Wanted) -> (Matched, Asked) {
     let mut matched = Matched::default();
-    if let Err(problem) = check(&wanted.config) {
+    if let Err(problem) = wanted.check() {
         matched.error = Some(problem);
         return (matched, Vec::new());
     }
@@ -189,7 +204,6 @@ fn request(state: &State, uid: u32, wanted: &Wanted) -> (Matched, Asked) {
     (matched, asked)
 }
 
-/// Kineto drops a request with a line that it cannot read, without a word.
 fn check(config: &str) -> Result<(), String> {
     if config.len() > CONFIG_MAX {
         return Err(format!("config: expected at most {CONFIG_MAX} bytes, got {}", config.len()));
