@@ -147,25 +147,29 @@ impl Capture {
 ///
 /// Launchers ask too, and so do processes that load data: neither has anything to show.
 pub fn choose(asked: &[Process], wanted: &[u32], uid: u32) -> Vec<(u32, Option<Skip>)> {
-    let parents: BTreeMap<u32, u32> = asked.iter().map(|p| (p.pid, p.parent)).collect();
+    let places: BTreeMap<u32, usize> =
+        asked.iter().enumerate().map(|(at, process)| (process.pid, at)).collect();
+    let mut parents: BTreeMap<u32, u32> = asked.iter().map(|p| (p.pid, p.parent)).collect();
     let skip = |process: &Process| {
-        let above = |other: &&Process| is_above(other.pid, process, &parents);
+        let above = ancestors(process, &mut parents);
         let named = wanted.contains(&process.pid);
-        let of_wanted = wanted.iter().any(|&pid| is_above(pid, process, &parents));
-        let upper = asked.iter().find(|other| above(other) && !other.is_launcher());
+        let of_wanted = above.iter().any(|pid| wanted.contains(pid));
+        let asked_above = above.iter().filter_map(|pid| places.get(pid));
+        let upper = asked_above.filter(|&&at| !asked[at].is_launcher()).min();
         if !wanted.is_empty() && !named && !of_wanted {
             Some(Skip::NotWanted)
         } else if uid != 0 && uid != process.uid {
             Some(Skip::OtherUser)
         } else if process.is_launcher() {
             Some(Skip::Launcher)
-        } else if !named && upper.is_some_and(|upper| is_helper(process, upper, wanted)) {
+        } else if !named && upper.is_some_and(|&at| is_helper(process, &asked[at], wanted)) {
             Some(Skip::Helper)
         } else {
             None
         }
     };
-    asked.iter().map(|process| (process.pid, skip(process))).collect()
+    let skips: Vec<Option<Skip>> = asked.iter().map(skip).collect();
+    asked.iter().map(|process| process.pid).zip(skips).collect()
 }
 
 /// A process of the same rank as one above it, or below one that was named itself.
@@ -173,19 +177,16 @@ fn is_helper(process: &Process, upper: &Process, wanted: &[u32]) -> bool {
     wanted.contains(&upper.pid) || (process.rank().is_some() && process.rank() == upper.rank())
 }
 
-fn is_above(pid: u32, process: &Process, parents: &BTreeMap<u32, u32>) -> bool {
-    let mut at = process.parent;
-    // A process cannot have more ancestors than there are processes known.
-    for _ in 0..64 {
-        if at == pid {
-            return true;
-        }
-        match parents.get(&at).copied().or_else(|| Process::of(at).map(|p| p.parent)) {
-            Some(parent) if parent > 0 => at = parent,
-            _ => return false,
-        }
+/// The processes above one, as far as they are there; `parents` keeps what was looked up.
+fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
+    let (mut above, mut at) = (Vec::new(), process.parent);
+    // No chain is longer, and one whose members end and begin meanwhile must not go on for ever.
+    while at > 0 && above.len() < 64 {
+        above.push(at);
+        let look = || Process::of(at).map_or(0, |process| process.parent);
+        at = *parents.entry(at).or_insert_with(look);
     }
-    false
+    above
 }
 
 /// When to begin answering with requests, so that all processes get theirs as close together as
