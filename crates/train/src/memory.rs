@@ -3,8 +3,8 @@
 //!
 //! Buffers of known length are counted by the constructors that allocate them ([`Room`]); buffers
 //! that grow with the data by functions beside them, from the mean number of ids per row. What the
-//! allocator keeps, threads' stacks and the program itself are [`PROGRAM_BYTES`] and
-//! [`SLACK`], measured.
+//! allocator keeps, threads' stacks and the program itself are [`PROGRAM_BYTES`],
+//! [`STOCK_BYTES`] and [`SLACK`], measured.
 
 mod room;
 
@@ -26,6 +26,8 @@ const PROGRAM_BYTES: u64 = 22 << 20;
 const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
+/// What the allocator keeps at the end of each of its stocks of freed memory.
+const STOCK_BYTES: u64 = 3 << 20;
 /// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
 const THREADS_BESIDE: u64 = 4;
 /// What freed and fragmented memory adds to buffers that come and go with each batch.
@@ -114,6 +116,8 @@ pub enum When {
     EvaluationPreparation,
     /// A checkpoint to resume from is read.
     Restoration,
+    /// All rows of a small dataset are decoded, for the first batch.
+    FirstRead,
     /// A training step.
     Training,
     /// An evaluation between training steps.
@@ -131,6 +135,7 @@ impl When {
             Self::Preparation => "preparing the training data",
             Self::EvaluationPreparation => "preparing the evaluation data",
             Self::Restoration => "reading the checkpoint",
+            Self::FirstRead => "decoding all rows for the first batch",
             Self::Training => "training",
             Self::Evaluation => "evaluating",
             Self::Checkpoint => "writing a checkpoint",
@@ -268,15 +273,18 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     }
     let vocabulary = 8 * run.train.vocabulary;
     let (loader, readers) = (loader(run), readers(run));
-    let reading = program.with(MemoryUse::Vocabularies, vocabulary * readers);
-    let reading = reading.reading(&loader, readers);
+    let program = program.with(MemoryUse::Vocabularies, vocabulary * readers);
+    let reading = program.clone().reading(&loader, readers);
     if let (RawData::Evaluation | RawData::Both, Some((shape, _))) = (run.raw, run.evaluation) {
         // Indices of the vocabularies beside what is written.
         let bytes = prepared(shape) + 2 * vocabulary;
         let parts = reading.with(MemoryUse::Preparation, bytes);
         moments.push(parts.at(When::EvaluationPreparation));
     }
-    model_moments::<B>(run, &reading, &mut moments);
+    // Rows of one window are decoded before the first step, and that memory is given back.
+    let first = if loader.is_one_window { Some(reading.without_batches()) } else { None };
+    let steps = LoaderMemory { decoding: loader.decoding_in_steps(), ..loader };
+    model_moments::<B>(run, first, program.reading(&steps, readers), &mut moments);
     MemoryEstimate { moments }
 }
 
@@ -291,13 +299,23 @@ pub fn on_device<B: Backend>(run: &RunShape<'_>) -> Moment {
     listed(held.0, When::Training)
 }
 
-/// The moments at which the model is in memory.
-fn model_moments<B: Backend>(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>) {
+/// The moments at which the model is in memory; `first` is what reading takes before the first
+/// step, where that is more than during the steps.
+fn model_moments<B: Backend>(
+    run: &RunShape<'_>,
+    first: Option<Parts>,
+    reading: Parts,
+    moments: &mut Vec<Moment>,
+) {
     let ranks = ranks::<B>(run);
-    let mut idle = reading.clone();
-    for (&of, &bytes) in ranks.iter().flat_map(|rank| &rank.held) {
-        idle.add(of, bytes);
-    }
+    let with_model = |mut parts: Parts| {
+        for (&of, &bytes) in ranks.iter().flat_map(|rank| &rank.held) {
+            parts.add(of, bytes);
+        }
+        parts
+    };
+    let mut idle = with_model(reading);
+    let first = first.map(|first| with_model(first).untouched());
     let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();
     let world_size = ranks.len() as u64;
     idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
@@ -310,6 +328,7 @@ fn model_moments<B: Backend>(run: &RunShape<'_>, reading: &Parts, moments: &mut 
         idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
     }
     idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
+    moments.extend(first.iter().map(|first| first.at(When::FirstRead)));
     moments.push(idle.at(When::Training));
     let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
     let names = run.train.vocabulary * CATEGORY_BYTES;
@@ -318,7 +337,8 @@ fn model_moments<B: Backend>(run: &RunShape<'_>, reading: &Parts, moments: &mut 
         // chunks of tables that are cut otherwise.
         let chunks = sum(|rank| rank.chunk);
         let copies = world_size * saved + names + chunks;
-        moments.push(idle.untouched().with(MemoryUse::Checkpoint, copies).at(When::Restoration));
+        let read = first.unwrap_or_else(|| idle.untouched());
+        moments.push(read.with(MemoryUse::Checkpoint, copies).at(When::Restoration));
     }
     moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(When::Checkpoint));
     if let Some((shape, rows)) = run.evaluation {
@@ -383,11 +403,6 @@ fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64
     let rows = rows.min(training.evaluate_samples.unwrap_or(u64::MAX));
     // Scores and labels; the loader is one of its own.
     let scores = rows * crate::metric::SAMPLE_BYTES;
-    let every = training.evaluate_every.is_some();
-    if !every {
-        // The last evaluation: training no longer reads.
-        return scores;
-    }
     let read = LoaderShape {
         data: shape,
         features: &feature_plan(&run.config.model),
@@ -397,17 +412,33 @@ fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64
         epochs: 1,
     }
     .memory();
-    // Training data of one window is decoded once: its buffers are free by now.
-    let decoding = if loader(run).is_one_window { 0 } else { read.decoding };
-    scores + read.decoded + read.batches + decoding
+    let read = read.decoded + read.batches + read.decoding;
+    if training.evaluate_every.is_some() {
+        return scores + read;
+    }
+    // The last evaluation: training no longer reads, and what it read with is used again.
+    let training = loader(run);
+    let free = training.decoded + training.batches + training.decoding_in_steps();
+    scores + read.saturating_sub(free)
+}
+
+/// How many stocks of freed memory the threads of a run are to share: see
+/// [`device::buffer::limit_freed_stocks`].
+#[must_use]
+pub fn freed_stocks(threads: usize) -> usize {
+    threads.max(2)
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
+    let stocks = |threads| freed_stocks(threads) as u64 * STOCK_BYTES;
     let Some(processes) = run.processes else {
-        return PROGRAM_BYTES + (run.threads as u64 + THREADS_BESIDE) * THREAD_BYTES;
+        let threads = (run.threads as u64 + THREADS_BESIDE) * THREAD_BYTES;
+        return PROGRAM_BYTES + threads + stocks(run.threads);
     };
+    let count = processes.len().max(1);
     let beside = PROGRAM_BYTES + MPI_BYTES + (THREADS_BESIDE + 2) * THREAD_BYTES;
-    processes.len() as u64 * beside + run.threads as u64 * THREAD_BYTES
+    let each = beside + stocks(run.threads / count);
+    count as u64 * each + run.threads as u64 * THREAD_BYTES
 }
 
 /// Operations of a step, about: three products and an update of each layer, and what is once.
@@ -451,6 +482,13 @@ impl Parts {
         ] {
             parts.0.remove(&of);
         }
+        parts
+    }
+
+    /// Without batches: none is put together before all rows are there.
+    fn without_batches(&self) -> Self {
+        let mut parts = self.clone();
+        parts.0.remove(&MemoryUse::Batches);
         parts
     }
 

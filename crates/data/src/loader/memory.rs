@@ -30,6 +30,14 @@ pub struct LoaderMemory {
     pub is_one_window: bool,
 }
 
+impl LoaderMemory {
+    /// Buffers of the threads that decode, once the first batch is there.
+    #[must_use]
+    pub fn decoding_in_steps(&self) -> u64 {
+        if self.is_one_window { 0 } else { self.decoding }
+    }
+}
+
 /// What a loader reads.
 #[derive(Clone, Debug)]
 pub struct LoaderShape<'a> {

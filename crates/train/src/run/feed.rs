@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use data::Loader;
+use data::{Loaded, Loader};
 use schema::{Batch, Rank};
 
 use super::command::Held;
@@ -35,11 +35,6 @@ impl<'a> Reader<'a> {
         let training = lead::batches(request, start)?;
         Ok(Self { request, rank, training, held_out: None, last: None })
     }
-
-    fn next_of(rank: Rank, loader: Option<&mut Loader>) -> Result<Arc<Batch>, Error> {
-        let loaded = loader.and_then(Iterator::next).ok_or(Error::NoBatch { rank: rank.0 })?;
-        Ok(Arc::new(loaded?.batch))
-    }
 }
 
 impl Feed<'_> {
@@ -49,8 +44,9 @@ impl Feed<'_> {
             Self::Handed(batches) => handed(batches),
             Self::Read(reader) => {
                 // Not kept beside the batch to come, which would be memory for one more.
-                reader.last = None;
-                let batch = Reader::next_of(reader.rank, reader.training.as_mut())?;
+                let is_first = reader.last.take().is_none();
+                let next = if is_first { lead::first_of } else { Loader::next };
+                let batch = next_of(reader.rank, reader.training.as_mut(), next)?;
                 reader.last = Some(Arc::clone(&batch));
                 Ok(batch)
             }
@@ -65,7 +61,7 @@ impl Feed<'_> {
                 if held == Held::First {
                     reader.held_out = lead::held_out(reader.request)?.map(|(loader, _)| loader);
                 }
-                Reader::next_of(reader.rank, reader.held_out.as_mut())
+                next_of(reader.rank, reader.held_out.as_mut(), Loader::next)
             }
         }
     }
@@ -77,6 +73,14 @@ impl Feed<'_> {
             Self::Read(reader) => reader.last.clone().ok_or(Error::NoBatch { rank: reader.rank.0 }),
         }
     }
+}
+
+/// How a loader gives its next batch.
+type Next = fn(&mut Loader) -> Option<Result<Loaded, data::Error>>;
+
+fn next_of(rank: Rank, loader: Option<&mut Loader>, next: Next) -> Result<Arc<Batch>, Error> {
+    let loaded = loader.and_then(next).ok_or(Error::NoBatch { rank: rank.0 })?;
+    Ok(Arc::new(loaded?.batch))
 }
 
 fn handed(batches: &Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Error> {

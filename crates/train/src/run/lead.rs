@@ -91,6 +91,17 @@ pub fn batches(request: &RunRequest, start: &State) -> Result<Option<Loader>, Er
     Ok(Some(Loader::start(&request.train, &features, options)?))
 }
 
+/// The first batch of this run. Where all rows have been decoded for it, the memory that took is
+/// given back before the step takes its own: the allocator keeps it for the threads that decoded,
+/// which have nothing more to do.
+pub fn first_of(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
+    let first = loader.next();
+    if loader.is_one_window() {
+        device::buffer::return_freed_memory();
+    }
+    first
+}
+
 /// Trains to the end and tells the followers when it is reached.
 pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
@@ -248,7 +259,9 @@ impl<B: Backend> Leader<'_, '_, B> {
         self.last_batch = None;
         let began = Instant::now();
         let op = Op::InputWait { batch_size: config.training.batch_size };
-        let loaded = self.worker.context.profiler.op(op, || loader.next());
+        let is_first = self.step == self.start.step;
+        let next = if is_first { first_of } else { Loader::next };
+        let loaded = self.worker.context.profiler.op(op, || next(loader));
         let waited = began.elapsed();
         let Some(loaded) = loaded else { return Ok(false) };
         if loaded.is_err() {
