@@ -4,6 +4,7 @@
 pub mod kernels;
 mod operator;
 mod order;
+mod sort;
 mod storage;
 mod writer;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::execution_trace::{ExecutionTrace, Node, Tensor, Tree, Value};
 
+use super::sort::{self, Sort};
 use super::storage;
 use crate::calibration::launches::{Called, Launched, Launches, Variant};
 use crate::calibration::opaque::Opaque;
@@ -50,6 +51,8 @@ pub struct Knowledge<'a> {
     launches: &'a Launches,
     opaque: Opaque,
     has_accelerator: bool,
+    /// What operators sort, by their nodes.
+    sorts: BTreeMap<u32, Sort>,
 }
 
 impl<'a> Knowledge<'a> {
@@ -58,7 +61,8 @@ impl<'a> Knowledge<'a> {
         let mut all = trace.nodes.iter().flat_map(tensors);
         let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
         let (launches, opaque) = (&calibration.launches, Opaque::of(calibration));
-        Self { trace, tree, calibration, launches, opaque, has_accelerator }
+        let sorts = sort::of(trace);
+        Self { trace, tree, calibration, launches, opaque, has_accelerator, sorts }
     }
 
     /// A node and all inside, each after the node around it, in order.
@@ -71,12 +75,29 @@ impl<'a> Knowledge<'a> {
         found
     }
 
+    /// What an outermost operator does, with as many kernels as its ids are sorted by.
+    pub fn of(&self, at: u32) -> Done {
+        let done = self.recorded(at);
+        match self.sort_in(at) {
+            Some(sort) => Done { calls: sort.adapted(done.calls), ..done },
+            None => done,
+        }
+    }
+
+    /// What an operator, or one inside it, sorts.
+    fn sort_in(&self, at: u32) -> Option<Sort> {
+        if self.sorts.is_empty() {
+            return None;
+        }
+        self.inside(at).iter().find_map(|node| self.sorts.get(node).copied())
+    }
+
     /// What an outermost operator does.
     ///
     /// The operators inside do what those of their names and sizes did, or of the nearest sizes.
     /// Where that is not what one of this name and these sizes ever did, it does what that did most
     /// often.
-    pub fn of(&self, at: u32) -> Done {
+    fn recorded(&self, at: u32) -> Done {
         let node = &self.trace.nodes[at as usize];
         let own = sizes(self.trace, node);
         let by_sizes = self.launches.outer.get(self.trace.name(node));
@@ -161,12 +182,17 @@ impl<'a> Knowledge<'a> {
     /// The most frequent of the variants that launch, for what touches memory of a device; of the
     /// others, for what does not.
     fn usual(&self, at: u32, variants: &[Variant]) -> Variant {
+        let sort = self.sort_in(at);
+        let sorts = |one: &&Variant| sort.is_none_or(|sort| sort.is_done_by(&one.calls));
+        let sorting: Vec<&Variant> = variants.iter().filter(sorts).collect();
+        let variants =
+            if sorting.is_empty() { variants.iter().collect::<Vec<_>>() } else { sorting };
         let launches =
             |variant: &&Variant| variant.calls.iter().any(|call| !call.launches.is_empty());
         let most = |launching: Option<bool>| {
             let fits = |one: &&Variant| launching.is_none_or(|wanted| launches(one) == wanted);
             // The first of several.
-            variants.iter().rev().filter(fits).max_by_key(|variant| variant.count)
+            variants.iter().copied().rev().filter(fits).max_by_key(|variant| variant.count)
         };
         let found = match self.is_on_device(at) {
             Some(false) => most(Some(false)),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::execution_trace::{ExecutionTrace, Node, Tensor};
+use trace::execution_trace::{ExecutionTrace, Node, Tensor, Value};
 
 use super::COLLECTIVES;
 
@@ -91,6 +91,17 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a Tensor> {
     written.extend(results.filter(|result| !given.contains(&result.storage)));
     written.retain(|tensor| tensor.storage != 0);
     written
+}
+
+/// What a node was given as an argument of its signature.
+pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a Value> {
+    let arguments = arguments(trace.text(node.op_schema));
+    let named = |argument: &str| {
+        let declared = argument.split('=').next().unwrap_or_default();
+        declared.split_whitespace().last() == Some(name)
+    };
+    let at = arguments.iter().position(|argument| named(argument))?;
+    node.inputs.get(at).map(|input| &input.value)
 }
 
 /// The arguments of a TorchScript signature, as it spells them.
