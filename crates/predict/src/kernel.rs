@@ -23,6 +23,7 @@ pub mod leave_out;
 mod line;
 pub mod measured;
 mod model;
+mod pace;
 pub mod shipped;
 mod split;
 mod train;

@@ -15,7 +15,7 @@ pub struct KernelRow {
     pub kind: &'static str,
     /// The device.
     pub device: String,
-    /// Test rows above the floor, which errors are of.
+    /// Rows above the floor, which errors are of.
     pub rows: usize,
     /// Geometric mean of the absolute errors of max(roofline, floor).
     pub roofline_gmae_pct: f64,
@@ -35,14 +35,15 @@ pub struct KernelRow {
     pub drift_ns_per_row: f64,
 }
 
-/// By device, on the test rows.
+/// By device, on the rows of one part: [`Part::Test`] to judge a model, [`Part::Calibrate`] to
+/// choose how models are made.
 #[must_use]
-pub fn of(model: &KernelModel, rows: &[Measured]) -> Vec<KernelRow> {
-    by_device(model.kind, rows).iter().map(|device| row(model, device)).collect()
+pub fn of(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
+    by_device(model.kind, rows).iter().map(|device| row(model, device, part)).collect()
 }
 
-fn row(model: &KernelModel, device: &DeviceRows) -> KernelRow {
-    let tested: Vec<&Measured> = device.part(Part::Test).collect();
+fn row(model: &KernelModel, device: &DeviceRows, part: Part) -> KernelRow {
+    let tested: Vec<&Measured> = device.part(part).collect();
     let above = |floors: f64| {
         tested
             .iter()

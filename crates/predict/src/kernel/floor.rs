@@ -61,6 +61,11 @@ impl Floor {
         middle(before.iter().chain(later).map(|call| call.1)).unwrap_or(self.ns)
     }
 
+    /// Whether a measurement shows anything of its kernel.
+    pub fn shows(&self, row: &Measured) -> bool {
+        roofline_ns(&row.work, row.device) >= UNSEEN * self.ns
+    }
+
     /// A row with the floor that it was measured over.
     pub fn point(&self, row: &Measured) -> Point {
         Point {
@@ -85,8 +90,7 @@ impl Floor {
 /// Only of kinds that wait for memory: small products stay so far behind the roofline that none is
 /// known to be hidden.
 fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
-    let waits = [Kind::LayerNorm, Kind::Softmax, Kind::ElementWise];
-    if rows.first().is_none_or(|row| !waits.contains(&row.work.kind())) {
+    if !rows.first().is_some_and(waits_for_memory) {
         return Vec::new();
     }
     let mut found: Vec<(&Measured, f64)> = rows
@@ -116,6 +120,11 @@ fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
         return Vec::new();
     }
     found.into_iter().map(|(row, ns)| (row.place, ns)).collect()
+}
+
+/// Whether a row is of a kind that waits for memory.
+fn waits_for_memory(row: &Measured) -> bool {
+    matches!(row.work.kind(), Kind::LayerNorm | Kind::Softmax | Kind::ElementWise)
 }
 
 /// Each call, with the median of those beside it.

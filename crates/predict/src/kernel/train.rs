@@ -18,13 +18,20 @@ use super::leave_out;
 use super::line::{Line, Point};
 use super::measured::Measured;
 use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source, Unseen};
-use super::split::Part;
+use super::pace::{Pace, Seen};
+use super::split::{self, Part};
 use super::work::Kind;
 
 /// The most bytes of a model's file.
 pub const MODEL_BYTES_MOST: usize = 300_000;
 /// Fewest rows of one device that trees are grown on.
 const ROWS_LEAST: usize = 200;
+/// Of a device with fewer rows for intervals, those to learn from say too how far off trees are
+/// that have not seen them: quantiles of few rows cover several per cent more or less than nine of
+/// ten.
+const CALIBRATION_FEW: usize = 500;
+/// Parts that these are divided into; each is predicted by trees that learnt from the others.
+const FOLDS: u64 = 5;
 
 /// Of one device.
 const OWN: Forested = Forested {
@@ -63,6 +70,27 @@ pub(super) struct Forested {
     settings: Settings,
 }
 
+/// Which of the rows to learn from are learnt from.
+#[derive(Clone, Copy, Debug)]
+enum Learning {
+    All,
+    /// Those of all folds but one.
+    Without(u64),
+}
+
+impl Learning {
+    fn takes(self, row: &Measured) -> bool {
+        match self {
+            Self::All => true,
+            Self::Without(fold) => fold_of(row) != fold,
+        }
+    }
+}
+
+fn fold_of(row: &Measured) -> u64 {
+    split::hash(&row.work, 1) % FOLDS
+}
+
 /// The rows of one device, and what the host added to them.
 pub(super) struct DeviceRows {
     /// The device.
@@ -73,9 +101,39 @@ pub(super) struct DeviceRows {
     pub floors: BTreeMap<&'static str, Floor>,
     /// What measurements are made of.
     pub line: Line,
+    /// By name of the operation, what its state added.
+    paces: BTreeMap<&'static str, Pace>,
 }
 
 impl DeviceRows {
+    /// Of rows of one kind on one device, in the order they were given.
+    fn of(rows: Vec<Measured>) -> Self {
+        let mut names: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| Part::of(&row.work) == Part::Train) {
+            names.entry(row.work.name()).or_default().push(*row);
+        }
+        let floors: BTreeMap<&'static str, Floor> =
+            names.iter().map(|(name, rows)| (*name, Floor::of(rows))).collect();
+        let points: Vec<Point> = names
+            .iter()
+            .flat_map(|(name, rows)| rows.iter().map(|row| floors[name].point(row)))
+            .collect();
+        let line = Line::of(&points);
+        let pace = |(name, rows): (&&'static str, &Vec<Measured>)| {
+            let floor = &floors[name];
+            let seen = |row: &Measured| Seen {
+                place: row.place,
+                size: size(row),
+                off: (floor.latency_ns(row, line) / line.ns(roofline(row), floor.ns)).ln(),
+            };
+            // Of one size, rows that are alike can be told from others by it alone.
+            let is_seen = |row: &&Measured| floor.shows(row) && row.work.sizes().len() == 1;
+            (*name, Pace::of(rows.iter().filter(is_seen).map(seen).collect()))
+        };
+        let paces = names.iter().map(pace).collect();
+        Self { device: rows[0].device, rows, floors, line, paces }
+    }
+
     /// The floor of a row's operation.
     pub fn floor(&self, row: &Measured) -> Floor {
         self.floors.get(row.work.name()).cloned().unwrap_or_default()
@@ -86,11 +144,14 @@ impl DeviceRows {
         self.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns)
     }
 
-    /// What is to be predicted: the measurement without what the host added to this row more than
-    /// to others.
+    /// What is to be predicted: the measurement without what the host, and the device's state,
+    /// added to this row more than to others.
     pub fn latency_ns(&self, row: &Measured) -> f64 {
-        let floor = self.floors.get(row.work.name());
-        floor.map_or(row.latency_ns, |floor| floor.latency_ns(row, self.line))
+        let name = row.work.name();
+        let Some(floor) = self.floors.get(name) else { return row.latency_ns };
+        let pace = self.paces.get(name).filter(|_| floor.shows(row));
+        let more = pace.map_or(0.0, |pace| pace.at(row.place, size(row)));
+        floor.latency_ns(row, self.line) / more.exp()
     }
 
     /// The rows of one part.
@@ -118,20 +179,16 @@ pub(super) fn by_device(kind: Kind, rows: &[Measured]) -> Vec<DeviceRows> {
     for row in rows.iter().filter(|row| row.work.kind() == kind) {
         devices.entry(&*row.device.key).or_default().push(*row);
     }
-    let grouped = |rows: Vec<Measured>| {
-        let mut names: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
-        for row in rows.iter().filter(|row| Part::of(&row.work) == Part::Train) {
-            names.entry(row.work.name()).or_default().push(*row);
-        }
-        let floors: BTreeMap<&'static str, Floor> =
-            names.iter().map(|(name, rows)| (*name, Floor::of(rows))).collect();
-        let points: Vec<Point> = names
-            .iter()
-            .flat_map(|(name, rows)| rows.iter().map(|row| floors[name].point(row)))
-            .collect();
-        DeviceRows { device: rows[0].device, rows, floors, line: Line::of(&points) }
-    };
-    devices.into_values().map(grouped).collect()
+    devices.into_values().map(DeviceRows::of).collect()
+}
+
+fn roofline(row: &Measured) -> f64 {
+    roofline_ns(&row.work, row.device)
+}
+
+/// By which rows are alike.
+fn size(row: &Measured) -> f64 {
+    roofline(row).ln()
 }
 
 /// Learns a kind from rows of any devices; rows of other kinds are left out.
@@ -153,16 +210,26 @@ pub fn train(
     }
     let all: Vec<&DeviceRows> = devices.iter().collect();
     let bins = bins(&all);
-    // The longest first, so that no thread ends long after the others.
-    let mut grown = in_parallel(threads, devices.len() + 2, |job| match job {
+    let calibrating = |device: &DeviceRows| device.part(Part::Calibrate).count();
+    let fewest = devices.iter().map(calibrating).min().unwrap_or(0);
+    let folds = if fewest < CALIBRATION_FEW { FOLDS as usize } else { 0 };
+    // The longest first, so that no thread ends long after the others. Of each device the trees of
+    // all rows, then those without a fold.
+    let grown = in_parallel(threads, 2 + devices.len() * (1 + folds), |job| match job {
         0 => forest(&all, &bins, POOLED),
         1 => forest(&all, &bins, UNSEEN),
-        _ => forest(&all[job - 2..job - 1], &bins, OWN),
+        _ => {
+            let (at, fold) = ((job - 2) / (1 + folds), (job - 2) % (1 + folds));
+            let without = fold.checked_sub(1).map(|fold| Learning::Without(fold as u64));
+            grow(&all[at..=at], &bins, OWN, without.unwrap_or(Learning::All))
+        }
     });
-    let (pooled, unseen_forest) = (grown.remove(0), grown.remove(0));
+    let mut grown = grown.into_iter();
+    let pooled = grown.next().unwrap_or_default();
+    let unseen_forest = grown.next().unwrap_or_default();
     let unseen = leave_out::interval(&all, threads);
-    let parts = devices.iter().zip(grown).map(|(device, forest)| of_device(device, &bins, forest));
-    let devices: Vec<DeviceModel> = parts.collect();
+    let of = |device| of_device(device, &bins, grown.by_ref().take(1 + folds).collect());
+    let devices: Vec<DeviceModel> = devices.iter().map(of).collect();
     let (least, most) = ranges(kind, rows);
     let unseen = Unseen { forest: unseen_forest, interval: unseen };
     Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
@@ -171,16 +238,20 @@ pub fn train(
 /// The bins of the features of all rows to learn from.
 pub(super) fn bins(devices: &[&DeviceRows]) -> Bins {
     let examples: Vec<Features> =
-        examples(devices, Corrected::Line).map(|(features, _)| features).collect();
+        examples(devices, Corrected::Line, Learning::All).map(|(features, _)| features).collect();
     Bins::of(&examples.iter().map(Features::values).collect::<Vec<_>>())
 }
 
 /// A forest on the rows to learn from.
 pub(super) fn forest(devices: &[&DeviceRows], bins: &Bins, how: Forested) -> Forest {
+    grow(devices, bins, how, Learning::All)
+}
+
+fn grow(devices: &[&DeviceRows], bins: &Bins, how: Forested, learning: Learning) -> Forest {
     let features = bins.ends().len();
     let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
     let mut placed = [0; MOST];
-    for (features_of, target) in examples(devices, how.base) {
+    for (features_of, target) in examples(devices, how.base, learning) {
         bins.place(features_of.values(), &mut placed);
         table.bins.extend_from_slice(&placed[..features]);
         table.targets.push(target);
@@ -188,15 +259,23 @@ pub(super) fn forest(devices: &[&DeviceRows], bins: &Bins, how: Forested) -> For
     grow::forest(&table, how.settings, features as u64)
 }
 
-fn examples(devices: &[&DeviceRows], base: Corrected) -> impl Iterator<Item = (Features, f32)> {
+fn examples(
+    devices: &[&DeviceRows],
+    base: Corrected,
+    learning: Learning,
+) -> impl Iterator<Item = (Features, f32)> {
     let of_device = move |device: &&DeviceRows| {
         let line = base.line(device.line);
-        device.part(Part::Train).map(|row| device.example(row, line)).collect::<Vec<_>>()
+        let rows = device.part(Part::Train).filter(|row| learning.takes(row));
+        rows.map(|row| device.example(row, line)).collect::<Vec<_>>()
     };
     devices.iter().flat_map(of_device)
 }
 
-fn of_device(device: &DeviceRows, bins: &Bins, forest: Forest) -> DeviceModel {
+/// The model of a device by its trees; `forests` are those of all rows, then those without a fold,
+/// if any.
+fn of_device(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> DeviceModel {
+    let forest = if forests.is_empty() { Forest::default() } else { forests.remove(0) };
     let mut model = DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
@@ -206,11 +285,18 @@ fn of_device(device: &DeviceRows, bins: &Bins, forest: Forest) -> DeviceModel {
         learnt: Learnt::Own(forest),
         interval: Interval::flat(0.0, 0.0),
     };
-    let residual = |row: &Measured| {
+    let off = |model: &DeviceModel, row: &Measured| {
         let found = model.latency(bins, None, (&row.work, row.device));
         (found.above_floor, (device.latency_ns(row) / found.ns).ln())
     };
-    model.interval = Interval::of(device.part(Part::Calibrate).map(residual).collect());
+    let mut offs: Vec<(f32, f64)> =
+        device.part(Part::Calibrate).map(|row| off(&model, row)).collect();
+    for (fold, forest) in (0..).zip(forests) {
+        let without = DeviceModel { learnt: Learnt::Own(forest), ..model.clone() };
+        let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
+        offs.extend(unseen.map(|row| off(&without, row)));
+    }
+    model.interval = Interval::of(offs);
     model
 }
 

@@ -2,7 +2,7 @@
 
 use predict::kernel::measured::{Table, operation};
 use predict::kernel::{
-    Element, Error, KernelModel, Kind, Measured, Price, Work, adapt, evaluate, leave_out,
+    Element, Error, KernelModel, Kind, Measured, Part, Price, Work, adapt, evaluate, leave_out,
     physics_ns, roofline_ns, shipped, train,
 };
 use schema::HardwareSpec;
@@ -121,7 +121,7 @@ fn a_model_is_the_same_bytes_for_any_number_of_threads_and_comes_back() {
     assert!([2, 7].into_iter().all(|threads| bytes(threads) == one));
     let model = KernelModel::from_bytes(&one).expect("a model");
     assert_eq!(model.to_bytes().expect("bytes"), one);
-    for row in evaluate::of(&model, &rows) {
+    for row in evaluate::of(&model, &rows, Part::Test) {
         assert!(row.mape_pct < 3.0 && row.mape_pct < 0.2 * row.roofline_mape_pct, "{row:?}");
         assert!((80.0..=100.0).contains(&row.covered_pct), "{row:?}");
     }

@@ -2,7 +2,7 @@
 
 use predict::kernel::evaluate::{self, KernelRow};
 use predict::kernel::leave_out::{self, LeftOutRow};
-use predict::kernel::{Kind, Measured};
+use predict::kernel::{Kind, Measured, Part};
 use serde::Serialize;
 
 use super::{model, read};
@@ -32,7 +32,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
             continue;
         }
         let model = model(args.kernels.models.as_deref(), kind)?;
-        report.kernels.extend(evaluate::of(&model, &rows));
+        report.kernels.extend(evaluate::of(&model, &rows, Part::Test));
     }
     say_unknown(&report, &rows, session);
     session.console.report(&report, for_people)

@@ -245,7 +245,7 @@ fn models(rows: &[Measured], output: &Path) -> Result<(Vec<String>, Vec<KernelRo
             continue;
         }
         let adapted = adapt::adapted(model(None, kind)?, &learnt)?;
-        judged.extend(evaluate::of(&adapted, &of_kind));
+        judged.extend(evaluate::of(&adapted, &of_kind, Part::Test));
         let path = file(output, kind);
         let bytes = adapted.to_bytes()?;
         output::put(&path, |file| file.write_all(&bytes).map_err(Error::io(&path, "write")))?;
