@@ -15,7 +15,7 @@ pub use arguments::{
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
     LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
 };
-pub use on_cuda::{Cuda, Moments};
+pub use on_cuda::{Cuda, Moments, SOURCES};
 use schema::random::CounterRng;
 use schema::{KeyedJaggedTensor, Optimizer, Precision};
 

@@ -8,55 +8,30 @@
 mod argument;
 pub mod blas;
 mod buffer;
-pub mod emulated;
+mod emulated;
+mod emulation;
 pub mod error;
+mod event;
+mod grid;
+mod machine;
 mod native;
 pub mod nvrtc;
+mod source;
 
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::ops;
-
 pub use argument::Arguments;
 use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
-pub use emulated::{Checks, Order};
+pub use emulation::{Checks, Emulation, Order};
 pub use error::{DriverError, Fault, FaultKind, Place};
-
-/// What every kernel's source begins with.
-pub const PRELUDE: &str = concat!(
-    "#line 1 \"cuda/prelude.cu\"\n",
-    include_str!("cuda/prelude.cu"),
-    "\n#line 1 \"optimizer/rule.cu\"\n",
-    include_str!("optimizer/rule.cu"),
-);
-
-/// A kernel's source as it is embedded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// Its place below `crates/device/src`, for messages.
-    pub name: &'static str,
-    /// The text.
-    pub text: &'static str,
-}
-
-/// Every source there is, for `cargo xtask kernels` and the mutation test.
-pub const SOURCES: &[Source] = &[
-    ops::activation::cuda::SOURCE,
-    ops::cross::cuda::SOURCE,
-    ops::dense_update::cuda::SOURCE,
-    ops::embedding_backward::cuda::SOURCE,
-    ops::embedding_forward::cuda::SOURCE,
-    ops::exchange::cuda::SOURCE,
-    ops::gemm::cuda::SOURCE,
-    ops::interaction::cuda::SOURCE,
-    ops::jagged::cuda::SOURCE,
-    ops::loss::cuda::SOURCE,
-    ops::prefix_sum::cuda::SOURCE,
-];
+pub use event::Event;
+pub use grid::Grid;
+use machine::Machine;
+pub use source::{PRELUDE, Source};
 
 /// A device and the way to talk to it; cheap to clone.
 #[derive(Clone)]
@@ -75,35 +50,8 @@ pub enum Accuracy {
     Tf32,
 }
 
-enum Machine {
-    Native(native::Device),
-    Emulated(emulated::Device),
-}
-
-/// How the emulator works.
-#[derive(Clone, Debug)]
-pub struct Emulation {
-    /// The C++ compiler, such as `g++`.
-    pub compiler: PathBuf,
-    /// Folder of compiled kernels; made where it is missing.
-    pub cache: PathBuf,
-    /// In which order blocks and threads run.
-    pub order: Order,
-    /// Whether each access is checked.
-    pub checks: Checks,
-    /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
-    /// tests.
-    pub replaced: Vec<(&'static str, String)>,
-}
-
 /// Work in order. That of different streams has none, but by events.
 pub struct Stream {
-    driver: Driver,
-    handle: usize,
-}
-
-/// A moment of a stream.
-pub struct Event {
     driver: Driver,
     handle: usize,
 }
@@ -134,38 +82,6 @@ pub struct Kernel {
 enum KernelHandle {
     Native(usize),
     Emulated(emulated::Entry),
-}
-
-/// How many threads a launch has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// Blocks along x and y.
-    pub blocks: [u32; 2],
-    /// Threads of a block.
-    pub threads: u32,
-    /// Bytes of a block's shared memory beyond what the kernel declares.
-    pub shared_bytes: u32,
-}
-
-impl Grid {
-    /// One-dimensional: so many blocks that every one of `items` has its own of `per_block`.
-    #[must_use]
-    pub fn over(items: usize, per_block: u32, threads: u32) -> Self {
-        let blocks = items.div_ceil(per_block as usize) as u32;
-        Self { blocks: [blocks, 1], threads, shared_bytes: 0 }
-    }
-}
-
-/// Refuses a library that lacks one of `functions`.
-fn complete(
-    library: &'static str,
-    functions: &[&str],
-    has: impl Fn(&str) -> bool,
-) -> Result<(), DriverError> {
-    match functions.iter().find(|name| !has(name)) {
-        None => Ok(()),
-        Some(name) => Err(DriverError::NoFunction { library, function: (*name).to_owned() }),
-    }
 }
 
 impl Driver {
@@ -244,7 +160,7 @@ impl Driver {
             Machine::Native(device) => device.alloc(bytes)?,
             Machine::Emulated(device) => device.alloc(bytes)?,
         };
-        Ok(Buffer::new(self, address, bytes))
+        Ok(Buffer::new(&self.machine, address, bytes))
     }
 
     /// Pinned memory of the host, zeros.
@@ -256,7 +172,7 @@ impl Driver {
             Machine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
             Machine::Emulated(_) => PinnedMemory::Emulated(vec![0; bytes]),
         };
-        Ok(Pinned::new(self, memory))
+        Ok(Pinned::new(&self.machine, memory))
     }
 
     /// A new stream.
@@ -280,7 +196,7 @@ impl Driver {
             Machine::Native(device) => device.event()?,
             Machine::Emulated(_) => 0,
         };
-        Ok(Event { driver: self.clone(), handle })
+        Ok(Event::new(&self.machine, handle))
     }
 }
 
@@ -456,7 +372,7 @@ impl Stream {
     /// [`DriverError::Call`].
     pub fn record(&self, event: &Event) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => device.record(event.handle, self.handle),
+            Machine::Native(device) => device.record(event.handle(), self.handle),
             Machine::Emulated(_) => Ok(()),
         }
     }
@@ -467,7 +383,7 @@ impl Stream {
     /// [`DriverError::Call`].
     pub fn wait(&self, event: &Event) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => device.wait(self.handle, event.handle),
+            Machine::Native(device) => device.wait(self.handle, event.handle()),
             Machine::Emulated(_) => Ok(()),
         }
     }
@@ -484,54 +400,10 @@ impl Stream {
     }
 }
 
-impl Event {
-    /// Waits for the moment.
-    ///
-    /// # Errors
-    /// [`DriverError::Call`].
-    pub fn synchronize(&self) -> Result<(), DriverError> {
-        match &*self.driver.machine {
-            Machine::Native(device) => device.synchronize_event(self.handle),
-            Machine::Emulated(_) => Ok(()),
-        }
-    }
-
-    /// Whether the moment has passed.
-    ///
-    /// # Errors
-    /// [`DriverError::Call`].
-    pub fn has_passed(&self) -> Result<bool, DriverError> {
-        match &*self.driver.machine {
-            Machine::Native(device) => device.has_passed(self.handle),
-            Machine::Emulated(_) => Ok(true),
-        }
-    }
-
-    /// Milliseconds from this moment to `later`; 0 of the emulator, whose work takes no device
-    /// time.
-    ///
-    /// # Errors
-    /// [`DriverError::Call`].
-    pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
-        match &*self.driver.machine {
-            Machine::Native(device) => device.elapsed_ms([self.handle, later.handle]),
-            Machine::Emulated(_) => Ok(0.0),
-        }
-    }
-}
-
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Machine::Native(device) = &*self.driver.machine {
             device.drop_stream(self.handle);
-        }
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Machine::Native(device) = &*self.driver.machine {
-            device.drop_event(self.handle);
         }
     }
 }

@@ -15,6 +15,7 @@ mod look;
 mod perfetto;
 mod pump;
 mod rank;
+mod request;
 mod stream;
 
 use std::io;
@@ -24,62 +25,12 @@ use std::sync::atomic::AtomicBool;
 pub use event::{Events, arguments, arguments_of, event_texts};
 pub(crate) use find::may_be_trace;
 pub(crate) use gunzip::Gunzip;
+pub use request::{Attendance, Progress, Reading, Request, Skipped};
 
 use crate::Error;
 use crate::format::kineto;
 use crate::store::{Job, Trace};
 use blocks::Blocks;
-
-/// What to read, and how.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Files, archives, folders, or `-`.
-    pub paths: Vec<PathBuf>,
-    /// Threads that parse, at least 1; the result does not depend on it. What is compressed is
-    /// unpacked by one more thread for each file that is being read.
-    pub threads: usize,
-}
-
-/// How a reading is attended.
-#[derive(Clone, Copy)]
-pub struct Attendance<'a> {
-    /// Called every few megabytes, from any thread.
-    pub progress: &'a (dyn Fn(Progress) + Sync),
-    /// Set it to end the reading with [`Error::Cancelled`].
-    pub cancelled: &'a AtomicBool,
-}
-
-/// How far a reading is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes read of the files as they lie there, compressed or not.
-    pub bytes_read: u64,
-    /// All of them; none if one of them is standard input.
-    pub bytes_total: Option<u64>,
-}
-
-/// What a reading found.
-#[derive(Clone, Debug, Default)]
-pub struct Reading {
-    /// The traces.
-    pub job: Job,
-    /// Files of folders and archives that are no traces.
-    pub skipped: Vec<Skipped>,
-}
-
-/// A file of a folder or an archive that is no trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// The file.
-    pub path: PathBuf,
-    /// The member of an archive.
-    pub member: Option<String>,
-    /// What it is instead.
-    pub reason: String,
-    /// Whether it should be a trace, by its name and by what little it holds: an empty file, zero
-    /// bytes, or data that end before the first event.
-    pub is_lost: bool,
-}
 
 /// Reads all traces under the request's paths.
 ///

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use device::cuda::{SOURCES, nvrtc};
+use device::backend::SOURCES;
+use device::cuda::nvrtc;
 use serde_json::Value;
 
 use crate::fixture::{Place, Ran};

@@ -5,6 +5,7 @@
 //! nothing is waited for but what a message to another rank or [`Backend::outcome`] needs.
 
 mod exchange;
+mod gradients;
 mod handles;
 mod kernels;
 mod moments;
@@ -39,6 +40,7 @@ pub use exchange::Exchange;
 pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
 use handles::{WeightBuffers, grown};
 use kernels::Kernels;
+pub use kernels::SOURCES;
 pub use moments::Moments;
 pub use scalars::{Ended, Scalars};
 pub use tables::Tables;

@@ -20,7 +20,8 @@ use cudarc::cublaslt::sys::{
 use schema::Precision;
 
 use super::error::DriverError;
-use super::{Accuracy, Buffer, Driver, Machine, Stream};
+use super::machine::Machine;
+use super::{Accuracy, Buffer, Driver, Stream};
 
 /// Bytes that an algorithm may work in: what NVIDIA recommends for its largest GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
@@ -165,7 +166,7 @@ impl Blas {
         }
         // SAFETY: the library is there; a symbol is only looked for, not called.
         let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-        super::complete("libcublasLt.so", &FUNCTIONS, has)?;
+        super::error::complete("libcublasLt.so", &FUNCTIONS, has)?;
         device.enter()?;
         let mut handle: cublasLtHandle_t = ptr::null_mut();
         call!(cublasLtCreate(&raw mut handle))?;

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::DriverError;
-use super::{Driver, Event, Machine, native};
+use super::event::Event;
+use super::machine::Machine;
+use super::native;
 
 /// Memory of a device, or a part of such memory; freed when the last part of it is dropped.
 #[derive(Clone)]
@@ -17,13 +19,13 @@ pub struct Buffer {
 
 /// What was allocated.
 struct Memory {
-    driver: Driver,
+    machine: Arc<Machine>,
     address: u64,
 }
 
 /// Memory of the host that the device copies from and to by itself; freed when dropped.
 pub struct Pinned {
-    driver: Driver,
+    machine: Arc<Machine>,
     memory: PinnedMemory,
 }
 
@@ -38,8 +40,8 @@ pub struct InFlight {
 }
 
 impl Buffer {
-    pub(super) fn new(driver: &Driver, address: u64, bytes: usize) -> Self {
-        Self { memory: Arc::new(Memory { driver: driver.clone(), address }), address, bytes }
+    pub(super) fn new(machine: &Arc<Machine>, address: u64, bytes: usize) -> Self {
+        Self { memory: Arc::new(Memory { machine: Arc::clone(machine), address }), address, bytes }
     }
 
     /// Where it starts.
@@ -75,7 +77,7 @@ impl Buffer {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        match &*self.driver.machine {
+        match &*self.machine {
             Machine::Native(device) => device.free(self.address),
             Machine::Emulated(device) => device.free(self.address),
         }
@@ -83,8 +85,8 @@ impl Drop for Memory {
 }
 
 impl Pinned {
-    pub(super) fn new(driver: &Driver, memory: PinnedMemory) -> Self {
-        Self { driver: driver.clone(), memory }
+    pub(super) fn new(machine: &Arc<Machine>, memory: PinnedMemory) -> Self {
+        Self { machine: Arc::clone(machine), memory }
     }
 
     /// Its bytes.
@@ -113,7 +115,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if let (Machine::Native(device), PinnedMemory::Native(memory)) =
-            (&*self.driver.machine, &self.memory)
+            (&*self.machine, &self.memory)
         {
             device.drop_pinned(memory);
         }

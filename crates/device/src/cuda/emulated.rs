@@ -9,8 +9,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::emulation::{Checks, Emulation, Order};
 use super::error::{DriverError, Fault, FaultKind, Place};
-use super::{Emulation, Grid, Source};
+use super::grid::Grid;
+use super::source::Source;
 
 pub(super) use ffi::{Entry, Library};
 
@@ -20,29 +22,6 @@ const RED_ZONE: usize = 1024;
 const SHARED_LIMIT: u32 = 48 << 10;
 /// Threads of a block, at most.
 const THREADS_LIMIT: u32 = 1024;
-
-/// In which order blocks and threads run. A missing barrier is not seen in every one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// 0, 1, 2, …
-    Ascending,
-    /// …, 2, 1, 0.
-    Descending,
-    /// At random, by a seed.
-    Shuffled(u16),
-}
-
-/// Whether each access of a kernel is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checks {
-    /// Every load and store is held against the buffers and against races; some 30 times slower.
-    Every,
-    /// Barriers, masks and red zones alone.
-    Few,
-    /// As [`Checks::Few`], and the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer,
-    /// which end the process. Their library must have been loaded before the program (LD_PRELOAD).
-    Sanitizers,
-}
 
 /// The emulated device.
 pub(super) struct Device {

@@ -251,3 +251,15 @@ impl fmt::Display for FaultKind {
         }
     }
 }
+
+/// Refuses a library that lacks one of `functions`.
+pub(super) fn complete(
+    library: &'static str,
+    functions: &[&str],
+    has: impl Fn(&str) -> bool,
+) -> Result<(), DriverError> {
+    match functions.iter().find(|name| !has(name)) {
+        None => Ok(()),
+        Some(name) => Err(DriverError::NoFunction { library, function: (*name).to_owned() }),
+    }
+}

@@ -12,7 +12,9 @@ use std::sync::Mutex;
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use super::error::DriverError;
-use super::{Grid, Source, nvrtc};
+use super::grid::Grid;
+use super::nvrtc;
+use super::source::Source;
 
 /// A GPU with its primary context.
 pub(super) struct Device {
@@ -118,7 +120,7 @@ impl Device {
         }
         // SAFETY: the library is there; a symbol is only looked for, not called.
         let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-        super::complete("libcuda.so.1", &FUNCTIONS, has)?;
+        super::error::complete("libcuda.so.1", &FUNCTIONS, has)?;
         call!(cuInit(0))?;
         let mut count: c_int = 0;
         call!(cuDeviceGetCount(&raw mut count))?;

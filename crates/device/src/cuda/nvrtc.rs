@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::error::DriverError;
-use super::{PRELUDE, Source};
+use super::source::{PRELUDE, Source};
 
 /// No contraction: multiplies and adds round apart, as in the oracles, so that bytes agree.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v"];
@@ -195,7 +195,7 @@ fn open(folder: Option<&Path>) -> Result<(), DriverError> {
     }
     // SAFETY: the library is there; a symbol is only looked for, not called.
     let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-    super::complete("libnvrtc.so", &FUNCTIONS, has)?;
+    super::error::complete("libnvrtc.so", &FUNCTIONS, has)?;
     *opened = true;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! before it is used; ε stands outside the root. As `torch.optim.Adagrad` under L2 decay.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::Rule;
+use super::rule::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 

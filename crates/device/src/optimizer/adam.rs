@@ -17,7 +17,7 @@
 //! arXiv:1711.05101. PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::Rule;
+use super::rule::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
@@ -72,7 +72,7 @@ impl<V: Vector> Constants<V> {
     pub unsafe fn new(rule: &Rule) -> Self {
         // SAFETY: the caller vouches for the instruction set.
         unsafe {
-            let moment = |m: super::Moment| [V::splat(m.take), V::splat(m.correction)];
+            let moment = |m: super::rule::Moment| [V::splat(m.take), V::splat(m.correction)];
             Self {
                 mean: moment(rule.mean),
                 square: moment(rule.square),

@@ -4,7 +4,7 @@
 use schema::Optimizer;
 use schema::random::CounterRng;
 
-use super::Rule;
+use super::rule::Rule;
 use crate::cuda::Arguments;
 
 /// Bytes of the block.

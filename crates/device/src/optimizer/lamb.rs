@@ -9,8 +9,9 @@
 //! arXiv:1904.00962.
 #![expect(unsafe_code, reason = "vector instructions")]
 
+use super::adam;
 use super::parts::{Parts, VectorParts};
-use super::{Rule, adam};
+use super::rule::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 

@@ -5,8 +5,8 @@
 //! the columns passed: a column tile averages its own columns only.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::Rule;
 use super::parts::{Parts, VectorParts};
+use super::rule::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 

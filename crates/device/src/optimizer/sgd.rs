@@ -2,7 +2,7 @@
 //! decay and λ₂ the L2 one. No momentum.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::Rule;
+use super::rule::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 

@@ -1,10 +1,7 @@
 //! What a collective moves: from a node's attributes, or in older schemas from its inputs.
 
-use super::{Node, Tensor, Value};
+use super::value::{Argument, Tensor, Value};
 use crate::store::{StringId, Strings};
-
-/// The name of the nodes that record collectives.
-pub const RECORD: &str = "record_param_comms";
 
 /// What a collective moves and among whom. Texts are empty, numbers `None` where unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,16 +35,22 @@ pub struct Collective {
 }
 
 impl Collective {
-    /// What a node records; `None` for any other node.
+    /// The name of the nodes that record collectives.
+    pub const RECORD: &str = "record_param_comms";
+
+    /// What a node named [`Self::RECORD`] records, by its inputs, outputs and attributes.
     ///
     /// Inputs are, in every schema: tensors, request, process group, rank, name, splits in and out,
     /// then up to three numbers of which the last is the group's size.
-    pub fn of(node: &Node, strings: &mut Strings) -> Option<Self> {
-        if strings.get(node.name) != RECORD {
-            return None;
-        }
+    pub fn recorded(
+        inputs: &[Argument],
+        outputs: &[Argument],
+        attributes: &[(StringId, Value)],
+        strings: &mut Strings,
+    ) -> Self {
         let mut found = Self::default();
-        let inputs: Vec<&Value> = node.inputs.iter().map(|input| &input.value).collect();
+        let (arguments, outputs) = (inputs, tensors(outputs));
+        let inputs: Vec<&Value> = arguments.iter().map(|input| &input.value).collect();
         if let Some(at) = inputs.iter().rposition(|value| value.text().is_some()) {
             let before = |back: usize| at.checked_sub(back).map(|place| inputs[place]);
             found.name = inputs[at].text().unwrap_or_default();
@@ -63,20 +66,16 @@ impl Collective {
                 found.rank_stride = Some(stride);
             }
         }
-        let tensors = |values: &[super::Argument]| {
-            let of = values.iter().flat_map(|value| value.value.tensors());
-            of.cloned().collect::<Vec<Tensor>>()
-        };
-        let (inputs, outputs) = (tensors(&node.inputs), tensors(&node.outputs));
+        let inputs = tensors(arguments);
         let sum =
             |of: &[Tensor]| of.iter().map(|tensor| tensor.elements).reduce(u64::saturating_add);
         found.elements_in = sum(&inputs);
         found.elements_out = sum(&outputs);
         found.dtype = inputs.first().map(|tensor| tensor.dtype).unwrap_or_default();
-        for (name, value) in &node.rest {
+        for (name, value) in attributes {
             found.set(strings.get(*name), value);
         }
-        Some(found)
+        found
     }
 
     /// Attributes, where there are any, say more than inputs.
@@ -95,6 +94,10 @@ impl Collective {
             _ => {}
         }
     }
+}
+
+fn tensors(values: &[Argument]) -> Vec<Tensor> {
+    values.iter().flat_map(|value| value.value.tensors()).cloned().collect()
 }
 
 /// A group is a handle in old schemas, a pair of name and description in new ones.

@@ -1,6 +1,7 @@
 //! One node of an execution trace, and the process groups.
 
-use super::{Argument, Collective, Value};
+use super::collective::Collective;
+use super::value::{Argument, Value};
 use crate::store::StringId;
 
 /// A node: an operator, a labelled range, a thread or the process.

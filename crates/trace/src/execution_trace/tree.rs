@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{ExecutionTrace, Node, Scope};
+use super::node::{Node, Scope};
+use super::recorded::ExecutionTrace;
 
 /// The nodes of an execution trace as a forest. Places are those in [`ExecutionTrace::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,16 +18,11 @@ use serde::Serialize;
 use super::identity::{self, Identity, NumberedStep};
 use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
-use row::{Flow, Rows, Slice, Track};
+use row::{DEVICE, Flow, Rows, STREAM, Slice, Track};
 
 /// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
 /// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
 const LAUNCH: &str = "cudaLaunchKernelExC";
-/// The pool's pseudo-device.
-const DEVICE: u32 = 0;
-/// The pool's one stream. Readers take stream 0 for the default one and leave it out of iterations.
-const STREAM: u64 = 1;
-
 /// Writes all steps of a recording.
 ///
 /// # Errors

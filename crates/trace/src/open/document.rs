@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 
 use super::blocks::Blocks;
 use super::find::{self, By};
-use super::gather;
 use super::pump::{Failure, Shared};
+use super::rank;
+use super::request::{Request, Skipped, no_traces};
 use super::stream::{Part, Reader, Stream};
-use super::{Request, Skipped, rank};
 use crate::Error;
 use crate::store::{Distributed, Losses, Origin, Trace};
 
@@ -38,7 +38,7 @@ pub fn read<T>(path: &Path, format: &Format<T>) -> Result<Vec<T>, Error> {
         found.file(&unit.path, unit.by)?;
     }
     if found.documents.is_empty() {
-        return Err(gather::no_traces(path, &found.skipped));
+        return Err(no_traces(path, &found.skipped));
     }
     Ok(found.documents)
 }
@@ -74,7 +74,7 @@ impl<T> Found<'_, T> {
                 Part::Skipped(member, reason) => self.skip(path, Some(member), reason.to_owned()),
                 Part::Failed(Failure::System(source)) => return Err(Error::read(path)(source)),
                 Part::Failed(failure) => {
-                    let (loss, text) = gather::words(&failure);
+                    let (loss, text) = failure.loss();
                     match self.documents.last_mut() {
                         Some(last) => (self.format.label)(last).1.count(loss, || text),
                         None => self.skip(path, None, text),
@@ -98,7 +98,7 @@ impl<T> Found<'_, T> {
                 let (place, losses) = (self.format.label)(&mut document);
                 *place = origin;
                 if let Some(failure) = failure {
-                    let (loss, text) = gather::words(&failure);
+                    let (loss, text) = failure.loss();
                     losses.count(loss, || text);
                 }
                 self.documents.push(document);

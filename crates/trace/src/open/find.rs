@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pump;
-use super::{Request, Skipped};
+use super::request::{Request, Skipped};
 use crate::Error;
 
 /// A file to be read.

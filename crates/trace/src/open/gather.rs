@@ -1,6 +1,6 @@
 //! Reads many files at once and brings what they hold into one order, whatever the threads.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,8 +8,9 @@ use super::find::{self, By, Unit};
 use super::look::{self, Look};
 use super::perfetto;
 use super::pump::{Failure, Shared};
+use super::rank;
+use super::request::{Attendance, Progress, Reading, Request, Skipped, no_traces};
 use super::stream::{Part, Reader, Stream};
-use super::{Attendance, Progress, Reading, Request, Skipped, rank};
 use crate::Error;
 use crate::format::kineto;
 use crate::store::{Cut, Ending, Loss, Trace};
@@ -133,9 +134,9 @@ fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Resu
         match traces.last_mut() {
             Some(trace) if matches!(failure, Failure::Trailing(_)) => count(trace, &failure),
             // What followed in the archive is lost, and may have been other ranks.
-            Some(trace) => trace.losses.count(Loss::LostFile, || words(&failure).1),
+            Some(trace) => trace.losses.count(Loss::LostFile, || failure.loss().1),
             None => {
-                let (reason, path) = (words(&failure).1, path.clone());
+                let (reason, path) = (failure.loss().1, path.clone());
                 skipped.push(Skipped { path, member: None, reason, is_lost: true });
             }
         }
@@ -184,8 +185,8 @@ fn text(
     };
     let is_lost = failure.is_some() || is_empty || look == Look::Kineto || is_blank(&look);
     let reason = match failure {
-        Some(failure) if is_empty => words(&failure).1,
-        Some(failure) => format!("{problem}; {}", words(&failure).1),
+        Some(failure) if is_empty => failure.loss().1,
+        Some(failure) => format!("{problem}; {}", failure.loss().1),
         None => problem,
     };
     let path = path.clone();
@@ -209,7 +210,7 @@ fn is_blank(look: &Look) -> bool {
 
 /// Notes how a stream that could not be unpacked to its end cut the text.
 fn cut(trace: &mut Trace, failure: &Failure) {
-    let (_, why) = words(failure);
+    let (_, why) = failure.loss();
     match (&mut trace.cut, failure) {
         (Some(cut), _) => cut.why = why,
         // The text came to its end, but is not what was packed.
@@ -223,7 +224,7 @@ fn cut(trace: &mut Trace, failure: &Failure) {
 
 /// Counts what a damaged file cost. Data that end early are one loss with the text that does.
 fn count(trace: &mut Trace, failure: &Failure) {
-    let (loss, mut text) = words(failure);
+    let (loss, mut text) = failure.loss();
     if loss == Loss::Truncated {
         let told = trace.losses.iter().find(|(told, _)| *told == loss);
         if let Some(first) = told.and_then(|(_, count)| count.first.first()) {
@@ -232,27 +233,4 @@ fn count(trace: &mut Trace, failure: &Failure) {
         trace.losses.remove(loss);
     }
     trace.losses.count(loss, || text);
-}
-
-/// What a failure is, and why.
-pub fn words(failure: &Failure) -> (Loss, String) {
-    match failure {
-        Failure::System(error) => (Loss::Truncated, error.to_string()),
-        Failure::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
-        Failure::Damaged(text) => (Loss::Damaged, format!("damaged data: {text}")),
-        Failure::Trailing(text) => (Loss::Damaged, text.clone()),
-    }
-}
-
-/// Why there is no trace under a path.
-pub fn no_traces(path: &Path, skipped: &[Skipped]) -> Error {
-    let first = skipped.first().map(|one| {
-        let name = one.member.clone().unwrap_or_else(|| {
-            let inside = one.path.strip_prefix(path).unwrap_or(&one.path);
-            inside.display().to_string()
-        });
-        if name.is_empty() { one.reason.clone() } else { format!("{name}: {}", one.reason) }
-    });
-    let path = path.to_path_buf();
-    Error::NoTraces { path, files: skipped.len(), first: first.unwrap_or_default() }
 }

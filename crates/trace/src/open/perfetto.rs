@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use super::Skipped;
 use super::document::whole;
 use super::find::{self, By};
-use super::gather::words;
 use super::look::{self, Look};
 use super::pump::{Failure, Shared};
+use super::request::Skipped;
 use super::stream::{Part, Reader, Stream};
 use crate::Error;
 use crate::format::perfetto::read::{self, Writer};
@@ -57,7 +56,7 @@ pub fn add(
     match failure {
         Some(Failure::System(source)) => return Err(Error::Read { path, source }),
         Some(failure @ (Failure::Ended(_) | Failure::Damaged(_))) => {
-            return Err(damaged(words(&failure).1));
+            return Err(damaged(failure.loss().1));
         }
         _ => {}
     }

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::form::{self, Form};
 use super::gunzip::{Gunzip, Trailing};
+use crate::store::Loss;
 
 /// Bytes of a whole block: large enough that handing over costs nothing.
 pub const BLOCK: usize = 4 << 20;
@@ -49,6 +50,18 @@ pub enum Failure {
     Damaged(String),
     /// Something else follows the compressed stream, which is whole.
     Trailing(String),
+}
+
+impl Failure {
+    /// What it is counted as, and why it came about.
+    pub fn loss(&self) -> (Loss, String) {
+        match self {
+            Self::System(error) => (Loss::Truncated, error.to_string()),
+            Self::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
+            Self::Damaged(text) => (Loss::Damaged, format!("damaged data: {text}")),
+            Self::Trailing(text) => (Loss::Damaged, text.clone()),
+        }
+    }
 }
 
 /// What a pump shares with who waits for it.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use trace::execution_trace::{self, ExecutionTrace, Node, Scope, Tensor, Value};
+use trace::execution_trace::{self, ExecutionTrace, Node, Scope, Tensor, Tree, Value};
 use trace::store::Loss;
 
 /// A file of the fixtures; `None`, and a line that says so, where there are none.
@@ -31,7 +31,7 @@ fn named<'a>(trace: &'a ExecutionTrace, name: &str) -> Vec<&'a Node> {
 
 /// Nodes, with schema, operators, operators in no other, nodes in labels only.
 fn counts(trace: &ExecutionTrace) -> [usize; 5] {
-    let tree = trace.tree();
+    let tree = Tree::of(&trace.nodes);
     let has_schema = |node: &&Node| !trace.text(node.op_schema).is_empty();
     [
         trace.nodes.len(),
@@ -63,7 +63,7 @@ fn the_eight_ranks_of_dlrm_have_these_nodes() {
         assert!(trace.losses.is_empty(), "{:?}", trace.losses);
         assert_eq!(counts(trace), [1675, 1485, 1490, 650, 484]);
         assert_eq!(threads(trace), [989, 685]);
-        let tree = trace.tree();
+        let tree = Tree::of(&trace.nodes);
         assert_eq!(names_of(trace, &tree.operators(trace)), 63);
         let below = tree.below_labels(trace);
         let thread = |at: &u32| trace.nodes[*at as usize].thread;
@@ -181,7 +181,7 @@ fn linear_has_these_nodes() {
         assert_eq!((trace.rank, trace.pid), (0, Some(24248)));
         assert_eq!((trace.start_ms, trace.finish_ms), (Some(69_838_573), Some(69_840_401)));
         assert_eq!(counts(&trace)[..4], [931, 710, 710, 320]);
-        assert_eq!(names_of(&trace, &trace.tree().operators(&trace)), 16);
+        assert_eq!(names_of(&trace, &Tree::of(&trace.nodes).operators(&trace)), 16);
         assert_eq!(threads(&trace), [312, 618]);
         assert_eq!(named(&trace, "aten::linear").len(), 21);
         assert!(trace.losses.is_empty());
@@ -369,7 +369,7 @@ fn our_own_execution_traces_are_read_back() {
     let [trace] = &execution_trace::read(&path).unwrap()[..] else { panic!("not one trace") };
     assert!(trace.losses.is_empty(), "{:?}", trace.losses);
     assert_eq!(trace.nodes.len(), crate::recording::all_ops().len() + 3);
-    assert_eq!(trace.tree().below_labels(trace).len(), crate::recording::all_ops().len());
+    assert_eq!(Tree::of(&trace.nodes).below_labels(trace).len(), crate::recording::all_ops().len());
     let sizes: Vec<_> = trace
         .nodes
         .iter()
@@ -416,7 +416,7 @@ fn a_folder_of_ranks_is_ordered_and_numbered() {
 
 /// Everything that is looked up by place is there.
 fn holds_together(trace: &ExecutionTrace) {
-    let tree = trace.tree();
+    let tree = Tree::of(&trace.nodes);
     let children: usize = (0..trace.nodes.len() as u32).map(|at| tree.children(at).len()).sum();
     let roots = (0..trace.nodes.len() as u32).filter(|at| tree.parent(*at).is_none()).count();
     assert_eq!(children + roots, trace.nodes.len());

@@ -92,7 +92,7 @@ fn missing(origin: &Origin, losses: &Losses, nodes: usize) -> Option<String> {
 }
 
 fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {
-    let tree = graph.tree();
+    let tree = execution_trace::Tree::of(&graph.nodes);
     let percent = |share: f64| (share * 1e6).round() / 1e4;
     GraphRow {
         rank: graph.rank,

@@ -1,21 +1,32 @@
-//! The loaded kernels, and what several operations of the backend do with them.
+//! The loaded kernels.
 
-use super::Cuda;
-use super::handles::{Queue, Weight};
-use crate::backend::Sum;
-use crate::cuda::{Buffer, Driver, DriverError};
-use crate::error::Error;
+use crate::cuda::{Driver, DriverError, Source};
+use crate::ops;
 use crate::ops::activation::cuda::Activation;
 use crate::ops::cross::cuda::Cross;
 use crate::ops::dense_update::cuda::DenseUpdate;
 use crate::ops::embedding_backward::cuda::EmbeddingBackward;
 use crate::ops::embedding_forward::cuda::EmbeddingForward;
 use crate::ops::exchange::cuda::Exchange;
-use crate::ops::extent;
-use crate::ops::gemm::cuda::{Gemm, Operand};
+use crate::ops::gemm::cuda::Gemm;
 use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::Jagged as Bags;
 use crate::ops::loss::cuda::DeviceLoss;
+
+/// Every source there is, for `cargo xtask kernels` and the mutation test.
+pub const SOURCES: &[Source] = &[
+    ops::activation::cuda::SOURCE,
+    ops::cross::cuda::SOURCE,
+    ops::dense_update::cuda::SOURCE,
+    ops::embedding_backward::cuda::SOURCE,
+    ops::embedding_forward::cuda::SOURCE,
+    ops::exchange::cuda::SOURCE,
+    ops::gemm::cuda::SOURCE,
+    ops::interaction::cuda::SOURCE,
+    ops::jagged::cuda::SOURCE,
+    ops::loss::cuda::SOURCE,
+    ops::prefix_sum::cuda::SOURCE,
+];
 
 #[derive(Debug)]
 pub(super) struct Kernels {
@@ -49,47 +60,5 @@ impl Kernels {
             loss: DeviceLoss::load(driver)?,
             update: DenseUpdate::load(driver)?,
         })
-    }
-}
-
-impl Cuda {
-    /// Renews what products read of a weight.
-    pub(super) fn renew(&self, queue: &Queue, weight: &Weight) -> Result<(), DriverError> {
-        let buffers = weight.buffers();
-        let Some(rounded) = buffers.rounded() else { return Ok(()) };
-        self.kernels.gemm.round(&queue.stream, [&buffers.values, rounded], weight.len())
-    }
-
-    /// The gradient of a bias: the sums of the columns of `d_y` `[B, N]`.
-    pub(super) fn column_sums(
-        &self,
-        queue: &Queue,
-        shape: [usize; 2],
-        (d_y, sums): (Operand<'_>, &Buffer),
-    ) -> Result<(), DriverError> {
-        let partials = queue.partials(&self.driver, shape)?;
-        self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
-    }
-
-    /// Puts a sum over all ranks in the gradient's place.
-    pub(super) fn take_sum(
-        &self,
-        queue: &Queue,
-        (gradient, len): (&Buffer, usize),
-        sum: Option<Sum<'_>>,
-    ) -> Result<(), Error> {
-        const OP: &str = "sum of gradients";
-        let mut lent = queue.lent.borrow_mut();
-        let values = match sum {
-            None => return Ok(()),
-            Some(Sum::Whole(values)) => values,
-            Some(Sum::Pieces(copy)) => {
-                lent.resize(len, 0.0);
-                copy(&mut lent);
-                &lent[..]
-            }
-        };
-        extent::check(OP, "values", len, values.len())?;
-        Ok(queue.stream.upload(gradient, 0, bytemuck::cast_slice(values))?)
     }
 }

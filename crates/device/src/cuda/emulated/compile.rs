@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Checks;
+use crate::cuda::emulation::{Checks, Emulation};
 use crate::cuda::error::DriverError;
-use crate::cuda::{Emulation, PRELUDE};
+use crate::cuda::source::PRELUDE;
 
 const SHIM: &str = include_str!("shim.h");
 const RUNTIME: &str = include_str!("runtime.cpp");

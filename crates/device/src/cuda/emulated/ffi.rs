@@ -10,8 +10,8 @@ use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::cuda::Grid;
 use crate::cuda::error::DriverError;
+use crate::cuda::grid::Grid;
 
 /// As the driver aligns what it allocates.
 const ALIGNMENT: usize = 256;

@@ -11,7 +11,8 @@ use std::ops::Range;
 
 use schema::Optimizer;
 
-use super::{CHUNK, Piece, Task, state_len};
+use super::piece::{Piece, Task};
+use super::{CHUNK, run_piece, state_len};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
@@ -95,7 +96,8 @@ impl Consumer for Update<'_> {
             let squares = [0.0; 2];
             let first = (panel, rows.start * PANEL);
             let mut piece = Piece { place: first, weights, gradient, state, squares };
-            piece.run(self.isa, (&self.rule, Task::Update { row: CHUNK }), Some(&self.renewal));
+            let (task, renewal) = (Task::Update { row: CHUNK }, Some(&self.renewal));
+            run_piece(&mut piece, self.isa, &self.rule, task, renewal);
         }
     }
 }

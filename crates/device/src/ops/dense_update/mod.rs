@@ -7,6 +7,7 @@
 
 pub mod cuda;
 mod fused;
+mod piece;
 pub mod scalar;
 mod simd;
 
@@ -19,6 +20,7 @@ use crate::ops::extent;
 use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{LinearWeight, Renewal};
 use crate::optimizer::{Rule, lamb, split_state};
+use piece::{Piece, Task};
 
 /// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
 const CHUNK: usize = lamb::BLOCK;
@@ -138,28 +140,6 @@ fn update(
     run_task(cpu, (rule, task), pieces, renewal);
 }
 
-/// What is done to every piece.
-#[derive(Clone, Copy)]
-enum Task {
-    /// The rule, on rows of so many elements.
-    Update { row: usize },
-    /// LAMB's moments and sums of squares.
-    Moments,
-    /// LAMB's step.
-    Apply { ratio: f32 },
-}
-
-/// The part of a parameter that one chunk works on.
-struct Piece<'a> {
-    /// Number of the run it is cut from, and of its first element in that.
-    place: (usize, usize),
-    weights: &'a mut [f32],
-    gradient: &'a [f32],
-    state: [&'a mut [f32]; 2],
-    /// `Σ w²` and `Σ r²` of LAMB.
-    squares: [f32; 2],
-}
-
 /// Cuts each `run` elements of a parameter into pieces of `len`, each with its share of the state.
 fn cut<'a>(
     (weights, gradient, state): (&'a mut [f32], &'a [f32], [&'a mut [f32]; 2]),
@@ -195,23 +175,27 @@ fn run_task(
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
         for piece in pieces {
             // SAFETY: a piece holds rows of one panel, and pieces do not overlap.
-            unsafe { piece.run(cpu.isa, (rule, task), renewal) };
+            unsafe { run_piece(piece, cpu.isa, rule, task, renewal) };
         }
     });
 }
 
-impl Piece<'_> {
-    /// Does the task, and renews what follows from the weights while they are in the cache.
-    ///
-    /// # Safety
-    /// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
-    unsafe fn run(&mut self, isa: Isa, (rule, task): (&Rule, Task), renewal: Option<&Renewal<'_>>) {
-        simd::run(isa, rule, task, self);
-        if let Some(renewal) = renewal {
-            let (panel, first) = self.place;
-            // SAFETY: the caller's promise.
-            unsafe { renewal.renew((panel, first / PANEL), self.weights) };
-        }
+/// Does the task on a piece, and renews what follows from the weights while they are in the cache.
+///
+/// # Safety
+/// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
+unsafe fn run_piece(
+    piece: &mut Piece<'_>,
+    isa: Isa,
+    rule: &Rule,
+    task: Task,
+    renewal: Option<&Renewal<'_>>,
+) {
+    simd::run(isa, rule, task, piece);
+    if let Some(renewal) = renewal {
+        let (panel, first) = piece.place;
+        // SAFETY: the caller's promise: whole rows of one panel, renewed by this thread alone.
+        unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! The dense update with vectors: the vector rules of [`crate::optimizer`] on consecutive rows.
 //! They round as the scalar ones do, so the instruction set does not change a bit.
 
-use super::{Piece, Task};
+use super::piece::{Piece, Task};
 use crate::cpu::Isa;
 use crate::optimizer::{Rule, lamb};
 

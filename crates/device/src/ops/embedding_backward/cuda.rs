@@ -3,7 +3,8 @@
 //! Their number and shapes depend on the tables and on the capacity for ids alone, so a step is the
 //! same sequence for any batch; how many ids and rows there are is read on the device.
 
-use super::{IDS_PER_PART, bits_below};
+use super::IDS_PER_PART;
+use super::numbering::bits_below;
 use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
 use crate::ops::embedding_forward::cuda::DeviceLookup;
 use crate::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums, scratch_bytes};

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use schema::KeyedJaggedTensor;
 
-use super::{Numbering, Scratch};
+use super::numbering::Numbering;
+use super::scratch::Scratch;
 use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::slot::{Lookup, Places, TileShape, first_bad};

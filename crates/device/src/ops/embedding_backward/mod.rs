@@ -5,11 +5,18 @@
 
 pub mod cuda;
 mod gather;
+mod numbering;
 mod pack;
 pub mod scalar;
+mod scratch;
 mod simd;
 mod sort;
+mod tile;
 mod update;
+
+use numbering::Numbering;
+pub use scratch::Scratch;
+pub use tile::{IDS_PER_PART, Origin, TileMut, Updated};
 
 use schema::KeyedJaggedTensor;
 use schema::random::CounterRng;
@@ -18,42 +25,8 @@ use super::slot::{Lookup, Output, Places, Slot, TileShape};
 use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::optimizer::Rule;
-use crate::weights::WeightsMut;
-
-/// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row
-/// which fills half the batch does not keep one thread busy while the others wait.
-pub const IDS_PER_PART: usize = 512;
 
 const OP: &str = "embedding_backward";
-
-/// One tile of a table with its optimizer state.
-#[derive(Debug)]
-pub struct TileMut<'a> {
-    /// `[rows, dim]`, updated in place.
-    pub weights: WeightsMut<'a>,
-    /// `[rows, Optimizer::state_per_row(dim)]`, updated in place.
-    pub state: &'a mut [f32],
-    /// Rows of the tile.
-    pub rows: usize,
-    /// Columns of the tile, above 0.
-    pub dim: usize,
-    /// Name of the table, for messages.
-    pub name: &'a str,
-    /// Where the tile lies in its table.
-    pub origin: Origin,
-}
-
-/// The table of a tile and the tile's first row and column in it: what the random bits of rounding
-/// depend on, so that the cut of a table into tiles does not change them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// Number of the table.
-    pub table: u32,
-    /// First row.
-    pub row: u64,
-    /// First column.
-    pub column: u32,
-}
 
 /// What [`run`] works on.
 #[derive(Debug)]
@@ -74,26 +47,6 @@ pub struct Arguments<'a, 'tile> {
     pub rule: Rule,
     /// Random bits of this step, for writing to 16-bit tables.
     pub rounding: CounterRng,
-}
-
-/// Buffers that grow to the largest batch seen and are used again by the next call.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    /// One entry per id: its row, counted over all tiles, above the place of its gradient (or above
-    /// its position, if ids or bags have factors).
-    pairs: Vec<u64>,
-    /// The gradient of a pooled output, slot by slot, where that pays.
-    gradient: Vec<f32>,
-    /// The sort's other buffer, `[nnz]`.
-    spare: Vec<u64>,
-    /// Digit counts of the sort, `[chunks, digits]`.
-    counts: Vec<usize>,
-    /// Place of the gradient of each position and its factor, `[nnz]`; empty without factors.
-    sources: Vec<(usize, f32)>,
-    /// Rows whose gradients are summed in parts.
-    long: Vec<update::LongSegment>,
-    /// The sums of those parts.
-    partials: Vec<f32>,
 }
 
 /// What the size of a [`Scratch`] depends on.
@@ -132,17 +85,6 @@ impl Scratch {
         };
         2 * shape.ids * size_of::<u64>() + sources + gradient + sort::count_bytes(shape.ids)
     }
-}
-
-/// What one call changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Updated {
-    /// Distinct rows, over all tiles.
-    pub unique_rows: usize,
-    /// Σ of D over those rows.
-    pub unique_elements: usize,
-    /// Bytes of their weights.
-    pub unique_bytes: usize,
 }
 
 /// Updates every row that the batch looked up, once, with the sum of its gradients.
@@ -218,75 +160,4 @@ fn check<'a, Shape: Fn(usize) -> TileShape<'a>>(
     let places = lookup.check(tiles.len())?;
     lookup.check_extent("gradient", places.len, gradient.len())?;
     Ok(places)
-}
-
-/// How a pair packs a row, counted over all tiles, above where its gradient is found.
-struct Numbering {
-    /// First row number of each tile, and after the last tile the number of all rows, `[T + 1]`.
-    first_rows: Vec<usize>,
-    row_bits: u32,
-    payload_bits: u32,
-    /// Whether ids or bags have factors: then a pair holds a position, else a place.
-    factors: bool,
-}
-
-impl Numbering {
-    fn new<Shape>(
-        tiles: &[TileMut<'_>],
-        lookup: &Lookup<'_, Shape>,
-        places: &Places,
-    ) -> Result<Self, Error> {
-        let mut first_rows = vec![0];
-        first_rows.extend(tiles.iter().scan(0usize, |rows, tile| {
-            *rows += tile.rows;
-            Some(*rows)
-        }));
-        let factors = lookup.jagged.weights.is_some() || lookup.bag_scales.is_some();
-        let payloads = if factors { lookup.jagged.values.len() } else { places.len };
-        let row_bits = bits_below(first_rows[tiles.len()]);
-        let payload_bits = bits_below(payloads);
-        let bits = (row_bits + payload_bits) as usize;
-        if bits > 64 {
-            let what = "bits of a row number and a place in the gradient, at most";
-            return Err(Error::Shape { op: OP, what, expected: 64, got: bits });
-        }
-        Ok(Self { first_rows, row_bits, payload_bits, factors })
-    }
-
-    /// The positions of each tile's ids with its first row and the bits its rows need; none where
-    /// the slots do not come in the order of their tiles.
-    fn groups(&self, slots: &[Slot], jagged: &KeyedJaggedTensor) -> Vec<sort::Group> {
-        if !slots.is_sorted_by_key(|slot| slot.tile) {
-            return Vec::new();
-        }
-        let mut groups: Vec<sort::Group> = Vec::new();
-        let mut last = None;
-        for (key, slot) in slots.iter().enumerate() {
-            let positions = jagged.feature(key);
-            match groups.last_mut() {
-                Some(group) if last == Some(slot.tile) => group.pairs.end = positions.end,
-                _ => {
-                    let rows = self.first_rows[slot.tile]..self.first_rows[slot.tile + 1];
-                    let bits = bits_below(rows.len());
-                    groups.push(sort::Group {
-                        pairs: positions,
-                        first_row: rows.start as u64,
-                        bits,
-                    });
-                }
-            }
-            last = Some(slot.tile);
-        }
-        groups
-    }
-
-    /// The bits of a pair that hold its row.
-    fn key_bits(&self) -> std::ops::Range<u32> {
-        self.payload_bits..self.payload_bits + self.row_bits
-    }
-}
-
-/// Bits that hold every number below `count`.
-fn bits_below(count: usize) -> u32 {
-    usize::BITS - count.saturating_sub(1).leading_zeros()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schema::random::CounterRng;
 use schema::{DataType, KeyedJaggedTensor};
 
-use super::{IDS_PER_PART, Origin};
+use super::tile::{IDS_PER_PART, Origin};
 use crate::ops::{Output, Slot};
 use crate::optimizer::{Rule, split_state};
 use crate::real::Real;

@@ -19,7 +19,7 @@ pub(super) use x86::{sum_avx2, sum_avx512, update_chunk_avx2, update_chunk_avx51
 mod x86 {
     use std::ops::Range;
 
-    use super::super::Updated;
+    use super::super::tile::Updated;
     use super::super::update::{Batch, RowKernel, Work};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::vector::{Vector, VectorElement};
@@ -155,7 +155,7 @@ mod x86 {
 mod elsewhere {
     use std::ops::Range;
 
-    use super::super::Updated;
+    use super::super::tile::Updated;
     use super::super::update::{Batch, Work};
     use crate::cpu::{Avx2, Avx512};
 

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::Scratch;
+use super::scratch::Scratch;
 use crate::cpu::{DisjointMut, Pool};
 
 /// Widest digit: its counts and the ends of its output runs fit in the second-level cache.
@@ -170,7 +170,7 @@ mod tests {
         let mut scratch = Scratch { pairs: (0..len).map(pair).collect(), ..Scratch::default() };
         let mut expected = scratch.pairs.clone();
         expected.sort_by_key(|pair| pair >> payload_bits);
-        let bits = super::super::bits_below(rows as usize);
+        let bits = super::super::numbering::bits_below(rows as usize);
         run(&Pool::new(threads), (payload_bits..payload_bits + bits, &[]), &mut scratch);
         assert!(scratch.pairs == expected, "{threads} threads, {len} pairs, {rows} rows");
     }
@@ -184,13 +184,13 @@ mod tests {
             let len = [1, 300, 9000, 0, 9000][group];
             let row = |i: u64| first_row + rng.child(group as u64).below(i, rows);
             pairs.extend((0..len).map(|i| row(i) << 20 | (start as u64 + i)));
-            let bits = super::super::bits_below(rows as usize);
+            let bits = super::super::numbering::bits_below(rows as usize);
             groups.push(Group { pairs: start..pairs.len(), first_row, bits });
             first_row += rows;
         }
         let mut expected = pairs.clone();
         expected.sort_by_key(|pair| pair >> 20);
-        let bits = super::super::bits_below(first_row as usize);
+        let bits = super::super::numbering::bits_below(first_row as usize);
         for threads in [1, 2] {
             let mut scratch = Scratch { pairs: pairs.clone(), ..Scratch::default() };
             run(&Pool::new(threads), (20..20 + bits, &groups), &mut scratch);

@@ -9,7 +9,9 @@ use half::{bf16, f16};
 use schema::Optimizer;
 use schema::random::CounterRng;
 
-use super::{IDS_PER_PART, TileMut, Updated, scalar, simd};
+use super::scratch::LongSegment;
+use super::tile::{IDS_PER_PART, TileMut, Updated};
+use super::{scalar, simd};
 use crate::cpu::vector::{VectorElement, prefetch_row_second};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::optimizer::{Rule, split_state};
@@ -63,24 +65,6 @@ impl TargetWeights<'_> {
             Self::F32(_) => 4,
             Self::F16(_) | Self::Bf16(_) => 2,
         }
-    }
-}
-
-/// A row with more than [`IDS_PER_PART`] pairs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LongSegment {
-    start: usize,
-    end: usize,
-    dim: usize,
-    /// Number of parts of the long segments before it.
-    first_part: usize,
-    /// Where its partial sums start, `[parts, dim]`.
-    partials: usize,
-}
-
-impl LongSegment {
-    fn parts(&self) -> usize {
-        (self.end - self.start).div_ceil(IDS_PER_PART)
     }
 }
 

@@ -3,20 +3,23 @@
 //! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a
 //! tile.
 
+mod block;
 pub mod cuda;
 pub mod scalar;
 mod simd;
 
-use std::ops::Range;
+use block::Block;
+pub use block::TileView;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use schema::KeyedJaggedTensor;
 
-use super::slot::{Lookup, Output, Place, Slot, TileShape};
+use super::slot::{Lookup, Output, Slot, TileShape};
 use crate::cpu::vector::streamed;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
-use crate::weights::{Element, WeightsView};
+use crate::weights::WeightsView;
 
 /// Bags per chunk: those of so many consecutive samples of one slot, or of several slots where a
 /// batch has fewer samples. Threads stay with a table, whose pages they find again.
@@ -26,19 +29,6 @@ const BAGS_PER_CHUNK: usize = 128;
 const STREAMED_BYTES: usize = 1 << 20;
 /// Floats of a cache line.
 const LINE: usize = 16;
-
-/// One tile of a table, read only.
-#[derive(Clone, Copy, Debug)]
-pub struct TileView<'a> {
-    /// `[rows, dim]`.
-    pub weights: WeightsView<'a>,
-    /// Rows of the tile.
-    pub rows: usize,
-    /// Columns of the tile, above 0.
-    pub dim: usize,
-    /// Name of the table, for messages.
-    pub name: &'a str,
-}
 
 /// What [`run`] works on.
 #[derive(Debug)]
@@ -120,7 +110,7 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
             let ids = block.positions();
             match block.tile.first_bad(&jagged.values[ids.clone()]) {
                 Some(bad) => _ = first_bad.fetch_min(ids.start + bad, Ordering::Relaxed),
-                None => block.pool(cpu.isa),
+                None => pool(cpu.isa, &block),
             }
         }
         // Whichever thread reads the output, it is told after this.
@@ -132,93 +122,11 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
     }
 }
 
-impl TileView<'_> {
-    fn first_bad(&self, ids: &[i64]) -> Option<usize> {
-        super::slot::first_bad(ids, self.rows)
-    }
-}
-
-/// Some samples' bags of one slot. Holds only what [`run`] has checked.
-struct Block<'a> {
-    tile: &'a TileView<'a>,
-    jagged: &'a KeyedJaggedTensor,
-    bag_scales: Option<&'a [f32]>,
-    feature: usize,
-    samples: Range<usize>,
-    out: &'a DisjointMut<'a, f32>,
-    place: Place,
-    /// Whether its vectors are whole cache lines and go past the caches.
-    past_caches: bool,
-}
-
-impl<'a> Block<'a> {
-    /// Positions in `values` of all ids of the block.
-    fn positions(&self) -> Range<usize> {
-        let first = self.feature * self.jagged.batch_size;
-        let offsets = &self.jagged.offsets;
-        offsets[first + self.samples.start]..offsets[first + self.samples.end]
-    }
-
-    /// The factor of one bag.
-    #[inline(always)]
-    fn scale(&self, sample: usize) -> f32 {
-        self.bag_scales.map_or(1.0, |scales| scales[self.feature * self.jagged.batch_size + sample])
-    }
-
-    /// The positions that are summed after those before `at` have been: all of a bag, or one.
-    #[inline(always)]
-    fn summed(&self, bag: &Range<usize>, at: usize) -> Range<usize> {
-        match self.place {
-            Place::Pooled { .. } => bag.clone(),
-            Place::Sequence { .. } => at..at + 1,
-        }
-    }
-
-    /// Whether a bag gives no vector at all.
-    #[inline(always)]
-    fn gives_nothing(&self, bag: &Range<usize>) -> bool {
-        bag.is_empty() && matches!(self.place, Place::Sequence { .. })
-    }
-
-    /// The output vector of a bag, or of the id at `position` in it.
-    #[expect(unsafe_code, reason = "chunks write different parts of one output")]
-    #[inline(always)]
-    fn out(&self, sample: usize, position: usize) -> &'a mut [f32] {
-        let start = self.place.start(sample, position);
-        // SAFETY: `Lookup::check` found that the vectors do not overlap and lie in the output;
-        // chunks differ in slot or samples, each is run by one thread, and a chunk takes one vector
-        // at a time.
-        unsafe { self.out.part(start..start + self.tile.dim) }
-    }
-
-    /// Pools every bag, whose ids have been checked.
-    fn pool(&self, isa: Isa) {
-        match self.tile.weights {
-            WeightsView::F32(weights) => simd::pool(isa, self, weights),
-            WeightsView::F16(weights) => simd::pool(isa, self, weights),
-            WeightsView::Bf16(weights) => simd::pool(isa, self, weights),
-        }
-    }
-
-    /// [`Block::pool`] for any machine.
-    fn pool_portable<E: Element>(&self, table: &[E]) {
-        for sample in self.samples.clone() {
-            let bag = self.jagged.bag(self.feature, sample);
-            if self.gives_nothing(&bag) {
-                continue;
-            }
-            let mut at = bag.start;
-            loop {
-                let summed = self.summed(&bag, at);
-                at = summed.end;
-                let out = self.out(sample, summed.start);
-                let weights = self.jagged.weights.as_ref().map(|all| &all[summed.clone()]);
-                let ids = &self.jagged.values[summed];
-                scalar::pool_bag(table, (ids, weights), self.scale(sample), out);
-                if at >= bag.end {
-                    break;
-                }
-            }
-        }
+/// Pools every bag of a block, whose ids have been checked.
+fn pool(isa: Isa, block: &Block<'_>) {
+    match block.tile.weights {
+        WeightsView::F32(weights) => simd::pool(isa, block, weights),
+        WeightsView::F16(weights) => simd::pool(isa, block, weights),
+        WeightsView::Bf16(weights) => simd::pool(isa, block, weights),
     }
 }

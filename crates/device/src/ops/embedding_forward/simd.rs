@@ -17,7 +17,7 @@
     expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
 )]
 
-use super::Block;
+use super::block::Block;
 use crate::cpu::Isa;
 use crate::cpu::vector::VectorElement;
 
@@ -34,7 +34,7 @@ pub(super) fn pool<E: VectorElement>(isa: Isa, block: &Block<'_>, weights: &[E])
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::Block;
+    use super::super::block::Block;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};

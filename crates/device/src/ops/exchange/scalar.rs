@@ -1,6 +1,6 @@
 //! The oracle of the exchange: one sample at a time.
 
-use super::{Column, Given, Source};
+use super::column::{Column, Given, Source};
 
 /// Puts the pooled vector `out` `[row]` of one sample together.
 pub fn assemble(sources: &[Source], given: &Given<'_>, sample: usize, out: &mut [f32]) {

@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use schema::TriangleOrder;
 
-use super::Shape;
+use super::shape::Shape;
 use crate::cpu::Isa;
 use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
 use crate::ops::gemm::panels::RowsMut;

@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use device::cuda::{Checks, Driver, DriverError, Order, PRELUDE, SOURCES};
+use device::backend::SOURCES;
+use device::cuda::{Checks, Driver, DriverError, Order, PRELUDE};
 use schema::Optimizer;
 
 use super::{Bench, dense, emulation, exchange, has_compiler, jagged};

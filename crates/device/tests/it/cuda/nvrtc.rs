@@ -4,7 +4,8 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use device::cuda::{SOURCES, Source, nvrtc};
+use device::backend::SOURCES;
+use device::cuda::{Source, nvrtc};
 
 /// Those of A100, H100 and B200, unless `ROWMILL_ARCHITECTURES` names others.
 const ARCHITECTURES: &str = "sm_80 sm_90a sm_100";

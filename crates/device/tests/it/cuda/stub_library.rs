@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use device::cuda::{SOURCES, nvrtc};
+use device::backend::SOURCES;
+use device::cuda::nvrtc;
 
 /// Which libraries of NVIDIA's there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use trace::execution_trace::{ExecutionTrace, Node, Tensor};
+use trace::execution_trace::{ExecutionTrace, Node, Tensor, Tree};
 
 use super::operator::is_on_accelerator;
 use super::order::{self, What};
@@ -67,7 +67,7 @@ pub struct Asked {
 /// [`Error::Execution`], as [`Program::from_execution`](crate::program::Program::from_execution).
 pub fn of(trace: &ExecutionTrace, step: usize) -> Result<Vec<Asked>, Error> {
     super::check(trace)?;
-    let tree = trace.tree();
+    let tree = Tree::of(&trace.nodes);
     let wanted = super::step(trace, step)?;
     let (_, items) = order::of(trace, &tree, wanted);
     let mut found = Vec::new();

@@ -119,7 +119,11 @@ fn describe(trace: &mut ExecutionTrace, fields: &Map<String, Value>) {
 fn finish(trace: &mut ExecutionTrace) {
     let ExecutionTrace { nodes, strings, groups, losses, .. } = trace;
     for node in nodes.iter_mut() {
-        node.collective = Collective::of(node, strings).map(Box::new);
+        if strings.get(node.name) == Collective::RECORD {
+            let (inputs, outputs) = (&node.inputs, &node.outputs);
+            let found = Collective::recorded(inputs, outputs, &node.rest, strings);
+            node.collective = Some(Box::new(found));
+        }
     }
     for node in nodes.iter().filter(|node| strings.get(node.name) == GROUPS) {
         let texts = node.inputs.iter().filter_map(|input| input.value.text());

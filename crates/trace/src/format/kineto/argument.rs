@@ -3,7 +3,7 @@
 use schema::Op;
 use serde::Serialize;
 
-use super::{DEVICE, STREAM};
+use super::row::{DEVICE, STREAM};
 use crate::format::collective;
 use crate::format::identity::Identity;
 use crate::format::tensor::{self, Tensor};

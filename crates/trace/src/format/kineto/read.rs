@@ -22,6 +22,7 @@ mod lenient;
 mod member;
 mod merge;
 mod number;
+mod parse;
 mod part;
 mod row;
 mod scan;
@@ -31,35 +32,13 @@ mod stitch;
 mod tests;
 mod text;
 
-use std::io;
+pub use document::NotKineto;
+pub use source::Blocks;
 
 use crate::store::Trace;
 
 /// Bytes of text a worker reads at a time, if blocks allow: they stay in the processor's cache.
 const CHUNK: usize = 1 << 20;
-
-/// Blocks of text in order.
-pub trait Blocks: Send {
-    /// Replaces the content of `block` by the next block of any size; `false`, and none, at the
-    /// end.
-    ///
-    /// # Errors
-    /// Whatever ends the text early: what came before is still read.
-    fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool>;
-
-    /// About which share of the text has been handed out, if that can be told: memory is then taken
-    /// for the whole at once rather than in steps. Changes no result.
-    fn share(&self) -> Option<f64> {
-        None
-    }
-}
-
-/// The text is no trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotKineto {
-    /// What was got instead.
-    pub reason: String,
-}
 
 /// Reads a trace from its text. The result depends neither on `threads` nor on the size of the
 /// blocks.

@@ -8,6 +8,11 @@ use serde::Serialize;
 
 use super::number;
 
+/// The pool's pseudo-device.
+pub const DEVICE: u32 = 0;
+/// The pool's one stream. Readers take stream 0 for the default one and leave it out of iterations.
+pub const STREAM: u64 = 1;
+
 /// A line of the timeline: process and thread, or device and stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Track {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::NotKineto;
 use super::events::{self, Find, Scanner, State, Stretch};
 use super::header;
 use super::member::{self, Next};
@@ -21,6 +20,13 @@ const ATTEMPTS: usize = 16;
 const EVENTS: &[u8] = b"\"traceEvents\"";
 /// Bytes behind that key within which its list begins.
 const NEAR: usize = 16;
+
+/// The text is no trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotKineto {
+    /// What was got instead.
+    pub reason: String,
+}
 
 /// How far the text has been read.
 #[derive(Debug)]

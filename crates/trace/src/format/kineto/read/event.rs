@@ -1,20 +1,6 @@
-//! One event's text taken apart: the places and values of what we keep. Nothing is stored yet, so
-//! an event that turns out broken leaves no trace.
+//! What we keep of one event: places in its text, and values. Knows no JSON.
 
-use super::key::{ARGUMENTS, Argument, Form, Step};
-use super::layout::Layout;
-use super::lenient;
-use super::number;
-use super::scan::{self, Bracket, Scan, Stop};
-
-/// How strictly to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// As JSON.
-    Strict,
-    /// Repairing strings.
-    Lenient,
-}
+use super::key::{ARGUMENTS, Argument};
 
 /// The content of a string: a range of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +45,19 @@ pub enum Time {
     Bad,
     /// Nanoseconds.
     Nanos(i64),
+}
+
+/// The value of an argument that should be an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Integer {
+    /// 0 or more.
+    Unsigned(u64),
+    /// Below 0, by its magnitude.
+    Negative(u64),
+    /// None: null, or the text of an address.
+    Missing,
+    /// Another value.
+    Bad,
 }
 
 /// What we keep of one event.
@@ -124,7 +123,8 @@ impl Event {
         }
     }
 
-    fn clear(&mut self) {
+    /// As new.
+    pub fn clear(&mut self) {
         self.phase = None;
         self.category = Content::default();
         self.name = Content::default();
@@ -134,10 +134,55 @@ impl Event {
         self.clear_arguments(0);
     }
 
-    fn clear_arguments(&mut self, start: usize) {
+    /// Without arguments; those that follow start at `start`.
+    pub fn clear_arguments(&mut self, start: usize) {
         self.arguments = start;
         (self.seen, self.integer, self.negative, self.bad) = (0, 0, 0, 0);
         self.unfinished = false;
+    }
+
+    /// Notes that an argument is there, whatever its value.
+    #[inline(always)]
+    pub fn note(&mut self, argument: Argument) {
+        self.seen |= bit(argument);
+    }
+
+    /// Sets an argument that should be an integer.
+    #[inline(always)]
+    pub fn set_integer(&mut self, argument: Argument, value: Integer) {
+        let bit = bit(argument);
+        self.integer &= !bit;
+        self.negative &= !bit;
+        self.bad &= !bit;
+        match value {
+            Integer::Unsigned(magnitude) => {
+                self.integer |= bit;
+                self.magnitude[argument as usize] = magnitude;
+            }
+            Integer::Negative(magnitude) => {
+                self.integer |= bit;
+                self.negative |= bit;
+                self.magnitude[argument as usize] = magnitude;
+            }
+            Integer::Missing => {}
+            Integer::Bad => self.bad |= bit,
+        }
+    }
+
+    /// Sets `grid` or `block`; a size that is `None` should have been one.
+    #[inline(always)]
+    pub fn set_triple(&mut self, argument: Argument, triple: [Option<u32>; 3]) {
+        self.triples[triple_index(argument)] = triple.map(Option::unwrap_or_default);
+        self.bad &= !bit(argument);
+        if triple.contains(&None) {
+            self.bad |= bit(argument);
+        }
+    }
+
+    /// Where the content of an argument goes, and the count of repaired strings.
+    #[inline(always)]
+    pub fn content_mut(&mut self, argument: Argument) -> (&mut Content, &mut u32) {
+        (&mut self.content[argument as usize], &mut self.repaired)
     }
 
     /// Whether any of the arguments of a mask is there.
@@ -197,324 +242,4 @@ pub const fn bit(argument: Argument) -> u64 {
 
 fn triple_index(argument: Argument) -> usize {
     usize::from(argument == Argument::Block)
-}
-
-/// Reads the event whose text starts behind a bracket at `at`; gives the place behind its end.
-pub fn scan(
-    text: &[u8],
-    at: usize,
-    (layout, event): (&mut Layout, &mut Event),
-    rule: Rule,
-) -> Scan<usize> {
-    match rule {
-        Rule::Strict => scan_by::<false>(text, at, layout, event),
-        Rule::Lenient => scan_by::<true>(text, at, layout, event),
-    }
-}
-
-fn scan_by<const LENIENT: bool>(
-    text: &[u8],
-    mut at: usize,
-    layout: &mut Layout,
-    event: &mut Event,
-) -> Scan<usize> {
-    event.clear();
-    let mut inside = false;
-    let (mut place, mut value) = layout.open(text, at, event)?;
-    loop {
-        at = match layout.step(place) {
-            Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
-            Step::Skip | Step::SkipOnce => skip::<LENIENT>(text, value)?,
-            Step::Time => time(text, value, &mut event.time)?,
-            Step::Duration => time(text, value, &mut event.duration)?,
-            Step::Process => id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?,
-            Step::Thread => id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?,
-            Step::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
-            Step::Name => text_into::<LENIENT>(text, value, &mut event.name, &mut event.repaired)?,
-            Step::Category => {
-                text_into::<LENIENT>(text, value, &mut event.category, &mut event.repaired)?
-            }
-            Step::Phase => {
-                let mut phase = Content::default();
-                let end = text_into::<LENIENT>(text, value, &mut phase, &mut event.repaired)?;
-                event.phase = (phase.start > 0).then_some(phase);
-                end
-            }
-            Step::Arguments => {
-                event.clear_arguments(value);
-                inside = true;
-                value
-            }
-            Step::End if inside => {
-                inside = false;
-                value
-            }
-            Step::End => return Ok(value),
-        };
-        (place, value) = layout.next(text, at, place)?;
-    }
-}
-
-#[inline(always)]
-fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scan<usize> {
-    if LENIENT {
-        return lenient::skip_value(text, scan::skip_blank(text, at), Bracket::Object);
-    }
-    match *text.get(at).ok_or(Stop::Short)? {
-        b'"' => Ok(scan::string_end(text, at + 1)? + 1),
-        b'0'..=b'9' => integer_end(text, at),
-        _ => scan::skip_value(text, scan::skip_blank(text, at)),
-    }
-}
-
-/// The place behind a number.
-#[inline(always)]
-fn integer_end(text: &[u8], at: usize) -> Scan<usize> {
-    let (_, _, end) = number::digits(text, at);
-    match text.get(end).ok_or(Stop::Short)? {
-        b',' | b'}' | b'\n' | b' ' => Ok(end),
-        _ => scan::scalar_end(text, at),
-    }
-}
-
-/// Stores the content of a string, nothing of another value; gives the place behind it.
-///
-/// Written field by field: a content returned and copied costs a stall of the processor.
-#[inline(always)]
-fn text_into<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    out: &mut Content,
-    repaired: &mut u32,
-) -> Scan<usize> {
-    if !LENIENT
-        && text.get(at) == Some(&b'"')
-        && let Some(end) = scan::plain_end(text, at + 1)
-    {
-        out.start = at + 1;
-        out.end = end;
-        out.plain = true;
-        return Ok(end + 1);
-    }
-    let (content, end) = any_string::<LENIENT>(text, at, repaired)?;
-    *out = content.unwrap_or_default();
-    Ok(end)
-}
-
-/// The content of a string; `None` of another value. The place behind it.
-#[inline(always)]
-fn string<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    repaired: &mut u32,
-) -> Scan<(Option<Content>, usize)> {
-    if !LENIENT
-        && text.get(at) == Some(&b'"')
-        && let Some(end) = scan::plain_end(text, at + 1)
-    {
-        return Ok((Some(Content { start: at + 1, end, plain: true }), end + 1));
-    }
-    any_string::<LENIENT>(text, at, repaired)
-}
-
-#[inline(never)]
-fn any_string<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    repaired: &mut u32,
-) -> Scan<(Option<Content>, usize)> {
-    let (first, at) = scan::after_blank(text, at)?;
-    if first != b'"' {
-        return Ok((None, skip::<LENIENT>(text, at)?));
-    }
-    let start = at + 1;
-    let end = if LENIENT {
-        let end = lenient::string_end(text, start, Bracket::Object)?;
-        *repaired += u32::from(scan::string_end(text, start) != Ok(end));
-        end
-    } else {
-        scan::string_end(text, start)?
-    };
-    let plain = scan::is_plain(&text[start..end]) && !text[start..end].contains(&b'"');
-    Ok((Some(Content { start, end, plain }), end + 1))
-}
-
-#[inline(always)]
-fn time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
-    if let Some((nanos, end)) = number::short_nanos(text, at) {
-        *out = Time::Nanos(nanos);
-        return Ok(end);
-    }
-    any_time(text, at, out)
-}
-
-fn any_time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
-    let (first, at) = scan::after_blank(text, at)?;
-    let end = scan::skip_value(text, at)?;
-    let token = if first == b'"' { &text[at + 1..end - 1] } else { &text[at..end] };
-    *out = match str::from_utf8(token).ok().and_then(number::nanos) {
-        Some(nanos) => Time::Nanos(nanos),
-        None if token == b"null" => Time::Missing,
-        None => Time::Bad,
-    };
-    Ok(end)
-}
-
-#[inline(always)]
-fn id<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    (out, repaired): (&mut Id, &mut u32),
-) -> Scan<usize> {
-    let (value, count, end) = number::digits(text, at);
-    if (1..=18).contains(&count) && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
-        *out = Id::Number(value as i64);
-        return Ok(end);
-    }
-    any_id::<LENIENT>(text, at, (out, repaired))
-}
-
-fn any_id<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    (out, repaired): (&mut Id, &mut u32),
-) -> Scan<usize> {
-    let (first, at) = scan::after_blank(text, at)?;
-    if first == b'"' {
-        let (content, end) = string::<LENIENT>(text, at, repaired)?;
-        *out = content.map_or(Id::Missing, Id::Text);
-        return Ok(end);
-    }
-    let end = skip::<LENIENT>(text, at)?;
-    let number = matches!(first, b'0'..=b'9' | b'-');
-    let integer = str::from_utf8(&text[at..end]).ok().and_then(|token| token.parse().ok());
-    *out = match integer {
-        Some(integer) => Id::Number(integer),
-        None if number => Id::Other(Content { start: at, end, plain: true }),
-        None => Id::Missing,
-    };
-    Ok(end)
-}
-
-#[inline(always)]
-fn keep<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    event: &mut Event,
-    argument: Argument,
-) -> Scan<usize> {
-    let bit = bit(argument);
-    event.seen |= bit;
-    match argument.form() {
-        Form::Integer => {
-            let (value, count, end) = number::digits(text, at);
-            if count > 0 && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
-                event.integer |= bit;
-                event.negative &= !bit;
-                event.bad &= !bit;
-                event.magnitude[argument as usize] = value;
-                return Ok(end);
-            }
-            any_integer::<LENIENT>(text, at, event, argument)
-        }
-        Form::Text => {
-            let out = &mut event.content[argument as usize];
-            text_into::<LENIENT>(text, at, out, &mut event.repaired)
-        }
-        Form::Float => float::<LENIENT>(text, at, event, argument),
-        Form::Triple => triple::<LENIENT>(text, at, event, argument),
-        Form::Flag => {
-            let end = skip::<LENIENT>(text, at)?;
-            if argument == Argument::Finished {
-                event.unfinished = text[at..end].trim_ascii() == b"false";
-            }
-            Ok(end)
-        }
-    }
-}
-
-fn any_integer<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    event: &mut Event,
-    argument: Argument,
-) -> Scan<usize> {
-    let (first, at) = scan::after_blank(text, at)?;
-    let (token, end) = if first == b'"' {
-        let (content, end) = string::<LENIENT>(text, at, &mut event.repaired)?;
-        (content.unwrap_or_default().of(text), end)
-    } else {
-        let end = skip::<LENIENT>(text, at)?;
-        (&text[at..end], end)
-    };
-    let parsed = str::from_utf8(token).ok().and_then(|token| token.trim().parse::<i128>().ok());
-    let magnitude = parsed.and_then(|value| u64::try_from(value.unsigned_abs()).ok());
-    let bit = bit(argument);
-    event.integer &= !bit;
-    event.negative &= !bit;
-    event.bad &= !bit;
-    if let (Some(value), Some(magnitude)) = (parsed, magnitude) {
-        event.integer |= bit;
-        event.magnitude[argument as usize] = magnitude;
-        if value < 0 {
-            event.negative |= bit;
-        }
-    } else if !(token == b"null" || token.is_empty() || token.starts_with(b"0x")) {
-        // Addresses and handles are texts such as `0x55d0`: no numbers of ours, and no fault.
-        event.bad |= bit;
-    }
-    Ok(end)
-}
-
-fn float<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    event: &mut Event,
-    argument: Argument,
-) -> Scan<usize> {
-    let (first, at) = scan::after_blank(text, at)?;
-    let (content, end) = if first == b'"' {
-        string::<LENIENT>(text, at, &mut event.repaired)?
-    } else if let Some((_, end)) = number::short_float(text, at)
-        && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' '))
-    {
-        (Some(Content { start: at, end, plain: true }), end)
-    } else {
-        let end = skip::<LENIENT>(text, at)?;
-        (Some(Content { start: at, end, plain: true }), end)
-    };
-    event.content[argument as usize] = content.unwrap_or_default();
-    Ok(end)
-}
-
-fn triple<const LENIENT: bool>(
-    text: &[u8],
-    at: usize,
-    event: &mut Event,
-    argument: Argument,
-) -> Scan<usize> {
-    if let Some((triple, end)) = number::short_triple(text, at) {
-        event.triples[triple_index(argument)] = triple;
-        event.bad &= !bit(argument);
-        return Ok(end);
-    }
-    let (first, start) = scan::after_blank(text, at)?;
-    let end = skip::<LENIENT>(text, start)?;
-    let mut triple = [0; 3];
-    let mut fits = text[start..end].trim_ascii() == b"null";
-    if first == b'[' {
-        let inner = str::from_utf8(&text[start + 1..end - 1]).unwrap_or_default();
-        fits = true;
-        for (out, part) in triple.iter_mut().zip(inner.split(',')) {
-            let part = part.trim().parse();
-            fits &= part.is_ok();
-            *out = part.unwrap_or_default();
-        }
-    }
-    event.triples[triple_index(argument)] = triple;
-    event.bad &= !bit(argument);
-    if !fits {
-        event.bad |= bit(argument);
-    }
-    Ok(end)
 }

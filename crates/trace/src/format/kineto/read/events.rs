@@ -1,9 +1,10 @@
 //! The list of events: one after the other, and past what is broken to the next one.
 
-use super::event::{self, Event, Rule};
+use super::event::Event;
 use super::key;
 use super::layout::Layout;
 use super::lenient;
+use super::parse::{self, Rule};
 use super::row::{self, Sink, Source};
 use super::scan::{self, Scan, Stop};
 use crate::store::Loss;
@@ -114,9 +115,9 @@ fn one(
     (scanner, _): (&mut Scanner, &mut Sink<'_>),
 ) -> Scan<usize> {
     let Scanner { layout, event } = scanner;
-    match event::scan(stretch.text, at + 1, (layout, event), Rule::Strict) {
+    match parse::event(stretch.text, at + 1, (layout, event), Rule::Strict) {
         Err(Stop::Broken(strict)) => {
-            match event::scan(stretch.text, at + 1, (layout, event), Rule::Lenient) {
+            match parse::event(stretch.text, at + 1, (layout, event), Rule::Lenient) {
                 Err(Stop::Broken(lenient)) => Err(Stop::Broken(strict.min(lenient))),
                 other => other,
             }

@@ -292,11 +292,12 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
 #[cfg(test)]
 mod tests {
     use super::{Layout, MOST_ALIKE};
-    use crate::format::kineto::read::event::{self, Event, Rule};
+    use crate::format::kineto::read::event::Event;
+    use crate::format::kineto::read::parse::{self, Rule};
 
     fn scanned(layout: &mut Layout, text: &str) -> String {
         let mut event = Event::new();
-        let end = event::scan(text.as_bytes(), 1, (layout, &mut event), Rule::Strict);
+        let end = parse::event(text.as_bytes(), 1, (layout, &mut event), Rule::Strict);
         format!("{end:?} {event:?}")
     }
 

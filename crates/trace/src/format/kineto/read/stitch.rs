@@ -8,8 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::NotKineto;
-use super::document::Document;
+use super::document::{Document, NotKineto};
 use super::events::{self, Scanner, State, Stretch};
 use super::merge::Merge;
 use super::part::{Part, Tables};
@@ -298,7 +297,7 @@ fn place(order: &mut Order, done: &mut Done) {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::super::Blocks;
+    use super::super::source::Blocks;
     use super::{Chunk, Presence, Reading, Shared, Source, Worker, has_room, lock};
 
     fn chunk(text: &str) -> Chunk {

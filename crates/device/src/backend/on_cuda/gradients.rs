@@ -1,0 +1,51 @@
+//! Steps that several operations share: weights renewed, gradients of biases, sums over ranks.
+
+use super::Cuda;
+use super::handles::{Queue, Weight};
+use crate::backend::Sum;
+use crate::cuda::{Buffer, DriverError};
+use crate::error::Error;
+use crate::ops::extent;
+use crate::ops::gemm::cuda::Operand;
+
+impl Cuda {
+    /// Renews what products read of a weight.
+    pub(super) fn renew(&self, queue: &Queue, weight: &Weight) -> Result<(), DriverError> {
+        let buffers = weight.buffers();
+        let Some(rounded) = buffers.rounded() else { return Ok(()) };
+        self.kernels.gemm.round(&queue.stream, [&buffers.values, rounded], weight.len())
+    }
+
+    /// The gradient of a bias: the sums of the columns of `d_y` `[B, N]`.
+    pub(super) fn column_sums(
+        &self,
+        queue: &Queue,
+        shape: [usize; 2],
+        (d_y, sums): (Operand<'_>, &Buffer),
+    ) -> Result<(), DriverError> {
+        let partials = queue.partials(&self.driver, shape)?;
+        self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
+    }
+
+    /// Puts a sum over all ranks in the gradient's place.
+    pub(super) fn take_sum(
+        &self,
+        queue: &Queue,
+        (gradient, len): (&Buffer, usize),
+        sum: Option<Sum<'_>>,
+    ) -> Result<(), Error> {
+        const OP: &str = "sum of gradients";
+        let mut lent = queue.lent.borrow_mut();
+        let values = match sum {
+            None => return Ok(()),
+            Some(Sum::Whole(values)) => values,
+            Some(Sum::Pieces(copy)) => {
+                lent.resize(len, 0.0);
+                copy(&mut lent);
+                &lent[..]
+            }
+        };
+        extent::check(OP, "values", len, values.len())?;
+        Ok(queue.stream.upload(gradient, 0, bytemuck::cast_slice(values))?)
+    }
+}

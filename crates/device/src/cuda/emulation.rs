@@ -1,0 +1,42 @@
+//! How the emulator works: its compiler, its order, its checks.
+
+use std::path::PathBuf;
+
+/// How the emulator works.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// The C++ compiler, such as `g++`.
+    pub compiler: PathBuf,
+    /// Folder of compiled kernels; made where it is missing.
+    pub cache: PathBuf,
+    /// In which order blocks and threads run.
+    pub order: Order,
+    /// Whether each access is checked.
+    pub checks: Checks,
+    /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
+    /// tests.
+    pub replaced: Vec<(&'static str, String)>,
+}
+
+/// In which order blocks and threads run. A missing barrier is not seen in every one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// 0, 1, 2, …
+    Ascending,
+    /// …, 2, 1, 0.
+    Descending,
+    /// At random, by a seed.
+    Shuffled(u16),
+}
+
+/// Whether each access of a kernel is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// Every load and store is held against the buffers and against races; some 30 times slower.
+    Every,
+    /// Barriers, masks and red zones alone.
+    Few,
+    /// As [`Checks::Few`], and the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer,
+    /// which end the process. Their library must have been loaded before the program (LD_PRELOAD).
+    Sanitizers,
+}

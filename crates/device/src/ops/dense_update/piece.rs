@@ -1,0 +1,23 @@
+//! The part of a parameter that one chunk updates, and what is done to it.
+
+/// What is done to every piece.
+#[derive(Clone, Copy)]
+pub(super) enum Task {
+    /// The rule, on rows of so many elements.
+    Update { row: usize },
+    /// LAMB's moments and sums of squares.
+    Moments,
+    /// LAMB's step.
+    Apply { ratio: f32 },
+}
+
+/// The part of a parameter that one chunk works on.
+pub(super) struct Piece<'a> {
+    /// Number of the run it is cut from, and of its first element in that.
+    pub(super) place: (usize, usize),
+    pub(super) weights: &'a mut [f32],
+    pub(super) gradient: &'a [f32],
+    pub(super) state: [&'a mut [f32]; 2],
+    /// `Σ w²` and `Σ r²` of LAMB.
+    pub(super) squares: [f32; 2],
+}

@@ -1,0 +1,47 @@
+//! What is updated: tiles of tables with their state, and how much of them changed.
+
+use crate::weights::WeightsMut;
+
+/// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row
+/// which fills half the batch does not keep one thread busy while the others wait.
+pub const IDS_PER_PART: usize = 512;
+
+/// One tile of a table with its optimizer state.
+#[derive(Debug)]
+pub struct TileMut<'a> {
+    /// `[rows, dim]`, updated in place.
+    pub weights: WeightsMut<'a>,
+    /// `[rows, Optimizer::state_per_row(dim)]`, updated in place.
+    pub state: &'a mut [f32],
+    /// Rows of the tile.
+    pub rows: usize,
+    /// Columns of the tile, above 0.
+    pub dim: usize,
+    /// Name of the table, for messages.
+    pub name: &'a str,
+    /// Where the tile lies in its table.
+    pub origin: Origin,
+}
+
+/// The table of a tile and the tile's first row and column in it: what the random bits of rounding
+/// depend on, so that the cut of a table into tiles does not change them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the table.
+    pub table: u32,
+    /// First row.
+    pub row: u64,
+    /// First column.
+    pub column: u32,
+}
+
+/// What one call changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Updated {
+    /// Distinct rows, over all tiles.
+    pub unique_rows: usize,
+    /// Σ of D over those rows.
+    pub unique_elements: usize,
+    /// Bytes of their weights.
+    pub unique_bytes: usize,
+}

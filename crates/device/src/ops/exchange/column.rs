@@ -1,0 +1,56 @@
+//! Which columns come from whom and go where. Moves nothing.
+
+/// Columns of a pooled vector that one rank looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The rank.
+    pub rank: usize,
+    /// First column in what that rank gives.
+    pub from: usize,
+    /// First column of the pooled vector.
+    pub to: usize,
+    /// Number of columns.
+    pub len: usize,
+    /// Whether this is the first partial sum of these columns: it is written, later ones are added.
+    pub first: bool,
+}
+
+/// Columns of a gradient that one rank owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// First column of the gradient.
+    pub from: usize,
+    /// First column of what that rank gets.
+    pub to: usize,
+    /// Number of columns.
+    pub len: usize,
+}
+
+impl Column {
+    /// The same as what a gather's only matrix gives.
+    #[must_use]
+    pub fn as_source(&self) -> Source {
+        let Self { from, to, len } = *self;
+        Source { rank: 0, from, to, len, first: true }
+    }
+}
+
+/// What the ranks give: a matrix each, `[B, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// This rank, and its own matrix.
+    pub own: (usize, &'a [f32]),
+    /// Those of the others; unused in this rank's place.
+    pub others: &'a [Vec<f32>],
+    /// The width of each.
+    pub widths: &'a [usize],
+}
+
+impl<'a> Given<'a> {
+    /// The matrix of `rank`.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, rank: usize) -> &'a [f32] {
+        if rank == self.own.0 { self.own.1 } else { &self.others[rank] }
+    }
+}

@@ -1,0 +1,78 @@
+//! The shape of an interaction, and which pairs its output has. Holds no values.
+
+use schema::TriangleOrder;
+
+/// The shape of an interaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// B, samples.
+    pub b: usize,
+    /// F, pooled vectors of a sample; with the dense one there are F + 1.
+    pub features: usize,
+    /// Whether a sample has a dense vector. Without one its output is the pairs alone.
+    pub dense: bool,
+    /// D, elements of a vector.
+    pub dim: usize,
+    /// Order of the pairs.
+    pub order: TriangleOrder,
+    /// Whether the products of a vector with itself are kept.
+    pub itself: bool,
+}
+
+impl Shape {
+    /// F + 1, or F without a dense vector.
+    #[must_use]
+    pub fn vectors(&self) -> usize {
+        self.features + usize::from(self.dense)
+    }
+
+    /// D, or 0 without a dense vector: the elements of the output before the pairs.
+    #[must_use]
+    pub fn dense_width(&self) -> usize {
+        if self.dense { self.dim } else { 0 }
+    }
+
+    /// F·D, the elements of a sample's pooled vectors.
+    #[must_use]
+    pub fn pooled_width(&self) -> usize {
+        self.features * self.dim
+    }
+
+    /// The dense width plus the number of kept pairs, the elements of a sample's output.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        let vectors = self.vectors();
+        let partners = if self.itself { vectors + 1 } else { vectors.saturating_sub(1) };
+        self.dense_width() + vectors * partners / 2
+    }
+
+    /// The second vectors of the pairs `(i, ·)`, in the order of the output.
+    #[must_use]
+    pub fn partners(&self, i: usize) -> std::ops::Range<usize> {
+        let itself = usize::from(self.itself);
+        match self.order {
+            TriangleOrder::Lower => 0..i + itself,
+            TriangleOrder::Upper => i + 1 - itself..self.vectors(),
+        }
+    }
+
+    /// Vector `i` of sample `sample`: 0 is the dense one, where there is one; the others are
+    /// pooled.
+    #[inline(always)]
+    pub(crate) fn vector<'a, R>(
+        &self,
+        sample: usize,
+        [dense, pooled]: [&'a [R]; 2],
+        i: usize,
+    ) -> &'a [R] {
+        match i.checked_sub(usize::from(self.dense)) {
+            None => &dense[sample * self.dim..][..self.dim],
+            Some(i) => &pooled[(sample * self.features + i) * self.dim..][..self.dim],
+        }
+    }
+
+    /// All kept pairs in the order of the output.
+    pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        (0..self.vectors()).flat_map(|i| self.partners(i).map(move |j| (i, j)))
+    }
+}
