@@ -1,7 +1,7 @@
 //! Sums over the rows of a matrix in panels: the gradient of a bias. Shared by linear and cross
 //! layers.
 
-use super::pairs;
+use super::pair;
 use super::panels::PANEL;
 use crate::cpu::Cpu;
 
@@ -28,8 +28,8 @@ pub(crate) fn add_panel(panel: &[f32], sums: &mut [f32]) {
 #[inline(always)]
 pub(crate) fn add_pairs(panel: &[u32], sums: &mut [f32]) {
     add(panel, (BLOCK_ROWS / 2, sums), |sum, word| {
-        *sum += pairs::value(word, 0);
-        *sum += pairs::value(word, 1);
+        *sum += pair::value(word, 0);
+        *sum += pair::value(word, 1);
     });
 }
 

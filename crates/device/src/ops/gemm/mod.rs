@@ -7,10 +7,13 @@
 //! and the order of sums. Knows nothing of layers in a row.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
+mod chunk;
 pub mod column;
 pub(crate) mod column_sums;
 pub mod cuda;
+mod dispatch;
 mod operand;
+mod pair;
 pub mod pairs;
 pub mod panels;
 mod portable;
@@ -19,6 +22,7 @@ mod simd;
 mod terms;
 mod tile;
 mod weight;
+mod word;
 
 use std::ops::Range;
 
@@ -31,19 +35,16 @@ pub(crate) use weight::Renewal;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
+pub(crate) use chunk::Beside;
+use chunk::{CHUNK_ROWS, Finish, RowsChunk, Sink, WIDE_PANELS, WeightChunk};
+use dispatch::Factor;
 use panels::PANEL;
-pub(crate) use simd::Beside;
-use simd::{Finish, RowsChunk, Sink, WIDE_PANELS, WeightChunk};
-use terms::Word;
 use weight::Forms;
 
 /// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the
 /// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12. They
-/// stay in the second-level cache while the panels pass, each read once for all of them.
-const CHUNK_ROWS: usize = 96;
 /// Words of the packed weight that pass a chunk of rows at most.
 const CHUNK_WEIGHTS: usize = 256 << 10;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
@@ -285,7 +286,7 @@ struct Gradients<'a> {
 
 /// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY, in chunks of some panels of
 /// both. What an element sums, and in which order, is the same however large the chunks are.
-fn weight_gradient<W: Word>(
+fn weight_gradient<W: Factor>(
     cpu: &Cpu,
     (x, d_y): (&[W], &[W]),
     gradients: &Gradients<'_>,
@@ -339,7 +340,7 @@ struct Extents {
 
 /// `C = A B`, `a` `[samples, inner]` and `b` `[panels of C][inner][32]`, in chunks of rows within
 /// groups of panels: consecutive chunks read the same weights.
-fn rows<W: Word>(
+fn rows<W: Factor>(
     cpu: &Cpu,
     (a, b): (&[W], &[W]),
     finish: Finish<'_>,

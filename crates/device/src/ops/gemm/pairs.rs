@@ -11,16 +11,13 @@
 //! matrix of f32, and whoever makes the values has both in registers.
 #![expect(unsafe_code, reason = "chunks of both forms are scattered, so slices cannot part them")]
 
-use half::bf16;
-
-use super::panels::{self, PANEL};
-use super::simd::{self, RoundChunk};
-use crate::cpu::{Cpu, DisjointMut, Isa};
+use super::chunk::RoundChunk;
+use super::dispatch;
+use super::panels::{self, ACROSS, PANEL};
+use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 
-/// Words of a row of a panel across.
-pub(super) const ACROSS: usize = PANEL / 2;
 /// Rows that one chunk rounds; even, so that no pair has two writers.
 const CHUNK_ROWS: usize = 256;
 
@@ -74,19 +71,6 @@ pub fn down_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows.div_ceil(2) * PANEL
 }
 
-/// One value of a word.
-#[inline(always)]
-pub(super) fn value(word: u32, place: usize) -> f32 {
-    f32::from_bits(if place == 0 { word << 16 } else { word & 0xffff_0000 })
-}
-
-/// Both values, rounded to nearest, ties to even.
-#[inline(always)]
-pub(super) fn word(first: f32, second: f32) -> u32 {
-    let bits = |value| u32::from(bf16::from_f32(value).to_bits());
-    bits(first) | bits(second) << 16
-}
-
 /// Rounds `matrix` `[rows, columns]`, f32 in panels.
 ///
 /// # Cost
@@ -117,24 +101,7 @@ pub fn round(
             rows: CHUNK_ROWS.min(rows - first),
         };
         // SAFETY: the extents were checked; chunks hold different pairs of rows.
-        unsafe { round_chunk(cpu.isa, &chunk) }
+        unsafe { dispatch::round(cpu.isa, &chunk) }
     });
     Ok(())
-}
-
-/// Rounds rows of one panel.
-///
-/// # Safety
-/// The chunk's matrices are as its fields say, and no other thread writes its part.
-pub(super) unsafe fn round_chunk(isa: Isa, chunk: &RoundChunk) {
-    // SAFETY: the caller vouches.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(token) => simd::x86::round_avx2(token, chunk),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(token) => simd::x86::round_avx512(token, chunk),
-            _ => super::portable::round(chunk),
-        }
-    }
 }

@@ -17,6 +17,8 @@ use crate::ops::extent;
 
 /// Columns of a panel.
 pub const PANEL: usize = 32;
+/// Words of a row of a panel of pairs across.
+pub(super) const ACROSS: usize = PANEL / 2;
 /// Rows that one chunk copies.
 const CHUNK_ROWS: usize = 64;
 

@@ -2,10 +2,10 @@
 //! widened to f32 first. It picks its own instruction set; this file owns the strides.
 #![expect(unsafe_code, reason = "the gemm crate takes pointers, and panels are strided")]
 
-use super::pairs::{self, ACROSS};
-use super::panels::PANEL;
-use super::simd::{Finish, RoundChunk, RowsChunk, Sink, WeightChunk};
-use super::terms::Word;
+use super::chunk::{Finish, RoundChunk, RowsChunk, Sink, WeightChunk};
+use super::pair;
+use super::panels::{ACROSS, PANEL};
+use super::word::Word;
 use crate::ops::activation::scalar::{relu, relu_gradient};
 
 /// One factor or result: where it starts, and the strides of its rows and columns.
@@ -54,7 +54,7 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
             }
             Sink::Bf16 { across, down } => {
                 let across = across.part(start / 2..(start + c.len()) / 2);
-                let there = |i: usize| pairs::value(across[i / 2], i % 2);
+                let there = |i: usize| pair::value(across[i / 2], i % 2);
                 finish(chunk.finish, (start, panel), c, there);
                 let pair = (panel * samples.div_ceil(2) + first / 2) * PANEL;
                 let down = down.part(pair..pair + chunk.rows.len().div_ceil(2) * PANEL);
@@ -80,7 +80,7 @@ fn finish(
             Finish::BiasRelu(bias) => relu(*sum + bias[column]),
             Finish::Mask(outputs) => relu_gradient(outputs[start + i], *sum),
             Finish::MaskPairs(outputs) => {
-                relu_gradient(pairs::value(outputs[(start + i) / 2], i % 2), *sum)
+                relu_gradient(pair::value(outputs[(start + i) / 2], i % 2), *sum)
             }
         };
     }
@@ -89,12 +89,12 @@ fn finish(
 /// Rounds rows of a panel into both forms.
 fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
     for (word, values) in across.iter_mut().zip(rows.as_chunks::<2>().0) {
-        *word = pairs::word(values[0], values[1]);
+        *word = pair::word(values[0], values[1]);
     }
     for (words, rows) in down.chunks_exact_mut(PANEL).zip(rows.chunks(2 * PANEL)) {
         for (column, word) in words.iter_mut().enumerate() {
             let below = rows.get(PANEL + column).copied().unwrap_or(0.0);
-            *word = pairs::word(rows[column], below);
+            *word = pair::word(rows[column], below);
         }
     }
 }

@@ -2,10 +2,7 @@
 //! sum together. Knows no matrix.
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
-use super::column_sums;
-use super::pairs;
-use super::simd::{RowsChunk, WeightChunk};
-use crate::cpu::Isa;
+use super::word::Word;
 use crate::cpu::vector::Fused;
 
 /// A register of sums, and what the products ask of it beside what every kernel does.
@@ -91,103 +88,6 @@ impl<V: Register> Terms for Widened<V> {
     unsafe fn multiply_add(a: [V; 2], b: [V; 2], sum: V) -> V {
         // SAFETY: the trait's contract.
         unsafe { a[1].multiply_add(b[1], a[0].multiply_add(b[0], sum)) }
-    }
-}
-
-/// A factor in memory: one f32, or a pair of bf16.
-///
-/// # Safety
-/// The chunks' factors are as their fields say, and no other thread writes their part.
-pub(super) trait Word: Copy + Send + Sync {
-    /// Values of a word.
-    const VALUES: usize;
-    /// One of them.
-    fn value(self, place: usize) -> f32;
-    /// Adds the sums over one panel, rows or pairs of rows of 32 words, of its first columns.
-    fn add_column_sums(panel: &[Self], sums: &mut [f32]);
-    /// The chunk, with the instructions of `isa`.
-    unsafe fn rows(isa: Isa, chunk: &RowsChunk<Self>);
-    /// The chunk, with the instructions of `isa`.
-    unsafe fn weight(isa: Isa, chunk: &WeightChunk<Self>);
-}
-
-impl Word for f32 {
-    const VALUES: usize = 1;
-
-    #[inline(always)]
-    fn value(self, _place: usize) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn add_column_sums(panel: &[f32], sums: &mut [f32]) {
-        column_sums::add_panel(panel, sums);
-    }
-    unsafe fn rows(isa: Isa, chunk: &RowsChunk<f32>) {
-        // SAFETY: the caller vouches for the chunk.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => super::simd::x86::rows_avx2(token, chunk),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512(token) => super::simd::x86::rows_avx512(token, chunk),
-                _ => super::portable::rows(chunk),
-            }
-        }
-    }
-    unsafe fn weight(isa: Isa, chunk: &WeightChunk<f32>) {
-        // SAFETY: the caller vouches for the chunk.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => super::simd::x86::weight_avx2(token, chunk),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512(token) => super::simd::x86::weight_avx512(token, chunk),
-                _ => super::portable::weight(chunk),
-            }
-        }
-    }
-}
-
-impl Word for u32 {
-    const VALUES: usize = 2;
-
-    #[inline(always)]
-    fn value(self, place: usize) -> f32 {
-        pairs::value(self, place)
-    }
-    #[inline(always)]
-    fn add_column_sums(panel: &[u32], sums: &mut [f32]) {
-        column_sums::add_pairs(panel, sums);
-    }
-    unsafe fn rows(isa: Isa, chunk: &RowsChunk<u32>) {
-        // SAFETY: the caller vouches for the chunk.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => super::simd::x86::pair_rows_avx2(token, chunk),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512(token) => match token.bf16() {
-                    Some(token) => super::simd::x86::pair_rows_bf16(token, chunk),
-                    None => super::simd::x86::pair_rows_avx512(token, chunk),
-                },
-                _ => super::portable::rows(chunk),
-            }
-        }
-    }
-    unsafe fn weight(isa: Isa, chunk: &WeightChunk<u32>) {
-        // SAFETY: the caller vouches for the chunk.
-        unsafe {
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => super::simd::x86::pair_weight_avx2(token, chunk),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512(token) => match token.bf16() {
-                    Some(token) => super::simd::x86::pair_weight_bf16(token, chunk),
-                    None => super::simd::x86::pair_weight_avx512(token, chunk),
-                },
-                _ => super::portable::weight(chunk),
-            }
-        }
     }
 }
 

@@ -11,9 +11,9 @@
 
 use schema::Precision;
 
-use super::pairs::{self, ACROSS};
-use super::panels::{self, PANEL};
-use super::simd::RoundChunk;
+use super::chunk::RoundChunk;
+use super::panels::{self, ACROSS, PANEL};
+use super::{dispatch, pairs};
 use crate::buffer::Array;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
@@ -183,7 +183,7 @@ impl Renewal<'_> {
                 };
                 // SAFETY: inside both forms, and the caller alone writes the block's place.
                 let forward = unsafe {
-                    pairs::round_chunk(self.isa, &chunk);
+                    dispatch::round(self.isa, &chunk);
                     forward.part(column..column + columns.div_ceil(2) * PANEL)
                 };
                 let across = across.map(|row| row.map(f32::from_bits));

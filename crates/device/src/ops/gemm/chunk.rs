@@ -1,0 +1,134 @@
+//! Chunks of products: the parts of matrices that one thread multiplies at a time, and what becomes
+//! of their sums. Knows no instruction set.
+#![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
+
+use std::ops::Range;
+
+use super::panels::PANEL;
+use super::word::Word;
+use crate::cpu::DisjointMut;
+
+/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12. They
+/// stay in the second-level cache while the panels pass, each read once for all of them.
+pub(super) const CHUNK_ROWS: usize = 96;
+/// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
+/// in the cache.
+const BLOCK: usize = 512;
+/// Panels of X that wide tiles of the weight gradient cover.
+pub(super) const WIDE_PANELS: usize = 3;
+
+/// What becomes of a tile's sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Finish<'a> {
+    /// They are stored.
+    Store,
+    /// They are added to what is there.
+    Add,
+    /// The bias `[panels of C][32]` is added.
+    Bias(&'a [f32]),
+    /// The bias is added, then ReLU.
+    BiasRelu(&'a [f32]),
+    /// Stored as 0 where the layer before, laid out as C, put out nothing.
+    Mask(&'a [f32]),
+    /// The same, of a layer that put out pairs.
+    MaskPairs(&'a [u32]),
+}
+
+/// Where the sums go, C: `[panels][samples][32]`, or both forms of pairs.
+#[derive(Debug)]
+pub(super) enum Sink<'a> {
+    F32(DisjointMut<'a, f32>),
+    Bf16 { across: DisjointMut<'a, u32>, down: DisjointMut<'a, u32> },
+}
+
+/// A chunk of the forward product or of the gradient of the input: `C = A B` on some rows and some
+/// panels of C. The rows start at an even one.
+pub(super) struct RowsChunk<'a, W> {
+    /// `[⌈inner·VALUES/32⌉][samples][32/VALUES]`.
+    pub(super) a: *const W,
+    /// `[panels of C][inner][32]`.
+    pub(super) b: *const W,
+    pub(super) sink: &'a Sink<'a>,
+    pub(super) finish: Finish<'a>,
+    pub(super) samples: usize,
+    /// Words.
+    pub(super) inner: usize,
+    /// Of C.
+    pub(super) columns: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) panels: Range<usize>,
+}
+
+/// A chunk of the gradient of the weight: `dW = dYᵀ X` for some panels of N and of K.
+pub(super) struct WeightChunk<W> {
+    /// `[⌈N/32⌉][inner][32]`.
+    pub(super) d_y: *const W,
+    /// `[⌈K/32⌉][inner][32]`.
+    pub(super) x: *const W,
+    /// `[⌈K/32⌉][N][32]`.
+    pub(super) d_weight: *mut f32,
+    /// `[N]`, or null where another chunk writes it.
+    pub(super) d_bias: *mut f32,
+    /// Words that hold the samples.
+    pub(super) inner: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) n_panels: Range<usize>,
+    pub(super) k_panels: Range<usize>,
+    /// What is wanted with the gradient when it is complete.
+    pub(super) beside: Option<Beside>,
+}
+
+/// Where an update finds the weight. No more than addresses to ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    /// `[⌈K/32⌉][N][32]`, as the gradient.
+    pub(crate) values: *const f32,
+    /// `[⌈N/32⌉][⌈K/VALUES⌉][32]` words.
+    pub(crate) forward: *const f32,
+}
+
+impl<W: Word> WeightChunk<W> {
+    /// The blocks of steps, in the order in which all elements sum them.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
+        let inner = self.inner;
+        (0..inner).step_by(BLOCK).map(move |first| first..inner.min(first + BLOCK))
+    }
+
+    /// Outputs of a panel of N.
+    pub(super) fn outputs(&self, n_panel: usize) -> usize {
+        PANEL.min(self.n - n_panel * PANEL)
+    }
+
+    /// Adds the sums of the steps of a panel of dY to the bias's gradient, if it is this chunk's.
+    ///
+    /// # Safety
+    /// The fields are as they say.
+    pub(super) unsafe fn add_bias(&self, steps: &Range<usize>, n_panel: usize) {
+        if self.d_bias.is_null() {
+            return;
+        }
+        // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panels.
+        unsafe {
+            let d_y = self.d_y.wrapping_add((n_panel * self.inner + steps.start) * PANEL);
+            let d_y = std::slice::from_raw_parts(d_y, steps.len() * PANEL);
+            let sums = self.d_bias.wrapping_add(n_panel * PANEL);
+            let sums = std::slice::from_raw_parts_mut(sums, self.outputs(n_panel));
+            if steps.start == 0 {
+                sums.fill(0.0);
+            }
+            W::add_column_sums(d_y, sums);
+        }
+    }
+}
+
+/// Rows of a panel to be rounded, from an even one on.
+pub(super) struct RoundChunk {
+    /// `[rows][32]`.
+    pub(super) matrix: *const f32,
+    /// `[rows][16]`.
+    pub(super) across: *mut u32,
+    /// `[⌈rows/2⌉][32]`.
+    pub(super) down: *mut u32,
+    pub(super) rows: usize,
+}

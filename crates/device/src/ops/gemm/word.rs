@@ -1,0 +1,39 @@
+//! A factor in memory: one f32, or a pair of bf16.
+
+use super::{column_sums, pair};
+
+/// A factor in memory: one f32, or a pair of bf16.
+pub(super) trait Word: Copy + Send + Sync {
+    /// Values of a word.
+    const VALUES: usize;
+    /// One of them.
+    fn value(self, place: usize) -> f32;
+    /// Adds the sums over one panel, rows or pairs of rows of 32 words, of its first columns.
+    fn add_column_sums(panel: &[Self], sums: &mut [f32]);
+}
+
+impl Word for f32 {
+    const VALUES: usize = 1;
+
+    #[inline(always)]
+    fn value(self, _place: usize) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn add_column_sums(panel: &[f32], sums: &mut [f32]) {
+        column_sums::add_panel(panel, sums);
+    }
+}
+
+impl Word for u32 {
+    const VALUES: usize = 2;
+
+    #[inline(always)]
+    fn value(self, place: usize) -> f32 {
+        pair::value(self, place)
+    }
+    #[inline(always)]
+    fn add_column_sums(panel: &[u32], sums: &mut [f32]) {
+        column_sums::add_pairs(panel, sums);
+    }
+}
