@@ -195,6 +195,9 @@ impl<'ast> Visit<'ast> for Imports<'_> {
         names.iter().for_each(|(_, path)| self.take(path));
     }
 
+    /// `pub(in crate::ops)` names a module, and nothing of it.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         if path.leading_colon.is_none() && path.segments.len() > 1 {
             let names: Path = path.segments.iter().map(|one| one.ident.to_string()).collect();
@@ -275,7 +278,7 @@ mod tests {
             ("lib.rs", "mod a;\nmod b;\npub use a::A;\nfn f() {}\n"),
             (
                 "a.rs",
-                "pub struct A;\npub use crate::b::B;\n#[cfg(test)]\nmod tests { use crate::b::B; }\n",
+                "pub(in crate::b) struct A;\npub use crate::b::B;\n#[cfg(test)]\nmod tests { use crate::b::B; }\n",
             ),
             ("b.rs", "use crate::a::A;\nmod inner { use super::super::a; use std::fs; }\n"),
         ];
