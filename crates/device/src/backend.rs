@@ -156,7 +156,8 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         values: &[f32],
-        to: (&mut Self::Vector, usize),
+        to: &mut Self::Vector,
+        at: usize,
     ) -> Result<(), Error>;
     /// Brings the ids of a batch to the device, if it does not read the host's.
     ///
@@ -165,7 +166,8 @@ pub trait Backend: Sized + Send {
     fn send_ids(
         &self,
         queue: &Self::Queue,
-        ids: (&KeyedJaggedTensor, Option<&[f32]>),
+        jagged: &KeyedJaggedTensor,
+        scales: Option<&[f32]>,
         to: &mut Self::Jagged,
     ) -> Result<(), Error>;
     /// The first `len` values, where they lie if the host can read them, else copied to `room`.
@@ -176,7 +178,8 @@ pub trait Backend: Sized + Send {
     fn read<'a>(
         &self,
         queue: &Self::Queue,
-        from: (&'a Self::Vector, usize),
+        from: &'a Self::Vector,
+        len: usize,
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], Error>;
     /// Hands elements `first..first + len` to `take`, for a message to another rank. Waits for the
@@ -187,7 +190,8 @@ pub trait Backend: Sized + Send {
     fn lend(
         &self,
         queue: &Self::Queue,
-        from: (&Self::Vector, std::ops::Range<usize>),
+        from: &Self::Vector,
+        range: std::ops::Range<usize>,
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error>;
 
@@ -253,7 +257,8 @@ pub trait Backend: Sized + Send {
     fn tile<'a>(
         &self,
         queue: &Self::Queue,
-        from: (&'a Self::Tables, TileRows),
+        tables: &'a Self::Tables,
+        rows: TileRows,
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error>;
 
@@ -413,7 +418,8 @@ pub trait Backend: Sized + Send {
     fn join(
         &self,
         queue: &Self::Queue,
-        from: (&Self::Matrix, &Self::Vector),
+        left: &Self::Matrix,
+        right: &Self::Vector,
         shape: JoinShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
@@ -426,7 +432,8 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         from: &Self::Matrix,
         shape: JoinShape,
-        to: (&mut Self::Matrix, &mut Self::Vector),
+        left: &mut Self::Matrix,
+        right: &mut Self::Vector,
     ) -> Result<(), Error>;
 
     /// Writes the block before a step; what the step before found out is forgotten, but what
@@ -459,7 +466,8 @@ pub trait Backend: Sized + Send {
     fn probabilities(
         &self,
         queue: &Self::Queue,
-        logits: (&Self::Vector, usize),
+        logits: &Self::Vector,
+        samples: usize,
         form: Probabilities,
         to: &mut Self::Vector,
     ) -> Result<(), Error>;
@@ -471,7 +479,8 @@ pub trait Backend: Sized + Send {
     fn lookup(
         &self,
         queue: &Self::Queue,
-        from: (&mut Self::Tables, Ids<'_, Self>),
+        tables: &mut Self::Tables,
+        ids: Ids<'_, Self>,
         out: &mut Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
@@ -484,7 +493,8 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         tables: &mut Self::Tables,
-        gradient: (Ids<'_, Self>, &Self::Vector),
+        ids: Ids<'_, Self>,
+        gradient: &Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
     /// Puts the parts of pooled vectors that all ranks looked up together:

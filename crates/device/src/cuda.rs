@@ -222,6 +222,12 @@ impl Module {
 }
 
 impl Stream {
+    /// Its device.
+    #[must_use]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
     /// What tells it from other streams of its device.
     pub(crate) fn number(&self) -> usize {
         self.handle
@@ -243,10 +249,10 @@ impl Stream {
         let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
         match (&*self.driver.machine, &kernel.handle) {
             (Machine::Native(device), KernelHandle::Native(function)) if is_here => {
-                device.launch((*function, kernel.name), (self.handle, grid), arguments.bytes())
+                device.launch(*function, kernel.name, self.handle, grid, arguments.bytes())
             }
             (Machine::Emulated(device), KernelHandle::Emulated(entry)) if is_here => {
-                device.launch((entry, kernel.name), grid, arguments.bytes())
+                device.launch(entry, kernel.name, grid, arguments.bytes())
             }
             _ => Err(DriverError::NoKernel {
                 source_name: "another device".to_owned(),
@@ -278,7 +284,8 @@ impl Stream {
     /// [`DriverError::Extent`] where they do not fit.
     pub fn upload_pinned(
         &self,
-        (pinned, done): (Pinned, Event),
+        pinned: Pinned,
+        done: Event,
         parts: &[(Range<usize>, &Buffer)],
     ) -> Result<InFlight, DriverError> {
         for (range, to) in parts {
@@ -299,7 +306,8 @@ impl Stream {
     pub fn download_pinned(
         &self,
         buffer: &Buffer,
-        (mut pinned, done): (Pinned, Event),
+        mut pinned: Pinned,
+        done: Event,
     ) -> Result<InFlight, DriverError> {
         let bytes = buffer.bytes();
         if bytes > pinned.bytes().len() {
@@ -360,9 +368,9 @@ impl Stream {
     pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), DriverError> {
         match &*self.driver.machine {
             Machine::Native(device) => {
-                device.fill(self.handle, (buffer.address(), buffer.bytes()), byte)
+                device.fill(self.handle, buffer.address(), buffer.bytes(), byte)
             }
-            Machine::Emulated(device) => device.fill((buffer.address(), buffer.bytes()), byte),
+            Machine::Emulated(device) => device.fill(buffer.address(), buffer.bytes(), byte),
         }
     }
 

@@ -213,7 +213,7 @@ impl<B: Backend> Dense<B> {
                     device.set_weight(queue, WeightPart::State, state, weight)?;
                 }
                 Place::Vector(VectorId(id)) => {
-                    device.write(queue, state, (&mut self.vectors[id].state, 0))?;
+                    device.write(queue, state, &mut self.vectors[id].state, 0)?;
                 }
             }
         }
@@ -238,7 +238,7 @@ impl<B: Backend> Dense<B> {
                 device.set_weight(queue, WeightPart::Values, values, weight)?;
             }
             Place::Vector(VectorId(id)) => {
-                device.write(queue, values, (&mut self.vectors[id].values, 0))?;
+                device.write(queue, values, &mut self.vectors[id].values, 0)?;
             }
         }
         Ok(())
@@ -342,7 +342,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
                 }
                 Place::Vector(id) => {
                     let Vector { gradient, .. } = &vectors[id.0];
-                    device.lend(queue, (gradient, 0..vectors[id.0].len()), &mut take)?;
+                    device.lend(queue, gradient, 0..vectors[id.0].len(), &mut take)?;
                 }
             }
             if buckets.completes_first(self.left) {
@@ -415,7 +415,7 @@ impl<B: Backend> Vector<B> {
         let mut room = Vec::new();
         let state = DenseParameter::state_len(&self.shape, optimizer);
         for (part, len) in [(&self.values, self.len()), (&self.state, state)] {
-            let values = device.read(queue, (part, len), &mut room)?;
+            let values = device.read(queue, part, len, &mut room)?;
             if !WeightsView::F32(values).are_finite(0..len) {
                 return Ok(false);
             }
@@ -432,7 +432,7 @@ impl<B: Backend> Vector<B> {
         let DenseParameter { weight, state, .. } = &mut parameter;
         let mut room = Vec::new();
         for (from, to) in [(&self.values, weight), (&self.state, state)] {
-            let values = device.read(queue, (from, to.len()), &mut room)?;
+            let values = device.read(queue, from, to.len(), &mut room)?;
             to.copy_from_slice(values);
         }
         Ok(parameter)

@@ -415,8 +415,8 @@ impl<B: Backend> Model<B> {
     ) -> Result<&[f32], Error> {
         let (device, queue) = context.on();
         let Buffers { logits, probabilities, .. } = &mut self.buffers;
-        device.probabilities(queue, (logits, samples), form, probabilities)?;
-        Ok(device.read(queue, (probabilities, samples), &mut self.read)?)
+        device.probabilities(queue, logits, samples, form, probabilities)?;
+        Ok(device.read(queue, probabilities, samples, &mut self.read)?)
     }
 
     /// Click probabilities of this rank's samples, `[B]`; labels are not looked at. NaN where the

@@ -199,12 +199,7 @@ impl Backend for Cpu {
         panels::pack(self, rows, shape, values_mut("pack", to, shape)?)
     }
 
-    fn write(
-        &self,
-        (): &(),
-        values: &[f32],
-        (to, at): (&mut Array<f32>, usize),
-    ) -> Result<(), Error> {
+    fn write(&self, (): &(), values: &[f32], to: &mut Array<f32>, at: usize) -> Result<(), Error> {
         extent::within("write", "values from an element on", to.len(), at + values.len())?;
         to[at..at + values.len()].copy_from_slice(values);
         Ok(())
@@ -213,7 +208,8 @@ impl Backend for Cpu {
     fn send_ids(
         &self,
         (): &(),
-        _: (&KeyedJaggedTensor, Option<&[f32]>),
+        _: &KeyedJaggedTensor,
+        _: Option<&[f32]>,
         (): &mut (),
     ) -> Result<(), Error> {
         Ok(())
@@ -222,7 +218,8 @@ impl Backend for Cpu {
     fn read<'a>(
         &self,
         (): &(),
-        (from, len): (&'a Array<f32>, usize),
+        from: &'a Array<f32>,
+        len: usize,
         _: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], Error> {
         extent::within("read", "values", from.len(), len)?;
@@ -232,7 +229,8 @@ impl Backend for Cpu {
     fn lend(
         &self,
         (): &(),
-        (from, range): (&Array<f32>, Range<usize>),
+        from: &Array<f32>,
+        range: Range<usize>,
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error> {
         extent::within("lend", "values", from.len(), range.end)?;
@@ -301,7 +299,8 @@ impl Backend for Cpu {
     fn tile<'a>(
         &self,
         (): &(),
-        (tables, rows): (&'a Tables, TileRows),
+        tables: &'a Tables,
+        rows: TileRows,
         _: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         Ok(tables.tile(&rows))
@@ -361,7 +360,7 @@ impl Backend for Cpu {
         let ColumnForward { x, weight, bias, y, shape } = arguments;
         extent::within("column forward", "y [B]", y.len(), shape.0)?;
         let x = values("column forward", x, shape)?;
-        column::forward(self, x, (weight, bias[0]), &mut y[..shape.0])
+        column::forward(self, x, weight, bias[0], &mut y[..shape.0])
     }
 
     fn column_backward_weight(
@@ -372,7 +371,7 @@ impl Backend for Cpu {
         let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape } = arguments;
         extent::within("column backward_weight", "d_y [B]", d_y.len(), shape.0)?;
         let x = values("column backward_weight", x, shape)?;
-        d_bias[0] = column::backward_weight(self, (x, &d_y[..shape.0]), d_weight)?;
+        d_bias[0] = column::backward_weight(self, x, &d_y[..shape.0], d_weight)?;
         Ok(())
     }
 
@@ -386,7 +385,7 @@ impl Backend for Cpu {
         extent::within(OP, "d_y [B]", d_y.len(), shape.0)?;
         let relu = relu.map(|x| values(OP, x, shape)).transpose()?;
         let d_x = values_mut(OP, d_x, shape)?;
-        column::backward_input(self, (&d_y[..shape.0], weight), relu, d_x)
+        column::backward_input(self, &d_y[..shape.0], weight, relu, d_x)
     }
 
     fn update_weight(
@@ -539,16 +538,17 @@ impl Backend for Cpu {
     fn join(
         &self,
         (): &(),
-        (left, right): (&Matrix, &Array<f32>),
+        left: &Matrix,
+        right: &Array<f32>,
         shape: JoinShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "join";
         let JoinShape { rows, left: columns, right: width } = shape;
         extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
-        let from = (values(OP, left, (rows, columns))?, &right[..rows * width]);
+        let left = values(OP, left, (rows, columns))?;
         let to = values_mut(OP, to, (rows, columns + width))?;
-        panels::join(self, from, (rows, (columns, width)), to)
+        panels::join(self, left, &right[..rows * width], rows, (columns, width), to)
     }
 
     fn split(
@@ -556,14 +556,15 @@ impl Backend for Cpu {
         (): &(),
         from: &Matrix,
         shape: JoinShape,
-        (left, right): (&mut Matrix, &mut Array<f32>),
+        left: &mut Matrix,
+        right: &mut Array<f32>,
     ) -> Result<(), Error> {
         const OP: &str = "split";
         let JoinShape { rows, left: columns, right: width } = shape;
         extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
         let from = values(OP, from, (rows, columns + width))?;
-        let to = (values_mut(OP, left, (rows, columns))?, &mut right[..rows * width]);
-        panels::split(self, from, (rows, (columns, width)), to)
+        let left = values_mut(OP, left, (rows, columns))?;
+        panels::split(self, from, rows, (columns, width), left, &mut right[..rows * width])
     }
 
     fn begin(&self, (): &(), step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
@@ -598,7 +599,8 @@ impl Backend for Cpu {
     fn probabilities(
         &self,
         (): &(),
-        (logits, samples): (&Array<f32>, usize),
+        logits: &Array<f32>,
+        samples: usize,
         form: Probabilities,
         to: &mut Array<f32>,
     ) -> Result<(), Error> {
@@ -618,25 +620,28 @@ impl Backend for Cpu {
     fn lookup(
         &self,
         (): &(),
-        (tables, ids): (&mut Tables, Ids<'_, Self>),
+        tables: &mut Tables,
+        ids: Ids<'_, Self>,
         out: &mut Array<f32>,
         _: &mut Scalars,
     ) -> Result<(), Error> {
-        tables.lookup(self, (ids.jagged, ids.bag_scales), out)
+        tables.lookup(self, ids.jagged, ids.bag_scales, out)
     }
 
     fn update_rows(
         &self,
         (): &(),
         tables: &mut Tables,
-        (ids, gradient): (Ids<'_, Self>, &Array<f32>),
+        ids: Ids<'_, Self>,
+        gradient: &Array<f32>,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         if scalars.is_stopped {
             return Ok(());
         }
-        let given = (ids.jagged, ids.bag_scales);
-        scalars.outcome.updated = tables.update(self, given, gradient, scalars.step())?;
+        let Ids { jagged, bag_scales, .. } = ids;
+        scalars.outcome.updated =
+            tables.update(self, jagged, bag_scales, gradient, scalars.step())?;
         Ok(())
     }
 
@@ -654,7 +659,7 @@ impl Backend for Cpu {
         extent::within("assemble", "pooled [B, ΣD]", pooled.len(), samples * *row)?;
         let own = (rank, &local[first..first + len]);
         let given = exchange::Given { own, others: parts, widths };
-        exchange::assemble(self, sources, given, (*row, &mut pooled[..samples * *row]))
+        exchange::assemble(self, sources, given, *row, &mut pooled[..samples * *row])
     }
 
     fn gather(
@@ -668,7 +673,7 @@ impl Backend for Cpu {
         let ExchangeLayout { columns, widths, row, .. } = exchange;
         let (columns, row, width) = (&columns[rank], *row, widths[rank]);
         extent::within("gather", "gradient [B, ΣD]", from.len(), samples * row)?;
-        exchange::gather(self, columns, (&from[..samples * row], row), (to, width))
+        exchange::gather(self, columns, &from[..samples * row], row, to, width)
     }
 
     fn is_stopped(&self, (): &(), scalars: &Scalars) -> Result<bool, Error> {

@@ -88,10 +88,6 @@ impl Cuda {
         }
         Ok(buffer)
     }
-
-    fn on<'a>(&'a self, queue: &'a Queue) -> (&'a Driver, &'a Stream) {
-        (&self.driver, &queue.stream)
-    }
 }
 
 impl Backend for Cuda {
@@ -173,11 +169,11 @@ impl Backend for Cuda {
     }
 
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
-        Ok(Tables::new((&self.driver, &self.setup), tiles, slots)?)
+        Ok(Tables::new(&self.setup, tiles, slots)?)
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<Exchange, Error> {
-        Ok(Exchange::new((&self.driver, &self.setup), layout)?)
+        Ok(Exchange::new(&self.setup, layout)?)
     }
 
     fn scalars(&self) -> Result<Scalars, Error> {
@@ -204,7 +200,7 @@ impl Backend for Cuda {
         let (bytes, most) = (size_of_val(rows), Self::vector_bytes(to.values.len));
         let (mut pinned, done) = to.staging.take(&self.driver, most)?;
         pinned.bytes_mut()[..bytes].copy_from_slice(bytemuck::cast_slice(rows));
-        let flight = queue.stream.upload_pinned((pinned, done), &[(0..bytes, &on_device)])?;
+        let flight = queue.stream.upload_pinned(pinned, done, &[(0..bytes, &on_device)])?;
         to.staging.put(flight);
         Ok(())
     }
@@ -213,7 +209,8 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         values: &[f32],
-        (to, at): (&mut Vector, usize),
+        to: &mut Vector,
+        at: usize,
     ) -> Result<(), Error> {
         let buffer = to.get("write", "values from an element on", at + values.len())?;
         let start = Self::vector_bytes(at);
@@ -223,17 +220,19 @@ impl Backend for Cuda {
     fn send_ids(
         &self,
         queue: &Queue,
-        ids @ (jagged, _): (&KeyedJaggedTensor, Option<&[f32]>),
+        jagged: &KeyedJaggedTensor,
+        scales: Option<&[f32]>,
         to: &mut Jagged,
     ) -> Result<(), Error> {
         jagged.check().map_err(|cause| Error::Jagged { op: "send ids", cause })?;
-        Ok(to.send(self.on(queue), ids)?)
+        Ok(to.send(&queue.stream, jagged, scales)?)
     }
 
     fn read<'a>(
         &self,
         queue: &Queue,
-        (from, len): (&'a Vector, usize),
+        from: &'a Vector,
+        len: usize,
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], Error> {
         let buffer = from.get("read", "values", len)?;
@@ -245,7 +244,8 @@ impl Backend for Cuda {
     fn lend(
         &self,
         queue: &Queue,
-        (from, range): (&Vector, Range<usize>),
+        from: &Vector,
+        range: Range<usize>,
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error> {
         let buffer = from.get("lend", "values", range.end)?;
@@ -334,7 +334,8 @@ impl Backend for Cuda {
     fn tile<'a>(
         &self,
         queue: &Queue,
-        (tables, rows): (&'a Tables, TileRows),
+        tables: &'a Tables,
+        rows: TileRows,
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
         tables.tile(&queue.stream, &rows, room)
@@ -348,16 +349,16 @@ impl Backend for Cuda {
         const OP: &str = "gemm forward";
         let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.of((OP, "x"), precision, (b, k))?;
+        let x = x.of(OP, "x", precision, (b, k))?;
         let bias = bias.map(|bias| bias.get(OP, "bias [N]", n)).transpose()?;
         let epilogue = match activation {
             gemm::Activation::None => Epilogue::Plain,
             gemm::Activation::Relu => Epilogue::Relu,
         };
         let target = Target { to: y.get(OP, (b, n))?, epilogue };
-        let factors = ([x, weight.buffers().factor()], bias);
+        let factors = [x, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
-        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, target)?)
+        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
     }
 
     fn linear_backward_input(
@@ -368,7 +369,7 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_input";
         let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
+        let d_y = d_y.of(OP, "d_y", precision, (b, n))?;
         let (epilogue, join) = match gradient {
             InputGradient::Write => (Epilogue::Plain, Join::Write),
             InputGradient::Accumulate => (Epilogue::Plain, Join::Add),
@@ -377,7 +378,7 @@ impl Backend for Cuda {
         let target = Target { to: d_x.get(OP, (b, k))?, epilogue };
         let factors = [d_y, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
-        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, (target, join))?)
+        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, join)?)
     }
 
     fn linear_backward_weight(
@@ -389,12 +390,12 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_weight";
         let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.of((OP, "x"), precision, (b, k))?;
-        let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
+        let x = x.of(OP, "x", precision, (b, k))?;
+        let d_y = d_y.of(OP, "d_y", precision, (b, n))?;
         let (shape, d_weight) = (LinearShape { b, n, k }, &weight.buffers().gradient);
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         if let Some(d_bias) = d_bias {
-            self.column_sums(queue, [b, n], (d_y, d_bias.get(OP, "d_bias [N]", n)?))?;
+            self.column_sums(queue, [b, n], d_y, d_bias.get(OP, "d_bias [N]", n)?)?;
         }
         match update {
             None => Ok(()),
@@ -412,7 +413,7 @@ impl Backend for Cuda {
         let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
         let bias = Some(bias.get(OP, "bias [1]", 1)?);
         let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
-        Ok(self.kernels.gemm.forward(&queue.stream, shape, (factors, bias), Target::plain(y))?)
+        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, Target::plain(y))?)
     }
 
     fn column_backward_weight(
@@ -427,7 +428,7 @@ impl Backend for Cuda {
         let shape = LinearShape { b, n: 1, k };
         let [d_y, x] = [d_y, x].map(Operand::f32);
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
-        Ok(self.column_sums(queue, [b, 1], (d_y, d_bias.get(OP, "d_bias [1]", 1)?))?)
+        Ok(self.column_sums(queue, [b, 1], d_y, d_bias.get(OP, "d_bias [1]", 1)?)?)
     }
 
     fn column_backward_input(
@@ -442,8 +443,8 @@ impl Backend for Cuda {
         let relu = relu.map(|x| x.f32(OP, (b, k))).transpose()?;
         let epilogue = relu.map_or(Epilogue::Plain, |x| Epilogue::BeforeRelu(Operand::f32(x)));
         let target = Target { epilogue, ..Target::plain(d_x.f32(OP, (b, k))?) };
-        let (shape, target) = (LinearShape { b, n: 1, k }, (target, Join::Write));
-        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target)?)
+        let shape = LinearShape { b, n: 1, k };
+        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, Join::Write)?)
     }
 
     fn update_weight(
@@ -454,7 +455,7 @@ impl Backend for Cuda {
         scalars: &Scalars,
     ) -> Result<(), Error> {
         let (buffers, elements) = (weight.buffers(), weight.len());
-        self.take_sum(queue, (&buffers.gradient, elements), sum)?;
+        self.take_sum(queue, &buffers.gradient, elements, sum)?;
         let parameter = DeviceParameter {
             kind: weight.shape.optimizer,
             rule: &scalars.block().dense,
@@ -483,7 +484,7 @@ impl Backend for Cuda {
         let gradient = gradient.get(OP, "gradient [rows, dim]", elements)?;
         let rows = elements.checked_div(dim).unwrap_or(0);
         let state = state.get(OP, "state", rows * kind.state_per_row(dim))?;
-        self.take_sum(queue, (gradient, elements), sum)?;
+        self.take_sum(queue, gradient, elements, sum)?;
         let scratch = if kind == Optimizer::Lamb {
             Some(grown(&self.driver, &mut values.scratch, scratch_bytes(elements))?)
         } else {
@@ -591,7 +592,7 @@ impl Backend for Cuda {
         };
         self.kernels.cross.backward(&queue.stream, shape.into(), arguments)?;
         let d_bias = d_bias.get(OP, "d_bias [N]", shape.1)?;
-        Ok(self.column_sums(queue, shape.into(), (Operand::f32(d_u), d_bias))?)
+        Ok(self.column_sums(queue, shape.into(), Operand::f32(d_u), d_bias)?)
     }
 
     fn interaction_forward(
@@ -604,8 +605,8 @@ impl Backend for Cuda {
         let pooled = pooled.get(OP, "pooled [B, F·D]", shape.b * shape.pooled_width())?;
         let dense = dense.f32(OP, (shape.b, shape.dense_width()))?;
         let out = out.f32(OP, (shape.b, shape.width()))?;
-        let matrices = (shape.dense.then_some(dense), pooled, out);
-        Ok(self.kernels.interaction.forward(&queue.stream, &shape, matrices)?)
+        let dense = shape.dense.then_some(dense);
+        Ok(self.kernels.interaction.forward(&queue.stream, &shape, dense, pooled, out)?)
     }
 
     fn interaction_backward(
@@ -621,15 +622,16 @@ impl Backend for Cuda {
         let pooled_len = shape.b * shape.pooled_width();
         let pooled = pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
         let d_pooled = d_pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
-        let inputs = (dense, pooled, d_out.f32(OP, (shape.b, shape.width()))?);
-        let outputs = (d_dense, d_pooled);
-        Ok(self.kernels.interaction.backward(&queue.stream, &shape, inputs, outputs)?)
+        let d_out = d_out.f32(OP, (shape.b, shape.width()))?;
+        let kernel = &self.kernels.interaction;
+        Ok(kernel.backward(&queue.stream, &shape, dense, pooled, d_out, d_dense, d_pooled)?)
     }
 
     fn join(
         &self,
         queue: &Queue,
-        (left, right): (&Matrix, &Vector),
+        left: &Matrix,
+        right: &Vector,
         shape: JoinShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
@@ -651,7 +653,8 @@ impl Backend for Cuda {
         queue: &Queue,
         from: &Matrix,
         shape: JoinShape,
-        (left, right): (&mut Matrix, &mut Vector),
+        left: &mut Matrix,
+        right: &mut Vector,
     ) -> Result<(), Error> {
         const OP: &str = "split";
         let JoinShape { rows, left: columns, right: width } = shape;
@@ -667,7 +670,7 @@ impl Backend for Cuda {
     }
 
     fn begin(&self, queue: &Queue, step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
-        Ok(scalars.block_mut().begin(self.on(queue), step)?)
+        Ok(scalars.block_mut().begin(&queue.stream, step)?)
     }
 
     fn loss(
@@ -684,7 +687,7 @@ impl Backend for Cuda {
             gradient.get(OP, "labels [B]", samples)?,
             probabilities.get(OP, "labels [B]", samples)?,
         ];
-        let (labels, losses) = scalars.block_mut().labels(self.on(queue), labels)?;
+        let (labels, losses) = scalars.block_mut().labels(&queue.stream, labels)?;
         let block = scalars.block();
         let buffers = LossBuffers {
             logits,
@@ -697,13 +700,14 @@ impl Backend for Cuda {
             normaliser: &block.normaliser,
             first_bad: &block.first_bad,
         };
-        Ok(self.kernels.loss.launch(&queue.stream, (kind, samples), &buffers)?)
+        Ok(self.kernels.loss.launch(&queue.stream, kind, samples, &buffers)?)
     }
 
     fn probabilities(
         &self,
         queue: &Queue,
-        (logits, samples): (&Vector, usize),
+        logits: &Vector,
+        samples: usize,
         form: Probabilities,
         to: &mut Vector,
     ) -> Result<(), Error> {
@@ -718,23 +722,25 @@ impl Backend for Cuda {
     fn lookup(
         &self,
         queue: &Queue,
-        (tables, ids): (&mut Tables, Ids<'_, Self>),
+        tables: &mut Tables,
+        ids: Ids<'_, Self>,
         out: &mut Vector,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
-        let kernel = (&self.kernels.embedding_forward, &*queue.stream);
-        tables.lookup(kernel, batch_of(&ids), out, scalars.block())
+        let kernel = &self.kernels.embedding_forward;
+        tables.lookup(kernel, &queue.stream, batch_of(&ids), out, scalars.block())
     }
 
     fn update_rows(
         &self,
         queue: &Queue,
         tables: &mut Tables,
-        (ids, gradient): (Ids<'_, Self>, &Vector),
+        ids: Ids<'_, Self>,
+        gradient: &Vector,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
-        tables.update(self.on(queue), kernels, (batch_of(&ids), gradient), scalars.block())
+        tables.update(&queue.stream, kernels, batch_of(&ids), gradient, scalars.block())
     }
 
     fn assemble(
@@ -744,7 +750,7 @@ impl Backend for Cuda {
         arguments: Assemble<'_, Self>,
         pooled: &mut Vector,
     ) -> Result<(), Error> {
-        exchange.assemble(self.on(queue), &self.kernels.exchange, &arguments, pooled)
+        exchange.assemble(&queue.stream, &self.kernels.exchange, &arguments, pooled)
     }
 
     fn gather(
@@ -754,7 +760,7 @@ impl Backend for Cuda {
         arguments: Gather<'_, Self>,
         to: &mut [f32],
     ) -> Result<(), Error> {
-        exchange.gather(self.on(queue), &self.kernels.exchange, &arguments, to)
+        exchange.gather(&queue.stream, &self.kernels.exchange, &arguments, to)
     }
 
     fn is_stopped(&self, queue: &Queue, scalars: &Scalars) -> Result<bool, Error> {
@@ -768,7 +774,7 @@ impl Backend for Cuda {
     }
 
     fn end(&self, queue: &Queue, scalars: &mut Scalars) -> Result<Ended, Error> {
-        Ok(scalars.block_mut().end(&self.driver, &queue.stream)?)
+        Ok(scalars.block_mut().end(&queue.stream)?)
     }
 
     fn outcome(&self, scalars: &mut Scalars, end: Ended) -> Result<Outcome, Error> {

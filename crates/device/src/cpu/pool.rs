@@ -245,7 +245,8 @@ impl Pool {
     /// a chunk that panicked.
     pub fn run_zipped<A: Send, B: Send>(
         &self,
-        (a, b): (&mut [A], &mut [B]),
+        a: &mut [A],
+        b: &mut [B],
         lens: (usize, usize),
         chunk: impl Fn(usize, &mut [A], &mut [B]) + Sync,
     ) {

@@ -97,7 +97,8 @@ pub(crate) trait VectorElement: Element {
     /// The first `min(count, LANES)` lanes to memory, each rounded with the noise of its column.
     unsafe fn store_up_to<V: Vector>(
         lanes: V,
-        target: (*mut Self, usize),
+        pointer: *mut Self,
+        count: usize,
         noise: RowNoise,
         column: usize,
     );
@@ -122,7 +123,8 @@ impl VectorElement for f32 {
     #[inline(always)]
     unsafe fn store_up_to<V: Vector>(
         lanes: V,
-        (pointer, count): (*mut Self, usize),
+        pointer: *mut Self,
+        count: usize,
         _noise: RowNoise,
         _column: usize,
     ) {
@@ -160,7 +162,8 @@ macro_rules! half_element {
             #[inline(always)]
             unsafe fn store_up_to<V: Vector>(
                 lanes: V,
-                (pointer, count): (*mut Self, usize),
+                pointer: *mut Self,
+                count: usize,
                 noise: RowNoise,
                 column: usize,
             ) {
@@ -199,8 +202,8 @@ macro_rules! half_element {
                     // SAFETY: as in `take`.
                     unsafe {
                         let lanes = V::load_up_to(buffer.as_ptr().add(at), dim - at);
-                        let target = (row.as_mut_ptr().add(at), dim - at);
-                        Self::store_up_to(lanes, target, noise, at);
+                        let target = row.as_mut_ptr().add(at);
+                        Self::store_up_to(lanes, target, dim - at, noise, at);
                     }
                 }
             }

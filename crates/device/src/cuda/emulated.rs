@@ -93,7 +93,7 @@ impl Device {
         self.upload(to, &kept)
     }
 
-    pub fn fill(&self, (address, bytes): (u64, usize), byte: u8) -> Result<(), DriverError> {
+    pub fn fill(&self, address: u64, bytes: usize, byte: u8) -> Result<(), DriverError> {
         self.each_part(address, bytes, |part| part.fill(byte))
     }
 
@@ -113,7 +113,8 @@ impl Device {
 
     pub fn launch(
         &self,
-        (entry, name): (&Entry, &str),
+        entry: &Entry,
+        name: &str,
         grid: Grid,
         arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
@@ -139,7 +140,7 @@ impl Device {
             shared_limit: SHARED_LIMIT,
             red_zone: RED_ZONE as u32,
         };
-        let fault = entry.run((grid, settings), &arguments, (buffers, stamp));
+        let fault = entry.run(grid, settings, &arguments, buffers, stamp);
         match fault {
             None => Ok(()),
             Some(fault) => {

@@ -214,8 +214,10 @@ impl Device {
 
     pub fn launch(
         &self,
-        (function, _): (usize, &str),
-        (stream, grid): (usize, Grid),
+        function: usize,
+        _: &str,
+        stream: usize,
+        grid: Grid,
         mut arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         self.enter()?;
@@ -341,7 +343,8 @@ impl Device {
     pub fn fill(
         &self,
         stream: usize,
-        (address, bytes): (u64, usize),
+        address: u64,
+        bytes: usize,
         byte: u8,
     ) -> Result<(), DriverError> {
         self.enter()?;

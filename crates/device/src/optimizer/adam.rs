@@ -32,18 +32,14 @@ pub fn update_row<R: Real>(
     let shrink = rule.shrink();
     for (d, (weight, &gradient)) in weights.iter_mut().zip(gradient).enumerate() {
         let gradient = gradient + rule.l2 * *weight;
-        let direction = direction(rule, gradient, (&mut mean[d], &mut square[d]));
+        let direction = direction(rule, gradient, &mut mean[d], &mut square[d]);
         *weight = shrink * *weight - rule.learning_rate * direction;
     }
 }
 
 /// Updates the two moments of a weight; gives `m̂ / (√v̂ + ε)`.
 #[inline(always)]
-pub(super) fn direction<R: Real>(
-    rule: &Rule<R>,
-    gradient: R,
-    (mean, square): (&mut R, &mut R),
-) -> R {
+pub(super) fn direction<R: Real>(rule: &Rule<R>, gradient: R, mean: &mut R, square: &mut R) -> R {
     *mean = *mean + rule.mean.take * (gradient - *mean);
     *square = *square + rule.square.take * (gradient * gradient - *square);
     corrected(rule, *mean, *square)

@@ -55,7 +55,7 @@ pub(crate) fn moments<R: Real>(
     let (mut weight_squares, mut squares) = (Parts::new(), Parts::new());
     for (d, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
         let gradient = gradient + rule.l2 * weight;
-        let direction = adam::direction(rule, gradient, (&mut mean[d], &mut square[d]));
+        let direction = adam::direction(rule, gradient, &mut mean[d], &mut square[d]);
         let direction = direction + rule.decoupled * weight;
         weight_squares.add(d, weight * weight);
         squares.add(d, direction * direction);

@@ -11,16 +11,16 @@ use schema::Precision;
 fn a_logit_beyond_the_finite_numbers_has_no_probability() {
     let (cpu, mut to) = (Cpu::new(1), Array::from(&[0.25; 3][..]));
     let logits = Array::from(&[0.0, f32::INFINITY, f32::NAN][..]);
-    cpu.probabilities(&(), (&logits, 3), Probabilities::Computed, &mut to).unwrap();
+    cpu.probabilities(&(), &logits, 3, Probabilities::Computed, &mut to).unwrap();
     assert!(to[0].to_bits() == 0.25f32.to_bits() && to[1].is_nan() && to[2].is_nan());
-    cpu.probabilities(&(), (&logits, 3), Probabilities::Missing, &mut to).unwrap();
+    cpu.probabilities(&(), &logits, 3, Probabilities::Missing, &mut to).unwrap();
     assert!(to[0].to_bits() == 0.5f32.to_bits() && to[1].is_nan() && to[2].is_nan());
 }
 
 #[test]
 fn what_does_not_fit_a_handle_is_refused_before_it_is_written() {
     let (cpu, mut vector) = (Cpu::new(1), Array::zeroed(3));
-    let refused = cpu.write(&(), &[1.0; 2], (&mut vector, 2)).unwrap_err().to_string();
+    let refused = cpu.write(&(), &[1.0; 2], &mut vector, 2).unwrap_err().to_string();
     assert_eq!(refused, "write: values from an element on: expected 3, got 4");
     assert_eq!(*vector, [0.0; 3]);
     let mut matrix = cpu.matrix(Precision::F32, 2, 40).unwrap();

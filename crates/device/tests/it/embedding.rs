@@ -222,18 +222,30 @@ impl Case {
 
     /// What the oracle writes from `tables`.
     fn expected<R: Real>(&self, tables: &[Vec<R>], scales: Option<&[R]>) -> Vec<R> {
-        let tables = (tables, &self.dims[..]);
+        let (dims, slots, jagged) = (&self.dims[..], &self.slots, &self.jagged);
         match self.output {
             Output::Pooled => {
                 let mut out = vec![R::ZERO; self.gradient.len()];
-                let (slots, jagged) = (&self.slots, &self.jagged);
-                embedding_forward::scalar::run(tables, slots, jagged, scales, &mut out);
+                embedding_forward::scalar::run(tables, dims, slots, jagged, scales, &mut out);
                 out
             }
             Output::Sequence => {
-                embedding_forward::scalar::sequence(tables, &self.slots, &self.jagged, scales)
+                embedding_forward::scalar::sequence(tables, dims, slots, jagged, scales)
             }
         }
+    }
+
+    /// Updates tiles as the oracle does; the rows that it updated.
+    fn updated_by_oracle(&self, tiles: &mut [Tile<f32>], rule: Rule) -> Vec<(usize, usize)> {
+        embedding_backward::scalar::run(
+            tiles,
+            &self.slots,
+            &self.jagged,
+            self.bag_scales.as_deref(),
+            self.output,
+            &self.gradient,
+            rule,
+        )
     }
 
     fn origin(tile: usize) -> Origin {
@@ -243,7 +255,7 @@ impl Case {
     /// Rounds the rows that an oracle updated as the tables hold them.
     fn round(&self, tiles: &mut [Tile<f32>], rows: &[(usize, usize)]) {
         for &(t, row) in rows {
-            tiles[t].round_row(row, self.data_types[t], (Self::origin(t), rounding()));
+            tiles[t].round_row(row, self.data_types[t], Self::origin(t), rounding());
         }
     }
 
@@ -261,7 +273,8 @@ impl Case {
         &self,
         cpu: &Cpu,
         rule: Rule,
-        (tiles, scratch): (&mut [Tile<f32>], &mut Scratch),
+        tiles: &mut [Tile<f32>],
+        scratch: &mut Scratch,
     ) -> Result<Updated, Error> {
         let mut weights = self.stored(tiles.iter().map(|tile| tile.weights.clone()));
         let mut views: Vec<TileMut<'_>> = (0..)
@@ -369,15 +382,11 @@ fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
     for (number, case) in cases().iter().enumerate() {
         for kind in Optimizer::ALL {
             let (mut expected, rule) = (case.tiles(kind), rule(kind));
-            let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
-            let options = (scales, case.output);
-            let gradient = &case.gradient;
-            let rows =
-                embedding_backward::scalar::run(&mut expected, slots, options, gradient, rule);
+            let rows = case.updated_by_oracle(&mut expected, rule);
             case.round(&mut expected, &rows);
             for cpu in &devices {
                 let mut got = case.tiles(kind);
-                let updated = case.backward(cpu, rule, (&mut got, &mut scratch)).unwrap();
+                let updated = case.backward(cpu, rule, &mut got, &mut scratch).unwrap();
                 assert_eq!(updated, case.touched(), "case {number}, {kind:?}, {cpu:?}");
                 for (got, expected) in got.iter().zip(&expected) {
                     let same = bits(&got.weights) == bits(&expected.weights)
@@ -399,12 +408,18 @@ fn backward_stays_near_the_oracle_in_f64() {
                 .iter()
                 .map(|t| Tile { weights: widen(&t.weights), state: widen(&t.state), dim: t.dim })
                 .collect();
-            let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
-            let (gradient, scales) = (widen(&case.gradient), scales.map(widen));
-            let options = (scales.as_deref(), case.output);
-            embedding_backward::scalar::run(&mut exact, slots, options, &gradient, rule(kind));
+            let (gradient, scales) = (widen(&case.gradient), case.bag_scales.as_deref().map(widen));
+            embedding_backward::scalar::run(
+                &mut exact,
+                &case.slots,
+                &case.jagged,
+                scales.as_deref(),
+                case.output,
+                &gradient,
+                rule(kind),
+            );
             let mut got = case.tiles(kind);
-            case.backward(&cpu, rule(kind), (&mut got, &mut Scratch::default())).unwrap();
+            case.backward(&cpu, rule(kind), &mut got, &mut Scratch::default()).unwrap();
             for ((got, exact), data_type) in got.iter().zip(&exact).zip(&case.data_types) {
                 // A rounding moves a weight by less than one unit in its last place. The hottest
                 // row sums some 2,000 gradients in f32 before it squares them.
@@ -538,7 +553,7 @@ fn check_gradient(case: &Case) {
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
     let rule = Rule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
-    case.backward(&Cpu::new(1), rule, (&mut tiles, &mut Scratch::default())).unwrap();
+    case.backward(&Cpu::new(1), rule, &mut tiles, &mut Scratch::default()).unwrap();
     let mut tables: Vec<Vec<f64>> = case.tables.iter().map(|table| widen(table)).collect();
     let step = 1e-3;
     let mut largest: f64 = 0.0;
@@ -595,7 +610,7 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
             for kind in Optimizer::ALL {
                 let mut tiles = case.tiles(kind);
                 let scratch = &mut Scratch::default();
-                let error = case.backward(&cpu, rule(kind), (&mut tiles, scratch)).unwrap_err();
+                let error = case.backward(&cpu, rule(kind), &mut tiles, scratch).unwrap_err();
                 assert_eq!(error, expected, "{cpu:?}");
                 assert!(tiles == case.tiles(kind), "a weight or state changed");
             }

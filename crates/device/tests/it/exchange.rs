@@ -31,7 +31,7 @@ fn parts_are_added_in_the_order_of_their_sources() {
         }
         for threads in [1, 2, 7] {
             let mut pooled = vec![f32::NAN; samples * 7];
-            assemble(&Cpu::new(threads), &SOURCES, given, (7, &mut pooled)).unwrap();
+            assemble(&Cpu::new(threads), &SOURCES, given, 7, &mut pooled).unwrap();
             assert_eq!(pooled, expected, "{samples} samples, {threads} threads");
         }
     }
@@ -43,7 +43,7 @@ fn a_rank_gets_its_columns_of_a_gradient() {
     let gradient = values(4, 130 * 8);
     for threads in [1, 2, 7] {
         let mut to = vec![f32::NAN; 130 * 5];
-        gather(&Cpu::new(threads), &columns, (&gradient, 8), (&mut to, 5)).unwrap();
+        gather(&Cpu::new(threads), &columns, &gradient, 8, &mut to, 5).unwrap();
         for (row, from) in to.chunks_exact(5).zip(gradient.chunks_exact(8)) {
             assert_eq!(row, [from[5], from[6], from[1], from[2], from[3]]);
         }
@@ -55,9 +55,9 @@ fn a_matrix_of_another_length_is_refused() {
     let (own, others) = (values(1, 14), [Vec::new(), values(2, 11)]);
     let given = Given { own: (0, &own), others: &others, widths: &[7, 6] };
     let mut pooled = [0.0; 14];
-    let refused = assemble(&Cpu::new(1), &SOURCES, given, (7, &mut pooled)).unwrap_err();
+    let refused = assemble(&Cpu::new(1), &SOURCES, given, 7, &mut pooled).unwrap_err();
     let text = "assemble: what a rank gives [B, width]: expected 12, got 11";
     assert_eq!(refused.to_string(), text);
-    let refused = gather(&Cpu::new(1), &[], (&own, 7), (&mut [0.0; 5], 2)).unwrap_err();
+    let refused = gather(&Cpu::new(1), &[], &own, 7, &mut [0.0; 5], 2).unwrap_err();
     assert_eq!(refused.to_string(), "gather: to [B, width]: expected 4, got 5");
 }

@@ -93,7 +93,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let first = whole.rows.start;
         let range = first + rows.rows.start as u64..first + rows.rows.end as u64;
         let tile = Tile { rows: range, ..whole.clone() };
-        let (weight, state) = device.tile(queue, (&self.tables, rows), room)?;
+        let (weight, state) = device.tile(queue, &self.tables, rows, room)?;
         Ok(TileView { tile, weight, state })
     }
 
@@ -183,7 +183,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         })?;
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let bag_scales = self.ids.scales.as_deref();
-        device.send_ids(queue, (jagged, bag_scales), &mut self.on_device)?;
+        device.send_ids(queue, jagged, bag_scales, &mut self.on_device)?;
         let (elements, row_bytes) =
             elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let len = jagged.batch_size * layout.widths[rank];
@@ -201,8 +201,8 @@ impl<B: Backend> EmbeddingCollection<B> {
             row_bytes,
         };
         let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
-        let from = (&mut self.tables, ids);
-        profiler.op(op, || device.lookup(queue, from, out, scalars))?;
+        let tables = &mut self.tables;
+        profiler.op(op, || device.lookup(queue, tables, ids, out, scalars))?;
         if layout.whole {
             return Ok(());
         }
@@ -251,8 +251,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             pooled_elements: jagged.batch_size * layout.widths[rank],
             optimizer: self.optimizer,
         };
-        profiler
-            .op(op, || device.update_rows(queue, &mut self.tables, (ids, gradient), scalars))?;
+        profiler.op(op, || device.update_rows(queue, &mut self.tables, ids, gradient, scalars))?;
         Ok(())
     }
 }

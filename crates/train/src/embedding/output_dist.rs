@@ -78,7 +78,7 @@ impl<B: Backend> Exchange<B> {
                 continue;
             }
             let mut copy = comm.buffer(part.len());
-            device.lend(queue, (local, part), &mut |values| copy.copy_from_slice(values))?;
+            device.lend(queue, local, part, &mut |values| copy.copy_from_slice(values))?;
             parts.push(copy);
         }
         comm.all_to_all(parts)?;
@@ -112,7 +112,7 @@ impl<B: Backend> Exchange<B> {
         device.grow(&mut self.gradient, parts.iter().map(Vec::len).sum())?;
         let mut at = 0;
         for part in parts.drain(..) {
-            device.write(queue, &part, (&mut self.gradient, at))?;
+            device.write(queue, &part, &mut self.gradient, at)?;
             at += part.len();
             comm.keep(part);
         }

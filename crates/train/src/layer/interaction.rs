@@ -100,7 +100,7 @@ impl<B: Backend> InteractionLayer<B> {
             let op = op_of(&shape, Pass::Forward);
             return Ok(profiler.op(op, || device.interaction_forward(queue, arguments))?);
         }
-        profiler.op(op, || device.join(queue, (dense, pooled), joined, out))?;
+        profiler.op(op, || device.join(queue, dense, pooled, joined, out))?;
         match &mut self.kind {
             Kind::Cross(network) => network.forward(context, parameters, out, samples),
             _ => Ok(()),
@@ -136,7 +136,7 @@ impl<B: Backend> InteractionLayer<B> {
             }
         };
         let RankContext { device, queue, profiler, .. } = context;
-        Ok(profiler.op(op, || device.split(queue, d_joined, joined, (d_dense, d_pooled)))?)
+        Ok(profiler.op(op, || device.split(queue, d_joined, joined, d_dense, d_pooled))?)
     }
 }
 

@@ -43,7 +43,8 @@ impl Tables {
     pub(super) fn lookup(
         &mut self,
         cpu: &Cpu,
-        (jagged, bag_scales): (&KeyedJaggedTensor, Option<&[f32]>),
+        jagged: &KeyedJaggedTensor,
+        bag_scales: Option<&[f32]>,
         out: &mut Array<f32>,
     ) -> Result<(), Error> {
         let len = jagged.batch_size * self.width;
@@ -67,7 +68,8 @@ impl Tables {
     pub(super) fn update(
         &mut self,
         cpu: &Cpu,
-        (jagged, bag_scales): (&KeyedJaggedTensor, Option<&[f32]>),
+        jagged: &KeyedJaggedTensor,
+        bag_scales: Option<&[f32]>,
         gradient: &Array<f32>,
         step: &StepScalars,
     ) -> Result<Updated, Error> {

@@ -3,7 +3,7 @@
 
 use super::handles::{Vector, grown};
 use crate::backend::{Assemble, ExchangeLayout, Gather};
-use crate::cuda::{Buffer, Driver, DriverError, Stream};
+use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::exchange::cuda::{DeviceGiven, Exchange as Kernels, Routes};
 use crate::ops::exchange::{Column, Source};
@@ -22,21 +22,21 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(on: (&Driver, &Stream), layout: ExchangeLayout) -> Result<Self, DriverError> {
+    pub(super) fn new(stream: &Stream, layout: ExchangeLayout) -> Result<Self, DriverError> {
         let ExchangeLayout { sources, columns, widths, row } = layout;
         let gather = |(columns, &width): (&Vec<Column>, &usize)| {
             let sources: Vec<Source> = columns.iter().map(Column::as_source).collect();
-            Routes::new(on, &sources, &[row], width)
+            Routes::new(stream, &sources, &[row], width)
         };
-        let assembled = Some(Routes::new(on, &sources, &widths, row)?);
+        let assembled = Some(Routes::new(stream, &sources, &widths, row)?);
         let gathered = columns.iter().zip(&widths).map(gather).collect::<Result<_, _>>()?;
-        on.1.synchronize()?;
+        stream.synchronize()?;
         Ok(Self { assembled, gathered, widths, row, others: None, message: None })
     }
 
     pub(super) fn assemble<B: crate::Backend<Vector = Vector>>(
         &mut self,
-        (driver, stream): (&Driver, &Stream),
+        stream: &Stream,
         kernels: &Kernels,
         arguments: &Assemble<'_, B>,
         pooled: &Vector,
@@ -50,7 +50,7 @@ impl Exchange {
         let float = size_of::<f32>();
         let own = own.slice(first * float..(first + len) * float)?;
         let all = samples * self.widths.iter().sum::<usize>() * float;
-        let others = grown(driver, &mut self.others, all)?;
+        let others = grown(stream.driver(), &mut self.others, all)?;
         let mut at = 0;
         for (other, (part, width)) in parts.iter().zip(&self.widths).enumerate() {
             if other != rank {
@@ -66,7 +66,7 @@ impl Exchange {
 
     pub(super) fn gather<B: crate::Backend<Vector = Vector>>(
         &mut self,
-        (driver, stream): (&Driver, &Stream),
+        stream: &Stream,
         kernels: &Kernels,
         arguments: &Gather<'_, B>,
         to: &mut [f32],
@@ -75,7 +75,7 @@ impl Exchange {
         let Gather { rank, from, samples } = *arguments;
         let from = from.get(OP, "gradient [B, ΣD]", samples * self.row)?;
         extent::check(OP, "to [B, width]", samples * self.widths[rank], to.len())?;
-        let out = grown(driver, &mut self.message, size_of_val(to))?;
+        let out = grown(stream.driver(), &mut self.message, size_of_val(to))?;
         let given = DeviceGiven { own: (0, from), others: None, samples };
         kernels.launch(stream, &self.gathered[rank], given, &out)?;
         Ok(stream.download(&out, 0, bytemuck::cast_slice_mut(to))?)

@@ -21,7 +21,8 @@ impl Cuda {
         &self,
         queue: &Queue,
         shape: [usize; 2],
-        (d_y, sums): (Operand<'_>, &Buffer),
+        d_y: Operand<'_>,
+        sums: &Buffer,
     ) -> Result<(), DriverError> {
         let partials = queue.partials(&self.driver, shape)?;
         self.kernels.gemm.column_sums(&queue.stream, shape, d_y, [sums, &partials])
@@ -31,7 +32,8 @@ impl Cuda {
     pub(super) fn take_sum(
         &self,
         queue: &Queue,
-        (gradient, len): (&Buffer, usize),
+        gradient: &Buffer,
+        len: usize,
         sum: Option<Sum<'_>>,
     ) -> Result<(), Error> {
         const OP: &str = "sum of gradients";

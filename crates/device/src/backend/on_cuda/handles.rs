@@ -105,7 +105,8 @@ impl Matrix {
     /// The same of one in this precision.
     pub(super) fn of(
         &self,
-        (op, what): (&'static str, &'static str),
+        op: &'static str,
+        what: &'static str,
         precision: Precision,
         shape: (usize, usize),
     ) -> Result<Operand<'_>, Error> {
@@ -118,7 +119,7 @@ impl Matrix {
 
     /// The buffer of an f32 one.
     pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
-        Ok(self.of((op, "matrix"), Precision::F32, shape)?.matrix)
+        Ok(self.of(op, "matrix", Precision::F32, shape)?.matrix)
     }
 }
 
@@ -246,8 +247,9 @@ impl Jagged {
     /// Sends a batch whose layout was checked.
     pub(super) fn send(
         &mut self,
-        (driver, stream): (&Driver, &Stream),
-        (jagged, scales): (&KeyedJaggedTensor, Option<&[f32]>),
+        stream: &Stream,
+        jagged: &KeyedJaggedTensor,
+        scales: Option<&[f32]>,
     ) -> Result<(), DriverError> {
         let (ids, bags) = (jagged.values.len(), jagged.offsets.len() - 1);
         if ids > self.capacity.0 || bags > self.capacity.1 || self.ids.is_none() {
@@ -261,7 +263,7 @@ impl Jagged {
         let mut room = 0;
         let mut add = |buffer: &mut Option<Buffer>, bytes: Option<_>, capacity: usize| {
             if let Some(bytes) = bytes {
-                parts.push(Part { at: room, bytes, to: grown(driver, buffer, capacity)? });
+                parts.push(Part { at: room, bytes, to: grown(stream.driver(), buffer, capacity)? });
                 room += capacity;
             }
             Ok::<_, DriverError>(())
@@ -272,13 +274,13 @@ impl Jagged {
         add(&mut self.ids, ids, most * size_of::<i64>())?;
         add(&mut self.weights, weights, most * size_of::<f32>())?;
         add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
-        let (mut pinned, done) = self.staging.take(driver, room)?;
+        let (mut pinned, done) = self.staging.take(stream.driver(), room)?;
         for Part { at, bytes, .. } in &parts {
             pinned.bytes_mut()[*at..at + bytes.len()].copy_from_slice(bytes);
         }
         let copies: Vec<_> =
             parts.iter().map(|part| (part.at..part.at + part.bytes.len(), &part.to)).collect();
-        let flight = stream.upload_pinned((pinned, done), &copies)?;
+        let flight = stream.upload_pinned(pinned, done, &copies)?;
         self.staging.put(flight);
         Ok(())
     }

@@ -108,13 +108,9 @@ impl Block {
     }
 
     /// Writes the numbers of a step.
-    pub fn begin(
-        &mut self,
-        (driver, stream): (&Driver, &Stream),
-        step: &StepScalars,
-    ) -> Result<(), DriverError> {
+    pub fn begin(&mut self, stream: &Stream, step: &StepScalars) -> Result<(), DriverError> {
         self.step = Some(*step);
-        let (mut pinned, done) = self.staging.take(driver, STOP)?;
+        let (mut pinned, done) = self.staging.take(stream.driver(), STOP)?;
         let numbers = Arguments::new()
             .f64(step.normaliser)
             .f64(0.0)
@@ -130,7 +126,7 @@ impl Block {
             to.copy_from_slice(bytes);
             rest = behind;
         }
-        let flight = stream.upload_pinned((pinned, done), &[(0..STOP, &self.written)])?;
+        let flight = stream.upload_pinned(pinned, done, &[(0..STOP, &self.written)])?;
         self.staging.put(flight);
         Ok(())
     }
@@ -138,27 +134,27 @@ impl Block {
     /// Sends labels; gives where they are, and room for the losses of their samples.
     pub fn labels(
         &mut self,
-        (driver, stream): (&Driver, &Stream),
+        stream: &Stream,
         labels: &[f32],
     ) -> Result<(Buffer, Buffer), DriverError> {
         let bytes: &[u8] = bytemuck::cast_slice(labels);
-        let on_device = grown(driver, &mut self.labels, bytes.len())?;
-        let losses = grown(driver, &mut self.losses, labels.len() * size_of::<f64>())?;
-        let (mut pinned, done) = self.label_staging.take(driver, bytes.len())?;
+        let on_device = grown(stream.driver(), &mut self.labels, bytes.len())?;
+        let losses = grown(stream.driver(), &mut self.losses, labels.len() * size_of::<f64>())?;
+        let (mut pinned, done) = self.label_staging.take(stream.driver(), bytes.len())?;
         pinned.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         let part = (0..bytes.len(), &on_device);
-        let flight = stream.upload_pinned((pinned, done), &[part])?;
+        let flight = stream.upload_pinned(pinned, done, &[part])?;
         self.label_staging.put(flight);
         Ok((on_device, losses))
     }
 
     /// Sends what the step found out to the host.
-    pub fn end(&mut self, driver: &Driver, stream: &Stream) -> Result<Ended, DriverError> {
-        let block = match self.spare.pop() {
+    pub fn end(&mut self, stream: &Stream) -> Result<Ended, DriverError> {
+        let (pinned, done) = match self.spare.pop() {
             Some(block) => block,
-            None => (driver.pinned(self.outcome.bytes())?, driver.event()?),
+            None => (stream.driver().pinned(self.outcome.bytes())?, stream.driver().event()?),
         };
-        Ok(Ended(stream.download_pinned(&self.outcome, block)?))
+        Ok(Ended(stream.download_pinned(&self.outcome, pinned, done)?))
     }
 
     /// Waits for what a step found out.

@@ -3,7 +3,7 @@
 use super::handles::{Jagged, Vector};
 use super::scalars::Block;
 use crate::backend::{TileRoom, TileRows, TileValues};
-use crate::cuda::{Buffer, Driver, DriverError, Stream};
+use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
@@ -58,20 +58,22 @@ pub(super) struct Batch<'a> {
 
 impl Tables {
     pub(super) fn new(
-        on: (&Driver, &Stream),
+        stream: &Stream,
         tiles: Vec<TileValues>,
         slots: Vec<Slot>,
     ) -> Result<Self, DriverError> {
-        let tiles =
-            tiles.into_iter().map(|tile| Tile::new(on, &tile)).collect::<Result<Vec<_>, _>>()?;
+        let tiles = tiles
+            .into_iter()
+            .map(|tile| Tile::new(stream, &tile))
+            .collect::<Result<Vec<_>, _>>()?;
         let dims: Vec<usize> = tiles.iter().map(|tile| tile.dim).collect();
         let views: Vec<DeviceTile<'_>> = tiles.iter().map(Tile::view).collect();
         let blocks = Blocks {
-            tiles: put(on, &tile_bytes(&views))?,
-            slots: put(on, &slot_bytes(&slots, &dims, (Output::Pooled, &[])))?,
+            tiles: put(stream, &tile_bytes(&views))?,
+            slots: put(stream, &slot_bytes(&slots, &dims, Output::Pooled, &[]))?,
         };
         // The host's copies go when this returns.
-        on.1.synchronize()?;
+        stream.synchronize()?;
         let width = slots.iter().map(|slot| dims[slot.tile]).sum();
         let widest = dims.iter().copied().max().unwrap_or(0);
         Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, workspace: None })
@@ -97,7 +99,8 @@ impl Tables {
     /// Writes the pooled rows to the front of `out`.
     pub(super) fn lookup(
         &self,
-        (kernel, stream): (&EmbeddingForward, &Stream),
+        kernel: &EmbeddingForward,
+        stream: &Stream,
         batch: Batch<'_>,
         out: &Vector,
         scalars: &Block,
@@ -115,9 +118,10 @@ impl Tables {
     /// Updates the rows of the last lookup from the front of `gradient`.
     pub(super) fn update(
         &mut self,
-        (driver, stream): (&Driver, &Stream),
+        stream: &Stream,
         kernels: &EmbeddingBackward,
-        (batch, gradient): (Batch<'_>, &Vector),
+        batch: Batch<'_>,
+        gradient: &Vector,
         scalars: &Block,
     ) -> Result<(), Error> {
         const OP: &str = "embedding_backward";
@@ -139,7 +143,7 @@ impl Tables {
         if self.workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
             // First, so that both need not fit at once.
             self.workspace = None;
-            self.workspace = Some((shape, Workspace::new(driver, shape)?));
+            self.workspace = Some((shape, Workspace::new(stream.driver(), shape)?));
         }
         let (Some(lookup), Some((_, workspace))) = (self.lookup_of(&batch), &self.workspace) else {
             return Err(unsent(OP));
@@ -151,7 +155,7 @@ impl Tables {
             stop: &scalars.stop,
             updated: &scalars.updated,
         };
-        Ok(kernels.launch(stream, (&lookup, &gradient), workspace)?)
+        Ok(kernels.launch(stream, &lookup, &gradient, workspace)?)
     }
 
     /// Weights and state of some rows of a tile, copied to `room`.
@@ -180,11 +184,11 @@ impl Tables {
 }
 
 impl Tile {
-    fn new(on: (&Driver, &Stream), tile: &TileValues) -> Result<Self, DriverError> {
+    fn new(stream: &Stream, tile: &TileValues) -> Result<Self, DriverError> {
         let TileValues { weights, state, rows, dim, origin, .. } = tile;
         Ok(Self {
-            weights: put(on, weights.view().bytes())?,
-            state: put(on, bytemuck::cast_slice(state))?,
+            weights: put(stream, weights.view().bytes())?,
+            state: put(stream, bytemuck::cast_slice(state))?,
             data_type: weights.data_type(),
             rows: *rows,
             dim: *dim,
@@ -206,11 +210,8 @@ impl Tile {
 }
 
 /// A buffer with these bytes.
-pub(super) fn put(
-    (driver, stream): (&Driver, &Stream),
-    bytes: &[u8],
-) -> Result<Buffer, DriverError> {
-    let buffer = driver.alloc(bytes.len())?;
+pub(super) fn put(stream: &Stream, bytes: &[u8]) -> Result<Buffer, DriverError> {
+    let buffer = stream.driver().alloc(bytes.len())?;
     stream.upload(&buffer, 0, bytes)?;
     Ok(buffer)
 }

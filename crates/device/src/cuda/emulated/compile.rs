@@ -64,7 +64,7 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let folder = cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| broken(&folder, &error))?;
-    let made = make(emulation, (&folder, name), (&source, &flags), &library);
+    let made = make(emulation, &folder, name, &source, &flags, &library);
     // What is left of a failed compilation is of no use.
     let _ = fs::remove_dir_all(&folder);
     made.map(|()| library)
@@ -72,8 +72,10 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
 
 fn make(
     emulation: &Emulation,
-    (folder, name): (&Path, &str),
-    (source, flags): (&str, &[&str]),
+    folder: &Path,
+    name: &str,
+    source: &str,
+    flags: &[&str],
     library: &Path,
 ) -> Result<(), DriverError> {
     // What runs the blocks is the same for all kernels.

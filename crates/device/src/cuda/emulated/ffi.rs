@@ -266,9 +266,11 @@ impl Entry {
     /// Runs all blocks; gives what went wrong. `arguments` are as long as [`Self::shape`] says.
     pub fn run(
         &self,
-        (grid, settings): (Grid, Settings),
+        grid: Grid,
+        settings: Settings,
         arguments: &[u8],
-        (buffers, stamp): (&mut [Allocation], &mut u32),
+        buffers: &mut [Allocation],
+        stamp: &mut u32,
     ) -> Option<Fault> {
         let words = arguments.len().div_ceil(size_of::<u64>());
         let mut aligned = vec![0u64; words];

@@ -43,7 +43,7 @@ impl Activation {
         elements: usize,
     ) -> Result<(), DriverError> {
         let arguments = Arguments::new().buffer(y).buffer(d_y).u64(0).count(elements);
-        launch(stream, (&self.relu_backward, elements), arguments.u32(0).u32(0))
+        launch(stream, &self.relu_backward, elements, arguments.u32(0).u32(0))
     }
 
     /// `probabilities = 1 / (1 + e^−logits)`.
@@ -57,7 +57,7 @@ impl Activation {
         elements: usize,
     ) -> Result<(), DriverError> {
         let arguments = of_logits([logits, probabilities], elements);
-        launch(stream, (&self.sigmoid, elements), arguments)
+        launch(stream, &self.sigmoid, elements, arguments)
     }
 
     /// `probability = NaN` where the logit is no finite number.
@@ -71,7 +71,7 @@ impl Activation {
         elements: usize,
     ) -> Result<(), DriverError> {
         let arguments = of_logits([logits, probabilities], elements);
-        launch(stream, (&self.unbounded, elements), arguments)
+        launch(stream, &self.unbounded, elements, arguments)
     }
 
     /// `y = y + bias`, then the activation; `y` `[B, N]`, in place.
@@ -81,7 +81,8 @@ impl Activation {
     pub fn bias(
         &self,
         stream: &Stream,
-        ([y, bias], activation): ([&Buffer; 2], gemm::Activation),
+        [y, bias]: [&Buffer; 2],
+        activation: gemm::Activation,
         [rows, columns]: [usize; 2],
     ) -> Result<(), DriverError> {
         let elements = rows * columns;
@@ -92,7 +93,7 @@ impl Activation {
             .count(elements)
             .u32(columns as u32)
             .u32(u32::from(activation == gemm::Activation::Relu));
-        launch(stream, (&self.bias_relu, elements), arguments)
+        launch(stream, &self.bias_relu, elements, arguments)
     }
 }
 
@@ -103,7 +104,8 @@ fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> Argument
 
 fn launch(
     stream: &Stream,
-    (kernel, elements): (&Kernel, usize),
+    kernel: &Kernel,
+    elements: usize,
     arguments: Arguments,
 ) -> Result<(), DriverError> {
     stream.launch(kernel, Grid::over(elements, THREADS, THREADS), &arguments)

@@ -64,8 +64,8 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
     let row = if rule.kind == Optimizer::RowwiseAdagrad { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
     let whole = weights.len();
-    let mut pieces = cut((weights, gradient, parts), (whole, CHUNK.next_multiple_of(row)));
-    update(cpu, &rule, row, (&mut pieces, None));
+    let mut pieces = cut(weights, gradient, parts, (whole, CHUNK.next_multiple_of(row)));
+    update(cpu, &rule, row, &mut pieces, None);
     Ok(())
 }
 
@@ -115,8 +115,8 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
         return Ok(());
     }
     let parts = split_state(rule.kind, state);
-    let mut pieces = cut((values, gradient, parts), (n * PANEL, CHUNK));
-    update(cpu, &rule, CHUNK, (&mut pieces, Some(&renewal)));
+    let mut pieces = cut(values, gradient, parts, (n * PANEL, CHUNK));
+    update(cpu, &rule, CHUNK, &mut pieces, Some(&renewal));
     Ok(())
 }
 
@@ -126,10 +126,11 @@ fn update(
     cpu: &Cpu,
     rule: &Rule,
     row: usize,
-    (pieces, renewal): (&mut [Piece<'_>], Option<&Renewal<'_>>),
+    pieces: &mut [Piece<'_>],
+    renewal: Option<&Renewal<'_>>,
 ) {
     let task = if rule.kind == Optimizer::Lamb {
-        run_task(cpu, (rule, Task::Moments), pieces, None);
+        run_task(cpu, rule, Task::Moments, pieces, None);
         let add = |sums: [f32; 2], piece: &Piece<'_>| {
             [sums[0] + piece.squares[0], sums[1] + piece.squares[1]]
         };
@@ -137,12 +138,14 @@ fn update(
     } else {
         Task::Update { row }
     };
-    run_task(cpu, (rule, task), pieces, renewal);
+    run_task(cpu, rule, task, pieces, renewal);
 }
 
 /// Cuts each `run` elements of a parameter into pieces of `len`, each with its share of the state.
 fn cut<'a>(
-    (weights, gradient, state): (&'a mut [f32], &'a [f32], [&'a mut [f32]; 2]),
+    weights: &'a mut [f32],
+    gradient: &'a [f32],
+    state: [&'a mut [f32]; 2],
     (run, len): (usize, usize),
 ) -> Vec<Piece<'a>> {
     let elements = weights.len();
@@ -168,7 +171,8 @@ fn cut<'a>(
 
 fn run_task(
     cpu: &Cpu,
-    (rule, task): (&Rule, Task),
+    rule: &Rule,
+    task: Task,
     pieces: &mut [Piece<'_>],
     renewal: Option<&Renewal<'_>>,
 ) {

@@ -10,7 +10,8 @@ use crate::real::Real;
 pub fn update<R: Real>(
     rule: &Rule<R>,
     [weights, state]: [&mut [R]; 2],
-    (gradient, dim): (&[R], usize),
+    gradient: &[R],
+    dim: usize,
 ) {
     let dim = match rule.kind {
         Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => weights.len(),

@@ -184,7 +184,8 @@ impl EmbeddingBackward {
     pub fn launch(
         &self,
         stream: &Stream,
-        (lookup, gradient): (&DeviceLookup<'_>, &DeviceGradient<'_>),
+        lookup: &DeviceLookup<'_>,
+        gradient: &DeviceGradient<'_>,
         workspace: &Workspace,
     ) -> Result<(), DriverError> {
         let Workspace { shape, pairs, heads, indices, starts, unique, scratch, .. } = workspace;
@@ -242,7 +243,7 @@ impl EmbeddingBackward {
             .u32(shape.tiles as u32)
             .u32(payload_bits);
         stream.launch(&self.updated, Grid::over(shape.tiles, THREADS, THREADS), &arguments)?;
-        self.update(stream, (lookup, gradient), (workspace, sorted, count))
+        self.update(stream, lookup, gradient, workspace, sorted, count)
     }
 
     /// Sorts the pairs by row; gives which of the two buffers has them.
@@ -283,8 +284,11 @@ impl EmbeddingBackward {
     fn update(
         &self,
         stream: &Stream,
-        (lookup, gradient): (&DeviceLookup<'_>, &DeviceGradient<'_>),
-        (workspace, sorted, count): (&Workspace, &Buffer, u64),
+        lookup: &DeviceLookup<'_>,
+        gradient: &DeviceGradient<'_>,
+        workspace: &Workspace,
+        sorted: &Buffer,
+        count: u64,
     ) -> Result<(), DriverError> {
         let Workspace { shape, heads, indices, starts, unique, partials, .. } = workspace;
         let arguments = Arguments::new()

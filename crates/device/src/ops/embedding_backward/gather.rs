@@ -22,7 +22,8 @@ const POSITIONS_PER_CHUNK: usize = 8192;
 pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     cpu: &Cpu,
     lookup: &Lookup<'a, Shape>,
-    (numbering, places): (&Numbering, &Places),
+    numbering: &Numbering,
+    places: &Places,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
     let jagged = lookup.jagged;
@@ -40,7 +41,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
                 return;
             }
             let (first_row, place) = (numbering.first_rows[tile], places.of(key));
-            for_each_bag(jagged, (key, positions), |sample, positions| {
+            for_each_bag(jagged, key, positions, |sample, positions| {
                 let out = &mut pairs[positions.start - start..positions.end - start];
                 let ids = &jagged.values[positions.clone()];
                 for (position, (pair, &id)) in positions.zip(out.iter_mut().zip(ids)) {
@@ -56,7 +57,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
         let start = chunk * POSITIONS_PER_CHUNK;
         for_each_key(jagged, start..start + sources.len(), |key, positions| {
             let place = places.of(key);
-            for_each_bag(jagged, (key, positions), |sample, positions| {
+            for_each_bag(jagged, key, positions, |sample, positions| {
                 let bag = key * jagged.batch_size + sample;
                 let scale = lookup.bag_scales.map_or(1.0, |scales| scales[bag]);
                 let out = &mut sources[positions.start - start..positions.end - start];
@@ -97,7 +98,8 @@ fn for_each_key(
 #[inline(always)]
 fn for_each_bag(
     jagged: &KeyedJaggedTensor,
-    (key, positions): (usize, Range<usize>),
+    key: usize,
+    positions: Range<usize>,
     mut visit: impl FnMut(usize, Range<usize>),
 ) {
     let ends = &jagged.offsets[key * jagged.batch_size + 1..][..jagged.batch_size];

@@ -123,25 +123,24 @@ pub fn run(
         let lookup = Lookup { op: OP, slots, jagged, bag_scales, output, shape };
         let places = check(&lookup, tiles, gradient, rule)?;
         let dims: Vec<usize> = slots.iter().map(|slot| tiles[slot.tile].dim).collect();
-        let source = (gradient, &places);
-        let packed = pack::run(&cpu.pool, (jagged, &dims), source, &mut scratch.gradient);
+        let packed = pack::run(&cpu.pool, jagged, &dims, gradient, &places, &mut scratch.gradient);
         is_packed = packed.is_some();
         let places = packed.unwrap_or(places);
         let numbering = Numbering::new(tiles, &lookup, &places)?;
-        gather::run(cpu, &lookup, (&numbering, &places), scratch)?;
+        gather::run(cpu, &lookup, &numbering, &places, scratch)?;
         numbering
     };
     let groups = numbering.groups(slots, jagged);
-    sort::run(&cpu.pool, (numbering.key_bits(), &groups), scratch);
+    sort::run(&cpu.pool, numbering.key_bits(), &groups, scratch);
     let Scratch { pairs, sources, long, partials, .. } = scratch;
     let gradient = if is_packed { &scratch.gradient[..] } else { gradient };
     let batch = update::Batch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
     let targets: Vec<update::Target<'_>> = tiles
         .iter_mut()
         .zip(&numbering.first_rows)
-        .map(|(tile, &first_row)| update::Target::new(tile, first_row, (rule.kind, rounding)))
+        .map(|(tile, &first_row)| update::Target::new(tile, first_row, rule.kind, rounding))
         .collect();
-    Ok(update::run(cpu, &batch, (&targets, rule), (long, partials)))
+    Ok(update::run(cpu, &batch, &targets, rule, long, partials))
 }
 
 /// Every shape of the call.

@@ -26,8 +26,10 @@ pub(super) fn pays(slots: usize, (ids, bags): (usize, usize)) -> bool {
 /// Copies `gradient` to `packed` and gives the new places, where that pays.
 pub(super) fn run(
     pool: &Pool,
-    (jagged, dims): (&KeyedJaggedTensor, &[usize]),
-    (gradient, places): (&[f32], &Places),
+    jagged: &KeyedJaggedTensor,
+    dims: &[usize],
+    gradient: &[f32],
+    places: &Places,
     packed: &mut Vec<f32>,
 ) -> Option<Places> {
     let samples = jagged.batch_size;

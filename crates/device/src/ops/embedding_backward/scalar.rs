@@ -37,7 +37,8 @@ impl<R: Real> Tile<R> {
         &mut self,
         row: usize,
         data_type: DataType,
-        (origin, rounding): (Origin, CounterRng),
+        origin: Origin,
+        rounding: CounterRng,
     ) {
         let table = rounding.child(u64::from(origin.table));
         let noise = RowNoise::new(table, origin.row + row as u64, origin.column);
@@ -62,8 +63,10 @@ type Sources<R> = BTreeMap<(usize, usize), Vec<(usize, R)>>;
 /// the rows it updated, as (tile, row). Checks nothing.
 pub fn run<R: Real>(
     tiles: &mut [Tile<R>],
-    (slots, jagged): (&[Slot], &KeyedJaggedTensor),
-    (bag_scales, output): (Option<&[R]>, Output),
+    slots: &[Slot],
+    jagged: &KeyedJaggedTensor,
+    bag_scales: Option<&[R]>,
+    output: Output,
     gradient: &[R],
     rule: Rule<R>,
 ) -> Vec<(usize, usize)> {

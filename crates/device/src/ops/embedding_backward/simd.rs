@@ -99,9 +99,11 @@ mod x86 {
         #[inline(always)]
         unsafe fn update<E: VectorElement>(
             rule: &Rule,
-            (weights, buffer): (&mut [E], &mut [f32]),
+            weights: &mut [E],
+            buffer: &mut [f32],
             noise: RowNoise,
-            (sum, state): (&[f32], &mut [f32]),
+            sum: &[f32],
+            state: &mut [f32],
         ) {
             // SAFETY: the caller's promise.
             unsafe {

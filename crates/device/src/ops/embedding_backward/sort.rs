@@ -36,7 +36,7 @@ pub(super) struct Group {
 ///
 /// There is one such order, so how it is found may depend on the number of threads: with enough
 /// groups of like size each thread sorts groups of its own, in its own cache and on fewer bits.
-pub(super) fn run(pool: &Pool, (key, groups): (Range<u32>, &[Group]), scratch: &mut Scratch) {
+pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[Group], scratch: &mut Scratch) {
     let len = scratch.pairs.len();
     let longest = groups.iter().map(|group| group.pairs.len()).max().unwrap_or(len);
     if len > SMALL && !groups.is_empty() && longest * pool.threads() <= len {
@@ -171,7 +171,7 @@ mod tests {
         let mut expected = scratch.pairs.clone();
         expected.sort_by_key(|pair| pair >> payload_bits);
         let bits = super::super::numbering::bits_below(rows as usize);
-        run(&Pool::new(threads), (payload_bits..payload_bits + bits, &[]), &mut scratch);
+        run(&Pool::new(threads), payload_bits..payload_bits + bits, &[], &mut scratch);
         assert!(scratch.pairs == expected, "{threads} threads, {len} pairs, {rows} rows");
     }
 
@@ -193,7 +193,7 @@ mod tests {
         let bits = super::super::numbering::bits_below(first_row as usize);
         for threads in [1, 2] {
             let mut scratch = Scratch { pairs: pairs.clone(), ..Scratch::default() };
-            run(&Pool::new(threads), (20..20 + bits, &groups), &mut scratch);
+            run(&Pool::new(threads), 20..20 + bits, &groups, &mut scratch);
             assert!(scratch.pairs == expected, "{threads} threads");
         }
     }

@@ -97,7 +97,8 @@ impl<'a> Target<'a> {
     pub fn new(
         tile: &'a mut TileMut<'_>,
         first_row: usize,
-        (optimizer, rounding): (Optimizer, CounterRng),
+        optimizer: Optimizer,
+        rounding: CounterRng,
     ) -> Self {
         let weights = match &mut tile.weights {
             WeightsMut::F32(weights) => TargetWeights::F32(DisjointMut::new(weights)),
@@ -123,7 +124,8 @@ impl<'a> Target<'a> {
     #[inline(always)]
     unsafe fn row<E>(
         &self,
-        (weights, dim): (&DisjointMut<'a, E>, usize),
+        weights: &DisjointMut<'a, E>,
+        dim: usize,
         row: usize,
     ) -> (&'a mut [E], &'a mut [f32]) {
         let local = row - self.rows.start;
@@ -143,7 +145,7 @@ impl<'a> Target<'a> {
     }
 
     #[inline(always)]
-    fn prefetch<E>(&self, (weights, dim): (&DisjointMut<'a, E>, usize), row: usize) {
+    fn prefetch<E>(&self, weights: &DisjointMut<'a, E>, dim: usize, row: usize) {
         let local = row - self.rows.start;
         prefetch_row_second(weights.as_ptr().wrapping_add(local * dim), dim);
         if self.state_per_row > 0 {
@@ -167,9 +169,11 @@ pub(super) trait RowKernel {
     /// As for `sum`.
     unsafe fn update<E: VectorElement>(
         rule: &Rule,
-        weights: (&mut [E], &mut [f32]),
+        weights: &mut [E],
+        buffer: &mut [f32],
         noise: RowNoise,
-        gradient: (&[f32], &mut [f32]),
+        sum: &[f32],
+        state: &mut [f32],
     );
 }
 
@@ -177,8 +181,10 @@ pub(super) trait RowKernel {
 pub(super) fn run(
     cpu: &Cpu,
     batch: &Batch<'_>,
-    (targets, rule): (&[Target<'_>], Rule),
-    (long, partials): (&mut Vec<LongSegment>, &mut Vec<f32>),
+    targets: &[Target<'_>],
+    rule: Rule,
+    long: &mut Vec<LongSegment>,
+    partials: &mut Vec<f32>,
 ) -> Updated {
     find_long_segments(batch, targets, long);
     sum_parts(cpu, batch, long, partials);
@@ -289,13 +295,13 @@ impl Work<'_> {
             let rows = unsafe {
                 match &target.weights {
                     TargetWeights::F32(weights) => {
-                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                        self.update_tile::<K, _>(target, weights, &mut at, pairs.end)
                     }
                     TargetWeights::F16(weights) => {
-                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                        self.update_tile::<K, _>(target, weights, &mut at, pairs.end)
                     }
                     TargetWeights::Bf16(weights) => {
-                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                        self.update_tile::<K, _>(target, weights, &mut at, pairs.end)
                     }
                 }
             };
@@ -314,24 +320,61 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel, E: VectorElement>(
         &self,
-        tile: (&Target<'_>, &DisjointMut<'_, E>),
+        target: &Target<'_>,
+        weights: &DisjointMut<'_, E>,
         at: &mut usize,
         end: usize,
     ) -> usize {
         // SAFETY: the caller's promise.
         unsafe {
-            match tile.0.dim {
-                16 => self.update_rows::<K, E>(tile, (&mut [0.0; 16], &mut [0.0; 16]), at, end),
-                32 => self.update_rows::<K, E>(tile, (&mut [0.0; 32], &mut [0.0; 32]), at, end),
-                64 => self.update_rows::<K, E>(tile, (&mut [0.0; 64], &mut [0.0; 64]), at, end),
-                128 => self.update_rows::<K, E>(tile, (&mut [0.0; 128], &mut [0.0; 128]), at, end),
+            match target.dim {
+                16 => self.update_rows::<K, E>(
+                    target,
+                    weights,
+                    &mut [0.0; 16],
+                    &mut [0.0; 16],
+                    at,
+                    end,
+                ),
+                32 => self.update_rows::<K, E>(
+                    target,
+                    weights,
+                    &mut [0.0; 32],
+                    &mut [0.0; 32],
+                    at,
+                    end,
+                ),
+                64 => self.update_rows::<K, E>(
+                    target,
+                    weights,
+                    &mut [0.0; 64],
+                    &mut [0.0; 64],
+                    at,
+                    end,
+                ),
+                128 => self.update_rows::<K, E>(
+                    target,
+                    weights,
+                    &mut [0.0; 128],
+                    &mut [0.0; 128],
+                    at,
+                    end,
+                ),
                 dim if dim <= STACK_DIM => {
                     let [sum, buffer] = &mut [[0.0; STACK_DIM]; 2];
-                    self.update_rows::<K, E>(tile, (&mut sum[..dim], &mut buffer[..dim]), at, end)
+                    self.update_rows::<K, E>(
+                        target,
+                        weights,
+                        &mut sum[..dim],
+                        &mut buffer[..dim],
+                        at,
+                        end,
+                    )
                 }
                 dim => {
                     let mut heap = vec![0.0; 2 * dim];
-                    self.update_rows::<K, E>(tile, heap.split_at_mut(dim), at, end)
+                    let (sum, buffer) = heap.split_at_mut(dim);
+                    self.update_rows::<K, E>(target, weights, sum, buffer, at, end)
                 }
             }
         }
@@ -341,8 +384,10 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn update_rows<K: RowKernel, E: VectorElement>(
         &self,
-        (target, weights): (&Target<'_>, &DisjointMut<'_, E>),
-        (sum, buffer): (&mut [f32], &mut [f32]),
+        target: &Target<'_>,
+        weights: &DisjointMut<'_, E>,
+        sum: &mut [f32],
+        buffer: &mut [f32],
         at: &mut usize,
         end: usize,
     ) -> usize {
@@ -360,10 +405,10 @@ impl Work<'_> {
             // SAFETY: the caller's promise for the instruction set. The row was checked by
             // `gather`, and only the chunk that holds the first pair of a row touches the row.
             unsafe {
-                self.sum_segment::<K, E>((target, weights), segment, sum);
+                self.sum_segment::<K, E>(target, weights, segment, sum);
                 let noise = target.row_noise(row);
-                let (weights, state) = target.row((weights, dim), row);
-                K::update(&self.rule, (weights, &mut *buffer), noise, (&*sum, state));
+                let (weights, state) = target.row(weights, dim, row);
+                K::update(&self.rule, weights, &mut *buffer, noise, &*sum, state);
             }
         }
         rows
@@ -373,7 +418,8 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn sum_segment<K: RowKernel, E>(
         &self,
-        (target, weights): (&Target<'_>, &DisjointMut<'_, E>),
+        target: &Target<'_>,
+        weights: &DisjointMut<'_, E>,
         segment: Range<usize>,
         sum: &mut [f32],
     ) {
@@ -381,7 +427,7 @@ impl Work<'_> {
             return self.add_parts(segment.start, sum);
         }
         for position in segment.clone() {
-            self.prefetch((target, weights, sum.len()), position + PAIRS_AHEAD);
+            self.prefetch(target, weights, sum.len(), position + PAIRS_AHEAD);
         }
         // SAFETY: the caller's promise.
         unsafe { K::sum(self.batch, segment, sum) }
@@ -402,7 +448,9 @@ impl Work<'_> {
     #[inline(always)]
     fn prefetch<E>(
         &self,
-        (target, weights, dim): (&Target<'_>, &DisjointMut<'_, E>, usize),
+        target: &Target<'_>,
+        weights: &DisjointMut<'_, E>,
+        dim: usize,
         position: usize,
     ) {
         let batch = self.batch;
@@ -413,7 +461,7 @@ impl Work<'_> {
         prefetch_row_second(batch.gradient.as_ptr().wrapping_add(offset), dim);
         let row = batch.row(position);
         if row != batch.row(position - 1) && row < target.rows.end {
-            target.prefetch((weights, dim), row);
+            target.prefetch(weights, dim, row);
         }
     }
 }
@@ -434,9 +482,11 @@ impl RowKernel for Portable {
     #[inline(always)]
     unsafe fn update<E: VectorElement>(
         rule: &Rule,
-        (weights, buffer): (&mut [E], &mut [f32]),
+        weights: &mut [E],
+        buffer: &mut [f32],
         noise: RowNoise,
-        (sum, state): (&[f32], &mut [f32]),
+        sum: &[f32],
+        state: &mut [f32],
     ) {
         for (wide, weight) in buffer.iter_mut().zip(&*weights) {
             *wide = weight.widen();

@@ -96,7 +96,7 @@ impl<'a> Block<'a> {
                 let out = self.out(sample, summed.start);
                 let weights = self.jagged.weights.as_ref().map(|all| &all[summed.clone()]);
                 let ids = &self.jagged.values[summed];
-                scalar::pool_bag(table, (ids, weights), self.scale(sample), out);
+                scalar::pool_bag(table, ids, weights, self.scale(sample), out);
                 if at >= bag.end {
                     break;
                 }

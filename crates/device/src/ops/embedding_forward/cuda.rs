@@ -67,7 +67,8 @@ pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
 pub fn slot_bytes(
     slots: &[Slot],
     dims: &[usize],
-    (output, ids_per_key): (Output, &[usize]),
+    output: Output,
+    ids_per_key: &[usize],
 ) -> Vec<u8> {
     let width: usize = slots.iter().map(|slot| dims[slot.tile]).sum();
     let (mut len, mut position) = (0usize, 0usize);

@@ -12,7 +12,8 @@ use crate::real::{Real, Widen};
 /// If an id is no row of `table` `[rows, D]`.
 pub fn pool_bag<R: Real, E: Widen<R>>(
     table: &[E],
-    (ids, weights): (&[i64], Option<&[R]>),
+    ids: &[i64],
+    weights: Option<&[R]>,
     scale: R,
     out: &mut [R],
 ) {
@@ -32,7 +33,8 @@ pub fn pool_bag<R: Real, E: Widen<R>>(
 
 /// The whole pooled lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Checks nothing.
 pub fn run<R: Real>(
-    (tables, dims): (&[Vec<R>], &[usize]),
+    tables: &[Vec<R>],
+    dims: &[usize],
     slots: &[Slot],
     jagged: &KeyedJaggedTensor,
     bag_scales: Option<&[R]>,
@@ -48,14 +50,15 @@ pub fn run<R: Real>(
             let weights = weights.as_ref().map(|weights| &weights[bag.clone()]);
             let start = sample * width + slot.column;
             let out = &mut out[start..start + dims[slot.tile]];
-            pool_bag(&tables[slot.tile], (&jagged.values[bag], weights), scale, out);
+            pool_bag(&tables[slot.tile], &jagged.values[bag], weights, scale, out);
         }
     }
 }
 
 /// The lookup without pooling: every id's row, key after key. Checks nothing.
 pub fn sequence<R: Real>(
-    (tables, dims): (&[Vec<R>], &[usize]),
+    tables: &[Vec<R>],
+    dims: &[usize],
     slots: &[Slot],
     jagged: &KeyedJaggedTensor,
     bag_scales: Option<&[R]>,
@@ -69,7 +72,7 @@ pub fn sequence<R: Real>(
                 let mut row = vec![R::ZERO; dims[slot.tile]];
                 let ids = &jagged.values[position..=position];
                 let weights = weight.as_ref().map(std::slice::from_ref);
-                pool_bag(&tables[slot.tile], (ids, weights), scale, &mut row);
+                pool_bag(&tables[slot.tile], ids, weights, scale, &mut row);
                 out.extend(row);
             }
         }

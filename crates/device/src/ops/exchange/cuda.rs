@@ -27,7 +27,7 @@ impl Routes {
     /// # Errors
     /// [`DriverError::OutOfMemory`].
     pub fn new(
-        (driver, stream): (&Driver, &Stream),
+        stream: &Stream,
         sources: &[Source],
         widths: &[usize],
         width: usize,
@@ -56,7 +56,7 @@ impl Routes {
             }))
             .collect();
         let put = |bytes: &[u8]| {
-            let buffer = driver.alloc(bytes.len())?;
+            let buffer = stream.driver().alloc(bytes.len())?;
             stream.upload(&buffer, 0, bytes)?;
             Ok(buffer)
         };

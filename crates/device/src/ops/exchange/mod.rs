@@ -29,7 +29,8 @@ pub fn assemble(
     cpu: &Cpu,
     sources: &[Source],
     given: Given<'_>,
-    (row, pooled): (usize, &mut [f32]),
+    row: usize,
+    pooled: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "assemble";
     let row = row.max(1);
@@ -56,8 +57,10 @@ pub fn assemble(
 pub fn gather(
     cpu: &Cpu,
     columns: &[Column],
-    (gradient, row): (&[f32], usize),
-    (to, width): (&mut [f32], usize),
+    gradient: &[f32],
+    row: usize,
+    to: &mut [f32],
+    width: usize,
 ) -> Result<(), Error> {
     const OP: &str = "gather";
     let samples = gradient.len().checked_div(row).unwrap_or(0);

@@ -25,7 +25,8 @@ const CHUNK_ROWS: usize = 64;
 pub fn forward(
     cpu: &Cpu,
     x: &[f32],
-    (weight, bias): (&[f32], f32),
+    weight: &[f32],
+    bias: f32,
     y: &mut [f32],
 ) -> Result<(), Error> {
     let b = y.len();
@@ -83,7 +84,8 @@ fn add_products(x: &[f32; PANEL], weight: &[f32; PANEL], sums: &mut [f32; PANEL]
 /// [`Error::Shape`] before any work.
 pub fn backward_input(
     cpu: &Cpu,
-    (d_y, weight): (&[f32], &[f32]),
+    d_y: &[f32],
+    weight: &[f32],
     x: Option<&[f32]>,
     d_x: &mut [f32],
 ) -> Result<(), Error> {
@@ -128,7 +130,8 @@ pub fn backward_input(
 /// [`Error::Shape`] before any work.
 pub fn backward_weight(
     cpu: &Cpu,
-    (x, d_y): (&[f32], &[f32]),
+    x: &[f32],
+    d_y: &[f32],
     d_weight: &mut [f32],
 ) -> Result<f32, Error> {
     const OP: &str = "column backward_weight";

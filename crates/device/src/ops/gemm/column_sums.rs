@@ -21,20 +21,20 @@ pub(crate) fn run(cpu: &Cpu, matrix: &[f32], rows: usize, sums: &mut [f32]) {
 /// Adds the sums over one panel `[rows][32]`, of its first columns.
 #[inline(always)]
 pub(crate) fn add_panel(panel: &[f32], sums: &mut [f32]) {
-    add(panel, (BLOCK_ROWS, sums), |sum, value| *sum += value);
+    add(panel, BLOCK_ROWS, sums, |sum, value| *sum += value);
 }
 
 /// Adds the sums over one panel of pairs of rows `[pairs][32]`, of its first columns.
 #[inline(always)]
 pub(crate) fn add_pairs(panel: &[u32], sums: &mut [f32]) {
-    add(panel, (BLOCK_ROWS / 2, sums), |sum, word| {
+    add(panel, BLOCK_ROWS / 2, sums, |sum, word| {
         *sum += pair::value(word, 0);
         *sum += pair::value(word, 1);
     });
 }
 
 #[inline(always)]
-fn add<W: Copy>(panel: &[W], (block_rows, sums): (usize, &mut [f32]), join: impl Fn(&mut f32, W)) {
+fn add<W: Copy>(panel: &[W], block_rows: usize, sums: &mut [f32], join: impl Fn(&mut f32, W)) {
     let mut total = [0.0f32; PANEL];
     total[..sums.len()].copy_from_slice(sums);
     for block in panel.chunks(block_rows * PANEL) {

@@ -170,7 +170,8 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        (factors, bias): ([Operand<'_>; 2], Option<&Buffer>),
+        factors: [Operand<'_>; 2],
+        bias: Option<&Buffer>,
         target: Target<'_>,
     ) -> Result<(), DriverError> {
         let (sizes, transposed, join) = ([b, n, k], [false, true], Join::Write);
@@ -187,7 +188,8 @@ impl Gemm {
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
         factors: [Operand<'_>; 2],
-        (target, join): (Target<'_>, Join),
+        target: Target<'_>,
+        join: Join,
     ) -> Result<(), DriverError> {
         let (sizes, transposed, bias) = ([b, k, n], [false, false], None);
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })

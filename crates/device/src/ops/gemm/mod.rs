@@ -159,10 +159,10 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     let extents = Extents { samples: b, inner: k, columns: n };
     match (x, &weight.forms) {
         (Operand::F32(x), Forms::F32 { forward }) => {
-            rows(cpu, (x, forward), finish, (y, extents));
+            rows(cpu, x, forward, finish, y, extents);
         }
         (Operand::Bf16(x), Forms::Bf16 { forward, .. }) => {
-            rows(cpu, (x.across, forward), finish, (y, extents));
+            rows(cpu, x.across, forward, finish, y, extents);
         }
         _ => return Err(mixed(OP, "x", weight.precision(), x)),
     }
@@ -197,10 +197,10 @@ pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(
     let extents = Extents { samples: b, inner: n, columns: k };
     match (d_y, &weight.forms) {
         (Operand::F32(d_y), Forms::F32 { .. }) => {
-            rows(cpu, (d_y, &weight.values), finish, (d_x, extents));
+            rows(cpu, d_y, &weight.values, finish, d_x, extents);
         }
         (Operand::Bf16(d_y), Forms::Bf16 { backward, .. }) => {
-            rows(cpu, (d_y.across, backward), finish, (d_x, extents));
+            rows(cpu, d_y.across, backward, finish, d_x, extents);
         }
         _ => return Err(mixed(OP, "d_y", weight.precision(), d_y)),
     }
@@ -263,10 +263,10 @@ pub(crate) fn backward_weight_into(
     };
     match (x, d_y) {
         (Operand::Bf16(x), Operand::Bf16(d_y)) => {
-            weight_gradient(cpu, (x.down, d_y.down), &gradients, [b.div_ceil(2), n, k]);
+            weight_gradient(cpu, x.down, d_y.down, &gradients, [b.div_ceil(2), n, k]);
         }
         (Operand::F32(x), Operand::F32(d_y)) => {
-            weight_gradient(cpu, (x, d_y), &gradients, [b, n, k]);
+            weight_gradient(cpu, x, d_y, &gradients, [b, n, k]);
         }
         _ => {}
     }
@@ -288,7 +288,8 @@ struct Gradients<'a> {
 /// both. What an element sums, and in which order, is the same however large the chunks are.
 fn weight_gradient<W: Factor>(
     cpu: &Cpu,
-    (x, d_y): (&[W], &[W]),
+    x: &[W],
+    d_y: &[W],
     gradients: &Gradients<'_>,
     [inner, n, k]: [usize; 3],
 ) {
@@ -300,7 +301,7 @@ fn weight_gradient<W: Factor>(
     let count = pieces(n_panels, parts);
     cpu.pool.run_tapered((groups * parts, count), |index, pieces| {
         let (group, part) = (index / parts, index % parts);
-        let n_panels = panels_of(n_panels, (part, parts), (pieces, count));
+        let n_panels = panels_of(n_panels, (part, parts), pieces, count);
         if n_panels.is_empty() {
             return;
         }
@@ -342,9 +343,11 @@ struct Extents {
 /// groups of panels: consecutive chunks read the same weights.
 fn rows<W: Factor>(
     cpu: &Cpu,
-    (a, b): (&[W], &[W]),
+    a: &[W],
+    b: &[W],
     finish: Finish<'_>,
-    (c, extents): (OperandMut<'_>, Extents),
+    c: OperandMut<'_>,
+    extents: Extents,
 ) {
     let Extents { samples, columns, .. } = extents;
     let inner = extents.inner.div_ceil(W::VALUES);
@@ -371,7 +374,7 @@ fn rows<W: Factor>(
             inner,
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
-            panels: panels_of(panels, (group, groups), (pieces, count)),
+            panels: panels_of(panels, (group, groups), pieces, count),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.
@@ -389,7 +392,8 @@ fn pieces(panels: usize, parts: usize) -> usize {
 fn panels_of(
     panels: usize,
     (part, parts): (usize, usize),
-    (pieces, of): (Range<usize>, usize),
+    pieces: Range<usize>,
+    of: usize,
 ) -> Range<usize> {
     let [first, end] =
         [pieces.start, pieces.end].map(|piece| panels * (part * of + piece) / (parts * of));

@@ -89,8 +89,10 @@ pub fn unpack(
 /// [`Error::Shape`] before any work.
 pub fn join(
     cpu: &Cpu,
-    (left, right): (&[f32], &[f32]),
-    (rows, columns): (usize, (usize, usize)),
+    left: &[f32],
+    right: &[f32],
+    rows: usize,
+    columns: (usize, usize),
     to: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels join";
@@ -119,8 +121,10 @@ pub fn join(
 pub fn split(
     cpu: &Cpu,
     from: &[f32],
-    (rows, columns): (usize, (usize, usize)),
-    (left, right): (&mut [f32], &mut [f32]),
+    rows: usize,
+    columns: (usize, usize),
+    left: &mut [f32],
+    right: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels split";
     let width = columns.0 + columns.1;

@@ -155,15 +155,15 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         for step in (0..steps - steps % STEPS).step_by(STEPS) {
-            asking_step::<T, R, C, 0>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 1>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 2>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 3>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 0>(a, (run, step), at, b, sums);
+            asking_step::<T, R, C, 1>(a, (run, step), at, b, sums);
+            asking_step::<T, R, C, 2>(a, (run, step), at, b, sums);
+            asking_step::<T, R, C, 3>(a, (run, step), at, b, sums);
             at = at.wrapping_add(STEPS * a.step);
             b = b.map(|b| b.wrapping_add(STEPS * PANEL));
         }
         for _ in 0..steps % STEPS {
-            add_rows::<T, R, C>((at, a.row), 0..R, b.map(|b| T::load(b)), sums);
+            add_rows::<T, R, C>(at, a.row, 0..R, b.map(|b| T::load(b)), sums);
             (at, b) = (at.wrapping_add(a.step), b.map(|b| b.wrapping_add(PANEL)));
         }
     }
@@ -174,7 +174,8 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,
     (run, step): (usize, usize),
-    (at, b): (*const T::Word, [*const T::Word; C]),
+    at: *const T::Word,
+    b: [*const T::Word; C],
     sums: &mut [[T::Sum; C]; R],
 ) {
     let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.map(|b| b.wrapping_add(I * PANEL)));
@@ -182,14 +183,14 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     unsafe {
         let columns = b.map(|b| T::load(b));
         prefetch(b[0].wrapping_add(AHEAD * PANEL));
-        add_rows::<T, R, C>((at, row), 0..R / 4, columns, sums);
+        add_rows::<T, R, C>(at, row, 0..R / 4, columns, sums);
         let line = LINE / T::Sum::LANES;
         (line..C).step_by(line).for_each(|c| prefetch(b[c].wrapping_add(AHEAD * PANEL)));
-        add_rows::<T, R, C>((at, row), R / 4..R / 2, columns, sums);
+        add_rows::<T, R, C>(at, row, R / 4..R / 2, columns, sums);
         a.prefetch_near::<R>(run, step, I, at);
-        add_rows::<T, R, C>((at, row), R / 2..R * 3 / 4, columns, sums);
+        add_rows::<T, R, C>(at, row, R / 2..R * 3 / 4, columns, sums);
         a.prefetch_far::<R>(run, step, I);
-        add_rows::<T, R, C>((at, row), R * 3 / 4..R, columns, sums);
+        add_rows::<T, R, C>(at, row, R * 3 / 4..R, columns, sums);
     }
 }
 
@@ -197,7 +198,8 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
 /// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
 #[inline(always)]
 unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
-    (a, row): (*const T::Word, usize),
+    a: *const T::Word,
+    row: usize,
     rows: Range<usize>,
     columns: [T::Factor; C],
     sums: &mut [[T::Sum; C]; R],

@@ -39,7 +39,9 @@ impl Interaction {
         &self,
         stream: &Stream,
         shape: &Shape,
-        (dense, pooled, out): (Option<&Buffer>, &Buffer, &Buffer),
+        dense: Option<&Buffer>,
+        pooled: &Buffer,
+        out: &Buffer,
     ) -> Result<(), DriverError> {
         let matrices = Arguments::new().optional(dense).buffer(pooled).buffer(out).u64(0).u64(0);
         launch(stream, &self.forward, shape, matrices)
@@ -54,8 +56,11 @@ impl Interaction {
         &self,
         stream: &Stream,
         shape: &Shape,
-        (dense, pooled, d_out): (Option<&Buffer>, &Buffer, &Buffer),
-        (d_dense, d_pooled): (Option<&Buffer>, &Buffer),
+        dense: Option<&Buffer>,
+        pooled: &Buffer,
+        d_out: &Buffer,
+        d_dense: Option<&Buffer>,
+        d_pooled: &Buffer,
     ) -> Result<(), DriverError> {
         let matrices = Arguments::new()
             .optional(dense)

@@ -82,7 +82,7 @@ unsafe fn forward_samples<V: Lanes>(
     for (sample, to) in rows.enumerate() {
         let vector = |i: usize| shape.vector(sample, [dense, pooled], i.min(vectors - 1));
         let next = pooled.as_ptr().wrapping_add((sample + 1) * shape.pooled_width());
-        transpose(vectors, vector, (&mut right, stride));
+        transpose(vectors, vector, &mut right, stride);
         let direct = shape.dense_width();
         row[..direct].copy_from_slice(&dense[sample * direct..][..direct]);
         let (mut first, mut at) = (0, direct);
@@ -92,15 +92,14 @@ unsafe fn forward_samples<V: Lanes>(
             let tile = if tall { 2 * ROWS } else { ROWS };
             prefetch_row(next.wrapping_add(first * dim), tile * dim);
             let from = Transposed { values: &right, stride };
-            let to = (row.as_mut_slice(), at);
             // SAFETY: the caller's promise.
             at = unsafe {
                 if tall {
                     let [e, f, g, h] = four(&vector, below);
                     let left = [a, b, c, d, e, f, g, h];
-                    pairs::<V, { 2 * ROWS }>(shape, (first, left), from, &mut z, to)
+                    pairs::<V, { 2 * ROWS }>(shape, first, left, from, &mut z, &mut row, at)
                 } else {
-                    pairs::<V, ROWS>(shape, (first, [a, b, c, d]), from, &mut z, to)
+                    pairs::<V, ROWS>(shape, first, [a, b, c, d], from, &mut z, &mut row, at)
                 }
             };
             first += tile;
@@ -125,10 +124,12 @@ struct Transposed<'a> {
 #[inline(always)]
 unsafe fn pairs<V: Lanes, const R: usize>(
     shape: &Shape,
-    (first, left): (usize, [&[f32]; R]),
+    first: usize,
+    left: [&[f32]; R],
     right: Transposed<'_>,
     z: &mut [f32],
-    (row, mut at): (&mut [f32], usize),
+    row: &mut [f32],
+    mut at: usize,
 ) -> usize {
     let last = (first + R).min(shape.vectors()) - 1;
     let (top, bottom) = (shape.partners(first), shape.partners(last));
@@ -136,7 +137,7 @@ unsafe fn pairs<V: Lanes, const R: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let Transposed { values, stride } = right;
-        multiply::<V, R>(left, (values, stride), start..top.end.max(bottom.end), z);
+        multiply::<V, R>(left, values, stride, start..top.end.max(bottom.end), z);
         for i in first..=last {
             let kept = shape.partners(i);
             copy_run::<V>(&z[(i - first) * stride + kept.start..], &mut row[at..], kept.len());
@@ -157,7 +158,8 @@ fn four<'a>(vector: &impl Fn(usize) -> &'a [f32], first: usize) -> [&'a [f32]; R
 fn transpose<'a>(
     vectors: usize,
     vector: impl Fn(usize) -> &'a [f32],
-    (right, stride): (&mut [f32], usize),
+    right: &mut [f32],
+    stride: usize,
 ) {
     assert!(vectors.next_multiple_of(BLOCK) <= stride);
     for first in (0..vectors).step_by(BLOCK) {
@@ -191,7 +193,8 @@ fn transpose<'a>(
 #[inline(always)]
 unsafe fn multiply<V: Lanes, const R: usize>(
     left: [&[f32]; R],
-    (right, stride): (&[f32], usize),
+    right: &[f32],
+    stride: usize,
     columns: Range<usize>,
     out: &mut [f32],
 ) {
@@ -205,10 +208,10 @@ unsafe fn multiply<V: Lanes, const R: usize>(
         // them, as checked above; the caller's promise.
         unsafe {
             if column + V::LANES < columns.end {
-                product_tile::<V, R, 2>(left, (right, stride), column, out);
+                product_tile::<V, R, 2>(left, right, stride, column, out);
                 column += 2 * V::LANES;
             } else {
-                product_tile::<V, R, 1>(left, (right, stride), column, out);
+                product_tile::<V, R, 1>(left, right, stride, column, out);
                 column += V::LANES;
             }
         }
@@ -222,7 +225,8 @@ unsafe fn multiply<V: Lanes, const R: usize>(
 #[inline(always)]
 unsafe fn product_tile<V: Lanes, const R: usize, const C: usize>(
     left: [&[f32]; R],
-    (right, stride): (&[f32], usize),
+    right: &[f32],
+    stride: usize,
     column: usize,
     out: &mut [f32],
 ) {
@@ -330,11 +334,11 @@ unsafe fn backward_samples<V: Lanes>(
             let tile = Tile::new(&rows, d_out, first);
             if first > 0 && first + ROWS <= vectors && stride == dim {
                 // SAFETY: the caller's promise.
-                unsafe { tile.multiply::<V>((&right, dim), &mut d_pooled[(first - 1) * dim..]) };
+                unsafe { tile.multiply::<V>(&right, dim, &mut d_pooled[(first - 1) * dim..]) };
                 continue;
             }
             // SAFETY: the caller's promise.
-            unsafe { tile.multiply::<V>((&right, stride), &mut gradient) };
+            unsafe { tile.multiply::<V>(&right, stride, &mut gradient) };
             for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
                 if i == 0 {
                     d_first.copy_from_slice(&row[..dim]);
@@ -425,7 +429,7 @@ impl<'a> Tile<'a> {
     /// # Safety
     /// As for [`Lanes`].
     #[inline(always)]
-    unsafe fn multiply<V: Lanes>(&self, (right, stride): (&Right<'_>, usize), out: &mut [f32]) {
+    unsafe fn multiply<V: Lanes>(&self, right: &Right<'_>, stride: usize, out: &mut [f32]) {
         let vectors = self.rows.starts.len();
         assert!(right.first.len() == stride && right.others.len() == (vectors - 1) * stride);
         assert!(stride.is_multiple_of(2 * V::LANES) && ROWS * stride <= out.len());

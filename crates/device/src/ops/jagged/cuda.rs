@@ -98,7 +98,8 @@ impl Jagged {
         &self,
         stream: &Stream,
         Lengths { lengths, scratch }: Lengths<'_>,
-        (offsets, bags): (&Buffer, usize),
+        offsets: &Buffer,
+        bags: usize,
     ) -> Result<(), DriverError> {
         let total = offsets.address() + (bags * size_of::<u64>()) as u64;
         let sums = Sums::U64;
@@ -113,7 +114,8 @@ impl Jagged {
     pub fn permute(
         &self,
         stream: &Stream,
-        (sources, bags): (&Buffer, usize),
+        sources: &Buffer,
+        bags: usize,
         [from, to]: [Bags<'_>; 2],
         lengths: Lengths<'_>,
     ) -> Result<(), DriverError> {
@@ -130,7 +132,7 @@ impl Jagged {
             .u32(0);
         let grid = Grid::over(bags, THREADS, THREADS);
         stream.launch(&self.permute[0], grid, &arguments)?;
-        self.offsets(stream, lengths, (to.offsets, bags))?;
+        self.offsets(stream, lengths, to.offsets, bags)?;
         stream.launch(&self.permute[1], grid, &arguments)
     }
 
@@ -163,7 +165,7 @@ impl Jagged {
             .u32(0);
         let grid = Grid::over(bags, THREADS, THREADS);
         stream.launch(&self.bucketise[0], grid, &arguments)?;
-        self.offsets(stream, lengths, (to.offsets, bags))?;
+        self.offsets(stream, lengths, to.offsets, bags)?;
         stream.launch(&self.bucketise[1], grid, &arguments)
     }
 

@@ -56,7 +56,8 @@ impl DeviceLoss {
     pub fn launch(
         &self,
         stream: &Stream,
-        (kind, samples): (Loss, usize),
+        kind: Loss,
+        samples: usize,
         buffers: &LossBuffers<'_>,
     ) -> Result<(), DriverError> {
         let arguments = Arguments::new()

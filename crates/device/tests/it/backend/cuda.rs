@@ -75,13 +75,13 @@ impl<'a, B: Backend> Bench<'a, B> {
 
     fn vector(&self, seed: u64, len: usize) -> B::Vector {
         let mut vector = self.device.vector(len).unwrap();
-        self.device.write(&self.queue, &floats(seed, len), (&mut vector, 0)).unwrap();
+        self.device.write(&self.queue, &floats(seed, len), &mut vector, 0).unwrap();
         vector
     }
 
     fn keep(&mut self, name: &str, vector: &B::Vector, len: usize) {
         let mut room = Vec::new();
-        let values = self.device.read(&self.queue, (vector, len), &mut room).unwrap().to_vec();
+        let values = self.device.read(&self.queue, vector, len, &mut room).unwrap().to_vec();
         self.results.push((name.to_owned(), values));
     }
 
@@ -89,7 +89,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         let mut nothing = self.device.matrix(Precision::F32, rows, 0).unwrap();
         let mut vector = self.device.vector(rows * columns).unwrap();
         let shape = JoinShape { rows, left: 0, right: columns };
-        self.device.split(&self.queue, matrix, shape, (&mut nothing, &mut vector)).unwrap();
+        self.device.split(&self.queue, matrix, shape, &mut nothing, &mut vector).unwrap();
         self.keep(name, &vector, rows * columns);
     }
 
@@ -211,12 +211,12 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
     let mut lent = Vec::new();
     let range = k / 3..k;
     let mut take = |values: &[f32]| lent.extend_from_slice(values);
-    device.lend(&bench.queue, (&weight, range), &mut take).unwrap();
+    device.lend(&bench.queue, &weight, range, &mut take).unwrap();
     bench.results.push(("lent".to_owned(), lent));
     device.grow(&mut weight, k).unwrap();
     bench.keep("not grown", &weight, k);
     device.grow(&mut weight, 3 * k).unwrap();
-    device.write(&bench.queue, &floats(1, k), (&mut weight, 2 * k)).unwrap();
+    device.write(&bench.queue, &floats(1, k), &mut weight, 2 * k).unwrap();
 }
 
 /// What passes between layers.
@@ -256,10 +256,10 @@ fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case)
     }
     let (joined, right) = (JoinShape { rows: b, left: k, right: n }, bench.vector(9, b * n));
     let mut whole = device.matrix(Precision::F32, b, k + n).unwrap();
-    device.join(&bench.queue, (&x, &right), joined, &mut whole).unwrap();
+    device.join(&bench.queue, &x, &right, joined, &mut whole).unwrap();
     bench.keep_matrix("joined", &whole, (b, k + n));
     let mut part = device.vector(b * n).unwrap();
-    device.split(&bench.queue, &whole, joined, (&mut out, &mut part)).unwrap();
+    device.split(&bench.queue, &whole, joined, &mut out, &mut part).unwrap();
     bench.keep_matrix("left", &out, shape);
     bench.keep("right", &part, b * n);
 }
@@ -312,7 +312,7 @@ fn losses<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
         bench.keep("d_logits", &gradient, b);
         bench.keep("probabilities", &probabilities, b);
         let form = Probabilities::Missing;
-        device.probabilities(&bench.queue, (&logits, b), form, &mut gradient).unwrap();
+        device.probabilities(&bench.queue, &logits, b, form, &mut gradient).unwrap();
         bench.keep("sigmoids", &gradient, b);
     }
     let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
@@ -367,19 +367,18 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
             jagged = KeyedJaggedTensor::from_lengths(4, &vec![0; 4 * b], Vec::new());
         }
         let bag_scales = scaled.then_some(&scales[..]);
-        let given = (&jagged, bag_scales);
-        device.send_ids(&bench.queue, given, &mut on_device).unwrap();
+        device.send_ids(&bench.queue, &jagged, bag_scales, &mut on_device).unwrap();
         let ids = || Ids { jagged: &jagged, bag_scales, on_device: &on_device };
-        let from = (&mut tables, ids());
-        device.lookup(&bench.queue, from, &mut out, &mut bench.scalars).unwrap();
+        let scalars = &mut bench.scalars;
+        device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         bench.keep("pooled", &out, b * WIDTH);
         let gradient = bench.vector(4, b * WIDTH);
-        let given = (ids(), &gradient);
-        device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+        let scalars = &mut bench.scalars;
+        device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
         for (t, &rows) in ROWS.iter().enumerate() {
             let mut room = TileRoom::default();
             let rows = TileRows { tile: t, rows: 1..rows };
-            let (weights, state) = device.tile(&bench.queue, (&tables, rows), &mut room).unwrap();
+            let (weights, state) = device.tile(&bench.queue, &tables, rows, &mut room).unwrap();
             bench.results.push((format!("tile {t}"), weights.to_f32()));
             bench.results.push((format!("state {t}"), state.to_vec()));
         }
@@ -392,11 +391,11 @@ fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case
     let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
     let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
     let (mut on_device, jagged) = (B::Jagged::default(), batch(b, 1, false));
-    device.send_ids(&bench.queue, (&jagged, None), &mut on_device).unwrap();
+    device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
     let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
     let gradient = bench.vector(4, b * WIDTH);
-    let given = (ids(), &gradient);
-    device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+    let scalars = &mut bench.scalars;
+    device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
     let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
     let outcome = device.outcome(&mut bench.scalars, end).unwrap();
     let counts = outcome.updated;
@@ -504,10 +503,10 @@ fn what_stops_one_step_stops_those_that_follow() {
             rounding: CounterRng::new(1, 1),
         };
         device.begin(&bench.queue, &numbers, &mut bench.scalars).unwrap();
-        device.send_ids(&bench.queue, (&jagged, None), &mut on_device).unwrap();
+        device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
         let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
-        let from = (&mut tables, ids());
-        device.lookup(&bench.queue, from, &mut out, &mut bench.scalars).unwrap();
+        let scalars = &mut bench.scalars;
+        device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         let logits = bench.vector(1, 5);
         let [mut gradient, mut probabilities] = [(); 2].map(|()| device.vector(5).unwrap());
         let arguments = LossArguments {
@@ -526,15 +525,15 @@ fn what_stops_one_step_stops_those_that_follow() {
         bench.keep("values", &values, 5);
         assert_eq!(bench.results.pop().unwrap().1, before, "step {step}");
         let gradient = bench.vector(2, 20);
-        let given = (ids(), &gradient);
-        device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+        let scalars = &mut bench.scalars;
+        device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
         let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
         let outcome = device.outcome(&mut bench.scalars, end).unwrap();
         assert_eq!(outcome.bad_id, (step == 0).then_some(2));
         assert_eq!(outcome.updated, Default::default());
         let mut room = TileRoom::default();
         let rows = TileRows { tile: 0, rows: 0..9 };
-        let (weights, _) = device.tile(&bench.queue, (&tables, rows), &mut room).unwrap();
+        let (weights, _) = device.tile(&bench.queue, &tables, rows, &mut room).unwrap();
         assert_eq!(weights.to_f32(), floats(0, 36));
     }
 }

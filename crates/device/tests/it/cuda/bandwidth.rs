@@ -104,7 +104,7 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     }
     let on_tiles = bench.put(&tile_bytes(&views));
     let slots: Vec<Slot> = (0..tables).map(|t| Slot { tile: t, column: t * dim }).collect();
-    let slots = bench.put(&slot_bytes(&slots, &vec![dim; tables], (Output::Pooled, &[])));
+    let slots = bench.put(&slot_bytes(&slots, &vec![dim; tables], Output::Pooled, &[]));
     let offsets: Vec<u64> = (0..=tables * samples).map(|bag| (bag * pooling) as u64).collect();
     let (on_ids, on_offsets) = (bench.put(&ids), bench.put(&offsets));
     let lookup = DeviceLookup {
@@ -145,7 +145,7 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     };
     let workspace = Workspace::new(&bench.driver, workspace_shape)?;
     let backward = EmbeddingBackward::load(&bench.driver)?;
-    let run_backward = || backward.launch(&bench.stream, (&lookup, &gradient), &workspace);
+    let run_backward = || backward.launch(&bench.stream, &lookup, &gradient, &workspace);
     let backward_seconds = seconds(bench, repeats, run_backward)?;
     let rows_updated = bench.get::<u64>(&updated, 1)[0];
     assert_eq!(rows_updated, u64::from(repeats + 1) * distinct as u64, "{shape:?}");

@@ -43,7 +43,7 @@ fn held(bench: &Bench, mut values: Vec<f32>, precision: Precision) -> (Vec<f32>,
 }
 
 /// The values of a matrix of this precision.
-fn read(bench: &Bench, buffer: &Buffer, (len, precision): (usize, Precision)) -> Vec<f32> {
+fn read(bench: &Bench, buffer: &Buffer, len: usize, precision: Precision) -> Vec<f32> {
     if precision == Precision::F32 {
         return bench.get(buffer, len);
     }
@@ -81,9 +81,9 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
         let (_, y) = held(bench, floats(6, b * n), precision);
         let target = Target { to: Operand { matrix: &y, precision }, epilogue };
         let on_bias = bias.map(|bias| bench.put(bias));
-        let factors = ([&on_x, &on_weight].map(operand), on_bias.as_ref());
-        kernels.forward(&bench.stream, shape, factors, target).unwrap();
-        near("y", &read(bench, &y, (b * n, precision)), &expected);
+        let factors = [&on_x, &on_weight].map(operand);
+        kernels.forward(&bench.stream, shape, factors, on_bias.as_ref(), target).unwrap();
+        near("y", &read(bench, &y, b * n, precision), &expected);
     }
     for (join, precision) in [
         (Join::Add, Precision::F32),
@@ -104,15 +104,15 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
             Join::Write => Epilogue::BeforeRelu(operand(&on_x)),
         };
         let (factors, target) = ([&on_d_y, &on_weight].map(operand), Target { to, epilogue });
-        kernels.backward_input(&bench.stream, shape, factors, (target, join)).unwrap();
-        let got = read(bench, &d_x, (b * k, precision));
+        kernels.backward_input(&bench.stream, shape, factors, target, join).unwrap();
+        let got = read(bench, &d_x, b * k, precision);
         match join {
             Join::Write => near("d_x", &got, &masked(&expected)),
             Join::Add => {
                 near("d_x", &got, &expected);
                 // As it follows a library's product.
                 kernels.mask(&bench.stream, [operand(&on_x), to], b * k).unwrap();
-                near("d_x", &read(bench, &d_x, (b * k, precision)), &masked(&expected));
+                near("d_x", &read(bench, &d_x, b * k, precision), &masked(&expected));
             }
         }
     }
@@ -171,7 +171,7 @@ fn check_rounding(bench: &Bench, kernels: &Gemm) {
     let (from, to) = (bench.put(&values), bench.room::<u16>(values.len()));
     kernels.round(&bench.stream, [&from, &to], values.len()).unwrap();
     let expected: Vec<f32> = values.iter().map(|&value| nearest(value)).collect();
-    same("rounded", &read(bench, &to, (values.len(), Precision::Bf16)), &expected);
+    same("rounded", &read(bench, &to, values.len(), Precision::Bf16), &expected);
 }
 
 pub fn check_interaction(bench: &Bench) {
@@ -190,8 +190,7 @@ pub fn check_interaction(bench: &Bench) {
                 let d_out = floats(3, out_len);
                 let on_x = dense.then(|| bench.put(&x));
                 let (on_pooled, out) = (bench.put(&pooled), bench.room::<f32>(out_len));
-                let inputs = (on_x.as_ref(), &on_pooled);
-                kernels.forward(&bench.stream, &shape, (inputs.0, inputs.1, &out)).unwrap();
+                kernels.forward(&bench.stream, &shape, on_x.as_ref(), &on_pooled, &out).unwrap();
                 let mut expected = vec![0.0; out_len];
                 interaction::scalar::forward(&shape, &x, &pooled, &mut expected);
                 same("out", &bench.get(&out, out_len), &expected);
@@ -199,9 +198,18 @@ pub fn check_interaction(bench: &Bench) {
                 let on_d_out = bench.put(&d_out);
                 let d_x = dense.then(|| bench.room::<f32>(dense_len));
                 let d_pooled = bench.room::<f32>(pooled_len);
-                let inputs = (on_x.as_ref(), &on_pooled, &on_d_out);
-                let outputs = (d_x.as_ref(), &d_pooled);
-                kernels.backward(&bench.stream, &shape, inputs, outputs).unwrap();
+                let (dense, d_dense) = (on_x.as_ref(), d_x.as_ref());
+                kernels
+                    .backward(
+                        &bench.stream,
+                        &shape,
+                        dense,
+                        &on_pooled,
+                        &on_d_out,
+                        d_dense,
+                        &d_pooled,
+                    )
+                    .unwrap();
                 let (mut dense_gradient, mut gradient) =
                     (vec![0.0; dense_len], vec![0.0; pooled_len]);
                 let outputs = [&mut dense_gradient[..], &mut gradient[..]];
@@ -281,7 +289,7 @@ pub fn check_activation(bench: &Bench) {
     let on_bias = bench.put(&bias);
     for activation in [Following::None, Following::Relu] {
         let on_y = bench.put(&d_y);
-        kernels.bias(&bench.stream, ([&on_y, &on_bias], activation), [6, 50]).unwrap();
+        kernels.bias(&bench.stream, [&on_y, &on_bias], activation, [6, 50]).unwrap();
         let expected = |(i, y): (usize, &f32)| {
             let sum = y + bias[i % 50];
             if activation == Following::Relu && sum < 0.0 { 0.0 } else { sum }
@@ -321,7 +329,7 @@ pub fn check_loss(bench: &Bench) {
                 normaliser: &normaliser,
                 first_bad: &first_bad,
             };
-            kernels.launch(&bench.stream, (kind, samples), &buffers).unwrap();
+            kernels.launch(&bench.stream, kind, samples, &buffers).unwrap();
             assert_eq!(
                 bench.get::<u32>(&stop, 1),
                 [u32::from(broken) + 2 * u32::from(bad_id)],
@@ -394,7 +402,7 @@ fn check_parameter(
     };
     kernels.launch(&bench.stream, &parameter).unwrap();
     if !stopped {
-        dense_update::scalar::update(&rule, [&mut weights, &mut state], (&gradient, dim));
+        dense_update::scalar::update(&rule, [&mut weights, &mut state], &gradient, dim);
     }
     let what = format!("{kind:?} [{rows}, {dim}], stopped: {stopped}, {}", bench.name);
     same(&format!("weights, {what}"), &bench.get(&on_weights, elements), &weights);
@@ -425,8 +433,8 @@ fn products_of_the_library_on_the_device_are_near_the_oracle() {
         let (x, weight) = (bench.put(&[f32::NAN; 256]), bench.put(&[1.0f32; 256]));
         let y = bench.room::<f32>(256);
         let target = Target { epilogue: Epilogue::Relu, ..Target::plain(&y) };
-        let factors = ([&x, &weight].map(Operand::f32), None);
-        kernels.forward(&bench.stream, shape, factors, target).unwrap();
+        let factors = [&x, &weight].map(Operand::f32);
+        kernels.forward(&bench.stream, shape, factors, None, target).unwrap();
         assert!(bench.get::<f32>(&y, 256).iter().all(|value| value.is_nan()), "{}", bench.name);
     }
 }

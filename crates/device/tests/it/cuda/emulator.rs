@@ -256,7 +256,7 @@ fn pinned_memory_comes_back_after_its_copy() {
     let mut pinned = bench.driver.pinned(8).unwrap();
     pinned.bytes_mut().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     let event = bench.driver.event().unwrap();
-    let flight = bench.stream.upload_pinned((pinned, event), &[(0..6, &buffer)]).unwrap();
+    let flight = bench.stream.upload_pinned(pinned, event, &[(0..6, &buffer)]).unwrap();
     let (pinned, _) = flight.wait().unwrap();
     assert_eq!(pinned.bytes()[7], 8);
     assert_eq!(bench.get::<u8>(&buffer, 8), [1, 2, 3, 4, 5, 6, 0, 0]);

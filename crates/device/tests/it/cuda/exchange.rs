@@ -31,8 +31,7 @@ pub fn check_exchange(bench: &Bench) {
             for (sample, out) in expected.chunks_mut(row).enumerate() {
                 scalar::assemble(&sources, &given, sample, out);
             }
-            let on = (&bench.driver, &bench.stream);
-            let routes = Routes::new(on, &sources, &widths, row).unwrap();
+            let routes = Routes::new(&bench.stream, &sources, &widths, row).unwrap();
             let mut others = matrices.concat();
             // Its own matrix is not read there.
             let before = samples * widths[..own].iter().sum::<usize>();
@@ -57,7 +56,7 @@ fn check_gather(bench: &Bench, kernel: &Exchange, samples: usize) {
         scalar::gather(&taken, gradient, out);
     }
     let sources = taken.map(|column| column.as_source());
-    let routes = Routes::new((&bench.driver, &bench.stream), &sources, &[row], width).unwrap();
+    let routes = Routes::new(&bench.stream, &sources, &[row], width).unwrap();
     let (from, out) = (bench.put(&gradient), bench.room::<f32>(samples * width));
     let given = DeviceGiven { own: (0, &from), others: None, samples };
     kernel.launch(&bench.stream, &routes, given, &out).unwrap();

@@ -112,8 +112,8 @@ pub fn check_jagged(bench: &Bench) {
         sources.push(0);
         let permuted = scalar::permute(&jagged, &sources);
         let to = Stored::room(bench, (sources.len(), permuted.values.len()), weighted);
-        let order = (&bench.put(&sources), sources.len());
-        kernels.permute(&bench.stream, order, [from.bags(), to.bags()], lengths).unwrap();
+        let (order, sides) = (bench.put(&sources), [from.bags(), to.bags()]);
+        kernels.permute(&bench.stream, &order, sources.len(), sides, lengths).unwrap();
         to.same(bench, &permuted);
 
         let (shards, blocks) = (4, vec![25u64; features]);

@@ -158,9 +158,9 @@ fn products_child() {
         let [x, weight, d_y, out] =
             [0, 1, 2, 3].map(|i| Operand { matrix: &buffers[i], precision });
         let y = Target { to: out, epilogue: Epilogue::Relu };
-        gemm.forward(stream, shape, ([x, weight], Some(&buffers[2])), y).unwrap();
+        gemm.forward(stream, shape, [x, weight], Some(&buffers[2]), y).unwrap();
         let d_x = Target { to: out, epilogue: Epilogue::BeforeRelu(x) };
-        gemm.backward_input(stream, shape, [d_y, weight], (d_x, Join::Add)).unwrap();
+        gemm.backward_input(stream, shape, [d_y, weight], d_x, Join::Add).unwrap();
         let (factors, d_weight) = ([d_y, x], &buffers[3]);
         gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
         gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
@@ -211,7 +211,7 @@ fn steps_child() {
     };
     let slots = [Slot { tile: 0, column: 0 }, Slot { tile: 0, column: 8 }];
     let tiles = bench.put(&tile_bytes(&[tile]));
-    let slots = bench.put(&slot_bytes(&slots, &[8], (Output::Pooled, &[])));
+    let slots = bench.put(&slot_bytes(&slots, &[8], Output::Pooled, &[]));
     let (ids, on_offsets) = (bench.room::<u64>(80), bench.room::<u64>(9));
     let lookup = DeviceLookup {
         tiles: &tiles,
@@ -254,7 +254,7 @@ fn steps_child() {
             stop: &stop,
             updated: &updated,
         };
-        backward.launch(stream, (&lookup, &gradient), &workspace).unwrap();
+        backward.launch(stream, &lookup, &gradient, &workspace).unwrap();
     }
     stream.fill(&mark, 0).unwrap();
 }

@@ -40,10 +40,10 @@ fn every_rule_follows_the_f32_and_the_f64_oracle_over_steps() {
             let (mut wide, mut wide_state) = (widen(&before), vec![0.0; state_len]);
             for (step, gradient) in (0..).zip(&gradients) {
                 let narrow = Rule::new(&config, 1.0, step);
-                scalar::update(&narrow, [&mut weights, &mut state], (gradient, dim));
+                scalar::update(&narrow, [&mut weights, &mut state], gradient, dim);
                 let gradient = widen(gradient);
                 let rule = Rule::new(&config, 1.0, step);
-                scalar::update(&rule, [&mut wide, &mut wide_state], (&gradient, dim));
+                scalar::update(&rule, [&mut wide, &mut wide_state], &gradient, dim);
             }
             let same = bits(&after) == bits(&[weights, state].concat());
             assert!(same, "{config:?} {rows}x{dim}");
@@ -61,7 +61,7 @@ fn a_weight_in_panels_is_updated_with_what_its_products_read() {
             let (mut wide, mut wide_state) = (widen(&before), state_of(config.kind, (n, k)));
             for (step, gradient) in (0..).zip(&gradients) {
                 let rule = Rule::new(&config, 1.0, step);
-                scalar::update(&rule, [&mut wide, &mut wide_state], (&widen(gradient), k));
+                scalar::update(&rule, [&mut wide, &mut wide_state], &widen(gradient), k);
             }
             for precision in [Precision::F32, Precision::Bf16] {
                 let after = same_on_every_cpu(|cpu| {

@@ -226,9 +226,9 @@ fn a_layer_of_one_output_follows_the_f64_oracle() {
         let got = same_on_every_cpu(|cpu| {
             let (mut y, mut d_x) = (vec![9.0; b], vec![9.0; x_panels.len()]);
             let mut d_weight = vec![9.0; k];
-            column::forward(cpu, &x_panels, (&weight, 0.25), &mut y).unwrap();
-            column::backward_input(cpu, (&d_y, &weight), Some(&x_panels), &mut d_x).unwrap();
-            let d_bias = column::backward_weight(cpu, (&x_panels, &d_y), &mut d_weight).unwrap();
+            column::forward(cpu, &x_panels, &weight, 0.25, &mut y).unwrap();
+            column::backward_input(cpu, &d_y, &weight, Some(&x_panels), &mut d_x).unwrap();
+            let d_bias = column::backward_weight(cpu, &x_panels, &d_y, &mut d_weight).unwrap();
             [y, unpacked(&d_x, b, k), d_weight, vec![d_bias]].concat()
         });
         let [mut y, mut d_x] = [b, b * k].map(|len| vec![0.0; len]);
@@ -286,7 +286,7 @@ fn wrong_lengths_are_refused_by_name() {
         gemm::backward_weight(cpu, arguments),
         "gemm backward_weight: d_bias [N]: expected 4, got 5",
     );
-    let refused = column::forward(cpu, &[0.0; 63], (&[0.0; 3], 0.0), &mut [0.0; 2]);
+    let refused = column::forward(cpu, &[0.0; 63], &[0.0; 3], 0.0, &mut [0.0; 2]);
     check_refused(refused, "column forward: x [B, K] in panels: expected 64, got 63");
 }
 
@@ -296,10 +296,10 @@ fn rows_are_joined_and_taken_apart_again() {
         let (a, b) = (uniform(1, rows * left), uniform(2, rows * right));
         let whole = same_on_every_cpu(|cpu| {
             let mut whole = vec![9.0; panels::len(rows, left + right)];
-            let shape = (rows, (left, right));
-            panels::join(cpu, (&packed(&a, rows, left), &b), shape, &mut whole).unwrap();
+            let (columns, left_part) = ((left, right), packed(&a, rows, left));
+            panels::join(cpu, &left_part, &b, rows, columns, &mut whole).unwrap();
             let (mut c, mut d) = (vec![9.0; panels::len(rows, left)], vec![9.0; b.len()]);
-            panels::split(cpu, &whole, shape, (&mut c, &mut d)).unwrap();
+            panels::split(cpu, &whole, rows, columns, &mut c, &mut d).unwrap();
             assert_eq!((unpacked(&c, rows, left), d), (a.clone(), b.clone()));
             unpacked(&whole, rows, left + right)
         });

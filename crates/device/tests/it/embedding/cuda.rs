@@ -96,13 +96,13 @@ struct OnDevice<'a> {
 }
 
 impl<'a> OnDevice<'a> {
-    fn new(case: &'a Case, bench: &'a Bench, (tiles, id_bytes): (&[Tile<f32>], usize)) -> Self {
+    fn new(case: &'a Case, bench: &'a Bench, tiles: &[Tile<f32>], id_bytes: usize) -> Self {
         let weights = case.stored(tiles.iter().map(|tile| tile.weights.clone()));
         let weights = weights.iter().map(|weights| bench.put(weights.view().bytes())).collect();
         let jagged = &case.jagged;
         let per_key: Vec<usize> =
             (0..jagged.features).map(|key| jagged.feature(key).len()).collect();
-        let slots = slot_bytes(&case.slots, &case.dims, (case.output, &per_key));
+        let slots = slot_bytes(&case.slots, &case.dims, case.output, &per_key);
         let offsets: Vec<u64> = jagged.offsets.iter().map(|&offset| offset as u64).collect();
         let ids = if id_bytes == 8 {
             bench.put(&jagged.values)
@@ -185,7 +185,7 @@ impl<'a> OnDevice<'a> {
             updated: &updated,
         };
         let kernels = EmbeddingBackward::load(&bench.driver)?;
-        kernels.launch(&bench.stream, (&self.lookup(&tiles), &gradient), &workspace)?;
+        kernels.launch(&bench.stream, &self.lookup(&tiles), &gradient, &workspace)?;
         Ok(bench.get(&updated, 3))
     }
 
@@ -207,7 +207,7 @@ pub fn check_forward(bench: &Bench) {
         let expected = case.expected(&case.tables, case.bag_scales.as_deref());
         let id_bytes = [8, 4][number % 2];
         let tiles = case.tiles(Optimizer::Sgd);
-        let got = OnDevice::new(case, bench, (&tiles, id_bytes)).forward().unwrap();
+        let got = OnDevice::new(case, bench, &tiles, id_bytes).forward().unwrap();
         same(&format!("output of case {number}, {}", bench.name), &got, &expected);
     }
 }
@@ -217,16 +217,8 @@ pub fn check_backward(bench: &Bench, kinds: &[Optimizer]) {
         for &kind in kinds {
             let what = format!("case {number}, {kind:?}, {}", bench.name);
             let (mut expected, rule) = (case.tiles(kind), rule(kind));
-            let device = OnDevice::new(case, bench, (&expected, [4, 8][number % 2]));
-            let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
-            let options = (scales, case.output);
-            let rows = embedding_backward::scalar::run(
-                &mut expected,
-                slots,
-                options,
-                &case.gradient,
-                rule,
-            );
+            let device = OnDevice::new(case, bench, &expected, [4, 8][number % 2]);
+            let rows = case.updated_by_oracle(&mut expected, rule);
             case.round(&mut expected, &rows);
             let updated = device.backward(rule, [0, 1, 3000][number % 3]).unwrap();
             let elements = rows.iter().map(|&(t, _)| case.dims[t] as u64);
@@ -248,11 +240,11 @@ pub fn check_bad_ids(bench: &Bench) {
     for (position, id) in [(30, -1), (77, i64::from(u32::MAX)), (100, 1 << 40), (5, 300)] {
         case.jagged.values[position] = id;
         let tiles = case.tiles(Optimizer::Adagrad);
-        let device = OnDevice::new(&case, bench, (&tiles, 8));
+        let device = OnDevice::new(&case, bench, &tiles, 8);
         device.forward().unwrap();
         let first = bench.get::<u64>(&device.first_bad, 1)[0];
         assert_eq!(first, if position == 5 { 5 } else { 30 }, "{}", bench.name);
-        let device = OnDevice::new(&case, bench, (&tiles, 8));
+        let device = OnDevice::new(&case, bench, &tiles, 8);
         assert_eq!(device.backward(rule(Optimizer::Adagrad), 0).unwrap(), [0; 3]);
         assert_eq!(bench.get::<u64>(&device.first_bad, 1)[0], first, "{}", bench.name);
         for (got, expected) in device.read(&tiles).iter().zip(&tiles) {
