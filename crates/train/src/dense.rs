@@ -276,8 +276,11 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         &mut self,
         context: &mut RankContext<B>,
         op: Op,
-        (weight, bias): (WeightId, Option<VectorId>),
-        (x, d_y, samples): (&B::Matrix, &B::Matrix, usize),
+        weight: WeightId,
+        bias: Option<VectorId>,
+        x: &B::Matrix,
+        d_y: &B::Matrix,
+        samples: usize,
     ) -> Result<(), Error> {
         let Dense { weights, vectors, optimizer, .. } = &mut *self.dense;
         let Weight { number, values: weight, .. } = &mut weights[weight.0];

@@ -30,14 +30,14 @@ pub fn tile_weights(host: &Pool, model: &ModelConfig, tile: &Tile) -> Weights {
     let table = &model.tables[tile.table.index()];
     let mut weights = Weights::zeroed(table.data_type, tile.row_count() * tile.dim());
     match &mut weights {
-        Weights::F32(weights) => fill(host, (model, tile), weights),
-        Weights::F16(weights) => fill(host, (model, tile), weights),
-        Weights::Bf16(weights) => fill(host, (model, tile), weights),
+        Weights::F32(weights) => fill(host, model, tile, weights),
+        Weights::F16(weights) => fill(host, model, tile, weights),
+        Weights::Bf16(weights) => fill(host, model, tile, weights),
     }
     weights
 }
 
-fn fill<E: Element>(host: &Pool, (model, tile): (&ModelConfig, &Tile), weights: &mut [E]) {
+fn fill<E: Element>(host: &Pool, model: &ModelConfig, tile: &Tile, weights: &mut [E]) {
     let (draw, dim) = (Draw::of(model, tile), tile.dim());
     host.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;

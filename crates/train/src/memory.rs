@@ -342,7 +342,7 @@ fn model_moments<B: Backend>(
     }
     moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(When::Checkpoint));
     if let Some((shape, rows)) = run.evaluation {
-        let bytes = evaluation_bytes(run, (shape, rows));
+        let bytes = evaluation_bytes(run, shape, rows);
         moments.push(idle.with(MemoryUse::Evaluation, bytes).at(When::Evaluation));
     }
 }
@@ -365,7 +365,7 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let ids: Vec<f64> = features.iter().map(|feature| run.train.ids_of(feature.name)).collect();
     let traffic = Traffic { batch_size, ids_per_bag: &ids };
     let batch_max = batch_size.div_ceil(world_size as usize);
-    let rank = |rank| Model::<B>::memory(run.config, (run.plan, rank), batch_max, &traffic);
+    let rank = |rank| Model::<B>::memory(run.config, run.plan, rank, batch_max, &traffic);
     match run.processes {
         None => (0..world_size).map(Rank).map(rank).collect(),
         Some(processes) => processes.iter().copied().map(rank).collect(),
@@ -398,7 +398,7 @@ fn loader(run: &RunShape<'_>) -> LoaderMemory {
     .memory()
 }
 
-fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64 {
+fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     let training = &run.config.training;
     let rows = rows.min(training.evaluate_samples.unwrap_or(u64::MAX));
     // Scores and labels; the loader is one of its own.

@@ -62,7 +62,8 @@ impl RankParameters {
     pub(crate) fn check_finite(
         &self,
         host: &Pool,
-        (path, config): (&Path, &JobConfig),
+        path: &Path,
+        config: &JobConfig,
     ) -> Result<(), Error> {
         let refused = |spot: Option<Spot>| match spot {
             None => Ok(()),
@@ -76,7 +77,7 @@ impl RankParameters {
         }
         for state in &self.tiles {
             let table = &config.model.tables[state.tile.table.index()];
-            refused(parameter::not_finite(host, &state.view(), (&table.name, sparse)))?;
+            refused(parameter::not_finite(host, &state.view(), &table.name, sparse))?;
         }
         Ok(())
     }
@@ -96,7 +97,8 @@ impl<B: Backend> ForwardModel<B> {
     pub fn restored(
         on: On<'_, B>,
         config: &JobConfig,
-        place: (&ShardingPlan, schema::Rank),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
@@ -104,7 +106,7 @@ impl<B: Backend> ForwardModel<B> {
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
         let optimizer = Optimizers { sparse: none, dense: none };
         let config = JobConfig { optimizer, ..config.clone() };
-        let model = Model::restored(on, &config, place, batch_max, parameters)?;
+        let model = Model::restored(on, &config, plan, rank, batch_max, parameters)?;
         Ok(Self { model })
     }
 
@@ -245,7 +247,8 @@ impl<B: Backend> Model<B> {
     pub fn initial(
         on: On<'_, B>,
         config: &JobConfig,
-        (plan, rank): (&ShardingPlan, schema::Rank),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
         batch_max: usize,
     ) -> Result<Self, Error> {
         let (host, optimizer) = (on.0.host(), config.optimizer.sparse.kind);
@@ -256,7 +259,7 @@ impl<B: Backend> Model<B> {
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
         let (mut model, initial, room) =
-            Self::build(Room::of(on.0), config, (plan, rank), batch_max, tiles);
+            Self::build(Room::of(on.0), config, plan, rank, batch_max, tiles);
         room.finish()?;
         for (i, initial) in initial.into_iter().enumerate() {
             model.parameters.set_values(on, i, &initial.values(host, &config.model))?;
@@ -271,12 +274,14 @@ impl<B: Backend> Model<B> {
     pub fn restored(
         on: On<'_, B>,
         config: &JobConfig,
-        place: (&ShardingPlan, schema::Rank),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
         let room = Room::of(on.0);
-        let (mut model, _, room) = Self::build(room, config, place, batch_max, parameters.tiles);
+        let (mut model, _, room) =
+            Self::build(room, config, plan, rank, batch_max, parameters.tiles);
         room.finish()?;
         model.parameters.set(on, &parameters.dense)?;
         Ok(model)
@@ -286,14 +291,15 @@ impl<B: Backend> Model<B> {
     #[must_use]
     pub fn memory(
         config: &JobConfig,
-        place: (&ShardingPlan, schema::Rank),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
         batch_max: usize,
         traffic: &Traffic<'_>,
     ) -> RankMemory {
         let room = Room::counting();
-        let (model, _, mut room) = Self::build(room, config, place, batch_max, Vec::new());
+        let (model, _, mut room) = Self::build(room, config, plan, rank, batch_max, Vec::new());
         let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
-        for tile in place.0.tiles_of(place.1) {
+        for tile in plan.tiles_of(rank) {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
             // Of more rows than any machine holds, too.
@@ -302,9 +308,9 @@ impl<B: Backend> Model<B> {
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
             room.count(MemoryUse::TableStates, B::vector_bytes(state));
         }
-        let messages = model.embedding.step_memory(place.1, traffic, &mut room);
+        let messages = model.embedding.step_memory(rank, traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
-        let tiles = place.0.tiles_of(place.1);
+        let tiles = plan.tiles_of(rank);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
         RankMemory {
             held: room.counts(),
@@ -319,23 +325,22 @@ impl<B: Backend> Model<B> {
     fn build<'r>(
         room: Room<'r, B>,
         config: &JobConfig,
-        (plan, rank): (&ShardingPlan, schema::Rank),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
         batch_max: usize,
         tiles: Vec<TileState>,
     ) -> (Self, Vec<Initial>, Room<'r, B>) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
-        let bottom_layers = (model.dense_features, &model.bottom[..]);
-        let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
+        let bottom = Mlp::new(&mut list, "bottom", model.dense_features, &model.bottom, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
         let hidden = &model.top[..model.top.len() - 1];
-        let top = Mlp::new(&mut list, "top", (model.interaction_width(), hidden), batch_max);
+        let top = Mlp::new(&mut list, "top", model.interaction_width(), hidden, batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
         let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
         let (parameters, initial, mut room) = list.finish();
         let (sparse, dense) = (config.optimizer.sparse, config.optimizer.dense);
-        let tiles = (tiles, sparse.kind);
         let built = Self {
             loss: model.loss,
             seed: model.seed,
@@ -347,7 +352,7 @@ impl<B: Backend> Model<B> {
             top,
             logit,
             logit_after_relu: !hidden.is_empty(),
-            embedding: EmbeddingCollection::new(&mut room, model, (plan, rank), tiles),
+            embedding: EmbeddingCollection::new(&mut room, model, plan, rank, tiles, sparse.kind),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
             looking: room.scalars(),
@@ -464,8 +469,8 @@ impl<B: Backend> Model<B> {
         self.forward(context, share, purpose)?;
         self.loss(context, share, purpose)?;
         self.backward(context, share)?;
-        let given = (&share.batch.sparse, &self.buffers.d_pooled);
-        self.embedding.backward(context, given, &mut self.scalars)?;
+        let (sparse, d_pooled) = (&share.batch.sparse, &self.buffers.d_pooled);
+        self.embedding.backward(context, sparse, d_pooled, &mut self.scalars)?;
         let end = context.device.end(&context.queue, &mut self.scalars)?;
         Ok(Started { step: step.number, end })
     }
@@ -529,8 +534,8 @@ impl<B: Backend> Model<B> {
             Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
             _ => IdCheck::OnHost,
         };
-        let (given, to) = ((&batch.sparse, share.first_sample, check), (&mut *pooled, scalars));
-        self.embedding.forward(context, given, to)?;
+        let first = share.first_sample;
+        self.embedding.forward(context, &batch.sparse, first, check, pooled, scalars)?;
         if samples == 0 {
             return Ok(());
         }
@@ -540,11 +545,11 @@ impl<B: Backend> Model<B> {
         profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?;
         self.bottom.forward(context, &self.parameters, input, samples)?;
         let dense = self.bottom.output(input);
-        self.interaction.forward(context, &self.parameters, (dense, pooled), samples)?;
+        self.interaction.forward(context, &self.parameters, dense, pooled, samples)?;
         let joined = self.interaction.output();
         self.top.forward(context, &self.parameters, joined, samples)?;
         let last = self.top.output(joined);
-        self.logit.forward(context, &self.parameters, (last, logits), samples)
+        self.logit.forward(context, &self.parameters, last, logits, samples)
     }
 
     fn check(&self, batch: &Batch) -> Result<(), Error> {
@@ -596,13 +601,13 @@ impl<B: Backend> Model<B> {
         let (x, d_y, after_relu) = (self.top.output(joined), &*d_logits, self.logit_after_relu);
         let given = logit::Given { x, d_y, after_relu, samples };
         self.logit.backward(context, step.dense, given, d_last)?;
-        let given = (joined, &*d_last, samples);
-        self.top.backward(context, &mut step, given, Some(&mut *d_interaction))?;
+        let d_x = Some(&mut *d_interaction);
+        self.top.backward(context, &mut step, joined, d_last, samples, d_x)?;
         let dense = self.bottom.output(input);
         let given = interaction::Given { dense, pooled, d_out: d_interaction, samples };
-        self.interaction.backward(context, &mut step, given, (&mut *d_dense, d_pooled))?;
+        self.interaction.backward(context, &mut step, given, &mut *d_dense, d_pooled)?;
         self.bottom.last_relu_backward(context, d_dense, samples)?;
-        self.bottom.backward(context, &mut step, (input, d_dense, samples), None)?;
+        self.bottom.backward(context, &mut step, input, d_dense, samples, None)?;
         step.finish(context)
     }
 }

@@ -123,11 +123,12 @@ const VALUES_PER_CHUNK: usize = 1 << 20;
 pub fn not_finite(
     host: &Pool,
     view: &TileView<'_>,
-    (table, optimizer): (&str, Optimizer),
+    table: &str,
+    optimizer: Optimizer,
 ) -> Option<Spot> {
     let TileView { tile, weight, state } = view;
     if let Some((at, value)) = first_not_finite(host, *weight) {
-        return Some(spot_of(tile, table, (at, value)));
+        return Some(spot_of(tile, table, at, value));
     }
     let (at, value) = first_not_finite(host, WeightsView::F32(state))?;
     let names = optimizer.state_names();
@@ -160,12 +161,12 @@ pub fn count_at_limit(host: &Pool, view: WeightsView<'_>) -> usize {
 /// The first such weight of a tile of `table`.
 #[must_use]
 pub fn first_at_limit(view: &TileView<'_>, table: &str) -> Option<Spot> {
-    let found = view.weight.first_at_limit(0..view.weight.len())?;
-    Some(spot_of(&view.tile, table, found))
+    let (at, value) = view.weight.first_at_limit(0..view.weight.len())?;
+    Some(spot_of(&view.tile, table, at, value))
 }
 
 /// The place of a weight in its table, from its position in a tile.
-fn spot_of(tile: &Tile, table: &str, (at, value): (usize, f32)) -> Spot {
+fn spot_of(tile: &Tile, table: &str, at: usize, value: f32) -> Spot {
     Spot {
         tensor: format!("table {table:?}"),
         row: tile.rows.start + (at / tile.dim()) as u64,

@@ -317,9 +317,9 @@ impl Reading {
         let Self { request, start, batches } = self;
         let Processes { mut comm, timeout, native } = processes;
         agreement::agree::<B>(&mut comm, &request)?;
-        let worker = Worker::new(&request, &start, (comm, request.threads), &open)?;
+        let worker = Worker::new(&request, &start, comm, request.threads, &open)?;
         let worker = worker.waiting(timeout).summing(native);
-        lead::lead(&request, &start, (worker, batches), observe)
+        lead::lead(&request, &start, worker, batches, observe)
     }
 
     /// Takes the run folder and refuses what would fail later. The lock is held until the run ends,
@@ -353,7 +353,7 @@ impl Reading {
         let own = ends.remove(0);
         std::thread::scope(|scope| {
             let (request, start, open) = (&request, &start, &open);
-            let worker = |end| Worker::new(request, start, (end, threads), open);
+            let worker = |end| Worker::new(request, start, end, threads, open);
             let mut handed = Vec::new();
             let follow = |end| {
                 let (hand, batches) = mpsc::channel();
@@ -362,7 +362,7 @@ impl Reading {
             };
             let followers: Vec<_> = ends.into_iter().map(follow).collect();
             let led = worker(own).and_then(|worker| {
-                lead::lead(request, start, (worker.handing(handed), batches), observe)
+                lead::lead(request, start, worker.handing(handed), batches, observe)
             });
             let mut result = led;
             for follower in followers {
@@ -403,7 +403,7 @@ pub fn follow<B: Backend>(
     let start = start::State::of(request)?;
     agreement::agree::<B>(&mut comm, request)?;
     let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
-    let worker = Worker::new(request, &start, (comm, request.threads), &open)?;
+    let worker = Worker::new(request, &start, comm, request.threads, &open)?;
     worker.waiting(timeout).summing(native).follow(feed)
 }
 

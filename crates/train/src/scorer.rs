@@ -87,10 +87,10 @@ impl<B: Backend> Scorer<B> {
             Tables::InMemory => None,
             Tables::Mapped => Some(MappedTables::of(&checkpoint)?),
         };
-        let place = (&plan, rank);
-        let parameters = weights(&checkpoint, host, (place, mapped.as_ref()))?;
+        let parameters = weights(&checkpoint, host, (&plan, rank), mapped.as_ref())?;
         let batch_max = BATCH_SIZE.div_ceil(size);
-        let model = ForwardModel::restored(context.on(), &config, place, batch_max, parameters)?;
+        let on = context.on();
+        let model = ForwardModel::restored(on, &config, &plan, rank, batch_max, parameters)?;
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
         let step = checkpoint.step();
         Ok(Self { folder, step, config, fitted, data, model, mapped, context })
@@ -273,7 +273,8 @@ fn take_ids(sparse: &mut KeyedJaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>
 fn weights(
     checkpoint: &Checkpoint,
     host: &Pool,
-    ((plan, rank), mapped): ((&ShardingPlan, Rank), Option<&MappedTables>),
+    (plan, rank): (&ShardingPlan, Rank),
+    mapped: Option<&MappedTables>,
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();
     let empty = |(name, shape): (String, Vec<usize>)| DenseParameter::without_state(&name, &shape);
@@ -285,7 +286,7 @@ fn weights(
     };
     let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
-    parameters.check_finite(host, (checkpoint.folder(), config))?;
+    parameters.check_finite(host, checkpoint.folder(), config)?;
     Ok(parameters)
 }
 

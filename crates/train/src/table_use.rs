@@ -46,9 +46,9 @@ const ROWS_PER_CHUNK: usize = 4096;
 pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
     let draw = Draw::of(model, &state.tile);
     let (rows_changed, squares) = match state.weight {
-        WeightsView::F32(weights) => of_weights(host, (draw, state), weights),
-        WeightsView::F16(weights) => of_weights(host, (draw, state), weights),
-        WeightsView::Bf16(weights) => of_weights(host, (draw, state), weights),
+        WeightsView::F32(weights) => of_weights(host, draw, state, weights),
+        WeightsView::F16(weights) => of_weights(host, draw, state, weights),
+        WeightsView::Bf16(weights) => of_weights(host, draw, state, weights),
     };
     let is_first = state.tile.columns.start == 0;
     let rows_changed = if is_first { rows_changed } else { 0 };
@@ -57,7 +57,8 @@ pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUs
 
 fn of_weights<E: Element>(
     host: &Pool,
-    (draw, state): (Draw, &TileView<'_>),
+    draw: Draw,
+    state: &TileView<'_>,
     weights: &[E],
 ) -> (u64, f64) {
     let (dim, first) = (state.tile.dim(), state.tile.rows.start);

@@ -183,8 +183,8 @@ fn export(
     let outs = std::iter::once(out).chain(optimizer);
     output::clear_up_beside(outs.map(Path::to_owned).collect());
     // First, because it may be refused.
-    if let Some(states) = states {
-        state_dict::export_optimizer(&opened, target(to), states)?;
+    if let Some((file, rule_change)) = states {
+        state_dict::export_optimizer(&opened, target(to), file, rule_change)?;
     }
     let bytes = state_dict::export(&opened, target(to), out)?;
     let exported = Exported { checkpoint: &folder, file: out, bytes, optimizer };

@@ -66,7 +66,7 @@ impl MappedTables {
                 if part.table != config.name {
                     continue;
                 }
-                let (reader, entry) = checkpoint.checked_entry((chunk, part), config)?;
+                let (reader, entry) = checkpoint.checked_entry(chunk, part, config)?;
                 if !places.contains_key(&chunk.file) {
                     places.insert(chunk.file.clone(), files.len());
                     files.push((reader.path().to_owned(), reader.map()?));

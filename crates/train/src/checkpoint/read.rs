@@ -183,8 +183,8 @@ impl Checkpoint {
             let states = state.chunks_mut(len.max(1));
             for (position, (kind, state)) in names.iter().zip(states).enumerate() {
                 let tensor = format!("dense/{name}/{kind}");
-                let content = (&Content::dense_state(position, name), tensor);
-                self.read_parameter(content, &[state.len()], state)?;
+                let content = Content::dense_state(position, name);
+                self.read_parameter(&content, tensor, &[state.len()], state)?;
             }
         }
         Ok(())
@@ -205,15 +205,16 @@ impl Checkpoint {
             }
         }
         for DenseParameter { name, shape, weight, .. } in parameters {
-            let content = (&Content::DenseWeight(name.clone()), format!("dense/{name}/weight"));
-            self.read_parameter(content, shape, weight)?;
+            let content = Content::DenseWeight(name.clone());
+            self.read_parameter(&content, format!("dense/{name}/weight"), shape, weight)?;
         }
         Ok(())
     }
 
     fn read_parameter(
         &self,
-        (content, tensor): (&Content, String),
+        content: &Content,
+        tensor: String,
         shape: &[usize],
         out: &mut [f32],
     ) -> Result<(), Error> {
@@ -437,7 +438,8 @@ impl Checkpoint {
     /// type.
     pub(super) fn checked_entry(
         &self,
-        (chunk, part): (&Chunk, &Part),
+        chunk: &Chunk,
+        part: &Part,
         table: &TableConfig,
     ) -> Result<(&TensorReader, &TensorEntry), Error> {
         self.check_data_type(chunk, table.data_type)?;

@@ -132,10 +132,11 @@ impl Writer {
     pub fn write_rank(
         &self,
         rank: Rank,
-        (tiles, optimizer): (&[TileState], Optimizer),
+        tiles: &[TileState],
+        optimizer: Optimizer,
     ) -> Result<Written, Error> {
         let rectangles: Vec<Tile> = tiles.iter().map(|state| state.tile.clone()).collect();
-        self.write_tiles(rank, (&rectangles, optimizer), &mut |TileRows { tile, rows }, take| {
+        self.write_tiles(rank, &rectangles, optimizer, &mut |TileRows { tile, rows }, take| {
             let TileState { tile, weight, state } = &tiles[tile];
             let (dim, width) = (tile.dim(), state.len() / tile.row_count().max(1));
             let weight = weight.view().slice(rows.start * dim..rows.end * dim);
@@ -155,7 +156,8 @@ impl Writer {
     pub fn write_tiles(
         &self,
         rank: Rank,
-        (tiles, optimizer): (&[Tile], Optimizer),
+        tiles: &[Tile],
+        optimizer: Optimizer,
         read: ReadTile<'_>,
     ) -> Result<Written, Error> {
         let mut planned = Vec::new();
@@ -183,7 +185,7 @@ impl Writer {
                 let stride = view.state.len() / count;
                 let second = matches!(chunk.content, Content::TableMeanSquare(_));
                 let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
-                write_columns(writer, (view.state, stride), (0..count, columns), &mut buffer)
+                write_columns(writer, view.state, stride, 0..count, columns, &mut buffer)
             })
         })
     }
@@ -365,8 +367,10 @@ pub(crate) fn rank_file(rank: Rank) -> String {
 /// Writes some columns of some rows of values whose rows are `stride` apart.
 fn write_columns(
     writer: &mut TensorWriter,
-    (values, stride): (&[f32], usize),
-    (rows, (column, width)): (Range<usize>, (usize, usize)),
+    values: &[f32],
+    stride: usize,
+    rows: Range<usize>,
+    (column, width): (usize, usize),
     buffer: &mut Vec<f32>,
 ) -> Result<(), Error> {
     let values = &values[rows.start * stride..rows.end * stride];

@@ -49,8 +49,10 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn new(
         room: &mut Room<'_, B>,
         model: &ModelConfig,
-        (plan, rank): (&ShardingPlan, schema::Rank),
-        (tiles, optimizer): (Vec<TileState>, Optimizer),
+        plan: &ShardingPlan,
+        rank: schema::Rank,
+        tiles: Vec<TileState>,
+        optimizer: Optimizer,
     ) -> Self {
         let layout = Layout::new(model, plan);
         let slot = |slot: &super::layout::Slot| Slot { tile: slot.tile, column: slot.local_column };
@@ -164,8 +166,11 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn forward(
         &mut self,
         context: &mut RankContext<B>,
-        (sparse, first_sample, check): (&KeyedJaggedTensor, usize, IdCheck),
-        (pooled, scalars): (&mut B::Vector, &mut B::Scalars),
+        sparse: &KeyedJaggedTensor,
+        first_sample: usize,
+        check: IdCheck,
+        pooled: &mut B::Vector,
+        scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
@@ -179,7 +184,7 @@ impl<B: Backend> EmbeddingCollection<B> {
                 (true, IdCheck::OnDevice) => return Ok(()),
                 (false, _) => {}
             }
-            input.run(layout, &mut comm.input, (sparse, first_sample), ids)
+            input.run(layout, &mut comm.input, sparse, first_sample, ids)
         })?;
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let bag_scales = self.ids.scales.as_deref();
@@ -209,10 +214,9 @@ impl<B: Backend> EmbeddingCollection<B> {
         let op = Op::OutputDist { elements: len };
         let (batch_sizes, output) = (&self.ids.batch_sizes, &mut self.output);
         let on = (&*device, &*queue);
+        let (local, samples) = (&self.local, sparse.batch_size);
         profiler.op(op, || {
-            let given = (&self.local, &batch_sizes[..]);
-            let to = (pooled, sparse.batch_size);
-            output.forward(layout, (on, &mut comm.pooled), given, to)
+            output.forward(layout, on, &mut comm.pooled, local, batch_sizes, pooled, samples)
         })
     }
 
@@ -224,7 +228,8 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,
-        (sparse, d_pooled): (&KeyedJaggedTensor, &B::Vector),
+        sparse: &KeyedJaggedTensor,
+        d_pooled: &B::Vector,
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
@@ -234,8 +239,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         } else {
             let op = Op::GradientDist { elements: sparse.batch_size * layout.pooled_width };
             let (output, on) = (&mut self.output, (&*device, &*queue));
-            let given = (d_pooled, sparse.batch_size);
-            profiler.op(op, || output.backward(layout, (on, &mut comm.pooled), given))?
+            let (comm, samples) = (&mut comm.pooled, sparse.batch_size);
+            profiler.op(op, || output.backward(layout, on, comm, d_pooled, samples))?
         };
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);

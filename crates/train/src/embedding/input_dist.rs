@@ -59,7 +59,8 @@ impl Exchange {
         &mut self,
         layout: &Layout,
         comm: &mut Communicator,
-        (sparse, first_sample): (&KeyedJaggedTensor, usize),
+        sparse: &KeyedJaggedTensor,
+        first_sample: usize,
         ids: &mut LocalIds,
     ) -> Result<(), Error> {
         check_ids(layout, sparse, first_sample)?;
@@ -69,7 +70,7 @@ impl Exchange {
         for_each_rank(size, &mut self.scales);
         for_each_rank(size, &mut self.weights);
         for (rank, slots) in layout.slots.iter().enumerate() {
-            self.pack(rank, slots, (sparse, layout.any_mean));
+            self.pack(rank, slots, sparse, layout.any_mean);
         }
         comm.all_to_all(&mut self.lengths)?;
         comm.all_to_all(&mut self.values)?;
@@ -80,7 +81,7 @@ impl Exchange {
             comm.all_to_all(&mut self.weights)?;
         }
         let slots = layout.slots[comm.rank().index()].len();
-        self.put_together(slots, (layout.any_mean, sparse.weights.is_some()), ids);
+        self.put_together(slots, layout.any_mean, sparse.weights.is_some(), ids);
         Ok(())
     }
 }
@@ -123,12 +124,7 @@ pub fn check_ids(
 
 impl Exchange {
     /// What rank `rank` gets for its `slots`.
-    fn pack(
-        &mut self,
-        rank: usize,
-        slots: &[Slot],
-        (sparse, any_mean): (&KeyedJaggedTensor, bool),
-    ) {
+    fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &KeyedJaggedTensor, any_mean: bool) {
         let mut parcel = Parcel {
             lengths: &mut self.lengths[rank],
             values: &mut self.values[rank],
@@ -151,7 +147,8 @@ impl Exchange {
     fn put_together(
         &mut self,
         slots: usize,
-        (has_scales, has_weights): (bool, bool),
+        has_scales: bool,
+        has_weights: bool,
         ids: &mut LocalIds,
     ) {
         let Self { lengths, values, scales, weights, taken } = self;

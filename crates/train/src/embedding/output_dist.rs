@@ -60,9 +60,12 @@ impl<B: Backend> Exchange<B> {
     pub fn forward(
         &mut self,
         layout: &Layout,
-        ((device, queue), comm): (On<'_, B>, &mut Communicator),
-        (local, batch_sizes): (&B::Vector, &[usize]),
-        (pooled, samples): (&mut B::Vector, usize),
+        (device, queue): On<'_, B>,
+        comm: &mut Communicator,
+        local: &B::Vector,
+        batch_sizes: &[usize],
+        pooled: &mut B::Vector,
+        samples: usize,
     ) -> Result<(), Error> {
         let (own, width) = (comm.rank().index(), layout.widths[comm.rank().index()]);
         let parts = &mut self.parts;
@@ -97,8 +100,10 @@ impl<B: Backend> Exchange<B> {
     pub fn backward(
         &mut self,
         layout: &Layout,
-        ((device, queue), comm): (On<'_, B>, &mut Communicator),
-        (d_pooled, samples): (&B::Vector, usize),
+        (device, queue): On<'_, B>,
+        comm: &mut Communicator,
+        d_pooled: &B::Vector,
+        samples: usize,
     ) -> Result<&B::Vector, Error> {
         let Self { on_device, parts, .. } = self;
         parts.clear();

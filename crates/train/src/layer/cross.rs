@@ -62,8 +62,8 @@ impl<B: Backend> CrossNetwork<B> {
             let bias = parameters.add_zeros(&format!("cross.{i}.bias"), width);
             let room = &mut parameters.room;
             CrossLayer {
-                down: Linear::new((v, None), (rank, width), Activation::None, precision),
-                up: Linear::new((w, None), (width, rank), Activation::None, precision),
+                down: Linear::new(v, None, (rank, width), Activation::None, precision),
+                up: Linear::new(w, None, (width, rank), Activation::None, precision),
                 bias,
                 entry: Rounded::new(room, forward, precision, whole),
                 projected: room.matrix(forward, precision, (batch_max, rank)),
@@ -103,8 +103,8 @@ impl<B: Backend> CrossNetwork<B> {
             let x = before.last().map_or(x0, |layer| &layer.output);
             let layer = &mut rest[0];
             let given = layer.entry.take(context, x, samples)?;
-            layer.down.forward(context, dense, (given, &mut layer.projected), samples)?;
-            layer.up.forward(context, dense, (&layer.projected, &mut layer.u), samples)?;
+            layer.down.forward(context, dense, given, &mut layer.projected, samples)?;
+            layer.up.forward(context, dense, &layer.projected, &mut layer.u, samples)?;
             let CrossLayer { u, output: out, bias, .. } = layer;
             let bias = &dense.vector(*bias).values;
             let op = op_of::<B>(shape, Pass::Forward);
@@ -124,7 +124,8 @@ impl<B: Backend> CrossNetwork<B> {
         &mut self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
-        (x0, d_out): (&B::Matrix, &B::Matrix),
+        x0: &B::Matrix,
+        d_out: &B::Matrix,
         samples: usize,
     ) -> Result<&B::Matrix, Error> {
         let shape = (samples, self.width);
@@ -152,12 +153,10 @@ impl<B: Backend> CrossNetwork<B> {
             let op = op_of::<B>(shape, Pass::Backward);
             profiler.op(op, || device.cross_backward(queue, arguments))?;
             let (x, d_u) = (layer.entry.get(x), d_u_entry.take(context, d_u, samples)?);
-            let given = (&layer.projected, d_u, samples);
             let d_x = (&mut *d_projected, InputGradient::Write);
-            layer.up.backward(context, step, given, Some(d_x))?;
-            let given = (x, &*d_projected, samples);
+            layer.up.backward(context, step, &layer.projected, d_u, samples, Some(d_x))?;
             let d_x = (&mut *next, InputGradient::Accumulate);
-            layer.down.backward(context, step, given, Some(d_x))?;
+            layer.down.backward(context, step, x, d_projected, samples, Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
         }
         context.device.combine(&context.queue, Combine::Add(current), shape, d_x0)?;

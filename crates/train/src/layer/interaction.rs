@@ -88,7 +88,8 @@ impl<B: Backend> InteractionLayer<B> {
         &mut self,
         context: &mut RankContext<B>,
         parameters: &Dense<B>,
-        (dense, pooled): (&B::Matrix, &B::Vector),
+        dense: &B::Matrix,
+        pooled: &B::Vector,
         samples: usize,
     ) -> Result<(), Error> {
         let (joined, op) = self.joined(samples, Pass::Forward);
@@ -117,7 +118,8 @@ impl<B: Backend> InteractionLayer<B> {
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
         given: Given<'_, B>,
-        (d_dense, d_pooled): (&mut B::Matrix, &mut B::Vector),
+        d_dense: &mut B::Matrix,
+        d_pooled: &mut B::Vector,
     ) -> Result<(), Error> {
         let Given { dense, pooled, d_out, samples } = given;
         let (joined, op) = self.joined(samples, Pass::Backward);
@@ -132,7 +134,7 @@ impl<B: Backend> InteractionLayer<B> {
             }
             Kind::Cat => d_out,
             Kind::Cross(network) => {
-                network.backward(context, step, (&self.output, d_out), samples)?
+                network.backward(context, step, &self.output, d_out, samples)?
             }
         };
         let RankContext { device, queue, profiler, .. } = context;

@@ -24,7 +24,8 @@ impl Linear {
     /// A layer of `(output, input)` with these parameters and products in `precision`.
     #[must_use]
     pub fn new(
-        (weight, bias): (WeightId, Option<VectorId>),
+        weight: WeightId,
+        bias: Option<VectorId>,
         (output, input): (usize, usize),
         activation: Activation,
         precision: Precision,
@@ -52,7 +53,8 @@ impl Linear {
         &self,
         context: &mut RankContext<B>,
         dense: &Dense<B>,
-        (x, y): (&B::Matrix, &mut B::Matrix),
+        x: &B::Matrix,
+        y: &mut B::Matrix,
         samples: usize,
     ) -> Result<(), Error> {
         let RankContext { device, queue, profiler, .. } = context;
@@ -73,7 +75,9 @@ impl Linear {
         &self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
-        (x, d_y, samples): (&B::Matrix, &B::Matrix, usize),
+        x: &B::Matrix,
+        d_y: &B::Matrix,
+        samples: usize,
         d_x: Option<(&mut B::Matrix, InputGradient<'_, B>)>,
     ) -> Result<(), Error> {
         let RankContext { device, queue, profiler, .. } = &mut *context;
@@ -85,7 +89,7 @@ impl Linear {
             profiler.op(op, || device.linear_backward_input(queue, arguments))?;
         }
         let op = self.op(GemmProduct::BackwardWeight, [n, k, samples]);
-        step.backward_weight(context, op, (self.weight, self.bias), (x, d_y, samples))
+        step.backward_weight(context, op, self.weight, self.bias, x, d_y, samples)
     }
 
     fn op(&self, product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {

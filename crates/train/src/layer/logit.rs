@@ -50,7 +50,8 @@ impl Logit {
         &self,
         context: &mut RankContext<B>,
         dense: &Dense<B>,
-        (x, y): (&B::Matrix, &mut B::Vector),
+        x: &B::Matrix,
+        y: &mut B::Vector,
         samples: usize,
     ) -> Result<(), Error> {
         let RankContext { device, queue, profiler, .. } = context;

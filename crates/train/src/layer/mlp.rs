@@ -35,7 +35,8 @@ impl<B: Backend> Mlp<B> {
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
         name: &str,
-        (input, widths): (usize, &[usize]),
+        input: usize,
+        widths: &[usize],
         batch_max: usize,
     ) -> Self {
         let precision = parameters.precision();
@@ -43,8 +44,8 @@ impl<B: Backend> Mlp<B> {
         let mut from = input;
         for (i, &output) in widths.iter().enumerate() {
             let (weight, bias) = parameters.add_linear(&format!("{name}.{i}"), (output, from));
-            let place = (weight, Some(bias));
-            layers.push(Linear::new(place, (output, from), Activation::Relu, precision));
+            let shape = (output, from);
+            layers.push(Linear::new(weight, Some(bias), shape, Activation::Relu, precision));
             from = output;
         }
         // An identity keeps no input.
@@ -90,10 +91,10 @@ impl<B: Backend> Mlp<B> {
         for linear in &self.layers {
             match hidden.next() {
                 Some(output) => {
-                    linear.forward(context, dense, (x, output), samples)?;
+                    linear.forward(context, dense, x, output, samples)?;
                     x = output;
                 }
-                None => linear.forward(context, dense, (x, &mut self.output), samples)?,
+                None => linear.forward(context, dense, x, &mut self.output, samples)?,
             }
         }
         Ok(())
@@ -127,7 +128,9 @@ impl<B: Backend> Mlp<B> {
         &mut self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
-        (x, d_y, b): (&B::Matrix, &B::Matrix, usize),
+        x: &B::Matrix,
+        d_y: &B::Matrix,
+        b: usize,
         d_x: Option<&mut B::Matrix>,
     ) -> Result<(), Error> {
         if self.layers.is_empty() {
@@ -140,11 +143,11 @@ impl<B: Backend> Mlp<B> {
         let [mut current, mut next] = self.gradients.each_mut();
         for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
             let d_x = (&mut *next, InputGradient::BeforeRelu(input));
-            linear.backward(context, step, (input, d_y, b), Some(d_x))?;
+            linear.backward(context, step, input, d_y, b, Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
             d_y = current;
         }
         let d_x = d_x.map(|d_x| (d_x, InputGradient::Write));
-        self.layers[0].backward(context, step, (x, d_y, b), d_x)
+        self.layers[0].backward(context, step, x, d_y, b, d_x)
     }
 }

@@ -106,7 +106,8 @@ pub fn first_of(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
 pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
     start: &'a State,
-    (worker, batches): (Worker<'a, B>, Option<Loader>),
+    worker: Worker<'a, B>,
+    batches: Option<Loader>,
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let began = Instant::now();

@@ -70,7 +70,8 @@ impl<'a, B: Backend> Worker<'a, B> {
     pub fn new(
         request: &'a RunRequest,
         start: &State,
-        (comm, threads): (Communicator, usize),
+        comm: Communicator,
+        threads: usize,
         open: &impl Open<B>,
     ) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
@@ -84,12 +85,12 @@ impl<'a, B: Backend> Worker<'a, B> {
         let context = RankContext::new(open(threads)?, comm, profiler)?;
         let on = context.on();
         let batch_max = request.config.training.batch_size.div_ceil(size);
-        let place = (&request.plan, rank);
+        let (config, plan) = (&request.config, &request.plan);
         let mut model = match &start.checkpoint {
-            None => Model::initial(on, &request.config, place, batch_max)?,
+            None => Model::initial(on, config, plan, rank, batch_max)?,
             Some(checkpoint) => {
-                let parameters = read(checkpoint, &request.config, (place, on.0.host()))?;
-                Model::restored(on, &request.config, place, batch_max, parameters)?
+                let parameters = read(checkpoint, config, (plan, rank), on.0.host())?;
+                Model::restored(on, config, plan, rank, batch_max, parameters)?
             }
         };
         model.set_bucket(request.bucket_bytes);
@@ -326,9 +327,9 @@ impl<'a, B: Backend> Worker<'a, B> {
             return Ok(Saved::Spoilt(spoilt));
         }
         let optimizers = &self.request.config.optimizer;
-        let tiles = (self.model.tiles(), optimizers.sparse.kind);
+        let (tiles, kind) = (self.model.tiles(), optimizers.sparse.kind);
         let (on, mut room) = (self.context.on(), TileRoom::default());
-        let mut written = vec![writer.write_tiles(rank, tiles, &mut |rows, take| {
+        let mut written = vec![writer.write_tiles(rank, tiles, kind, &mut |rows, take| {
             take(&self.model.tile(on, rows, &mut room)?)
         })?];
         if rank == Rank(0) {
@@ -371,8 +372,8 @@ impl<'a, B: Backend> Worker<'a, B> {
         for (tile, &before) in self.at_limit.iter().enumerate() {
             let view: TileView<'_> = self.model.tile(on, whole(&self.model, tile), &mut room)?;
             let table = &config.model.tables[view.tile.table.index()];
-            let of = (table.name.as_str(), config.optimizer.sparse.kind);
-            if let Some(spot) = parameter::not_finite(host, &view, of) {
+            let kind = config.optimizer.sparse.kind;
+            if let Some(spot) = parameter::not_finite(host, &view, &table.name, kind) {
                 return Ok(Some(format!("{spot}, expected a finite number")));
             }
             if parameter::count_at_limit(host, view.weight) > before
@@ -417,7 +418,8 @@ fn whole<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
 fn read(
     checkpoint: &Checkpoint,
     config: &JobConfig,
-    ((plan, rank), host): ((&ShardingPlan, Rank), &Pool),
+    (plan, rank): (&ShardingPlan, Rank),
+    host: &Pool,
 ) -> Result<RankParameters, Error> {
     let (model, optimizer) = (&config.model, &config.optimizer);
     let zeros = |(name, shape): (String, Vec<usize>)| {
@@ -431,7 +433,7 @@ fn read(
     };
     let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
-    parameters.check_finite(host, (checkpoint.folder(), config))?;
+    parameters.check_finite(host, checkpoint.folder(), config)?;
     Ok(parameters)
 }
 

@@ -48,7 +48,8 @@ pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64
 pub fn export_optimizer(
     checkpoint: &Checkpoint,
     target: Target,
-    (out, rule_change): (&Path, RuleChange),
+    out: &Path,
+    rule_change: RuleChange,
 ) -> Result<u64, Error> {
     if let (RowScope::ColumnTiles(_), RuleChange::Refuse) = (checkpoint.row_scope(), rule_change) {
         return Err(checkpoint.other_row_scope(&RowScope::WholeRows));
@@ -101,10 +102,7 @@ fn write_weights(
             let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
             let block = checkpoint.read_tile_weights(table, &block)?;
             // There is no state in it, so that no rule is looked up.
-            refuse(
-                checkpoint,
-                parameter::not_finite(&host, &block.view(), (table, Optimizer::Sgd)),
-            )?;
+            refuse(checkpoint, parameter::not_finite(&host, &block.view(), table, Optimizer::Sgd))?;
             writer.write_bytes(block.weight.view().bytes())?;
         }
         writer.end_tensor();
@@ -155,7 +153,7 @@ fn write_states(
                 let block_state = checkpoint.read_tile(table, &block, sparse)?;
                 refuse(
                     checkpoint,
-                    parameter::not_finite(&host, &block_state.view(), (table, sparse)),
+                    parameter::not_finite(&host, &block_state.view(), table, sparse),
                 )?;
                 let state = block_state.state;
                 let width = state.len() / block.row_count() / parts;

@@ -276,7 +276,7 @@ fn write_tables(
         let squares = suffix.is_some_and(|suffix| optimizer::is_of_squares(suffix));
         let tensor = Tensor { reader, entry: reader.expect_entry(&name)?, name: &name, squares };
         let values = first..first + values as u64;
-        tensor.copy((values, chunk.data_type), file, &mut buffer)
+        tensor.copy(values, chunk.data_type, file, &mut buffer)
     })
 }
 
@@ -294,7 +294,8 @@ impl Tensor<'_> {
     /// f32.
     fn copy(
         &self,
-        (values, data_type): (std::ops::Range<u64>, DataType),
+        values: std::ops::Range<u64>,
+        data_type: DataType,
         file: &mut TensorWriter,
         buffer: &mut [f32],
     ) -> Result<(), Error> {
@@ -306,12 +307,12 @@ impl Tensor<'_> {
             if self.entry.dtype == dtype(data_type) {
                 let bytes = &mut narrow.view_mut().into_bytes()[..count * size];
                 self.reader.read_bytes(self.entry, first * size as u64, bytes)?;
-                self.check(first, (narrow.view(), count))?;
+                self.check(first, narrow.view(), count)?;
             } else {
                 self.read(first, &mut buffer[..count])?;
                 narrow.view_mut().fill_from(buffer);
                 if let Some((at, _)) = narrow.view().first_not_finite(0..count) {
-                    return Err(self.refused(first, (at, buffer[at]), range_of(data_type)));
+                    return Err(self.refused(first, at, buffer[at], range_of(data_type)));
                 }
             }
             file.write_bytes(&narrow.view().bytes()[..count * size])?;
@@ -336,7 +337,7 @@ impl Tensor<'_> {
             self.reader.read_bytes(self.entry, start, values.view_mut().into_bytes())?;
             out.copy_from_slice(&values.view().to_f32());
         }
-        self.check(first, (WeightsView::F32(out), out.len()))
+        self.check(first, WeightsView::F32(out), out.len())
     }
 
     /// Reads f64 values, a piece at a time. One beyond f32 is refused with its own value.
@@ -350,28 +351,28 @@ impl Tensor<'_> {
             for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
                 *out = value as f32;
                 if value.is_finite() && !out.is_finite() {
-                    return Err(self.refused(start, (at, *out), "a magnitude that f32 can hold"));
+                    return Err(self.refused(start, at, *out, "a magnitude that f32 can hold"));
                 }
             }
-            self.check(start, (WeightsView::F32(out), out.len()))?;
+            self.check(start, WeightsView::F32(out), out.len())?;
         }
         Ok(())
     }
 
     /// Refuses values, from `first` of the tensor on, that no training can go on with.
-    fn check(&self, first: u64, (values, count): (WeightsView<'_>, usize)) -> Result<(), Error> {
-        if let Some(found) = values.first_not_finite(0..count) {
-            return Err(self.refused(first, found, "a finite number"));
+    fn check(&self, first: u64, values: WeightsView<'_>, count: usize) -> Result<(), Error> {
+        if let Some((at, value)) = values.first_not_finite(0..count) {
+            return Err(self.refused(first, at, value, "a finite number"));
         }
         if let (true, WeightsView::F32(values)) = (self.squares, values)
             && let Some(at) = values[..count].iter().position(|&value| value < 0.0)
         {
-            return Err(self.refused(first, (at, values[at]), "at least 0, a sum of squares"));
+            return Err(self.refused(first, at, values[at], "at least 0, a sum of squares"));
         }
         Ok(())
     }
 
-    fn refused(&self, first: u64, (at, value): (usize, f32), expected: &'static str) -> Error {
+    fn refused(&self, first: u64, at: usize, value: f32, expected: &'static str) -> Error {
         let width = self.entry.shape.get(1..).unwrap_or_default().iter().product::<usize>().max(1);
         let at = first + at as u64;
         let spot = Spot {

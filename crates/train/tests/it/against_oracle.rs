@@ -87,7 +87,7 @@ fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
 }
 
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
-    ranks::parameters_of(&Model::initial((&Cpu::new(1), &()), config, (plan, rank), 1).unwrap())
+    ranks::parameters_of(&Model::initial((&Cpu::new(1), &()), config, plan, rank, 1).unwrap())
 }
 
 fn check(config: &JobConfig, plan: &ShardingPlan, what: &str) {
@@ -185,7 +185,7 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
     let config = config(dot, Optimizer::Adagrad);
     let plan = ShardingPlan::mixed(&config.model.tables, 1);
     let mut context = RankContext::alone(Cpu::new(1), Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), 13).unwrap();
+    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), 13).unwrap();
     let before = ranks::parameters_of(&model);
     let good = batches(&config, 1).remove(0);
     for bad_id in [23, -1, i64::MIN] {

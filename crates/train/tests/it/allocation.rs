@@ -140,7 +140,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
     let cpu = Cpu::new(1);
     let mut embedding =
-        EmbeddingCollection::new(&mut Room::of(&cpu), &model, (plan, place), (states, kind));
+        EmbeddingCollection::new(&mut Room::of(&cpu), &model, plan, place, states, kind);
     let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
     let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
@@ -150,12 +150,12 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
         if step == WARM_UP {
             before = Counting::allocations();
         }
-        let to = (&mut pooled, &mut scalars);
-        embedding.forward(&mut context, (&sparse, first_sample, IdCheck::OnHost), to).unwrap();
+        let (check, out) = (IdCheck::OnHost, &mut pooled);
+        embedding.forward(&mut context, &sparse, first_sample, check, out, &mut scalars).unwrap();
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();
-        embedding.backward(&mut context, (&sparse, &pooled), &mut scalars).unwrap();
+        embedding.backward(&mut context, &sparse, &pooled, &mut scalars).unwrap();
     }
     (Counting::allocations() - before, STEPS * kernels)
 }

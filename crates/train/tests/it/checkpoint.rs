@@ -410,7 +410,7 @@ fn a_folder_that_cannot_be_written_and_a_full_disk_are_named() {
     std::os::unix::fs::symlink("/dev/full", &file).unwrap();
     let tiles: Vec<TileState> =
         whole(tables).tiles().iter().map(|tile| tile_state(tile, Optimizer::Sgd)).collect();
-    let text = writer.write_rank(Rank(0), (&tiles, Optimizer::Sgd)).unwrap_err().to_string();
+    let text = writer.write_rank(Rank(0), &tiles, Optimizer::Sgd).unwrap_err().to_string();
     assert!(text.contains("rank-00000.safetensors: cannot write: No space left"), "{text}");
     drop(writer);
     assert!(files(&run.path().join("checkpoints")).is_empty());
@@ -423,7 +423,7 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
     let run = tempfile::tempdir().unwrap();
     let writer = Writer::begin(run.path(), 2, &config.model.tables).unwrap();
     let tile = tile_state(&plan.tiles()[0], Optimizer::Sgd);
-    let records = vec![writer.write_rank(Rank(0), (&[tile], Optimizer::Sgd)).unwrap()];
+    let records = vec![writer.write_rank(Rank(0), &[tile], Optimizer::Sgd).unwrap()];
     let null = serde_json::Value::Null;
     let meta = Meta {
         samples: 0,
@@ -458,7 +458,7 @@ fn writing_speed() {
     let started = std::time::Instant::now();
     let writer = Writer::begin(Path::new(&run), 2, &config.model.tables).unwrap();
     let records =
-        vec![writer.write_rank(Rank(0), (std::slice::from_ref(&state), Optimizer::Sgd)).unwrap()];
+        vec![writer.write_rank(Rank(0), std::slice::from_ref(&state), Optimizer::Sgd).unwrap()];
     let null = serde_json::Value::Null;
     let plan = whole(&config.model.tables);
     let meta = Meta {

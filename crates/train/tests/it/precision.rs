@@ -69,9 +69,7 @@ fn batches() -> Vec<Batch> {
 fn trained(config: &JobConfig, ranks: u32, threads: usize) -> Trained {
     let plan = ShardingPlan::row_wise(&config.model.tables, ranks);
     let parameters = |rank: Rank| {
-        ranks::parameters_of(
-            &Model::initial((&Cpu::new(1), &()), config, (&plan, rank), 1).unwrap(),
-        )
+        ranks::parameters_of(&Model::initial((&Cpu::new(1), &()), config, &plan, rank, 1).unwrap())
     };
     let (batches, plan) = (&batches(), &plan);
     ranks::train(&Job { config, plan, batches, threads, parameters: &parameters })

@@ -134,9 +134,8 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
     let mut context = RankContext::new(device, comm, Profiler::off()).unwrap();
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
-    let place = (job.plan, rank);
-    let mut model =
-        Model::restored(context.on(), job.config, place, batch_max, parameters).unwrap();
+    let on = context.on();
+    let mut model = Model::restored(on, job.config, job.plan, rank, batch_max, parameters).unwrap();
     let mut sums = Vec::new();
     for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;

@@ -661,7 +661,7 @@ fn spoilt(
     spoil(&mut tiles, &mut dense);
     let run = request.run_folder.join("spoilt");
     let writer = Writer::begin(&run, manifest.step, &config.model.tables).unwrap();
-    let tables = writer.write_rank(schema::Rank(0), (&tiles, kinds.0)).unwrap();
+    let tables = writer.write_rank(schema::Rank(0), &tiles, kinds.0).unwrap();
     let records = vec![tables, writer.write_dense(&dense, kinds.1).unwrap()];
     let meta = Meta {
         samples: manifest.samples,
@@ -702,8 +702,8 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
         let expected = format!("{}: {place}, expected a finite number", spoilt.display());
         let saved = Checkpoint::open(&spoilt).unwrap();
         let out = folder.path().join("exported");
-        let change = (out.as_path(), RuleChange::Refuse);
-        let exported = state_dict::export_optimizer(&saved, Target::Torchrec, change);
+        let change = RuleChange::Refuse;
+        let exported = state_dict::export_optimizer(&saved, Target::Torchrec, &out, change);
         assert_eq!(exported.unwrap_err().to_string(), expected);
         assert!(!out.exists());
         request.start = Start::Checkpoint(spoilt.clone());

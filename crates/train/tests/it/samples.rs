@@ -124,7 +124,7 @@ pub fn save(
                     narrow_tile_state(tile, kind, table.data_type)
                 };
                 let tiles: Vec<TileState> = plan.tiles_of(Rank(rank)).map(tile).collect();
-                writer.write_rank(Rank(rank), (&tiles, kind)).unwrap()
+                writer.write_rank(Rank(rank), &tiles, kind).unwrap()
             })
         };
         let ranks: Vec<_> = (0..plan.world_size()).map(write).collect();

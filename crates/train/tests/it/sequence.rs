@@ -88,11 +88,17 @@ fn trained(
         let rank = comm.rank().index();
         let cpu = &Cpu::new(1);
         let context = &mut RankContext::new(Cpu::new(threads), comm, Profiler::off()).unwrap();
-        let place = (plan, Rank(rank as u32));
-        let model = Model::initial(context.on(), config, place, BATCH).unwrap();
+        let own = Rank(rank as u32);
+        let model = Model::initial(context.on(), config, plan, own, BATCH).unwrap();
         let tiles = ranks::tiles_of(&model);
-        let mut embedding =
-            EmbeddingCollection::new(&mut Room::of(cpu), &config.model, place, (tiles, optimizer));
+        let mut embedding = EmbeddingCollection::new(
+            &mut Room::of(cpu),
+            &config.model,
+            plan,
+            own,
+            tiles,
+            optimizer,
+        );
         let mut scalars = cpu.scalars().unwrap();
         let samples = BATCH * rank / ranks..BATCH * (rank + 1) / ranks;
         let mut looked_up = Vec::new();
@@ -100,8 +106,8 @@ fn trained(
             let own = ids(step).slice(samples.clone());
             let mut pooled = Array::zeroed(samples.len() * WIDTH);
             pooled.fill(f32::NAN);
-            let to = (&mut pooled, &mut scalars);
-            embedding.forward(context, (&own, samples.start, IdCheck::OnHost), to).unwrap();
+            let (first, out) = (samples.start, &mut pooled);
+            embedding.forward(context, &own, first, IdCheck::OnHost, out, &mut scalars).unwrap();
             let rng = CounterRng::new(13, step);
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
@@ -110,7 +116,7 @@ fn trained(
             let rounding = initial::rounding(config.model.seed, step);
             let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
             cpu.begin(&(), &numbers, &mut scalars).unwrap();
-            embedding.backward(context, (&own, &gradient), &mut scalars).unwrap();
+            embedding.backward(context, &own, &gradient, &mut scalars).unwrap();
             looked_up.push(pooled.to_vec());
         }
         let mut room = TileRoom::default();
@@ -144,7 +150,7 @@ fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let model = Model::initial((&Cpu::new(1), &()), &config, (&plan, Rank(0)), 1).unwrap();
+        let model = Model::initial((&Cpu::new(1), &()), &config, &plan, Rank(0), 1).unwrap();
         let items = ranks::tiles_of(&model)[0].weight.view().to_f32();
         let (looked_up, _) = trained(&config, &plan, Optimizer::Sgd, 1);
         let ids = ids(0);

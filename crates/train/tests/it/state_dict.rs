@@ -232,7 +232,7 @@ fn check_states(kind: Optimizer, target: Target) {
     let saved = Checkpoint::open(&folder).unwrap();
     let path = |name: &str| run.path().join(name);
     state_dict::export(&saved, target, &path("weights")).unwrap();
-    let export = |change| state_dict::export_optimizer(&saved, target, (&path("states"), change));
+    let export = |change| state_dict::export_optimizer(&saved, target, &path("states"), change);
     let bytes = if kind.looks_at_rows() {
         // The plan splits columns, and the other library takes the states for those of whole rows.
         let refused = export(RuleChange::Refuse);
@@ -293,7 +293,7 @@ fn states_of_another_optimizer_are_refused() {
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
     let saved = Checkpoint::open(&folder).unwrap();
     state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
     let config = job(&TABLES, LOWER, Optimizer::RowwiseAdagrad);
     let other = tempfile::tempdir().unwrap();
     let mut request = request(&weights, Target::Torch, &config, other.path());
@@ -444,7 +444,7 @@ fn states_of_adam_are_not_taken_for_those_of_sparse_adam() {
     let folder = save(run.path(), 9, &adam, &whole(&adam.model.tables)).folder;
     let saved = Checkpoint::open(&folder).unwrap();
     state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
     let sparse = job(&TABLES, LOWER, Optimizer::SparseAdam);
     let other = tempfile::tempdir().unwrap();
     let mut request = request(&weights, Target::Torch, &sparse, other.path());
@@ -496,7 +496,7 @@ fn import_with(tensor: &str, at: usize, value: f32) -> Result<(), String> {
     let saved = Checkpoint::open(&folder).unwrap();
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
     state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
     spoil(if tensor.ends_with("sum") { &states } else { &weights }, tensor, (at, value));
     let other = tempfile::tempdir().unwrap();
     let mut request = request(&weights, Target::Torch, &config, other.path());

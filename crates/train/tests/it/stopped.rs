@@ -20,7 +20,7 @@ fn config() -> JobConfig {
 /// Initial parameters of a rank.
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
     let on = (&Cpu::new(1), &());
-    ranks::parameters_of(&Model::initial(on, config, (plan, rank), SAMPLES).unwrap())
+    ranks::parameters_of(&Model::initial(on, config, plan, rank, SAMPLES).unwrap())
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_id_that_the_device_finds_stops_the_steps_that_were_given_to_it() {
     let (config, device) = (config(), Cuda::new(driver, 1).unwrap());
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), SAMPLES).unwrap();
+    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let before = weights(&context, &model);
     let (good, mut bad) = (batch(2), batch(2));
     // Of the second feature, whose table has 11 rows; the third sample.

@@ -104,7 +104,7 @@ fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let device = Cuda::new(driver, 1).unwrap();
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), SAMPLES).unwrap();
+    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let mut before: Option<(Started<Cuda>, Batch)> = None;
     for (number, len) in (0..).zip([4, 4, 3, 0, 1, 4]) {
         marks.fill(&mark, 0).unwrap();
@@ -161,7 +161,7 @@ fn recorded_child() {
     };
     let profiler = Profiler::new(Recorder::new(info), clock);
     let mut context = RankContext::alone(Cuda::new(driver, 1).unwrap(), profiler).unwrap();
-    let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), SAMPLES).unwrap();
+    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let batch = batch(2);
     let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
     context.profiler.begin_step(0);
