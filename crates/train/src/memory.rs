@@ -26,7 +26,8 @@ const PROGRAM_BYTES: u64 = 22 << 20;
 const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
-/// What the allocator keeps at the end of each of its stocks of freed memory.
+/// What the allocator keeps at the end of each of its stocks of freed memory, at most: a tenth of
+/// what was decoded in them.
 const STOCK_BYTES: u64 = 3 << 20;
 /// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
 const THREADS_BESIDE: u64 = 4;
@@ -412,12 +413,15 @@ fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
         epochs: 1,
     }
     .memory();
-    let read = read.decoded + read.batches + read.decoding;
-    if training.evaluate_every.is_some() {
+    let every = training.evaluate_every.is_some();
+    let training = loader(run);
+    // Where training data of one window is decoded once, its decoders' memory serves these.
+    let decoding = if training.is_one_window { 0 } else { read.decoding };
+    let read = read.decoded + read.batches + decoding;
+    if every {
         return scores + read;
     }
     // The last evaluation: training no longer reads, and what it read with is used again.
-    let training = loader(run);
     let free = training.decoded + training.batches + training.decoding_in_steps();
     scores + read.saturating_sub(free)
 }
@@ -430,7 +434,8 @@ pub fn freed_stocks(threads: usize) -> usize {
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
-    let stocks = |threads| freed_stocks(threads) as u64 * STOCK_BYTES;
+    let decoding = loader(run).decoding / 10;
+    let stocks = |threads| decoding.min(freed_stocks(threads) as u64 * STOCK_BYTES);
     let Some(processes) = run.processes else {
         let threads = (run.threads as u64 + THREADS_BESIDE) * THREAD_BYTES;
         return PROGRAM_BYTES + threads + stocks(run.threads);
