@@ -1,4 +1,4 @@
-//! Who asked for what, from where, and what became of it: one JSON line each.
+//! The audit log: who requested what, from where, and the outcome, one JSON line each.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

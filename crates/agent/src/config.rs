@@ -1,4 +1,4 @@
-//! What an agent is told: a TOML file, and flags that win over it.
+//! The agent's configuration: a TOML file, overridden by flags.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The two doors and the page: a Unix socket where the kernel says who calls, a TLS port where a
-//! token does, and plain HTTP for scrapers. One thread serves all connections.
+//! The agent's endpoints: a Unix socket with the peer's user from the kernel, a TLS port with
+//! tokens, and plain HTTP for scrapers. One thread serves all connections.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The thread that hears steps. While steps come it looks at their queue between pauses, so that a
-//! job's message wakes nobody: a wake-up is two thirds of what a message costs the job.
+//! The thread that receives steps. While steps arrive it polls their queue between pauses, so that
+//! no message has to wake it: a wake-up is two thirds of a message's cost to the job.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
-//! A hub that this agent reports to: rows go there from a queue on disk, orders come from there by
-//! long poll, so that the host opens no port. Without a hub, or while it is away, everything else
-//! goes on.
+//! The hub that this agent reports to: rows are sent from a queue on disk, orders arrive by long
+//! poll, so that the host opens no port. Without a hub, or while it is down, everything else works.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

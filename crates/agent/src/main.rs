@@ -1,5 +1,5 @@
-//! `rowmill-agent`: what runs on every host of a fleet. Answers PyTorch, reads counters, takes
-//! traces on request. Knows nothing of what traces mean, and nothing of other hosts.
+//! `rowmill-agent`, which runs on every host of a fleet: answers PyTorch, reads counters, takes
+//! traces on request. Does not interpret traces, and knows no other hosts.
 
 use std::io::Write;
 use std::process::ExitCode;

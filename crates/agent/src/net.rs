@@ -1,4 +1,4 @@
-//! Networks, to say from where somebody may call. Knows no configuration.
+//! Networks from which callers are allowed. Knows no configuration.
 
 use std::net::IpAddr;
 

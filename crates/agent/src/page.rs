@@ -1,4 +1,4 @@
-//! What scrapers read: families of metrics in OpenMetrics, or in the older text format 0.0.4.
+//! Pages for scrapers: families of metrics in OpenMetrics, or in the older text format 0.0.4.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Periodic traces: a sample of the steps of every workflow type, within budgets. One process at a
-//! time is traced, of those that train, are free and report their steps; the trace is kept with the
-//! number of steps it stands for.
+//! time is traced, chosen from those that train, are free and report their steps; the trace is kept
+//! with the number of steps it represents.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,5 @@
-//! Pods that hold GPUs, as the kubelet tells them (`PodResourcesLister/List`, version 1): one gRPC
-//! call over its socket, asked again and again. Allocation, not processes: a pod that uses nothing
-//! is there too.
+//! Pods that hold GPUs, as the kubelet reports them (`PodResourcesLister/List`, version 1): one
+//! gRPC call over its socket, repeated. Lists allocations, not processes: idle pods are included.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Looks at processes for a while, on request: what they use, and where their threads wait.
+//! Samples processes on request: their resource use, and where their threads wait.
 
 use std::fs;
 use std::sync::TryLockError;

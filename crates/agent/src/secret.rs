@@ -1,4 +1,4 @@
-//! Secrets in files that are their owner's alone.
+//! Secrets in files that only their owner can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

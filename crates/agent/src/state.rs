@@ -1,4 +1,4 @@
-//! What the agent's threads share: tables behind locks that are held for a lookup.
+//! State shared by the agent's threads: tables behind locks held only for a lookup.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Orders for traces: one thread asks, watches and copies; another compresses what is written.
+//! Trace orders: one thread requests, watches and copies; another compresses the results.
 //!
-//! What an order brought waits in the spool folder until it is fetched and removed, or too old.
+//! Results wait in the spool folder until fetched and removed, or expired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Configurations, pages and requests with a fault: refused, or taken for what they say.
+//! Malformed configurations, pages and requests: refused, or read as they are.
 
 use crate::config;
 use crate::control::dynolog;

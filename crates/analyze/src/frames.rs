@@ -148,7 +148,7 @@ impl Painter {
         self.open.push((end, frame));
     }
 
-    /// Ends what ends until a time.
+    /// Closes frames that end by `until`.
     fn close(&mut self, until: i64) {
         while let Some((end, frame)) = self.open.pop_if(|(end, _)| *end <= until) {
             self.paint(end, frame);

@@ -18,7 +18,7 @@ Start here:
   rowmill capture --all                 record the PyTorch jobs that run on this machine
 
 Tables and results go to stdout, progress and messages to stderr.
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something as severe as --fail-on,
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 a finding as severe as --fail-on,
 4 parts of a recording are missing (findings --fail-on, doctor), 130 interrupted (progress is saved).";
 
 mod bench;
@@ -84,7 +84,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// table, json; of traces also csv, md, parquet, sarif
+    /// Output: table or json; for traces also csv, md, parquet, sarif
     #[arg(long, value_enum, default_value_t = Format::Table, global = true,
           hide_possible_values = true, hide_default_value = true)]
     pub format: Format,
@@ -141,7 +141,7 @@ pub enum Command {
     Eval(Eval),
     /// Print the click probability of every row of a file
     Score(Score),
-    /// Put the curves of a training run on one page: loss, AUC, throughput, tables
+    /// Plot a training run on one HTML page: loss, AUC, throughput, tables
     Report(Report),
     /// Generate, convert and describe data
     #[command(subcommand)]
@@ -151,19 +151,19 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
-    /// Predict the time of a training step from recorded traces, and how sure that is
+    /// Predict the time of a training step from recorded traces, with an interval
     #[command(subcommand)]
     Predict(Box<Predict>),
-    /// Predict changes that keep the model, and measure the best three
+    /// Predict faster settings for the same model, and measure the best three
     Tune(Tune),
-    /// Record running PyTorch jobs without changing them: from a request to a report
+    /// Record running PyTorch jobs without changing them, and write a report
     Capture(Box<Capture>),
-    /// Ask the agents of many hosts: traces of a job, what runs, what is held idle
+    /// Query agents on many hosts: trace a job, list processes and idle GPUs
     Fleet(Fleet),
-    /// Find out why something does not work
+    /// Diagnose capture, GPU or MPI problems
     #[command(subcommand)]
     Doctor(Doctor),
-    /// Explain a key of configurations, or a rule of `rowmill trace findings`
+    /// Explain a configuration key, or a rule of `rowmill trace findings`
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(Explain),
     /// Measure rowmill itself
@@ -192,10 +192,10 @@ Examples:
 pub struct Explain {
     /// A rule such as L01, or `config`
     pub topic: Option<String>,
-    /// A key of configurations, such as training.batch_size, or the end of one
+    /// A configuration key, such as training.batch_size, or its last part
     #[arg(requires = "topic")]
     pub key: Option<String>,
-    /// The whole reference of configurations as a document
+    /// Print the whole configuration reference
     #[arg(long = "as", value_enum, value_name = "FORM", conflicts_with = "key")]
     pub document: Option<Document>,
 }
@@ -223,8 +223,8 @@ Examples:
   mpirun -n 4 rowmill train my.toml --sharding row
 
 Text and Parquet files are prepared once into RUN/data and reused by the next run on the same files.
-RUN/metrics.jsonl has the figures of every interval and evaluation, a JSON object per line.
-Ctrl-C finishes the step, saves a checkpoint and says how to go on; a second Ctrl-C stops at once.";
+RUN/metrics.jsonl has the metrics of every interval and evaluation, a JSON object per line.
+Ctrl-C finishes the step, saves a checkpoint and prints how to resume; a second one stops at once.";
 
 /// Train a model.
 #[derive(Debug, Args)]
@@ -234,17 +234,17 @@ pub struct Train {
     /// --resume-from take it from the run
     #[arg(required_unless_present_any = ["list", "resume", "resume_from"])]
     pub config: Option<String>,
-    /// List the ready-made configurations and stop
+    /// List the ready-made configurations and exit
     #[arg(long)]
     pub list: bool,
-    /// Print the configuration with everything filled in, and stop
+    /// Print the fully resolved configuration and exit
     #[arg(long)]
     pub print_config: bool,
     /// Change a key of the configuration, such as batch_size=4096, optimizer.dense.kind=sgd or
     /// model.tables.NAME.rows=1000; rowmill explain config lists the keys
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
-    /// What stands between the fields of the files, such as ';' or tab
+    /// Field delimiter of the files, such as ';' or tab
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
     /// Training data: files (plain, .gz, .zst, `-`) or one prepared folder [default: data.train]
@@ -253,8 +253,8 @@ pub struct Train {
     /// Held-out data [default: data.evaluation, else the last data.hold_out of the training data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub evaluation: Vec<String>,
-    /// Train on ROWS generated rows that fit the model's columns; how often each id occurs is said
-    /// by the configuration's [synthetic]
+    /// Train on ROWS generated rows that fit the model's columns; the configuration's [synthetic]
+    /// sets the id distribution
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"],
           value_parser = clap::value_parser!(u64).range(1..))]
     pub synthetic: Option<u64>,
@@ -265,7 +265,7 @@ pub struct Train {
     #[arg(long, value_name = "FOLDER")]
     pub run: Option<PathBuf>,
     /// Resume from the newest checkpoint of --run, or from the start where there is none. The run
-    /// knows its configuration, data and plan
+    /// supplies configuration, data and plan
     #[arg(long)]
     pub resume: bool,
     /// Resume from this checkpoint of the run, setting later ones aside
@@ -273,7 +273,7 @@ pub struct Train {
     pub resume_from: Option<PathBuf>,
     #[command(flatten)]
     pub rule_change: AcceptRuleChange,
-    /// Ranks [default: 1, or those of --plan, or the processes that mpirun started]
+    /// Number of ranks [default: 1, that of --plan, or the processes of mpirun]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
     /// Ranks as processes.
@@ -287,20 +287,20 @@ pub struct Train {
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
-    /// Send gradients of dense parameters to other ranks once so many bytes of them are ready,
-    /// such as 512K or 25M. Results are the same for any value
+    /// Send dense gradients to other ranks in buckets of this size, such as 512K or 25M. Results
+    /// are the same for any value
     #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = size)]
     pub bucket: usize,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
-    /// Steps to record, from A up to but without B
+    /// Steps to record, from A up to B, excluding B
     #[arg(long, value_name = "A..B", value_parser = step_range, default_value = "10..20")]
     pub trace_steps: Range<u64>,
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
-    /// Print how much memory the run would take, by use, and stop before anything is written
+    /// Print the memory the run would need, by use, and exit without writing anything
     #[arg(long)]
     pub estimate: bool,
 }
@@ -308,21 +308,21 @@ pub struct Train {
 /// Ranks that are processes.
 #[derive(Clone, Debug, Args)]
 pub struct Processes {
-    /// What carries messages between ranks: threads of this process, or MPI between the processes
-    /// that mpirun or srun started. `auto` takes MPI under such a launcher
+    /// How ranks communicate: as threads of this process, or over MPI as processes started by
+    /// mpirun or srun. `auto` selects MPI under such a launcher
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
     pub transport: TransportChoice,
     /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
-    /// libmpi_abi.so.0, that of the launcher first]
+    /// libmpi_abi.so.0, the launcher's first]
     #[arg(long, value_name = "FILE")]
     pub mpi_library: Option<String>,
-    /// Seconds that a process waits for another one before it ends the job. Until the first step is
-    /// done, 1800 if that is longer
+    /// Seconds to wait for another process before ending the job; at least 1800 until the first
+    /// step is done
     #[arg(long, value_name = "SECONDS", default_value_t = 300,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
-    /// Who sums the gradients of dense parameters: rowmill in rank order, as threads do, or
-    /// MPI_Iallreduce of the library, whose order is its own
+    /// What sums dense gradients: rowmill, in rank order as between threads, or MPI_Iallreduce, in
+    /// the order of the library
     #[arg(long, value_enum, default_value_t = Collectives::Own)]
     pub collectives: Collectives,
 }
@@ -351,23 +351,23 @@ pub enum TransportChoice {
 /// What malformed rows do.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Malformed {
-    /// Malformed rows allowed, as a share of all rows such as 1% or 0.01; with more, the command
-    /// fails. A single one is always left out, unless this is 0
+    /// Fail if a larger share of rows is malformed, such as 1% or 0.01. A single malformed row is
+    /// always skipped, unless this is 0
     #[arg(long, value_name = "SHARE", conflicts_with = "strict", default_value = "1%",
           value_parser = str::parse::<Share>)]
     pub malformed_max: Share,
-    /// Stop at the first malformed row instead of leaving it out
+    /// Stop at the first malformed row instead of skipping it
     #[arg(long)]
     pub strict: bool,
 }
 
-/// Consent to another rule than that of a checkpoint's state.
+/// Consent to an optimizer rule other than the checkpoint's.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct AcceptRuleChange {
-    /// Accept another rule than that of the checkpoint's optimizer state. Row-wise Adagrad and LAMB
-    /// look at whole rows: where a plan splits columns, each tile has a mean square or norm of its
-    /// own, which is another rule. Row-wise Adagrad's states of merged columns are averaged by
-    /// width, and that of a split row is copied to each part; LAMB's states stay as they are
+    /// Accept an optimizer rule other than the checkpoint's. Row-wise Adagrad and LAMB use whole
+    /// rows: where a plan splits columns, each tile has its own mean square or norm, which is
+    /// another rule. Row-wise Adagrad's states are averaged by width when columns merge and copied
+    /// to each part when they split; LAMB's states are unchanged
     #[arg(long)]
     accept_rule_change: bool,
 }
@@ -424,17 +424,17 @@ Examples:
   tail -f clicks.tsv | rowmill score runs/first - --follow
 
 One line per row of the input, in its order: line N of the output belongs to row N of the input.
-A malformed row gives `nan` and is counted on stderr. Tables are mapped from the checkpoint, and
-each piece of them is checked when a row of it is first looked up.")]
+A malformed row gives `nan` and is counted on stderr. Tables are memory-mapped from the checkpoint;
+each piece is verified when one of its rows is first looked up.")]
 pub struct Score {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
     /// The rows: a file in the format the model was trained on, `-` for standard input
     pub file: String,
-    /// Answer the rows of a stream as they come, instead of a block at a time
+    /// Score each row of a stream as it arrives, not a block at a time
     #[arg(long, conflicts_with = "output")]
     pub follow: bool,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Where the model is computed.
@@ -507,8 +507,8 @@ Example:
   rowmill data convert train.txt --config dlrm-criteo-kaggle -o prepared
   rowmill train dlrm-criteo-kaggle --train prepared
 
-Interrupted (Ctrl-C, kill), the same command goes on after the last finished part; the folder
-OUT.partial holds what there is. Exact ids that do not fit in --memory are counted in temporary
+After an interruption (Ctrl-C, kill), the same command resumes after the last finished part, from
+OUT.partial. Exact ids that do not fit in --memory are counted in temporary
 files in OUT.counting.")]
 pub struct Convert {
     /// Files: plain, .gz, .zst, or `-` for standard input
@@ -520,7 +520,7 @@ pub struct Convert {
     /// Change a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
-    /// What stands between fields, such as ';' or tab: data.delimiter of the configuration
+    /// Field delimiter, such as ';' or tab; sets data.delimiter
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
     /// The folder to write
@@ -529,7 +529,7 @@ pub struct Convert {
     /// Memory for counting exact ids, such as 512MiB or 4GiB [default: data.ids.memory_mib]
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
     pub memory: Option<u64>,
-    /// Begin anew instead of going on where an interrupted conversion stopped
+    /// Start over instead of resuming an interrupted conversion
     #[arg(long)]
     pub restart: bool,
     /// What malformed rows do.
@@ -545,16 +545,16 @@ Examples:
   rowmill data stats train.txt --config dlrm-criteo-kaggle
   rowmill data stats prepared
 
-Of files the values are shown as they are read; of a prepared folder, transformed and with
-missing values filled in.")]
+For files, values are shown as read; for a prepared folder, transformed and with missing values
+filled in.")]
 pub struct Stats {
     /// Files or one prepared folder
     #[arg(required = true)]
     pub paths: Vec<String>,
-    /// The configuration whose [data] section describes the files [default: what they show]
+    /// The configuration whose [data] section describes the files [default: inferred]
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
-    /// What stands between fields, such as ';' or tab [default: by what the file has]
+    /// Field delimiter, such as ';' or tab [default: detected]
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
     /// What malformed rows do.
@@ -565,7 +565,7 @@ pub struct Stats {
 /// Work with checkpoints.
 #[derive(Debug, Subcommand)]
 pub enum Checkpoint {
-    /// Say what a checkpoint holds
+    /// Show what a checkpoint holds
     #[command(after_help = "\
 Examples:
   rowmill checkpoint info runs/first
@@ -574,12 +574,12 @@ Examples:
         /// A checkpoint folder, or a run folder (its newest good checkpoint)
         checkpoint: PathBuf,
     },
-    /// Read every byte and compare with the checksums
+    /// Verify every byte against the checksums
     #[command(after_help = "\
 Example:
   rowmill checkpoint verify runs/first
 
-Ends with exit code 1 if any checkpoint is damaged.")]
+Exits with code 1 if any checkpoint is damaged.")]
     Verify {
         /// A checkpoint folder, or a run folder (all its checkpoints)
         checkpoint: PathBuf,
@@ -594,30 +594,30 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
     Export {
         /// A checkpoint folder, or a run folder (its newest good checkpoint)
         checkpoint: PathBuf,
-        /// Whose names
+        /// Whose names to use
         #[arg(long, value_enum)]
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
-        /// Write a Python file beside it that loads it as a torch.nn.Module; it needs torch alone
+        /// Also write a Python file that loads it as a torch.nn.Module and needs only torch
         #[arg(long, value_name = "FILE")]
         loader: Option<PathBuf>,
-        /// Write the optimizer states too, as WEIGHT.STATE (Adagrad: .sum), into a second file
+        /// Also write the optimizer states, as WEIGHT.STATE (Adagrad: .sum), to this file
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
         #[command(flatten)]
         rule_change: AcceptRuleChange,
     },
-    /// Make a checkpoint of a state dict with such names, safetensors or saved by torch.save
+    /// Create a checkpoint from such a state dict: safetensors, or saved by torch.save
     #[command(after_help = "\
 Examples:
   rowmill checkpoint import dlrm.pt --from torch --config my.toml --run runs/imported
   rowmill train my.toml --run runs/imported --resume
 
-The checkpoint can evaluate and score at once. A model with standardised columns or exact ids needs
---data FOLDER for that (as rowmill data convert writes it); without, it must be trained first.")]
+The checkpoint can be evaluated and scored at once. A model with standardised columns or exact ids
+needs --data FOLDER for that (written by rowmill data convert); without it, train first.")]
     Import {
-        /// Whose names
+        /// Whose names to use
         #[arg(long, value_enum)]
         from: StateDict,
         /// The state dict: safetensors, or .pt, .pth or .bin as torch.save writes it
@@ -631,17 +631,16 @@ The checkpoint can evaluate and score at once. A model with standardised columns
         /// The run folder that receives the checkpoint
         #[arg(long, value_name = "FOLDER")]
         run: PathBuf,
-        /// Prepared data whose transforms and vocabularies the checkpoint keeps
+        /// Prepared data to copy transforms and vocabularies from
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
         /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
-        /// Accept the states of another rule whose states have the same names, such as those of
-        /// adam for sparse_adam
+        /// Accept states of another rule with the same state names, such as adam's for sparse_adam
         #[arg(long, requires = "optimizer")]
         accept_rule_change: bool,
-        /// Training steps taken so far: where schedules and Adam's bias correction go on
+        /// Training steps taken so far, for schedules and Adam's bias correction
         #[arg(long, value_name = "N", default_value_t = 0)]
         step: u64,
     },
@@ -665,12 +664,12 @@ Examples:
 
 Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this machine,
 evaluates on rows it has not seen, saves a checkpoint and records a trace. Then it predicts a step of
-twice the batch, runs it, and prints how far off that was. Run again, it replaces its own folder.")]
+twice the batch, runs it, and prints the prediction error. A second run replaces the folder.")]
 pub struct Quickstart {
-    /// Where to work
+    /// The folder to work in
     #[arg(long, value_name = "FOLDER", default_value = "rowmill-quickstart")]
     pub folder: PathBuf,
-    /// How long it may train, about
+    /// Approximate seconds of training
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
     /// Where the model is computed.

@@ -152,7 +152,7 @@ impl Fitted {
         Some(vocabulary.len() as u64 + FIRST_ID.cast_unsigned())
     }
 
-    /// How fields are understood under this version.
+    /// The parsing rules of this version.
     pub(crate) fn rules(&self) -> Result<Rules, Error> {
         match self.version {
             FIRST_VERSION => Ok(Rules::First),

@@ -1,8 +1,8 @@
-//! Rows to a dataset folder: cuts row groups, encodes them on several threads, appends them in
+//! Writes rows to a dataset folder: row groups are encoded on several threads and appended in
 //! order.
 //!
-//! The folder is built under a temporary name and renamed when complete, so that a cut preparation
-//! leaves nothing that looks like a dataset; `resume` knows what it leaves to go on from.
+//! The folder is built under a temporary name and renamed when complete, so that an interrupted
+//! preparation leaves nothing that looks like a dataset; `resume` continues from it.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
-//! What the trainer asks of a device: memory behind opaque handles, the operations of a step, and
+//! The trainer's interface to a device: memory behind opaque handles, the operations of a step, and
 //! one block of numbers per step.
 //!
-//! A handle has no shape that a caller could read elements by: the layout of a matrix, a weight or
-//! a table is the device's own. Every operation is put in a queue and may run later. What a step
-//! finds out (loss, distinct rows) stays with the device until [`Backend::outcome`] is asked for
-//! it. Knows neither layers nor ranks nor files.
+//! A handle hides its layout: how a matrix, a weight or a table is stored is up to the device.
+//! Every operation is queued and may run later. The outcome of a step (loss, distinct rows) stays
+//! on the device until [`Backend::outcome`] reads it. Knows neither layers nor ranks nor files.
 
 mod arguments;
 mod on_cpu;

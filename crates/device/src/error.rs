@@ -1,5 +1,5 @@
-//! What a caller can get wrong: shapes that do not fit together and ids outside their table.
-//! Knows nothing of files or configurations.
+//! Errors of the caller: shapes that do not match and ids outside their table. Knows nothing of
+//! files or configurations.
 
 use schema::Precision;
 use schema::batch::JaggedError;

@@ -1,8 +1,8 @@
-//! What this machine can do at most, measured when asked: arithmetic, streaming, random rows, and
-//! the clock its cores seem to run at.
+//! The limits of this machine, measured on demand: arithmetic, streaming, random rows, and the
+//! apparent clock of its cores.
 //!
-//! Each measurement takes milliseconds on the threads of a pool, so that it can take turns with
-//! what it bounds. Knows no operation, and judges no figure.
+//! Each measurement takes milliseconds on the threads of a pool, so that it can be interleaved with
+//! the work it bounds. Knows no operation, and judges no figure.
 
 mod arithmetic;
 mod clock;

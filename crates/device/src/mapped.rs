@@ -1,5 +1,5 @@
-//! Files mapped into memory, to read a few rows of a large table without reading the rest.
-//! Knows nothing of what the bytes mean; whoever uses them checks them first.
+//! Files mapped into memory, to read a few rows of a large table without reading the rest. Does not
+//! interpret the bytes; the caller checks them first.
 //!
 //! # What a mapping promises
 //! The bytes are those of the file *now*: another process that writes to the file changes them

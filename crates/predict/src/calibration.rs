@@ -1,7 +1,7 @@
-//! What things cost on a host and its devices: every sample that recordings gave, none trimmed.
+//! Costs on a host and its devices: every recorded sample, none trimmed.
 //!
-//! Overheads have long tails, so a mean of what is left after trimming is too small, and a step of
-//! a thousand overheads with it. Knows no program's structure beyond what [`collect`] reads.
+//! Overheads have long tails, so a trimmed mean is too small, and so is the sum over a step's
+//! thousand overheads. Knows no program's structure beyond what [`collect`] reads.
 
 pub mod collect;
 pub mod constants;

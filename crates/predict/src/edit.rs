@@ -1,6 +1,6 @@
-//! Changes of a program, a file each: what a step would be if it were written otherwise.
+//! Edits of a program, one per file, as if the training code were changed.
 //!
-//! Edits change programs only; what they cost is asked of a calibration afterwards. Knows no file.
+//! Edits change programs only; a calibration prices the result. Knows no file.
 
 mod close_gap;
 mod drop_exchange;

@@ -1,5 +1,5 @@
-//! What a work does at least: FLOPs and bytes, as operators of our own runs say. By these a shape
-//! that nobody recorded is scaled from those that were. Knows no kernel.
+//! The least FLOPs and bytes of a work, as operators of our own runs report them. An unrecorded
+//! shape is scaled from recorded ones by these. Knows no kernel.
 
 use schema::OpWork;
 

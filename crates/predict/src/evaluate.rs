@@ -1,4 +1,4 @@
-//! How far predictions are from what was recorded. Prints nothing.
+//! Errors of predictions against recordings. Prints nothing.
 
 pub mod iterations;
 pub mod leave_out;

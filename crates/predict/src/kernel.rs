@@ -1,10 +1,11 @@
-//! What a kernel takes on a device, by its sizes alone: the roofline times a learnt residual.
+//! Predicts the time of a kernel on a device from its sizes alone: the roofline times a learnt
+//! residual.
 //!
-//! A measurement holds a floor, what the host needs to launch it. Models are learnt on
-//! `ln(latency ÷ max(roofline, floor))` by boosted trees, one forest for each kind and device and
-//! one over all devices for those that nobody measured. What is handed on is the *kernel*: no
+//! A measurement holds a floor, what the host needs to launch it. Models are learnt on `ln(latency
+//! ÷ max(roofline, floor))` by boosted trees, one forest for each kind and device and one over all
+//! devices for those that nobody measured. The result is the time of the *kernel*: without the
 //! floor, never below physics, with an interval that covered nine of ten calibration rows, and with
-//! what is known of the training domain.
+//! its training domain.
 
 pub mod adapt;
 mod bins;

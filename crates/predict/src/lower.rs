@@ -1,4 +1,4 @@
-//! Programs of steps that nobody ran: from what is to be trained to what a step does.
+//! Builds programs of steps that were never run from the model to be trained.
 
 pub(crate) mod exchange;
 pub mod execution;

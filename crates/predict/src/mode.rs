@@ -1,5 +1,5 @@
-//! How a step is played: as it runs here, or by what was published, for comparison. The published
-//! ways know when a step ends and nothing of what happens in it.
+//! How a step is simulated: in full, or by the published methods, for comparison. Those predict
+//! when a step ends and nothing within it.
 
 mod published;
 

@@ -1,4 +1,4 @@
-//! A step by a calibration: how long it takes, how sure that is, and what that rests on.
+//! Predicts a step from a calibration: its time, its interval, and the evidence for both.
 
 mod interval;
 pub mod never_run;

@@ -1,8 +1,8 @@
 //! From recorded traces to a [`Program`] and, apart from it, the times it was recorded with.
 //!
-//! Who waited for whom comes from the graph of the recording (`analyze::graph::measured`), of which
-//! only nodes and edges are read: its weights hide what nobody can explain, so relaxing it is the
-//! recording itself and would prove nothing.
+//! Dependencies come from the graph of the recording (`analyze::graph::measured`), of which only
+//! nodes and edges are read: its weights absorb unexplained time, so relaxing it would only
+//! reproduce the recording.
 
 mod hand_offs;
 mod points;

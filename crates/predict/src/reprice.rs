@@ -1,4 +1,4 @@
-//! What findings save, by a simulated step instead of the graph of the recording: rows of remedies
+//! Savings of findings from a simulated step instead of the recording's graph: rows of remedies
 //! become works and actions of its program. Knows no rule.
 
 use analyze::antipattern::{self, Action as Cure, Finding, RowEdit};

@@ -1,7 +1,7 @@
 //! A program and its costs as a [`DependencyGraph`], relaxed: when everything happens.
 //!
-//! The graph is `analyze::graph`'s and so is the engine. Contention is not in it: two kernels that
-//! slow each other down have longer costs, or are not modelled.
+//! The graph is `analyze::graph`'s and so is the engine. Contention is not modelled, unless the
+//! costs already include it.
 
 mod write;
 

@@ -1,5 +1,5 @@
-//! What a step takes on hardware that nobody has at hand: time by stage and rank, an interval, and
-//! memory, from a configuration, a plan and a topology. There is no trace in it.
+//! Predicts a step on hardware that is not at hand: time by stage and rank, an interval, and
+//! memory, from a configuration, a plan and a topology. Uses no trace.
 //!
 //! A step runs in the trainer's order: ids to their owners, lookups, pooled vectors back, the dense
 //! layers with sums of gradients beside the backward pass, gradients to the owners of the rows, and

@@ -110,7 +110,7 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
     assembled(&report.title, report, SCRIPT, origin)
 }
 
-/// Writes the page as it comes, which takes no memory of its own.
+/// Streams the page to `out` without buffering it.
 ///
 /// # Errors
 /// Those of `out`, and of a value that has no JSON.
@@ -142,7 +142,7 @@ pub fn predicted_page(view: &Predicted, origin: &Origin) -> Result<String, Error
     assembled(&view.title, view, PREDICTED_SCRIPT, origin)
 }
 
-/// What the page of a prediction may do.
+/// Content security policy of a prediction.
 pub fn predicted_policy(origin: &Origin) -> String {
     policy_of(PREDICTED_SCRIPT, origin)
 }
@@ -216,8 +216,7 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// Writes a value as JSON without a character that means something to HTML or ends a line of
-/// script.
+/// Writes a value as JSON, escaping characters that HTML interprets or that end a line of script.
 fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
     value.serialize(to).map_err(io::Error::from)

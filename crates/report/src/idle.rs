@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::clock::Zero;
 
-/// The longest gaps that are listed, of all ranks together.
+/// How many of the longest gaps are listed, over all ranks.
 const GAPS: usize = 200;
 
 /// Idle time of all devices.

@@ -1,10 +1,9 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
-//! [`of`] asks every analysis once and keeps what a reader looks at, [`diff::of`] does so for two
-//! jobs beside each other, [`training::of`] does the same for the figures of a training run;
-//! [`html`] makes a file of it that shows it without any network. Pure: the same traces and options
-//! give the same bytes. Knows nothing of where traces come from or where
-//! the page goes.
+//! [`of`] runs every analysis once and keeps what the page shows; [`diff::of`] does so for two
+//! jobs, [`training::of`] for the figures of a training run. [`html`] renders the result as one
+//! file that needs no network. Pure: the same traces and options give the same bytes. Knows nothing
+//! of where traces come from or where the page goes.
 
 mod clock;
 mod device;
@@ -50,7 +49,7 @@ pub struct Options {
     pub title: String,
     /// The program that made it, with its version.
     pub program: String,
-    /// What the timeline holds.
+    /// Which steps the timeline shows.
     pub steps: Steps,
     /// Events of the timeline, where `steps` does not say otherwise.
     pub events_max: usize,

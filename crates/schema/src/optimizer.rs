@@ -138,7 +138,7 @@ impl OptimizerConfig {
         }
     }
 
-    /// Refuses constants under which a weight could not stay a number.
+    /// Rejects constants that could make a weight NaN or infinite.
     ///
     /// # Errors
     /// [`ConfigError::Shape`] names the constant below `key`.
@@ -203,7 +203,7 @@ pub struct LearningRateSchedule {
     pub warmup_steps: u64,
     /// First step of the decay; 0 decay steps means a constant rate.
     pub decay_start_step: u64,
-    /// Length of the decay.
+    /// Steps of the decay.
     pub decay_steps: u64,
     /// Exponent of the decay `((end − s) / decay_steps)^decay_power`.
     pub decay_power: f64,

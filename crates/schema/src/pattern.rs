@@ -1,6 +1,6 @@
 //! Names that stand for many: `t{0..7}` is `t0, t1, … t7`.
 
-/// The names `text` stands for; itself where it holds no range.
+/// The names `text` stands for, or `text` itself without a range.
 #[must_use]
 pub fn expand(text: &str) -> Vec<String> {
     let Some((first, last, head, tail)) = range(text) else { return vec![text.to_owned()] };

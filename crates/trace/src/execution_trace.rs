@@ -1,8 +1,8 @@
-//! PyTorch execution traces: which operators ran, on what tensors, inside what.
+//! PyTorch execution traces: which operators ran, on which tensors, nested in which.
 //!
 //! The one in-memory form of all schemas, 1.0.0 to 1.1.1-chakra. Knows no times (they are in the
 //! Kineto trace, see [`crate::link`]) and no file format (`format::execution_trace::read`).
-//! Dependencies through storages are left to whoever simulates the graph.
+//! Dependencies through storages are left to the simulator.
 
 mod collective;
 mod node;

@@ -1,7 +1,7 @@
 //! Traces to files that other tools open: Kineto JSON or Perfetto's TrackEvent protobuf.
 //!
-//! The file's name decides format and compression. Knows how a file is filled, not what its rows
-//! look like.
+//! The file's name decides format and compression. Knows how a file is written, not the format of
+//! its rows.
 
 pub(crate) mod argument;
 pub(crate) mod binding;

@@ -1,4 +1,4 @@
-//! Puts a finished file in place: temporary name, sync, rename. Knows nothing of what is in it.
+//! Puts a finished file in place: temporary name, sync, rename. Knows nothing of its content.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

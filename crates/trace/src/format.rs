@@ -1,4 +1,4 @@
-//! The trace formats we write, one file each, and what they say alike about an operation.
+//! The trace formats we write, one file each, and what they share about an operation.
 
 pub mod chakra;
 pub mod execution_trace;

@@ -3,9 +3,9 @@
 //! `manifest.json` (versioned, with its own checksum) lists one safetensors file per rank and one
 //! for the dense parameters. A table is saved as chunks, rectangles of rows × columns whose row
 //! cuts do not depend on the plan, each with its XXH3-64; any tile of any other plan is assembled
-//! from them by range reads. A folder is written under a `.tmp` name, synced, then renamed: what
-//! looks like a checkpoint is one. Knows nothing of models; position and fitted transforms are JSON
-//! values it hands back.
+//! from them by range reads. A folder is written under a `.tmp` name, synced, then renamed, so
+//! every visible checkpoint is complete. Knows nothing of models; position and fitted transforms
+//! are opaque JSON values.
 
 mod folder;
 mod manifest;

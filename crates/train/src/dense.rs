@@ -1,7 +1,7 @@
-//! The dense parameters at work, each with gradient and optimizer state: weights as their products
-//! read them, biases and other vectors as they are. Layers hold positions in here; the checkpoint
-//! walks all of them in the model's order, the optimizer and the collectives the other way.
-//! Knows nothing of layers.
+//! The dense parameters in use, each with gradient and optimizer state: weights in the layout of
+//! their products, biases and other vectors as plain vectors. Layers hold indices into it; the
+//! checkpoint walks it in model order, the optimizer and the collectives in reverse. Knows nothing
+//! of layers.
 
 use device::Backend;
 use device::backend::{LinearBackwardWeight, Sum, VectorUpdate, WeightPart, WeightShape};

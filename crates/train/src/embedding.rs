@@ -1,4 +1,5 @@
-//! Sharded embeddings: input dist → lookup → output dist, and the way back with the fused update.
+//! Sharded embeddings: input dist → lookup → output dist, and the backward pass with the fused
+//! update.
 //!
 //! A plan is a tiling; one rank with one tile per table is a plan like any other.
 

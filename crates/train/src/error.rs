@@ -1,5 +1,5 @@
-//! Everything that can go wrong in the user's world while training, saving and loading.
-//! Knows nothing of how an error is shown; the doors add the hint.
+//! User-facing errors of training, saving and loading. Knows nothing of display; the front ends add
+//! hints.
 
 use std::io;
 use std::ops::Range;

@@ -1,7 +1,6 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
-//! batch; parameters live in [`crate::dense`]. What passes between layers is a
-//! device's matrix of f32, between the linear layers of an MLP in the products' precision;
-//! embeddings and the batch are row-major.
+//! batch; parameters live in [`crate::dense`]. Layers exchange device matrices of f32, or of the
+//! products' precision within an MLP; embeddings and the batch are row-major.
 
 pub mod cross;
 pub mod interaction;

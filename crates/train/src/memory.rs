@@ -1,10 +1,10 @@
-//! How much memory a training run takes, before anything is allocated: an estimate by use and by
-//! moment. Asks neither the machine nor files; whoever compares it with what there is, decides.
+//! Estimates the memory of a training run, by use and by moment, before anything is allocated.
+//! Reads neither the machine nor files; the caller compares it with available memory.
 //!
 //! Buffers of known length are counted by the constructors that allocate them ([`Room`]); buffers
-//! that grow with the data by functions beside them, from the mean number of ids per row. What the
-//! allocator keeps, threads' stacks and the program itself are [`PROGRAM_BYTES`],
-//! [`STOCK_BYTES`] and [`SLACK`], measured.
+//! that grow with the data by functions beside them, from the mean number of ids per row. Allocator
+//! caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`STOCK_BYTES`] and
+//! [`SLACK`], measured.
 
 mod room;
 

@@ -1,4 +1,4 @@
-//! What a model is worth on labelled samples: loss, AUC, normalized entropy, calibration, accuracy.
+//! Metrics of a model on labelled samples: loss, AUC, normalized entropy, calibration, accuracy.
 //!
 //! Keeps every (probability, label) in 8 bytes, so all figures but the loss are exact functions of
 //! the

@@ -1,5 +1,5 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
-//! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
+//! backward and preallocated buffers. Knows nothing of data files, schedules or checkpoints.
 
 use std::path::Path;
 
@@ -183,7 +183,7 @@ enum Purpose {
 }
 
 impl Purpose {
-    /// The block of it.
+    /// Selects the block of this purpose.
     fn of<'a, S>(self, training: &'a mut S, looking: &'a mut S) -> &'a mut S {
         match self {
             Self::Training(_) => training,

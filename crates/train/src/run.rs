@@ -1,8 +1,7 @@
-//! A training run from start, or from a checkpoint, to its end: what is asked for, what is
-//! reported.
+//! A training run from its start, or a checkpoint, to its end: options and reported events.
 //!
-//! Rank 0 runs on the calling thread and leads: it reads batches and says what every rank does
-//! next. Knows no terminal: progress goes to the caller as [`Event`]s.
+//! Rank 0 runs on the calling thread and leads: it reads batches and commands every rank. Knows no
+//! terminal: progress goes to the caller as [`Event`]s.
 
 mod agreement;
 mod command;

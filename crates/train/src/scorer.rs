@@ -1,7 +1,7 @@
-//! A trained model that only looks forward: evaluation and click probabilities from a checkpoint.
+//! A trained model, forward only: evaluation and click probabilities from a checkpoint.
 //!
 //! Tables are read into memory ([`Scorer::load`], for many rows) or mapped ([`Scorer::open`], which
-//! costs nothing until rows are looked up). The probabilities are the same to the bit.
+//! costs nothing until rows are looked up). The probabilities are bitwise equal.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! State dicts of facebookresearch/dlrm and TorchRec: out as one safetensors file, in from that or
-//! from what `torch.save` wrote.
+//! State dicts of facebookresearch/dlrm and TorchRec: exported as one safetensors file, imported
+//! from that or from files of `torch.save`.
 //!
 //! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and
 //! the streaming copy; tables need not fit in memory.

@@ -1,5 +1,5 @@
-//! What training has made of the tables: how many rows it has changed, and how long those are.
-//! Compares weights with what they were drawn as, so it needs no memory and no counting in steps.
+//! How training changed the tables: the number of changed rows and their lengths. Compares weights
+//! with their initial draw, so steps need no memory and no counting.
 
 use device::Pool;
 use device::weights::{Element, WeightsView};

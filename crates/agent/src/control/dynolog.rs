@@ -1,9 +1,9 @@
-//! dynolog's port, for tools that speak to it: a length and JSON, one request a connection. On this
-//! host alone; the kernel says whose the other end is, and processes of that user are traced only.
+//! dynolog's port, for its clients: a length and JSON, one request per connection. Loopback only;
+//! the kernel identifies the peer's user, and only processes of that user are traced.
 //!
-//! What it asks for goes to the processes as it is, as dynolog would hand it on: they write where
-//! the request says, nobody collects it, and nobody is told what became of it. `rowmill capture`
-//! and `rowmill fleet trace` do that.
+//! A request is forwarded to the processes unchanged, as dynolog does: they write where it says,
+//! and the agent neither collects nor reports the result. `rowmill capture` and `rowmill fleet
+//! trace` do that.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What may be asked: paths, and what each answers.
+//! The routes: paths and their answers.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! The page of a dcgm-exporter as a source: SM activity and pipes of GPUs before Hopper, where NVML
-//! has none, and whole GPUs where there is no NVML.
+//! Reads the page of a dcgm-exporter: SM activity and pipes of GPUs before Hopper, where NVML has
+//! none, and whole GPUs where there is no NVML.
 //!
-//! A page says what was true at its last update. It is fetched as often as intervals end.
+//! A page holds the values of its last update. It is fetched once per interval.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! GPUs by NVML, loaded at run time: which there are, and one reading of each.
+//! GPUs by NVML, loaded at run time: lists them, and reads each once.
 //!
 //! From Hopper on, GPM gives activity of the SMs, averaged between two samples; older GPUs have no
 //! such figure here. A GPU that cannot be read is *lost* with its reason and read again later.

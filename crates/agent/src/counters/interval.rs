@@ -1,8 +1,8 @@
-//! Readings of one GPU, summed over intervals of the wall clock: ten seconds where nobody says so.
+//! Readings of one GPU, summed over intervals of the wall clock: ten seconds by default.
 //!
 //! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly. Time
-//! between two readings that lie too far apart is *unobserved*: nothing is guessed for it. Pure:
-//! clocks come in as numbers.
+//! between two readings that are too far apart is *unobserved*, never guessed. Pure: clocks are
+//! arguments.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! The host's counters on their way to rows: two looks a second for peaks and gaps, everything at
-//! the boundaries of intervals. A row whose interval was not watched from end to end has no
-//! differences: they would be of another time.
+//! Turns the host's counters into rows: two samples a second for peaks and gaps, full readings at
+//! interval boundaries. A row has no differences if its interval was not fully observed, because
+//! they would cover another time.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One way to the hub: protobuf over HTTPS with a token. Failures are words.
+//! The connection to the hub: protobuf over HTTPS with a token. Failures are texts.
 
 use std::fmt;
 use std::fs;
@@ -11,12 +11,12 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use crate::config::{Error, HubConfig};
 use crate::secret::read_secret;
 
-/// A hub that takes longer is away; a long poll may take this much longer than it was asked to.
+/// A hub that takes longer counts as down; a long poll gets this on top of its own timeout.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Letters of a refusal that are kept.
+/// Most bytes kept of a refusal.
 const REFUSAL_MAX: u64 = 512;
 
-/// The way.
+/// The connection.
 pub struct Link {
     agent: ureq::Agent,
     url: String,

@@ -1,6 +1,6 @@
-//! Orders of the hub: fetched by long poll, carried out as those of the other doors, their states
-//! queued like rows, their traces sent in parts. An order is written down before it is begun, so
-//! that a kill neither begins it twice nor leaves the hub without an end.
+//! Orders of the hub: fetched by long poll, executed like local ones, their states queued like
+//! rows, their traces sent in parts. An order is stored before it starts, so that a kill neither
+//! starts it twice nor leaves the hub without a result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,9 @@
 //! A bounded queue on disk: entries wait here until the hub has stored them. Numbers are used once,
-//! also across a kill; what does not fit goes from the old end and is counted.
+//! even across a kill; when full, the oldest entries are dropped and counted.
 //!
-//! A folder holds segments named by their first number, and `position`, which says how far the hub
-//! is. A record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
-//! record that was cut by a kill ends its segment. Knows nothing of the network.
+//! A folder holds segments named by their first number, and `position`, the hub's progress. A
+//! record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
+//! record truncated by a kill ends its segment. Knows nothing of the network.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};

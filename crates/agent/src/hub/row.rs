@@ -1,4 +1,4 @@
-//! Rows as the hub gets them: what is not known is absent.
+//! Rows as the hub receives them: unknown values are absent.
 
 use std::collections::BTreeMap;
 

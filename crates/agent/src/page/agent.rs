@@ -1,4 +1,4 @@
-//! The agent about itself: what it answered, what it costs, what it lacks.
+//! Metrics of the agent itself: answers, cost, missing capabilities.
 
 use fleet::server::Tally;
 

@@ -1,5 +1,5 @@
-//! The page `/metrics/dcgm`: names, units and labels of dcgm-exporter, so that boards made for it
-//! go on. What the agent does not know is left out, as dcgm-exporter does.
+//! The page `/metrics/dcgm`: names, units and labels of dcgm-exporter, so that its dashboards keep
+//! working. Unknown values are omitted, as dcgm-exporter does.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The page `/metrics`: GPUs, host, jobs' control groups, runs and their steps.
 //!
-//! Series are named by host and GPU alone. Whose they are stands on `rowmill_run_info`, to be
-//! joined, so that a new job makes one new series and not fifty.
+//! Series are labelled by host and GPU only. Ownership is on `rowmill_run_info`, to be joined, so
+//! that a new job adds one series, not fifty.
 
 use super::{Families, Kind, Label, agent, periodic};
 use crate::counters::host::Host;

@@ -1,4 +1,4 @@
-//! Periodic traces on the page: what they cost each workflow type, and why there are none.
+//! Metrics of periodic traces: their cost per workflow type, and why there are none.
 
 use super::{Families, Kind, Label};
 use crate::state::{State, lock};

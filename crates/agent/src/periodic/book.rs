@@ -1,5 +1,5 @@
-//! What periodic traces have cost each workflow type today, when the next one is due, and what it
-//! stands for. No clock, no process, no file: moments and figures come in.
+//! Accounts of periodic traces per workflow type: today's cost, when the next trace is due, and its
+//! weight. Uses no clock, process or file: times and figures are arguments.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The traces that are kept: a folder for each, with the trace and what it stands for. Removes the
-//! oldest where they become too many. Knows no budget but that of the disk.
+//! The kept traces: one folder each, with the trace and its weight. Removes the oldest when there
+//! are too many. Knows no budget but that of the disk.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! How long steps take: over the last minutes, and while something went on. Knows no process.
+//! Step times: over the last minutes, and during a trace. Knows no process.
 
 use std::collections::VecDeque;
 

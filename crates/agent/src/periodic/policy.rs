@@ -1,5 +1,5 @@
-//! What the configuration says of periodic traces: budgets, per workflow type where they differ.
-//! Knows neither clocks nor processes.
+//! Configuration of periodic traces: budgets, with overrides per workflow type. Knows neither
+//! clocks nor processes.
 
 use serde::Deserialize;
 

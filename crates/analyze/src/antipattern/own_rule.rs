@@ -20,7 +20,7 @@ pub struct OwnRule {
     pub condition: String,
     /// What to do about it.
     pub advice: String,
-    /// How bad it is.
+    /// Its severity.
     #[serde(default = "medium")]
     pub severity: Severity,
 }

@@ -48,7 +48,7 @@ const APPLY: [(&str, &str); 10] = [
     ),
 ];
 
-/// Drops what cannot be true of a pool and says the rest in its words.
+/// Drops findings that cannot apply to a CPU pool and rewords the rest.
 pub(super) fn reword(findings: &mut Vec<Finding>) {
     findings.retain(|finding| {
         let is_own = finding.rule.len() != 3;

@@ -31,7 +31,7 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Nanoseconds by which the windows of the ranks would be shorter, their mean.
+    /// Nanoseconds by which the window of a rank would shrink, averaged over ranks.
     pub fn saving(&mut self, edits: &[RowEdit]) -> i64 {
         self.saving_of(edits, 0..self.measured.ranks.len())
     }
@@ -71,7 +71,7 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// Nanoseconds by which the windows of the ranks would be shorter, their mean.
+/// Nanoseconds by which the window of a rank would shrink, averaged over ranks.
 fn saving(measured: &MeasuredGraph, times: &Times, ranks: Range<usize>) -> i64 {
     let length = |at: usize, times| measured.length_ns(at, times);
     let shorter = |at: usize| length(at, &measured.times) - length(at, times);

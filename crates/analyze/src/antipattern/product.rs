@@ -1,5 +1,5 @@
-//! What the names of kernels say of matrix products and convolutions: whether they are one, of
-//! which type, and whether they run on the matrix units of a device. Knows no rule and no device.
+//! Recognises matrix products and convolutions by kernel name, with their data type and whether
+//! they run on matrix units. Knows no rule and no device.
 
 use crate::job::{Kernel, RankFacts, Tensors};
 
@@ -26,11 +26,11 @@ impl DataType {
     }
 }
 
-/// Parts of the names of products and convolutions. `Cijk_` are the products of AMD's Tensile.
+/// Substrings that mark products and convolutions. `Cijk_` are the products of AMD's Tensile.
 const PRODUCTS: [&str; 10] =
     ["Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet", "Cijk_", "fprop"];
 
-/// Parts of the names of kernels that only prepare or finish products.
+/// Substrings that mark kernels that only prepare or finish products.
 const MOVING: [&str; 9] = [
     "nchwToNhwc",
     "nhwcToNchw",
@@ -89,7 +89,7 @@ const THIN: [&str; 10] = [
     "naive_conv",
 ];
 
-/// Whether matrix units could not help a product, whatever its type.
+/// Whether a product is too thin for matrix units, in any data type.
 pub(super) fn is_thin(name: &str) -> bool {
     let name = name.to_lowercase();
     THIN.iter().any(|part| name.contains(part))

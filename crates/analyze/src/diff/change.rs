@@ -64,7 +64,7 @@ pub enum Presence {
 /// What was spent on one thing on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// What kind of thing it is, and of which kind its time.
+    /// What is compared, and which time counts.
     pub subject: Subject,
     /// Its name; the operators from the outermost to it for a path.
     pub name: String,

@@ -53,9 +53,9 @@ impl Row {
 
 /// The views of a job's ranks, in their order.
 ///
-/// Whether rows are trimmed is decided for all ranks together: if their traces name two or more
-/// profiler steps. Then a rank keeps the host rows that start before its last step, and the device
-/// rows whose correlation id a kept host row has.
+/// Rows are trimmed on all ranks if their traces name two or more profiler steps. A trimmed rank
+/// keeps host rows that start before its last step, and device rows with the correlation id of a
+/// kept host row.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of each trace.

@@ -16,26 +16,26 @@ Examples:
   rowmill bench train --config dlrm-default --precision bf16
   rowmill bench train --config dlrm-mlperf --optimizer rowwise_adagrad --format json
 
-Trains on made-up batches in memory: 65,536 samples' worth of distinct batches in turn, no files.
-Steps are timed one by one and unrecorded; other steps are recorded for the breakdown. The limits are
-measured in the same run, in turns with the steps, on as many threads.
+Trains on generated batches in memory, rotating through distinct batches worth 65,536 samples.
+Steps are timed one by one, unrecorded; other steps are recorded for the breakdown. The limits are
+measured in the same run, interleaved with the steps, on as many threads.
 
   samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
-  gemm_pct_of_peak                  time that all matrix products need at the peak of their precision,
+  gemm_pct_of_peak                  time that all matrix products would need at the peak of their precision,
                                     fma_peak_gflop_per_s or bf16_peak_gflop_per_s, ÷ their time
   rest_pct_of_step                  everything but the matrix products, gaps included
   ops                               per operation: ms, share, GFLOP/s, useful GB/s, % of the roofline
   gemms                             per product and shape (M×K by K×N): ms, GFLOP/s, % of peak
   fma_peak_gflop_per_s              f32 multiply-adds in registers, the better of 256 and 512 bits
   bf16_peak_gflop_per_s             pairs of bf16 in registers, where there is an instruction for them
-  gather_limit_gb_per_s             random rows, of the tables' length, from as large an array
+  gather_limit_gb_per_s             random rows as long as the tables', from an array as large
   read_modify_write_limit_gb_per_s  the same, written back; bytes read and written
   stream_limit_gb_per_s             one pass over that array
-  apparent_clock_ghz, foreign_cpu   the clock a chain of known latency seems to run at; the share of
-                                    the time in which our threads waited for a core
-  rejected_samples, trusted         samples at too low a clock or with too much foreign CPU do not
-                                    count; where too few are left, trusted is false and the figures
-                                    are of all samples";
+  apparent_clock_ghz, foreign_cpu   clock inferred from a chain of known latency; share of the time in
+                                    which our threads waited for a core
+  rejected_samples, trusted         samples with too low a clock or too much foreign CPU are dropped;
+                                    if too few are left, trusted is false and the figures are of all
+                                    samples";
 
 const EMBEDDING_AFTER: &str = "\
 Examples:
@@ -47,8 +47,8 @@ Examples:
                                        backward: ids, gradients, each distinct row and its state read
                                        and written
   forward_pct_of_gather_limit, backward_pct_of_read_modify_write_limit
-                                       share of the same bytes per second at random, measured in turns
-                                       on as many threads and as large an array of rows as long
+                                       share of random access to rows as long in an array as large, on as
+                                       many threads, measured in turns
   forward_rows_per_s, backward_rows_per_s
                                        ids per second
   per_table_overhead_ns                one bag of one id in every table against as many bags in one
@@ -73,8 +73,8 @@ Examples:
   rowmill bench interaction --threads 2
   rowmill bench interaction --features 26 --dim 32 --format json
 
-  …_pct_of_roofline    time that the FLOPs or the bytes need at least ÷ time taken; above 100 where
-                       caches serve what the limit reads from memory
+  …_pct_of_roofline    least time for the FLOPs or bytes ÷ time taken; above 100 where caches serve
+                       what the limit reads from memory
   apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
                        as in rowmill bench train";
 
@@ -86,9 +86,9 @@ Examples:
 Generates Criteo text once, in TMPDIR, and removes it. Each measurement is a process of its own.
   scan_mb_per_s     text to columns of integers in memory
   convert_mb_per_s  text to a prepared folder, as rowmill data convert does
-  parquet_mb_per_s  Parquet to a prepared folder; millions of bytes of the text that the rows were
+  parquet_mb_per_s  Parquet to a prepared folder; bytes are those of the same rows as text
   …_rows_per_s, …_peak_bytes
-                    rows per second; the most memory the process took, files left out
+                    rows per second; peak memory of the process, files excluded
   apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
                     as in rowmill bench train";
 
@@ -98,7 +98,7 @@ pub enum Bench {
     /// Training steps: samples per second, time by operation, share of this machine's limits
     #[command(after_help = TRAIN_AFTER)]
     Train(BenchTrain),
-    /// Lookups and row updates against random access as such; overhead per table
+    /// Lookups and row updates against plain random access; overhead per table
     #[command(after_help = EMBEDDING_AFTER)]
     Embedding(BenchEmbedding),
     /// The three matrix products of linear layers against multiply-adds in registers
@@ -110,7 +110,7 @@ pub enum Bench {
     /// The six collectives between ranks: latency, bandwidth, share of a copy in memory
     #[command(after_help = comm::AFTER)]
     Comm(BenchComm),
-    /// Criteo text to columns, to a prepared folder, and from Parquet to another
+    /// Criteo text to columns and to a prepared folder; Parquet to another
     #[command(after_help = DATA_AFTER)]
     Data(BenchData),
     /// Reading and breaking down a trace: bytes per second, memory, critical path
@@ -119,7 +119,7 @@ Examples:
   rowmill bench trace
   rowmill bench trace trace.json.gz --megabytes 3000 --format json
 
-The events of PATH are repeated, shifted in time, until the text has the size asked for.")]
+The events of PATH are repeated, shifted in time, until the text reaches --megabytes.")]
     Trace(BenchTrace),
     /// Calibration, simulation, edits and draws of a recorded job, against reading its traces
     Predict(BenchPredict),
@@ -129,14 +129,14 @@ The events of PATH are repeated, shifted in time, until the text has the size as
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Samples")]
 pub struct Sampling {
-    /// Turns of samples and limits; up to three times as many while most samples are disturbed
+    /// Rounds of samples and limits; up to three times as many if most samples are disturbed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub repeats: u64,
     /// Reject samples whose apparent clock is below this share of the run's best
     #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     pub clock_share_min: f64,
-    /// Reject samples whose apparent clock is below this many GHz, too: a run that is throttled
-    /// from beginning to end has no better clock to be held against
+    /// Also reject samples whose apparent clock is below this many GHz, for runs that are throttled
+    /// from beginning to end
     #[arg(long, value_name = "GHZ", value_parser = clock_ghz)]
     pub clock_ghz_min: Option<f64>,
     /// Reject samples in which our threads waited for a core longer than this share of the time
@@ -156,16 +156,16 @@ pub struct BenchTrain {
     /// Where the model is computed.
     #[command(flatten)]
     pub device: super::OnDevice,
-    /// Samples of a step [default: the configuration's]
+    /// Samples per step [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
-    /// Of the matrix products: f32 or bf16 [default: the configuration's]
+    /// Matrix products in f32 or bf16 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     pub precision: Option<Precision>,
-    /// Ids of every bag of pooled features; sequences are full
+    /// Ids per bag of pooled features; sequences are full
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
     pub pooling: usize,
-    /// Rule of the tables' rows, such as sgd or rowwise_adagrad [default: the configuration's]
+    /// Optimizer of the tables, such as sgd or rowwise_adagrad [default: the configuration's]
     #[arg(long, value_name = "RULE")]
     pub optimizer: Option<String>,
     /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
@@ -173,13 +173,13 @@ pub struct BenchTrain {
     /// uniform]
     #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
     pub distribution: Option<IdLaw>,
-    /// No table keeps more rows than this
+    /// Cap every table at this many rows
     #[arg(long, value_name = "ROWS")]
     pub rows_cap: Option<u64>,
-    /// Timed steps of a turn
+    /// Timed steps per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
-    /// Record as many steps as are timed, and write those that count into this folder, for `rowmill
+    /// Record as many steps as are timed, and write the accepted ones to this folder, for `rowmill
     /// trace` and `rowmill predict calibrate`
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,
@@ -199,7 +199,7 @@ pub struct BenchEmbedding {
     /// Elements of a row
     #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
     pub dim: usize,
-    /// Ids of every bag
+    /// Ids per bag
     #[arg(long, value_name = "L", default_value_t = 32, value_parser = at_least_one)]
     pub pooling: usize,
     /// Samples
@@ -208,14 +208,14 @@ pub struct BenchEmbedding {
     /// Format of the rows: f32, f16 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = data_type)]
     pub data_type: DataType,
-    /// Rule of the rows
+    /// Optimizer
     #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
     pub optimizer: Optimizer,
     /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
     /// locality statistics of dlrm_datasets
     #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = str::parse::<IdLaw>)]
     pub distribution: IdLaw,
-    /// Calls of each pass in a turn
+    /// Calls of each pass per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
@@ -229,10 +229,10 @@ pub struct BenchGemm {
     #[arg(long, value_name = "MxKxN", num_args = 1.., value_delimiter = ',', value_parser = gemm_shape,
           default_value = "2048x512x512,2048x1024x1024,2048x479x1024,2048x13x512")]
     pub shape: Vec<GemmShape>,
-    /// Of the products: f32 or bf16
+    /// Products in f32 or bf16
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = precision)]
     pub precision: Precision,
-    /// Calls of each product in a turn
+    /// Calls of each product per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
@@ -250,7 +250,7 @@ pub struct GemmShape {
 /// Which vectors.
 #[derive(Clone, Debug, Args)]
 pub struct BenchInteraction {
-    /// Pooled vectors of a sample, beside the dense one
+    /// Pooled vectors per sample, besides the dense one
     #[arg(long, value_name = "F", default_value_t = 8, value_parser = at_least_one)]
     pub features: usize,
     /// Elements of a vector
@@ -259,7 +259,7 @@ pub struct BenchInteraction {
     /// Samples
     #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
     pub batch_size: usize,
-    /// Calls of each pass in a turn
+    /// Calls of each pass per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
     #[command(flatten)]
@@ -367,18 +367,18 @@ Examples:
   rowmill bench predict traces/ --repeats 21 --format json
   rowmill bench predict
 
-Everything runs on one thread; medians. Each has a bar, which is met or MISSED; three are shares of
-the time to read the same traces:
+Everything runs on one thread; figures are medians. Each has a bar, met or MISSED; three are shares
+of the time to read the same traces:
   calibrate    from read traces to samples: sizes of tensors, who waits for whom, programs, samples
   build        from read traces to a priced program and its relaxed graph; relax is the last part
-  edit         one kernel of the step takes half as long: only what follows is relaxed again
+  edit         one kernel of the step takes half as long; only what follows is recomputed
   draws        1,000 steps with other samples
-  findings     every finding that says what it saves, by the simulated step
-Without traces, what a search over sharding plans asks for:
+  findings     every finding with a saving, priced by the simulated step
+Without traces, what a search over sharding plans computes:
   whole        a step of 1,000 tables on 128 ranks (16xh100x8), priced from its configuration
   move         the same step after a table has moved to another rank")]
 pub struct BenchPredict {
-    /// Traces of a job: files, archives, folders [default: none, and moves of tables are measured]
+    /// Traces of a job: files, archives, folders [default: none; table moves are measured]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Measurements of each kind

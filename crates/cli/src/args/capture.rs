@@ -14,39 +14,40 @@ Examples:
   rowmill capture --all --duration 500ms -o traces half a second, at the same time on all ranks
   rowmill capture --all --with shapes,stacks       more to see, larger, slower
 
-The job needs no change, but a variable when it starts:
+Start the job, itself unchanged, with one variable:
   KINETO_USE_DAEMON=1 torchrun --nproc-per-node 8 train.py
 
-PyTorch then asks every 5 s whether a trace is wanted. By default it asks a name of the kernel, which
-containers of another network do not reach; with KINETO_IPC_SOCKET_DIR=/run/kineto (a short path that
-both sides see) in the job and here, it asks a file. Iterations are counted by optimizer.step().
+PyTorch then polls for trace requests every 5 s. By default it polls an abstract socket, which containers
+in another network namespace cannot reach; with KINETO_IPC_SOCKET_DIR=/run/kineto (a short path that
+both sides see) in the job and here, it polls a socket file. Iterations are counted by optimizer.step().
 
-OUTPUT receives rank-N.json (pid-N.json without RANK in the environment), report.html and, of several
-ranks, merged.pftrace for ui.perfetto.dev;
-`rowmill trace OUTPUT` reads it as one job. Ends with exit code 1 if a trace was lost, and says why.
+OUTPUT receives rank-N.json (pid-N.json without RANK in the environment), report.html and, for several
+ranks, merged.pftrace for ui.perfetto.dev; `rowmill trace OUTPUT` reads it as one job.
+Exits with code 1 if a trace was lost, and says why.
 
-Only a regular file that belongs to the process's user, has no second name and is no larger than
---size-max is copied. Links, pipes and devices in its place are refused by name, never followed or
-read; the same holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to write.
-Who does not answer: rowmill doctor capture.")]
+A trace is copied only if it is a regular file of the process's user, has no second hard link and is no
+larger than --size-max. Links, pipes and devices are refused by name, never followed or read; the
+same holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to write.
+
+If a process does not answer: rowmill doctor capture.")]
 pub struct Capture {
-    /// This process, or those below it: the launcher's will do (repeatable)
+    /// Capture this process, or all below it if it is a launcher (repeatable)
     #[arg(long, value_name = "PID", required_unless_present = "all", conflicts_with = "all")]
     pub pid: Vec<u32>,
-    /// Every process that asks: ranks of all jobs on this machine, without launchers and loaders
+    /// Capture every rank of all jobs on this machine; launchers and data loaders are skipped
     #[arg(long)]
     pub all: bool,
     /// Iterations to record [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: Option<u32>,
-    /// Begin at a multiple of this iteration, the same on all ranks; should take longer than 5 s
+    /// Start at a multiple of N iterations, the same on all ranks; N should take over 5 s
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub align: u32,
     /// Record a span of time instead, such as 500ms or 2s
     #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "iterations")]
     pub duration: Option<Duration>,
-    /// When --duration begins, from now [default: as soon as all can have warmed up]
+    /// Delay before --duration begins [default: until all can have warmed up]
     #[arg(long, value_name = "TIME", value_parser = span, requires = "duration")]
     pub start_in: Option<Duration>,
     /// Seconds the profiler runs before --duration
@@ -58,14 +59,14 @@ pub struct Capture {
     /// The folder to write; must be new or empty
     #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
     pub output: PathBuf,
-    /// Begin when this many processes have asked [default: when none came for a while]
+    /// Start when this many processes have polled [default: when no new one appears]
     #[arg(long, value_name = "N")]
     pub processes: Option<usize>,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// How long to wait for processes, for their start, for a trace that does not grow or grows by
-    /// less than 1 MiB/s, and for its copy
+    /// How long to wait for processes, for their start, for a trace that grows by less than 1
+    /// MiB/s, and for its copy
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
     /// The jobs' KINETO_IPC_SOCKET_DIR [default: this command's own, else none]
@@ -88,17 +89,17 @@ pub enum With {
     Memory,
 }
 
-/// Find out why something does not work.
+/// Diagnose capture, GPU or MPI problems.
 #[derive(Debug, Subcommand)]
 pub enum Doctor {
-    /// Why a process does not answer `rowmill capture`
+    /// Find out why a process ignores `rowmill capture`
     #[command(after_help = "\
 Examples:
   rowmill doctor capture                 every process with PyTorch loaded
   rowmill doctor capture --pid 4711
 
-Looks at the process's environment, user, libraries, sockets and folders; starts and changes nothing.
-Ends with exit code 1 if a process could not be captured.")]
+Inspects the process's environment, user, libraries, sockets and folders; starts and changes nothing.
+Exits with code 1 if a process could not be captured.")]
     Capture {
         /// This process (repeatable) [default: all that have PyTorch loaded]
         #[arg(long, value_name = "PID")]
@@ -107,25 +108,25 @@ Ends with exit code 1 if a process could not be captured.")]
         #[arg(long, value_name = "FOLDER")]
         socket_dir: Option<PathBuf>,
     },
-    /// Which GPUs there are, and whether kernels can be emulated
+    /// List GPUs, and check whether kernels can be emulated
     #[command(after_help = "\
 Examples:
   rowmill doctor device
 
-Opens the GPU's driver and asks for its devices; starts and changes nothing. Ends with exit code 1 if
+Opens the GPU driver and lists its devices; starts and changes nothing. Exits with code 1 if
 there is no GPU to use.")]
     Device,
-    /// Which MPI there is, and whether ranks can be processes
+    /// Report which MPI is found, and whether it can run ranks
     #[command(after_help = "\
 Examples:
   rowmill doctor mpi
-  mpirun -n 1 rowmill doctor mpi         whether the launcher is that of the library
+  mpirun -n 1 rowmill doctor mpi         whether launcher and library match
 
-Opens the library that rowmill train would, starts MPI and ends it. Ends with exit code 1 if training
+Opens the library that rowmill train would, starts MPI and ends it. Exits with code 1 if training
 over MPI would not work.")]
     Mpi {
         /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
-        /// libmpi_abi.so.0, that of the launcher first]
+        /// libmpi_abi.so.0, the launcher's first]
         #[arg(long, value_name = "FILE")]
         mpi_library: Option<String>,
     },

@@ -7,12 +7,12 @@ use clap::Args;
 /// Where a model is computed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OnDevice {
-    /// Where to compute: cpu; cuda or cuda:N, a GPU (rowmill doctor device); emulated, the GPU's
-    /// kernels on the CPU, very slowly
+    /// Device: cpu; cuda or cuda:N, a GPU (see rowmill doctor device); emulated, GPU kernels on the
+    /// CPU, very slowly
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = name)]
     pub device: DeviceName,
-    /// Let cuBLASLt round the factors of f32 products to TF32, for tensor cores: faster, 10 bits
-    /// instead of 23; needs --device cuda
+    /// Let cuBLASLt round f32 factors to TF32 for tensor cores: faster, but 10 mantissa bits, not
+    /// 23; needs --device cuda
     #[arg(long)]
     pub tf32: bool,
 }

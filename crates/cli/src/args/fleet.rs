@@ -17,7 +17,7 @@ pub struct Fleet {
 /// What is asked.
 #[derive(Debug, Subcommand)]
 pub enum FleetVerb {
-    /// Record the same iterations of every rank on many hosts: from a request to a report
+    /// Record the same iterations of every rank on many hosts, and write a report
     #[command(after_help = "\
 Examples:
   rowmill fleet trace --hosts a,b --token-file ops.token      five iterations of every rank
@@ -25,60 +25,60 @@ Examples:
   rowmill fleet trace --hosts a,b:9500 --ca fleet.pem --iterations 20 --align 1000
 
 OUTPUT receives rank-N.json.gz, report.html and merged.pftrace; `rowmill trace OUTPUT` reads it as one
-job. Every rank ends written or lost, with the reason; exit code 1 if one was lost.
+job. Every rank is reported as written or lost, with the reason; exit code 1 if one was lost.
 
---align auto takes a multiple of iterations that lasts 20 s by the step time that jobs report (the
-socket rowmill-steps), and 100 where none does.")]
+--align auto takes as many iterations as last 20 s at the step time that jobs report (socket
+rowmill-steps), or 100 if none does.")]
     Trace(Box<FleetTrace>),
-    /// Which hosts answer, with clocks and what they lack
+    /// List which hosts answer, their clocks and what they lack
     #[command(after_help = "Example:\n  rowmill fleet hosts --hosts a,b --token-file ops.token")]
     Hosts(Reach),
-    /// Processes and GPUs: who computes, who hangs, what is held idle
+    /// List processes and GPUs: which compute, hang or are held idle
     #[command(after_help = "\
 Examples:
   rowmill fleet status                               this host, by its agent's own socket
   rowmill fleet status --hosts a,b --token-file ops.token")]
     Status(Reach),
-    /// What agents lack, and why
+    /// List what agents lack, and why
     #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
     Doctor(Reach),
-    /// Look at processes for a while: what they use, and where their threads run or wait
+    /// Sample processes for a few seconds: resource use, and where threads run or wait
     #[command(after_help = "\
 Examples:
-  rowmill fleet sample                               everyone on this host who asks for traces
-  rowmill fleet sample --pid 4711 --for 30s          one process, whether it asks or not
+  rowmill fleet sample                               every process on this host that polls for traces
+  rowmill fleet sample --pid 4711 --for 30s          one process, whether it polls or not
   rowmill fleet sample --hosts a,b --token-file ops.token --run 8812      a Slurm job's processes
 
-CPU time, delay in the run queue, page faults, bytes of disks and memory are counted by the kernel from
-the first look to the last. Threads are looked at every --every: R runs, or is in a CPU's queue; S waits,
-D waits for a disk or driver. Where one waits is its kernel stack for an agent that is root, else the
-innermost function. Nothing is attached to the processes, so functions of Python and C++ are not told;
+CPU time, run-queue delay, page faults, disk bytes and memory come from kernel counters over the whole
+sample. Thread states are sampled at every --every: R runs or is in a run queue, S waits, D waits for a
+disk or driver. A waiting thread is shown with its kernel stack if the agent is root, else with the
+innermost function. Nothing is attached to the processes, so Python and C++ functions are not shown;
 rowmill capture --with stacks records those.")]
     Sample {
         #[command(flatten)]
         reach: Reach,
-        /// This process; can be given several times
+        /// Sample this process (repeatable)
         #[arg(long = "pid", value_name = "PID", conflicts_with = "run")]
         pids: Vec<u32>,
-        /// The processes of this run, by its scheduler's name for it
+        /// Sample the processes of this scheduler job
         #[arg(long, value_name = "JOB")]
         run: Option<String>,
-        /// How long, at most 60s
+        /// Length of the sample, at most 60s
         #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "5s")]
         length: Duration,
-        /// Between two looks, at least 10ms
+        /// Interval between samples, at least 10ms
         #[arg(long, value_name = "TIME", value_parser = span, default_value = "100ms")]
         every: Duration,
     },
-    /// Leave a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
+    /// Release a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
     #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
     Pause {
         #[command(flatten)]
         reach: Reach,
-        /// Which GPU
+        /// Index of the GPU
         #[arg(long, value_name = "INDEX")]
         gpu: u32,
-        /// For how long; 0 resumes at once
+        /// Length of the pause; 0 resumes at once
         #[arg(long = "for", value_name = "TIME", value_parser = pause)]
         length: Duration,
     },
@@ -87,16 +87,16 @@ rowmill capture --with stacks records those.")]
 /// Which agents, and how they are reached.
 #[derive(Clone, Debug, Args)]
 pub struct Reach {
-    /// Hosts, with the port where it is not 9466 [default: this host, by its agent's own socket]
+    /// Hosts, with the port if it is not 9466 [default: this host, over its agent's socket]
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub hosts: Vec<String>,
-    /// The hosts of this Slurm job, by squeue
+    /// The hosts that squeue lists for this Slurm job
     #[arg(long, value_name = "JOB", conflicts_with = "hosts")]
     pub slurm: Option<i64>,
-    /// The file with the token that the agents know
+    /// File that holds the agents' token
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// The certificate that the agents' are signed by, or theirs [default: the usual authorities]
+    /// CA certificate of the agents, or their own certificate [default: the usual authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else none]
@@ -112,7 +112,7 @@ pub struct FleetTrace {
     /// Iterations to record
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,
-    /// Begin at a multiple of this iteration, the same on all ranks; `auto` by the step time
+    /// Start at a multiple of N iterations, the same on all ranks; `auto` uses the step time
     #[arg(long, value_name = "N", default_value = "auto", value_parser = align)]
     pub align: Align,
     /// What else to record
@@ -124,7 +124,7 @@ pub struct FleetTrace {
     /// Refuse traces larger than this, such as 512MiB or 8GiB
     #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
     pub size_max: u64,
-    /// How long to wait for the start, for progress, and for a host that says nothing
+    /// How long to wait for the start, for progress, and for a silent host
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
 }

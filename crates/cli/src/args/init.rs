@@ -20,13 +20,13 @@ pub struct Init {
     /// Training files with the same columns
     #[arg(required = true)]
     pub files: Vec<String>,
-    /// Held-out files [default: the newest tenth of the rows by a column of times, else the last]
+    /// Held-out files [default: the newest tenth of the rows by a time column, else the last]
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub evaluation: Vec<String>,
-    /// The column to predict [default: by name and values]
+    /// The column to predict [default: chosen by name and values]
     #[arg(long, value_name = "COLUMN")]
     pub label: Option<String>,
-    /// What stands between fields, such as ';' or tab [default: by what the file has]
+    /// Field delimiter, such as ';' or tab [default: detected]
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
     /// The configuration to write, or - for stdout [default: FILE with .toml]

@@ -18,10 +18,10 @@ pub struct PredictHardware {
     /// Devices by key or name [default: all]
     #[arg(value_name = "DEVICE")]
     pub devices: Vec<String>,
-    /// Also measure this machine's CPU, which takes some seconds
+    /// Also measure this machine's CPU (takes a few seconds)
     #[arg(long)]
     pub this_machine: bool,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -38,21 +38,21 @@ Examples:
   conv batch channels_in channels_out kernel size stride padding
   layer_norm rows columns        softmax rows columns
   add|mul|gelu|relu|tanh elements
-  embedding batch tables rows dim pooling    one pooled lookup of tables alike, rows used alike
+  embedding batch tables rows dim pooling    one pooled lookup of equal tables, uniform ids
 
-All in f32. A price is the kernel's own time, without what the host takes to launch it. The last
-column says where a price does not rest on measurements of its like.")]
+All in f32. A price is the kernel's own time, without the host's launch time. The last column says
+if a price is not backed by similar measurements.")]
 pub struct PredictKernels {
     /// Operations with their sizes, each in quotes
     #[arg(required = true, value_name = "WORK")]
     pub works: Vec<String>,
-    /// The device, as `rowmill predict hardware` lists them (repeatable)
+    /// A device that `rowmill predict hardware` lists (repeatable)
     #[arg(long, value_name = "DEVICE", required = true)]
     pub hardware: Vec<String>,
-    /// Models to use instead of those that come with rowmill
+    /// Models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -68,12 +68,12 @@ Examples:
 A table has a header and the columns OPName, Latency (milliseconds), Device, and the sizes of its
 operation: B,M,N,K of linear and bmm; B,H of ln, softmax, add, mul, gelu, relu, tanh; B,
 Input_Channel, Output_Channel, Kernel_Szie, Input_Size, Stride, Padding of conv. Other columns are
-left alone. Six of ten shapes are learnt from, two decide intervals, two judge.")]
+ignored. Of ten shapes, six train the model, two set its intervals and two test it.")]
 pub struct PredictTrainKernels {
     /// Tables of measured latencies: CSV, plain or compressed
     #[arg(value_name = "CSV", required_unless_present = "shots")]
     pub tables: Vec<PathBuf>,
-    /// Adapt the models to the device of this table, by five of its rows or more
+    /// Adapt the models to the device of this table (five rows or more)
     #[arg(long, value_name = "CSV")]
     pub shots: Option<PathBuf>,
     /// The folder to write models into
@@ -87,10 +87,10 @@ pub struct KernelEvaluation {
     /// Evaluate kernel models: the paths are tables of measured latencies
     #[arg(long, conflicts_with = "calibrate_ranks")]
     pub kernels: bool,
-    /// With --kernels: leave out one device after the other, and predict it from the others
+    /// With --kernels: leave out each device in turn and predict it from the others
     #[arg(long, requires = "kernels")]
     pub leave_out: bool,
-    /// With --kernels: models to use instead of those that come with rowmill
+    /// With --kernels: models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER", requires = "kernels", conflicts_with = "leave_out")]
     pub models: Option<PathBuf>,
 }

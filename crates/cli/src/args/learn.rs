@@ -10,20 +10,20 @@ use clap::Args;
 Examples:
   rowmill predict learn --output cpu
   rowmill predict step --model dlrm-mlperf --hardware cpu --batch-size 1024
-  rowmill predict learn cpu --output again     learn from what was measured before
+  rowmill predict learn cpu --output again     learn from earlier measurements
   rowmill predict learn suite/ --output gpu    kernel models and overheads of a suite's GPU
 
 Trains a few steps of each of many made-up configurations and times every operation. One
-configuration in five, chosen by a hash, is only judged by: the errors printed are of these. Steps
-during which other programs had the cores do not count. The folder gets steps.jsonl (what was
-measured) and hardware.json (what was learnt), which --hardware of predict step takes.
+configuration in five, chosen by a hash, is held out to compute the errors printed. Steps disturbed
+by other processes are dropped. The folder receives steps.jsonl (the measurements) and
+hardware.json (the model), which --hardware of predict step takes.
 
-Of a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the kernel models that come
-with rowmill (one shape in five is only judged by) and say which rates the GPU reached, and its traces
-become calibration.json, which --calibration takes. --hardware takes the folder here, too.")]
+For a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the built-in kernel
+models (one shape in five is held out) and give the rates that the GPU reached; its traces become
+calibration.json, which --calibration takes. --hardware takes this folder, too.")]
 pub struct PredictLearn {
-    /// A recorded suite, or steps that were measured before: a file or a folder [default: measure
-    /// this CPU now]
+    /// A recorded suite, or steps measured earlier: a file or folder [default: measure this CPU
+    /// now]
     #[arg(value_name = "RECORDED")]
     pub measured: Option<PathBuf>,
     /// Configurations to measure, a second or two each

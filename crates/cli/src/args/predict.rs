@@ -14,7 +14,7 @@ use super::{
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  rowmill predict evaluate traces/                      how far predictions are off, on your own job
+  rowmill predict evaluate traces/                      prediction errors on your own job
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
   rowmill predict step --execution-trace et/ --calibration host.json    a step that was never timed
@@ -29,16 +29,16 @@ Examples:
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
   rowmill predict kernels --hardware a100 'linear 2048 1024 1024'
 
-A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
-come from samples. The program with its costs is simulated, and the result is a trace again.")]
+A trace becomes a program: the work of threads and streams and its dependencies, without times. Costs
+come from samples. Simulating the program with its costs gives a trace again.")]
 pub enum Predict {
-    /// Collect what everything costs on the host and devices of a recording
+    /// Collect the costs of a recording's host and devices
     Calibrate(PredictCalibrate),
     /// Predict a step: recorded, never timed, or of any model on any GPU
     Step(PredictStep),
     /// Predict steps of many models, GPUs and batch sizes
     Sweep(PredictSweep),
-    /// Predict a step that is written otherwise
+    /// Predict a step after edits
     WhatIf(PredictWhatIf),
     /// Predict a step at another batch size from recordings at two
     Resize(PredictResize),
@@ -46,30 +46,30 @@ pub enum Predict {
     Model(PredictModel),
     /// Compare a predicted step with measured ones
     Compare(PredictCompare),
-    /// Rank what to make faster next by what the step gains
+    /// Rank what to speed up next, by the gain of the step
     Next(PredictNext),
     /// Price findings by a simulated step
     Findings(PredictNext),
     /// Edit a recorded step in a browser of this machine
     Serve(PredictServe),
-    /// Measure how far predictions are off
+    /// Measure prediction errors
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
     Overheads(PredictOverheads),
-    /// Print what is known of GPUs, with sources
+    /// Print hardware data of GPUs, with sources
     Hardware(PredictHardware),
     /// Predict single kernels on a GPU, without a trace
     Kernels(PredictKernels),
     /// Learn kernel models from measured latencies
     TrainKernels(PredictTrainKernels),
-    /// Learn what operations take on a device: measure this CPU, or read a recorded suite
+    /// Learn the cost of operations: measure this CPU, or read a recorded suite
     Learn(PredictLearn),
 }
 
 /// How intervals are found.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Drawn {
-    /// How often a step is drawn for its interval
+    /// Number of draws for the interval
     #[arg(long, value_name = "N", default_value_t = 200)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub draws: u32,
@@ -87,10 +87,10 @@ impl From<Drawn> for Draws {
 /// Which recorded step is priced, and by whose calibration.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Recorded {
-    /// Use a calibration of another host or other devices
+    /// Allow a calibration of another host or devices
     #[arg(long)]
     pub force: bool,
-    /// Which of the recorded steps, from 0 on
+    /// Index of the recorded step, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub step: usize,
 }
@@ -103,10 +103,10 @@ Examples:
   rowmill predict calibrate run-a/ --merge host.json --output shared.json
   rowmill predict calibrate traces/ --unrecorded 14200000 --output host.json
 
-With --unrecorded predictions are of steps that nobody records: what the profiler takes for each event
-is found, kept, and left out of the host's times. Without it they are of recorded steps.
-Every sample is kept, none trimmed. Of several ranks that were all recorded, the time that a
-collective takes is that of its last rank: all others wait.")]
+With --unrecorded, predictions are for steps without the profiler: its cost per event is estimated,
+stored, and subtracted from host times. Without it, they are for recorded steps.
+Every sample is kept, none trimmed. If all ranks were recorded, a collective takes the time of its
+last rank: all others wait.")]
 pub struct PredictCalibrate {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
@@ -114,10 +114,10 @@ pub struct PredictCalibrate {
     /// Add the samples to those of another calibration (repeatable)
     #[arg(long, value_name = "FILE")]
     pub merge: Vec<PathBuf>,
-    /// How long a step takes without the profiler: nanoseconds, or a file of them, one a line
+    /// Time of a step without the profiler: nanoseconds, or a file with one per line
     #[arg(long, value_name = "NS|FILE")]
     pub unrecorded: Option<String>,
-    /// Merge calibrations of other hosts or devices too
+    /// Also merge calibrations of other hosts or devices
     #[arg(long)]
     pub force: bool,
     /// The file to write
@@ -135,14 +135,14 @@ Examples:
   rowmill predict step --execution-trace et/ --calibration host.json
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
 
-Of a recording: when ranks start their step is taken from it. `low` and `high` are the 5th and the
-95th percentile of steps with other samples and another speed of the host.
-Of --execution-trace, which PyTorch writes without times: operators call and launch what those of
-their names and sizes did in the calibration; kernels wait for those that wrote their tensors. All
-ranks start together. Operators that the calibration never saw are named and count as unknown.
-Of --model, without a recording: the trainer's operations as kernels of a GPU, one after the other.
-Ranks meet at every exchange. `low` and `high` add up what each kernel may be off by.
-`measured_pct` of the time rests on measured kernels of that GPU, `outside_pct` does not.")]
+From a recording: ranks start when they did in it. `low` and `high` are the 5th and 95th percentile
+of steps drawn with other samples and another host speed.
+From --execution-trace, which has no times: operators call and launch what operators of the same
+name and sizes did in the calibration; kernels wait for those that wrote their tensors. All ranks
+start together. Operators missing from the calibration are named and count as unknown.
+From --model, without a recording: the trainer's operations run as GPU kernels, one by one. Ranks
+meet at every exchange. `low` and `high` add up the errors of the kernels.
+`measured_pct` of the time is backed by measured kernels of that GPU, `outside_pct` is not.")]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
@@ -150,14 +150,14 @@ pub struct PredictStep {
     /// Predict a step that was never timed: PyTorch execution traces instead of traces (repeatable)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
     pub execution_trace: Vec<PathBuf>,
-    /// What everything costs: a file of `rowmill predict calibrate`
+    /// Costs: a file of `rowmill predict calibrate`
     #[arg(long, value_name = "FILE", required_unless_present = "model")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub recorded: Recorded,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// How the step is played
+    /// How the step is simulated
     #[arg(long, value_enum, default_value_t = PlayedBy::Full, conflicts_with = "model")]
     pub mode: PlayedBy,
     /// Also write the predicted step as traces into this folder, one per rank
@@ -167,19 +167,19 @@ pub struct PredictStep {
     #[arg(long, value_name = "CONFIG", requires = "hardware")]
     #[arg(conflicts_with_all = ["paths", "calibration", "write_trace"])]
     pub model: Option<String>,
-    /// With --model: the device, as in h100, h100x8 or 4xh100x8 (hosts x device x devices a host)
+    /// With --model: the device, as in h100, h100x8 or 4xh100x8 (hosts x device x devices per host)
     #[arg(long, value_name = "DEVICE", requires = "model")]
     pub hardware: Option<String>,
     #[command(flatten)]
     pub asked: NeverRunStep,
     #[command(flatten)]
     pub host: PricedHost,
-    /// With --model: what a row is
+    /// With --model: one row per …
     #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
     pub by: StepRows,
 }
 
-/// How a step is played.
+/// How a step is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PlayedBy {
     /// Threads, streams, waits and costs by sizes.
@@ -203,10 +203,10 @@ impl From<PlayedBy> for Mode {
 /// What prices kernels and launches.
 #[derive(Debug, Args)]
 pub struct PricedHost {
-    /// Without a recording: microseconds of the host for each launch; a step takes no less
+    /// Without a recording: host microseconds per launch, a lower bound of the step
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub launch_us: f64,
-    /// Without a recording: kernel models to use instead of those that come with rowmill
+    /// Without a recording: kernel models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER")]
     pub models: Option<PathBuf>,
 }
@@ -245,11 +245,11 @@ pub struct PredictSweep {
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     #[arg(default_values = ["v100", "titan-xp", "p100", "t4", "a100", "h100"])]
     pub hardware: Vec<String>,
-    /// Samples of a step, of all ranks
+    /// Samples per step, over all ranks
     #[arg(long, value_name = "B", value_delimiter = ',')]
     #[arg(default_values_t = [512, 1024, 2048, 4096])]
     pub batch_size: Vec<usize>,
-    /// Ids of every bag
+    /// Ids per bag
     #[arg(long, value_name = "L", value_delimiter = ',', default_values_t = [1])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pooling: Vec<u32>,
@@ -261,7 +261,7 @@ pub struct PredictSweep {
     pub sharding: Sharding,
     #[command(flatten)]
     pub host: PricedHost,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -274,7 +274,7 @@ Examples:
   rowmill predict what-if traces/ --edits fused.toml --edits graph.toml --calibration host.json
   rowmill predict what-if traces/ --edits fused.toml --measured after/
 
-A file of edits, made in their order; `*` in a name stands for any text:
+A file of edits, applied in order; `*` in a name matches any text:
   [[edit]]
   kind = \"fuse\"                      # runs of operators become one, with the work of all
   operators = \"aten::embedding_bag\"
@@ -300,17 +300,17 @@ pub struct PredictWhatIf {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The edits to make, a TOML file (repeatable: each file is predicted by itself)
+    /// The edits to make, a TOML file (repeatable; each is predicted separately)
     #[arg(long, value_name = "FILE", required = true)]
     pub edits: Vec<PathBuf>,
-    /// What everything costs [default: as in the recording itself]
+    /// Costs: a calibration [default: the recording's own]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub recorded: Recorded,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// Traces recorded after the edits were really made: prints how far off the prediction was
+    /// Traces recorded with the edits really made: prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
     /// Also write a page of the last prediction: timelines side by side, execution graph, errors
@@ -326,8 +326,8 @@ Examples:
   rowmill bench train --config dlrm-default --batch-size 1024 --trace made
   rowmill predict compare said --measured made
 
-Steps of every rank first, then device work by name, what is off the most by itself first: a mean of
-the predicted steps against a mean of the measured ones.")]
+Prints the step of every rank, then device work by name, largest error first: the mean of
+the predicted steps against the mean of the measured ones.")]
 pub struct PredictCompare {
     /// Predicted traces, as --write-trace writes them
     #[arg(required = true, value_name = "PATH")]
@@ -347,20 +347,20 @@ Examples:
   rowmill predict next traces/
   rowmill predict findings traces/ --format csv
 
-next: gradient_ns is dT/dw, what the slowest step would gain at the rate at which it shrinks at first
-with all of a name; saving_ns what it would gain if all of them took no time.
-findings: those whose remedy a program knows are priced by a simulation of one step, the others keep
-the price of the recording; `source` says which.")]
+next: gradient_ns is dT/dw, the gain of the slowest step if a name's work went to zero at the initial
+rate; saving_ns is its real gain if that work took no time.
+findings: those whose remedy can be simulated are priced by simulating one step, the others keep the
+price of the recording; `source` says which.")]
 pub struct PredictNext {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// What everything costs [default: as in the recording itself]
+    /// Costs: a calibration [default: the recording's own]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub recorded: Recorded,
-    /// Rows to print, the most telling first; 0 for all
+    /// Rows to print, most important first; 0 for all
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
 }
@@ -374,11 +374,11 @@ Examples:
 
 The page draws the recorded step above the predicted one, and the execution graph. Choose a node to
 remove its operators, fuse them, resize their work, or move them to a stream or a thread; the step is
-priced again. Only this machine is answered, and only who knows the address.")]
+priced again. Only browsers on this machine that know the address are served.")]
 pub struct PredictServe {
     #[command(flatten)]
     pub of: PredictNext,
-    /// Port on the loopback [default: a free one]
+    /// Loopback port [default: a free one]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
 }
@@ -390,8 +390,8 @@ Examples:
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024 --to 4096 --measured b4096/
 
-Both recordings must do the same in the same order, with record_shapes. Sizes of tensors that differ
-between them lie on a line; kernels take what those of the nearest sizes took, scaled.")]
+Both recordings must run the same work in the same order, with record_shapes. Tensor sizes that differ
+follow a line through both; kernel times are scaled from the nearest sizes.")]
 pub struct PredictResize {
     /// Traces of the first size
     #[arg(value_name = "SMALL")]
@@ -407,7 +407,7 @@ pub struct PredictResize {
     pub to: Vec<u64>,
     #[command(flatten)]
     pub drawn: Drawn,
-    /// Traces recorded at the last size of --to: prints how far off its prediction was
+    /// Traces recorded at the last size of --to: prints the prediction error
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
 }
@@ -421,16 +421,16 @@ Examples:
   rowmill predict model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
   rowmill predict model dlrm-default --calibration host.json --set optimizer.sparse.kind=adam
 
-The steps of rowmill's own trainer, written down from the configuration alone. Kernels of sizes that
-nobody recorded take what the nearest ones took, scaled by FLOPs and bytes, and count as modelled.
-Ids follow [synthetic], or are used alike; the calibration is one of a single rank on all threads.")]
+Predicts steps of rowmill's own trainer from the configuration alone. Kernels of unrecorded sizes
+are scaled from the nearest ones by FLOPs and bytes, and count as modelled.
+Ids follow [synthetic], else are uniform; calibrate on a single rank that uses all threads.")]
 pub struct PredictModel {
     /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
     #[arg(value_name = "CONFIG")]
     pub config: String,
     #[command(flatten)]
     pub step: NeverRunStep,
-    /// What everything costs: a file of `rowmill predict calibrate`
+    /// Costs: a file of `rowmill predict calibrate`
     #[arg(long, value_name = "FILE")]
     pub calibration: PathBuf,
     #[command(flatten)]
@@ -446,14 +446,14 @@ pub struct NeverRunStep {
     /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
-    /// Samples of a step, of all ranks [default: the configuration's]
+    /// Samples per step, over all ranks [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
-    /// Ids of every bag
+    /// Ids per bag
     #[arg(long, value_name = "L", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pooling: u32,
-    /// Ranks, which share the samples [default: 1, or those of the hardware]
+    /// Ranks that share the samples [default: 1, or those of the hardware]
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,
@@ -485,13 +485,13 @@ Examples:
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
 
 Tests, as far as the recording allows them:
-  replay       one step: own host segments and kernels, but all that starts, waits or transfers from
-               a few constants of the first ranks
-  leave out    one step of several ranks: each rank by what the others cost
+  replay       one step: its own host segments and kernels; starts, waits and transfers from a few
+               constants of the first ranks
+  leave out    one step of several ranks: each priced by the costs of the others
   later steps  several steps: the first half predicts the mean of the rest
   launched     with --execution: device time of the step from execution traces alone, by kernel
-               models, and by what one other rank launched (median and worst of those)
-Beside the predictions stand those of the published ways to predict: `published` and `seed`.")]
+               models, and by the kernels of one other rank (median and worst)
+For comparison, the published methods are printed too: `published` and `seed`.")]
 pub struct PredictEvaluate {
     /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels
     #[arg(required = true, value_name = "PATH")]
@@ -499,7 +499,7 @@ pub struct PredictEvaluate {
     /// Derive the constants of the replay from the first N ranks [default: half of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,
-    /// PyTorch execution traces of the same ranks: how far off the device time is that they launch
+    /// PyTorch execution traces of the same ranks: prints the error of their device time
     #[arg(long, value_name = "PATH", conflicts_with = "kernels")]
     pub execution: Vec<PathBuf>,
     /// With --execution: the device [default: the recording's]
@@ -519,18 +519,18 @@ Examples:
 
 T1 between operators, T2 before an operator's first launch, T3 after its last, T4 in a runtime call,
 T5 between launches; host_only is an operator without calls. Overheads whose means differ between
-ranks, or between sizes of an operator's tensors, by more than 3 standard errors are named.")]
+ranks, or between sizes of an operator's tensors, by more than 3 standard errors are listed.")]
 pub struct PredictOverheads {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Operators of each kind, by total time
+    /// Operators to print per kind, by total time
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
-    /// Draw mean and deviation of every kind
+    /// Draw the mean and deviation of each kind
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -12,8 +12,8 @@ Examples:
   rowmill report runs/first -o first.html
 
 One file that needs no network: loss, AUC, normalized entropy, calibration, learning rate, samples per
-second and input wait over the steps, and what each table has become. It is made of RUN/metrics.jsonl, so
-it also works while the run goes on. For traces: rowmill trace report.")]
+second and input wait over the steps, and the state of each table. It is built from RUN/metrics.jsonl, so
+it also works during the run. For traces: rowmill trace report.")]
 pub struct Report {
     /// A run folder
     pub run: PathBuf,

@@ -49,7 +49,7 @@ pub struct Selection {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The part of each trace that is looked at [default: steps, with --compat hta: hta]
+    /// The part of each trace to analyse [default: steps, with --compat hta: hta]
     #[arg(long, value_enum)]
     pub window: Option<WindowChoice>,
     /// How device work is classified [default: category, with --compat hta: hta]
@@ -59,17 +59,17 @@ pub struct Selection {
     /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
     #[arg(long = "class", value_name = "CLASS=PATTERN")]
     pub classes: Vec<String>,
-    /// Another tool's figures where they differ from ours: breakdown, idle, overlap, kernels,
-    /// launches, queue; elsewhere its window and classes
+    /// Print another tool's figures where they differ from ours (breakdown, idle, overlap, kernels,
+    /// launches, queue); elsewhere use its window and classes
     #[arg(long, value_enum)]
     pub compat: Option<Compat>,
     /// Only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
-    /// Rows of a table for people [default: 20]; machine-readable output has all unless given
+    /// Most rows of a table [default: 20; machine-readable output has all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// Write here instead of to stdout
+    /// Write to FILE instead of stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -80,7 +80,7 @@ pub struct ReportContent {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// The part of each trace that is looked at [default: steps]
+    /// The part of each trace to analyse [default: steps]
     #[arg(long, value_enum)]
     pub window: Option<WindowChoice>,
     /// Classify kernels by name: compute, communication, memory or other, such as
@@ -94,7 +94,7 @@ pub struct ReportContent {
     /// 200,000 events]
     #[arg(long, value_name = "N|A..B", value_parser = timeline_steps)]
     pub steps: Option<report::Steps>,
-    /// What the page calls the job [default: the name of the first path]
+    /// Title of the page [default: the name of the first path]
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
 }
@@ -169,7 +169,7 @@ Examples:
         /// One row per …
         #[arg(long, value_enum, default_value_t = IdleBy::Device)]
         by: IdleBy,
-        /// A shorter gap that was launched in time is kernel_wait, not other or dependency
+        /// A shorter gap whose kernel was launched in time is kernel_wait, not other or dependency
         #[arg(long, value_name = "NS", default_value_t = 30_000)]
         kernel_wait_ns: i64,
     },
@@ -202,7 +202,7 @@ Examples:
         /// With --by sequence: operators whose name contains this [default: the outermost ones]
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         operator: String,
-        /// With --by sequence: shortest sequence
+        /// With --by sequence: fewest kernels
         #[arg(long, value_name = "N", default_value_t = 3)]
         kernels_min: usize,
     },
@@ -216,7 +216,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
         by: BreakdownBy,
     },
-    /// Launches: host time, delay until the device began, work per launch
+    /// Launches: host time, delay until the device starts, work per launch
     #[command(after_help = "\
 Examples:
   rowmill trace launches trace.json.gz
@@ -229,7 +229,7 @@ Examples:
         #[arg(long, value_enum, default_value_t = LaunchesBy::Call)]
         by: LaunchesBy,
     },
-    /// Launched but not begun: the queue of each stream over time
+    /// Queue of each stream over time: work launched but not started
     #[command(after_help = "\
 Examples:
   rowmill trace queue trace.json.gz
@@ -316,14 +316,14 @@ Examples:
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
-    /// What wastes time: named causes with evidence, cure and what a step would gain
+    /// Findings: causes of wasted time, with evidence, cure and gain of the step
     #[command(after_help = "\
 Examples:
   rowmill trace findings job/
   rowmill trace findings trace.json.gz --fail-on high --format sarif --output findings.sarif
   rowmill trace findings job/ --rules rules.toml
 
-rules.toml changes limits, suppresses what is known and adds rules on the columns of other tables:
+rules.toml changes limits, suppresses known findings and adds rules on columns of other tables:
   [limits.H05]
   reads_per_step = 4
   [[suppress]]
@@ -338,7 +338,7 @@ rules.toml changes limits, suppresses what is known and adds rules on the column
   severity = \"high\"
 
 `rowmill explain RULE` names a rule's limits. With --fail-on: exit code 3 if something as severe was
-found, 4 if parts of the recording are missing, whatever was found in the rest.")]
+found, 4 if parts of the recording are missing, whatever the rest shows.")]
     Findings {
         /// What is selected.
         #[command(flatten)]
@@ -358,7 +358,7 @@ Examples:
   rowmill trace diff before.json after.json --by kernel --format csv
   rowmill trace diff before/ after/ --report diff.html      one file to share, needs no network
 
-The first line is the verdict: by how much a step became slower or faster, and because of what. Exactly two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
+The first line is the verdict: by how much a step became slower or faster, and why. Give two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
 over all steps and ranks, or of a window where a recording has no whole steps or with --window all. A change within twice the
 standard error of the steps is noise.")]
     Diff {
@@ -373,7 +373,7 @@ standard error of the steps is noise.")]
         #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "output", "top"])]
         report: Option<PathBuf>,
     },
-    /// Put the ranks of a job on one timeline, clocks aligned
+    /// Merge the ranks of a job into one timeline, clocks aligned
     #[command(after_help = "\
 Examples:
   rowmill trace merge job/ -o merged.json.gz
@@ -388,7 +388,7 @@ Examples:
         /// Only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
-        /// Leave the clocks as they are
+        /// Do not align the clocks
         #[arg(long)]
         keep_clocks: bool,
     },
@@ -411,12 +411,12 @@ Examples:
         #[arg(long, value_enum)]
         to: Option<ConvertTo>,
     },
-    /// Whether a trace can be trusted: what is missing, odd or broken, and what to do
+    /// Check if a trace can be trusted: what is missing, odd or broken, and what to do
     #[command(after_help = "\
 Example:
   rowmill trace doctor trace.json.gz
 
-Ends with exit code 1 if something makes the figures wrong, 4 if parts of the recording are missing.")]
+Exits with code 1 if something makes the figures wrong, 4 if parts of the recording are missing.")]
     Doctor {
         /// What is selected.
         #[command(flatten)]
@@ -425,7 +425,7 @@ Ends with exit code 1 if something makes the figures wrong, 4 if parts of the re
     /// One HTML file to share: summary, tables, collectives, critical path, a zoomable timeline
     #[command(after_help = "\
 Examples:
-  rowmill trace report job/                        report.html beside you
+  rowmill trace report job/                        writes ./report.html
   rowmill trace report trace.json.gz -o run7.html --steps 2
   rowmill trace report trace.json.gz --steps 40..43
 
@@ -444,8 +444,8 @@ The file needs no network and no server. Its timeline holds the first steps of a
 Example:
   rowmill trace serve job/                         prints the address to open
 
-Only this machine reaches it, only with the secret in its address. The trace goes from your browser to the
-window of ui.perfetto.dev, which keeps it in that window.")]
+Only this machine can reach it, and only with the secret in its address. Your browser hands the trace to
+the window of ui.perfetto.dev, where it stays.")]
     Serve {
         /// What is reported.
         #[command(flatten)]
@@ -466,7 +466,7 @@ Examples:
         /// The Kineto traces of the same run
         #[arg(long, value_name = "PATH")]
         kineto: Vec<PathBuf>,
-        /// Write here instead of to stdout
+        /// Write to FILE instead of stdout
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },

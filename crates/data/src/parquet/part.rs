@@ -204,7 +204,7 @@ pub(super) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Ran
     Some(start..start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?)
 }
 
-/// A range of a file as one of `length` bytes that begin at byte `first` of it.
+/// `range` relative to `first`, for a buffer of `length` bytes.
 fn within(range: Range<u64>, first: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(range.start.checked_sub(first)?).ok()?;
     let end = usize::try_from(range.end.checked_sub(first)?).ok()?;

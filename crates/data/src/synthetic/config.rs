@@ -101,7 +101,7 @@ pub struct PlantedConfig {
 }
 
 impl PlantedConfig {
-    /// Moderate strengths, and each feature interacting with the next.
+    /// Moderate effects; each feature interacts with the next.
     #[must_use]
     pub fn neighbours(features: usize) -> Self {
         Self {

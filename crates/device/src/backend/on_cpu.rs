@@ -1,5 +1,5 @@
-//! The CPU as a [`Backend`]: the operations of [`crate::ops`] on the forms they have, at once and
-//! on the calling thread. A queue is nothing, ids are read where the host has them.
+//! The CPU as a [`Backend`]: runs the operations of [`crate::ops`] immediately, from the calling
+//! thread. Queues are empty, and ids are read in place.
 
 mod tables;
 

@@ -1,8 +1,8 @@
 //! A GPU, or its emulation, as a [`Backend`]: row-major matrices in its memory, kernels in a
-//! stream. Knows nothing of the host's memory beyond what it is handed.
+//! stream. Knows no host memory beyond its arguments.
 //!
-//! After the first step nothing is allocated until a batch has more ids than there is room for, and
-//! nothing is waited for but what a message to another rank or [`Backend::outcome`] needs.
+//! After the first step it allocates only when a batch has more ids than fit, and waits only for
+//! messages to other ranks and for [`Backend::outcome`].
 
 mod exchange;
 mod gradients;

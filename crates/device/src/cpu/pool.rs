@@ -29,14 +29,14 @@ const NODES: usize = 16;
 
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
 ///
-/// On a machine of several NUMA nodes the workers are spread over them and bound, not to a
-/// processor, so that the system may still move a thread away from a busy one. A node's threads
-/// claim the chunks of their share first, so that the parts of a large array stay with the node
-/// that touched them first.
+/// On a machine of several NUMA nodes the workers are spread over the nodes and bound to them, not
+/// to a CPU, so that the scheduler can still migrate a thread off a busy one. A node's threads
+/// claim their own chunks first, so that parts of a large array stay on the node that first touched
+/// them.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the one caller whose job the workers share; others run their chunks themselves.
+    /// Held by the caller whose job the workers run; other callers run their own chunks.
     turn: Mutex<Migrated>,
 }
 

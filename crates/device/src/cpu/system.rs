@@ -1,5 +1,5 @@
-//! What the system says of processors and threads, and what it is asked: where a thread may run,
-//! where it runs, how long it ran. Away from Linux nothing is known and nothing changed.
+//! Operating-system calls for CPUs and threads: a thread's affinity, current CPU and CPU time.
+//! Outside Linux, nothing is known or changed.
 //!
 //! Knows nothing of pools and nodes.
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls of the system"))]

@@ -1,4 +1,4 @@
-//! Which processors this process may use, by NUMA node and by core; read from the system.
+//! The CPUs this process may use, by NUMA node and core, as the operating system reports them.
 //! Knows nothing of what runs on them.
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! NVIDIA's library of matrix products, cuBLASLt, opened at run time where it is installed.
 //!
-//! The library chooses an algorithm when a product of some sizes is first asked for, within a
-//! workspace that is allocated before; after that a product is one call in a stream, which neither
-//! allocates nor waits. Knows row-major matrices, and no layer.
+//! The library chooses an algorithm at the first product of each size, within a preallocated
+//! workspace; later products are one call in a stream, which neither allocates nor waits. Knows
+//! row-major matrices, and no layer.
 #![expect(unsafe_code, reason = "calls into cuBLASLt; decisions 0002 and 0057")]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! The emulated device: memory of the host with red zones, kernels as functions of a library that
-//! the C++ compiler makes of the same source, launches that end with what they did wrong.
-//! How a block's threads are run and watched is in `runtime.cpp`.
+//! The emulated device: host memory with red zones, kernels compiled from the same source as C++,
+//! and launches that report every violation. How a block's threads are run and watched is in
+//! `runtime.cpp`.
 
 mod compile;
 mod ffi;

@@ -1,7 +1,7 @@
 //! NVIDIA's driver through `cudarc`: the raw calls, each with its result checked.
 //!
-//! `cudarc` opens the library at the first call and panics where there is none, so the one way in
-//! asks first. Knows no kernel.
+//! `cudarc` opens the library at the first call and panics if it is missing, so the only entry
+//! point checks first. Knows no kernel.
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
 use std::ffi::{CStr, CString, c_int, c_void};

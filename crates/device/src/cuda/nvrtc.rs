@@ -1,5 +1,5 @@
-//! NVIDIA's run-time compiler: a source and an architecture give the code of a GPU. Needs no GPU.
-//! Knows no driver and no device.
+//! NVIDIA's run-time compiler: compiles a source for an architecture. Needs no GPU. Knows no driver
+//! and no device.
 #![expect(unsafe_code, reason = "calls into NVRTC; decisions 0002 and 0048")]
 
 use std::ffi::{CStr, CString, OsStr, c_char};

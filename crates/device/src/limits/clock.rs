@@ -1,4 +1,4 @@
-//! The clock the cores seem to run at, from a chain of dependent operations of known latency.
+//! The apparent clock of the cores, from a chain of dependent operations of known latency.
 
 use std::hint::black_box;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Small blocks of values turned from rows to columns within registers. Knows no matrix.
+//! Transposes small blocks of values within registers. Knows no matrix.
 
 /// Edge of a block.
 pub(crate) const BLOCK: usize = 4;

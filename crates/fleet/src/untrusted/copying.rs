@@ -10,11 +10,10 @@ use super::{Error, File};
 
 /// Bytes between two looks at the clock.
 const BLOCK: usize = 1 << 20;
-/// Bytes after which the copy goes to the disk, so that the last step has not all of them to wait
-/// for.
+/// Bytes between syncs to the disk, so that the last sync is short.
 const SYNCED: u64 = 64 << 20;
 
-/// A copy that is being made; what there is of it is removed when it is dropped before its end.
+/// A copy in progress; dropping it before its end removes the partial file.
 #[derive(Debug)]
 pub struct Copying {
     from: File,

@@ -1,4 +1,4 @@
-//! Samples of recorded steps. Decides what a duration is a sample of, not what follows from it.
+//! Collects samples from recorded steps. Classifies each duration, and derives nothing from it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The constants of waiting and starting that samples amount to.
+//! Derives the constants of starts and waits from samples.
 
 use std::collections::BTreeMap;
 

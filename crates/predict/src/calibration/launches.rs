@@ -1,5 +1,5 @@
-//! What operators of recorded steps called and launched: by this a step that was never timed gets
-//! its calls and kernels. Knows no durations.
+//! The calls and launches of recorded operators, from which an untimed step gets its own. Knows no
+//! durations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

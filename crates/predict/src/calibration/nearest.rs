@@ -1,4 +1,4 @@
-//! What something takes at sizes nobody recorded, by the sizes of the same that were.
+//! Estimates the time at unrecorded sizes from recorded sizes of the same work.
 //!
 //! Sizes are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says of
 //! its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power of
@@ -128,13 +128,12 @@ pub fn is_lined(a: &str, b: &str) -> bool {
     a.around == b.around && factor(&a, &b).is_some()
 }
 
-/// What something takes at the sizes of `detail`, by what it took (`ns`) at others.
+/// The time at the sizes of `detail`, estimated from known times (`ns`) at other sizes.
 ///
-/// Two known sizes count where those asked for lie on the line through them: what differs differs
-/// by one factor. Between them time grows as the power that joins them; beyond both likewise, by a
-/// power from 0 to 1. From one size alone, the nearest, it grows with the power `alone`: 1 for what
-/// moves or computes data, 0 for what does not depend on it. `None` where nothing has sizes of the
-/// same form.
+/// Two known sizes are used if all dimensions that differ, differ by one factor. Between them, time
+/// follows the power law through both; beyond them too, with the exponent clamped to 0 to 1. From
+/// the nearest size alone, the exponent is `alone`: 1 for work that moves or computes data, 0 for
+/// work independent of size. `None` if no known sizes have the same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
     let wanted = sizes(detail);
     if wanted.numbers.is_empty() {

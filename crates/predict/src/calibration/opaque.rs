@@ -1,4 +1,4 @@
-//! What operators cost that nobody recorded: by the bytes they move, as everything recorded did.
+//! Prices unrecorded operators by the bytes they move, at the rate of everything recorded.
 
 use super::constants::transfer;
 use super::{Calibration, mean};

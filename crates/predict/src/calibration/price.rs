@@ -1,4 +1,4 @@
-//! What a program costs by a calibration: the most similar samples there are of everything in it.
+//! Prices a program from a calibration: each part by the most similar samples.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the profiler itself takes for each event that it records: found from how long steps take
-//! without it. Samples of the host are then without that, and so are predictions.
+//! The profiler's own cost per recorded event, found from the time of steps without it. It is
+//! subtracted from host samples, and so from predictions.
 
 use super::Calibration;
 use super::price::{Method, Prices};

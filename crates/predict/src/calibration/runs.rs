@@ -1,5 +1,5 @@
-//! How much runs of one configuration differ: clocks, placement of pages and other programs make a
-//! whole process faster or slower. Known only where a configuration was recorded more than once.
+//! Run-to-run variation of one configuration: clocks, page placement and other processes make a
+//! whole run faster or slower. Known only if a configuration was recorded more than once.
 
 use std::collections::BTreeMap;
 

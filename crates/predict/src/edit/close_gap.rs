@@ -1,4 +1,4 @@
-//! Time of a thread between operators that goes: what Python or NumPy did there, or a read.
+//! Removes a thread's time between operators, such as Python, NumPy or a read.
 
 use super::Place;
 use super::select::{fitting, operators};

@@ -1,4 +1,4 @@
-//! Device work that goes, and what then waits for what. Knows no operator.
+//! Removes device work and rewires what waited for it. Knows no operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 

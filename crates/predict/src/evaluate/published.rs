@@ -1,5 +1,5 @@
-//! The published algorithm, for comparison: one clock of the host, one of the device, and nobody
-//! waits for anybody but a kernel for its launch.
+//! The published algorithm, for comparison: one host clock, one device clock, and the only wait is
+//! that of a kernel for its launch.
 //!
 //! # Source
 //! arXiv:2201.07821, Algorithm 1, with its constants: 1 µs between kernels, 10 µs for every call,

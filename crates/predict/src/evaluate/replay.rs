@@ -1,5 +1,5 @@
-//! A recorded step played again: its own host segments and kernels, but everything that starts,
-//! waits or moves data between ranks from a few constants of some of its ranks.
+//! Replays a recorded step: its own host segments and kernels, but starts, waits and transfers
+//! between ranks from a few constants of some ranks.
 
 use std::collections::BTreeMap;
 

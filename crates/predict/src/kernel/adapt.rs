@@ -1,5 +1,5 @@
-//! A new device by a few of its rows: they say its floor, and how far its kernels are from what the
-//! trees of all devices say.
+//! Adapts to a new device from a few rows, which give its floor and how far its kernels are from
+//! the trees of all devices.
 
 use schema::HardwareSpec;
 

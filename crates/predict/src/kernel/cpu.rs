@@ -1,9 +1,9 @@
-//! What the operations of rowmill's own trainer take on a CPU that was measured.
+//! Predicts the time of the trainer's operations on a measured CPU.
 //!
 //! [`MeasuredSteps`] are training steps of many configurations, operation by operation. A
 //! [`CpuModel`] is learnt from them: an operation is a sum of amounts of work (FLOPs, bytes past
-//! each cache, rows, ids), each of which takes so long for each unit, and never less than nothing.
-//! What works of near sizes had left over corrects that within bounds.
+//! each cache, rows, ids), each with a non-negative time per unit. Residuals of works of similar
+//! size correct it within bounds.
 
 mod fit;
 mod measured;

@@ -1,4 +1,4 @@
-//! What cannot be a work, a measurement or a model.
+//! Errors of works, measurements and models.
 
 /// Why a kernel cannot be priced, or a model be made.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! How far models are off on rows that took no part in making them, beside the roofline.
+//! Errors of models on held-out rows, beside the roofline's.
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
-//! What a model is told of a work on a device: logarithms of sizes, how they fill tiles and waves
-//! of blocks, and where the roofline lies. All relative to the device as far as possible, so that
-//! a device nobody measured is described in the same terms.
+//! Features of a work on a device: logarithms of sizes, how they fill tiles and waves of blocks,
+//! and where the roofline lies. All relative to the device as far as possible, so that a device
+//! nobody measured is described in the same terms.
 
 use schema::HardwareSpec;
 

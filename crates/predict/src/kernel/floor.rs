@@ -1,5 +1,5 @@
-//! What a measurement holds besides the kernel: the least a call takes, whatever its size, what the
-//! host adds from row to row, and how fast it was while a row was measured.
+//! The host's part of a measurement: the least time of any call, its drift from row to row, and the
+//! host's speed while a row was measured.
 
 use super::feature::roofline_ns;
 use super::line::{Line, Point};

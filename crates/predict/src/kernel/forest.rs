@@ -1,5 +1,5 @@
-//! Boosted trees as they are asked and as they are stored: bits in preorder, about a hundred bytes
-//! for a tree of 31 leaves.
+//! Boosted trees in memory and on disk: bits in preorder, about a hundred bytes for a tree of 31
+//! leaves.
 
 use super::bits::{Reader, Writer};
 

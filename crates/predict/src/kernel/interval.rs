@@ -1,5 +1,5 @@
-//! Intervals that covered nine of ten rows that a model had not learnt from (split conformal
-//! prediction): the share holds for new rows of the same kind, whatever the model has wrong.
+//! Intervals that covered nine of ten held-out rows (split conformal prediction): the coverage
+//! holds for new rows of the same kind, however wrong the model is.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,4 @@
-//! How well a device is predicted that took no part in training: without any of its rows, and with
-//! twenty.
+//! Errors on a device left out of training: with none of its rows, and with twenty.
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
-//! What a measurement is made of, before anything is learnt: no less than the host takes for a
-//! call, and above that a part of it, for the kernel starts before the call is over, and the
-//! kernel. `max(floor, start · floor + slope · roofline)`.
+//! The unlearnt part of a measurement: at least the host's time for a call; above that a part of
+//! it, because the kernel starts before the call ends, plus the kernel. `max(floor, start · floor +
+//! slope · roofline)`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! A learnt model of one kind, and what it says of a work on a device.
+//! A learnt model of one kind of kernel, and its prediction for a work on a device.
 
 use schema::HardwareSpec;
 use serde::{Deserialize, Serialize};

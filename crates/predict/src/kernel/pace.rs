@@ -1,5 +1,5 @@
-//! How a device changes its state while a table is measured. Kernels whose tensors just fit L2 take
-//! up to a fifth longer in one part of a table than in another, though they do the same: where the
+//! Changes of a device's state while a table is measured. Kernels whose tensors just fit L2 take up
+//! to a fifth longer in one part of a table than in another, though they do the same: where the
 //! tensors lie in memory depends on all that was measured before. Knows no model.
 
 use std::cmp::Ordering;

@@ -1,5 +1,5 @@
-//! What a kernel is asked to do: its kind and sizes, and the FLOPs and bytes that takes at least.
-//! The vocabulary of kernel models (decision 0005); knows nothing of devices or of times.
+//! The work of a kernel: its kind and sizes, and the least FLOPs and bytes. The vocabulary of
+//! kernel models (decision 0005); knows nothing of devices or of times.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! What exchanges of ranks that share memory do to it: messages are copied, put together and taken
-//! apart by the ranks themselves. Knows no time, and nothing of networks.
+//! Memory traffic of exchanges between ranks that share memory: the ranks themselves copy, assemble
+//! and split messages. Knows no time, and nothing of networks.
 
 use schema::{Op, OpWork};
 

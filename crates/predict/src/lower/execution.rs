@@ -1,5 +1,5 @@
-//! A step from an execution trace alone: what ran on what tensors, never when. Calls and kernels
-//! are those that operators of a calibration launched; who waits for whom follows from tensors.
+//! A step from an execution trace alone, which has operators and tensors but no times. Calls and
+//! kernels come from a calibration's operators, dependencies from tensors.
 
 pub mod kernels;
 mod operator;

@@ -1,5 +1,5 @@
-//! What a batch asks of each tile of a plan: bags, ids, distinct rows. From statistics of features,
-//! since nobody has the ids. Knows no time.
+//! The load of a batch on each tile of a plan: bags, ids, distinct rows. Estimated from feature
+//! statistics, without the ids. Knows no time.
 
 use schema::{FeatureStats, ModelConfig, ShardingPlan, Tile};
 

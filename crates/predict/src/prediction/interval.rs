@@ -1,4 +1,4 @@
-//! How far a prediction may be off: the step again with other samples.
+//! Intervals of predictions, by simulating the step with other samples.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What to make faster next: how much shorter a step gets where something in it does.
+//! Ranks what to speed up next: the gain of the step if a part gets faster.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A step that was written otherwise, beside the one that was recorded; both by one calibration.
+//! An edited step beside the recorded one, both priced by one calibration.
 
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ pub fn of(
     Unedited::new(recorded, calibration)?.with((name, edits), draws)
 }
 
-/// Predicts a step, and another one that begins alike.
+/// Predicts a step and an edited one.
 ///
 /// # Errors
 /// [`Error::Cycle`].
@@ -112,7 +112,7 @@ impl<'a> Unedited<'a> {
         self.beside(edit::apply(self.program, edits)?, (name, draws))
     }
 
-    /// Predicts another program that begins alike.
+    /// Predicts an edited program.
     fn beside(&self, edited: Program, (name, draws): (&str, Draws)) -> Result<WhatIf, Error> {
         let costs = self.prices.price(&edited, self.setting);
         let simulation = simulate::run(&edited, &costs)?;

@@ -1,6 +1,5 @@
-//! Device time that an execution trace launches, by kernel models alone and by the kernels that
-//! another rank recorded: against what was recorded. Exchanges between ranks are left out, as most
-//! of their time is waiting.
+//! Compares the recorded device time of an execution trace with kernel models alone and with the
+//! kernels of another rank. Exchanges between ranks are left out, as most of their time is waiting.
 
 use schema::HardwareSpec;
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! What the tiles of a rank ask of its device: lookups, row updates, and memory. Each tile is
-//! described once; a rank's load is made of its tiles in the plan's order, without allocating.
+//! The load of a rank's tiles on its device: lookups, row updates, and memory. Each tile is
+//! described once; a rank's load is the sum over its tiles in plan order, without allocating.
 
 use schema::{HardwareSpec, Optimizer};
 

@@ -1,5 +1,5 @@
-//! A priced step whose tiles move from rank to rank: what a search over plans asks for, again and
-//! again. A move prices its two ranks anew, and gives what pricing the whole step would.
+//! A priced step whose tiles move between ranks, for a search over plans. A move reprices only its
+//! two ranks, and equals pricing the whole step.
 
 use schema::{HardwareSpec, Rank};
 use serde::Serialize;

@@ -1,5 +1,4 @@
-//! Many steps beside each other: which of them are no worse than any other in both speed and
-//! memory.
+//! Compares many steps: which of them no other beats in both speed and memory.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What a collective moves: from a node's attributes, or in older schemas from its inputs.
+//! The data a collective moves, from a node's attributes or, in older schemas, its inputs.
 
 use super::value::{Argument, Tensor, Value};
 use crate::store::{StringId, Strings};

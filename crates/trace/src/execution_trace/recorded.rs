@@ -1,4 +1,4 @@
-//! The execution trace of one rank in memory. Knows no file format, and not what lies in what.
+//! The execution trace of one rank in memory. Knows no file format and no nesting.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What lies in what: parents, children, threads, and what counts as top-level.
+//! The nesting of nodes: parents, children, threads, and which nodes are top-level.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What an operator is given and gives back.
+//! Inputs and outputs of an operator.
 
 use crate::store::StringId;
 

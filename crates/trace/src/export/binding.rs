@@ -1,4 +1,4 @@
-//! Which slice each end of an arrow is bound to. Knows no format.
+//! Binds each end of an arrow to a slice. Knows no format.
 
 use crate::lanes::Lanes;
 use crate::merge::Part;

@@ -1,7 +1,6 @@
-//! Which processes and tracks a file shows, in which order and under which names.
+//! The processes and tracks of a file, their order and names.
 //!
-//! Devices come behind the threads of their rank, the profiler's own rows behind those. Knows no
-//! format.
+//! Devices follow the threads of their rank, then the profiler's own rows. Knows no format.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a file is to hold, and what it holds once it is written.
+//! The requested content of a file, and what was written.
 
 /// What a file is to hold besides the traces, and how.
 #[derive(Clone, Debug, PartialEq)]

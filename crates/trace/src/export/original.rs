@@ -1,7 +1,7 @@
-//! The arguments a slice had in the file it was read from: the file is read once more, in order.
+//! The original arguments of a slice: rereads its source file once, in order.
 //!
-//! Holds a window of the text, never all of it. A file that changed since, or a text that had to be
-//! repaired, gives nothing: the caller writes what the columns hold.
+//! Holds a window of the text, never all of it. A changed file or a repaired text gives nothing:
+//! the caller then writes the columns.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,10 +1,10 @@
-//! The folder of a run's checkpoints: which exist, which is the newest that can be trusted, which
-//! go. Knows names, not contents.
+//! The folder of a run's checkpoints: lists them, finds the newest valid one, deletes old ones.
+//! Knows names, not contents.
 //!
 //! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written,
-//! `step-N.deleted.tmp` being deleted, `step-N.replaced.tmp` the one its successor of the same step
-//! takes the place of. `step-N.aside-1` is a whole checkpoint that a run started before left
-//! behind: no run takes it up by itself, none deletes it.
+//! `step-N.deleted.tmp` is being deleted, `step-N.replaced.tmp` is being replaced by a checkpoint
+//! of the same step. `step-N.aside-1` is a whole checkpoint that an earlier run left behind: no run
+//! uses it by itself, none deletes it.
 
 use std::fs::{self, File};
 use std::io::Write;

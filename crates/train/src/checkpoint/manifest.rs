@@ -1,5 +1,5 @@
-//! `manifest.json`: what a checkpoint holds, in which files, with which checksums.
-//! Knows the text's form and how damage to it is noticed; opens no files.
+//! `manifest.json`: the content of a checkpoint, its files and their checksums. Knows the format of
+//! the text and how to detect damage to it; opens no files.
 
 use std::ops::Range;
 use std::path::Path;

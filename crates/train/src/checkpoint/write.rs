@@ -1,6 +1,6 @@
 //! Writing a checkpoint: one file per rank, all ranks at once, then the manifest, then the rename.
 //!
-//! Values are hashed and written straight from the tables, piece by piece; nothing is copied aside.
+//! Values are hashed and written straight from the tables, piece by piece; nothing is copied.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

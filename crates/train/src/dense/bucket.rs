@@ -1,8 +1,7 @@
-//! Gradients of dense parameters on their way over all ranks, several parameters at once: a bucket
-//! is sent as soon as the backward pass has its last gradient, and its sum is waited for when all
-//! buckets are on their way.
+//! Sums dense gradients over ranks in buckets of several parameters: a bucket is sent as soon as
+//! its last gradient is complete, and sums are awaited once all buckets are sent.
 //!
-//! What a bucket holds depends on the model and the size of buckets alone. Sums are taken value by
+//! The content of a bucket depends only on the model and the bucket size. Sums are taken value by
 //! value in rank order, so no bit depends on that size.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Ids to their owners: checks, cuts by tile, sends, and puts together what arrived.
+//! Sends ids to their owners: checks them, splits them by tile, and assembles what arrives.
 //!
 //! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow
 //! from the lengths, so no round of sizes comes first. Ids beyond the length of a sequence are

@@ -3,7 +3,7 @@
 //! A position of a sequence is a slot like a feature, with bags of at most one id: the lookup then
 //! writes each row where the interaction reads it, and zeros where an id is absent.
 //!
-//! The same on every rank, so no rank needs to be told what another will send.
+//! It is the same on every rank, so ranks need not announce what they send.
 
 use std::ops::Range;
 

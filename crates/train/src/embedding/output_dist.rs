@@ -1,6 +1,6 @@
-//! Pooled vectors to the ranks of their samples, and their gradients back.
+//! Sends pooled vectors to the ranks of their samples, and their gradients back.
 //!
-//! Says which columns come from whom; the device puts them together and takes them apart.
+//! Maps columns to ranks; the device assembles and splits them.
 
 use comm::Communicator;
 use device::Backend;

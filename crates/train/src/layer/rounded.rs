@@ -1,5 +1,4 @@
-//! f32 matrices on their way into products of a lower precision: rounded once, kept for the
-//! backward.
+//! Rounds f32 matrices for products of a lower precision, once, and keeps them for the backward.
 
 use device::Backend;
 use schema::{Op, Precision};

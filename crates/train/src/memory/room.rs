@@ -1,5 +1,5 @@
-//! Where the buffers of a model come from: the allocator, or nowhere, to count what they would
-//! take. One constructor serves both, so that a count cannot differ from what is built.
+//! Allocates the buffers of a model, or only counts their size. One constructor serves both, so
+//! that the count cannot differ from the allocation.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What ranks in processes of their own make sure of before they train: that they mean the same
-//! run, and see the same run folder.
+//! Checks, before ranks in separate processes train, that they have the same run and see the same
+//! run folder.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};

@@ -1,5 +1,5 @@
-//! What rank 0 tells every rank to do next, in bytes. What comes of it is what the worker's methods
-//! return.
+//! Commands of rank 0 to every rank, as bytes. Results are the return values of the worker's
+//! methods.
 
 use crate::Step;
 

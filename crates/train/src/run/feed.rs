@@ -1,4 +1,4 @@
-//! Where a rank other than 0 gets the batches that commands are about.
+//! The source of a command's batches on ranks other than 0.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

@@ -1,4 +1,4 @@
-//! Rank 0's loop: reads batches, tells the ranks what to do, keeps count, reports.
+//! Rank 0's loop: reads batches, commands the ranks, counts, reports.
 
 use std::collections::VecDeque;
 use std::path::Path;

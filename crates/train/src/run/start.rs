@@ -1,4 +1,4 @@
-//! Where a run begins: step, data position, running loss, and the weights to begin with.
+//! The starting point of a run: step, data position, running loss and initial weights.
 
 use std::collections::BTreeSet;
 

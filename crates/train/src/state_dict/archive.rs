@@ -1,7 +1,7 @@
-//! Files of `torch.save` (`.pt`, `.pth`, `.bin`): a zip archive of a pickle, which says where each
-//! tensor lies, and of the tensors' bytes, which are read where they are.
+//! Files of `torch.save` (`.pt`, `.pth`, `.bin`): a zip archive of a pickle, which locates each
+//! tensor, and the tensors' bytes, which are read in place.
 //!
-//! Nothing of the pickle is run; see [`super::pickle`]. Knows nothing of models.
+//! The pickle is never executed; see [`super::pickle`]. Knows nothing of models.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! From a checkpoint to another library's state dict, a block of rows at a time.
+//! Exports a checkpoint to another library's state dict, a block of rows at a time.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! From another library's state dict to a checkpoint, a piece of a table at a time.
+//! Imports another library's state dict to a checkpoint, a piece of a table at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;

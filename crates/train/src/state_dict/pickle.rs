@@ -1,5 +1,4 @@
-//! The part of Python's pickle format that state dicts of PyTorch use, read without running
-//! anything.
+//! The part of Python's pickle format that PyTorch state dicts use, read without executing it.
 //!
 //! A pickle is a program for a stack machine that may call any function of Python. Here there are
 //! no functions: the few names that build tensors ([`is_known`]) give plain values, every other

@@ -1,4 +1,4 @@
-//! From rows of traces back to the nodes they became. Knows no edge.
+//! Maps rows of traces to the graph nodes made of them. Knows no edge.
 
 use super::MeasuredGraph;
 use crate::graph::NodeId;

@@ -12,18 +12,18 @@ Examples:
   rowmill bench comm --latency 20 --bandwidth 3.1
   mpirun -n 2 rowmill bench comm
 
-Every rank writes its send buffer, takes part, and reads every byte it received; all of that is timed.
-A time is that of the slowest rank.
+Every rank writes its send buffer, takes part, and reads every byte it received; all of it is timed.
+The slowest rank counts.
 
-  bytes                 the buffer of a rank, as nccl-tests count: what it sends in a broadcast,
+  bytes                 buffer of a rank, counted as in nccl-tests: what it sends in a broadcast,
                         all_reduce, reduce_scatter or all_to_all, what it has after an all_gather
   algorithm_gb_per_s    bytes ÷ time
   bus_gb_per_s          the same times the share that a rank must send: (n−1)/n of it, 2(n−1)/n in an
                         all_reduce, all of it in a broadcast
-  bus_pct_of_copy       share of copy_gb_per_s, at which a rank copies memory while all of them do
+  bus_pct_of_copy       share of copy_gb_per_s, the copy bandwidth of a rank while all ranks copy
   alpha_us, beta_ns_per_kb, beta_gb_per_s
-                        of time = alpha + beta × bytes that a rank must send, fitted to all sizes so
-                        that relative errors are least
+                        time = alpha + beta × bytes that a rank must send, fitted to all sizes by
+                        least relative error
   latency_us            of an all_reduce of the smallest size; …_gb_per_s at the top: algorithm
                         bandwidth of the largest size, of the first number of ranks
   apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
@@ -39,14 +39,14 @@ pub struct BenchComm {
     #[arg(long, value_name = "BYTES", num_args = 1.., value_parser = size,
           default_values = ["8", "1K", "32K", "256K", "1M", "4M", "16M"])]
     pub sizes: Vec<usize>,
-    /// Ranks, as threads of this process. Under mpirun or srun its processes are the ranks
+    /// Ranks, as threads of this process; under mpirun or srun, its processes are used
     #[arg(long, value_name = "N", num_args = 1.., default_values_t = [2],
           value_parser = clap::value_parser!(u32).range(1..=256))]
     pub ranks: Vec<u32>,
-    /// Put a slower link between ranks: its latency
+    /// Latency of a simulated slower link
     #[arg(long, value_name = "MICROSECONDS", requires = "bandwidth", value_parser = positive)]
     pub latency: Option<f64>,
-    /// Put a slower link between ranks: its bandwidth
+    /// Bandwidth of a simulated slower link
     #[arg(long, value_name = "GB_PER_S", requires = "latency", value_parser = positive)]
     pub bandwidth: Option<f64>,
     #[command(flatten)]

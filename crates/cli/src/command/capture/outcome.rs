@@ -88,7 +88,7 @@ pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<Ex
     })
 }
 
-/// A process in a line of progress.
+/// A process, as progress lines name it.
 pub fn title(process: &Process) -> String {
     match process.rank() {
         Some(rank) => format!("rank {rank} (process {})", process.pid),

@@ -134,7 +134,7 @@ fn write(report: &Report, out: &Path) -> Result<Written, Error> {
     })
 }
 
-/// Counts what is written.
+/// Counts bytes written.
 struct Counted<W> {
     out: W,
     bytes: u64,

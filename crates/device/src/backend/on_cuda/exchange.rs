@@ -1,5 +1,5 @@
-//! The exchange of pooled vectors on a GPU: routes made once, and the other ranks' matrices, which
-//! come and go by the host's memory.
+//! The exchange of pooled vectors on a GPU: routes built once, and the matrices of other ranks,
+//! which pass through host memory.
 
 use super::handles::{Vector, grown};
 use crate::backend::{Assemble, ExchangeLayout, Gather};

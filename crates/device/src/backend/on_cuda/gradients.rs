@@ -1,4 +1,4 @@
-//! Steps that several operations share: weights renewed, gradients of biases, sums over ranks.
+//! Steps that several operations share: weight updates, bias gradients, sums over ranks.
 
 use super::Cuda;
 use super::handles::{Queue, Weight};

@@ -1,5 +1,4 @@
-//! Moments of a stream as the device itself tells them, by events: what a trace of a GPU's work is
-//! made of. Knows no operation.
+//! Device timestamps of a stream, taken by events, for traces of GPU work. Knows no operation.
 
 use std::sync::Arc;
 

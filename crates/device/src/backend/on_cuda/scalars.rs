@@ -1,11 +1,11 @@
 //! The numbers of a step in one block of device memory: the host writes it before the step, kernels
-//! read it and leave there what the step finds out.
+//! read it and store the outcome there.
 //!
 //! ```text
 //! dense rule 48 | sparse rule 48 | normaliser f64 | …       written before a step
 //! … loss f64 | first bad u64 | updated 3 × u64 | stop u32   reset before it, read after it
 //! ```
-//! `stop` is not written before a step: what stopped one step stops all that follow.
+//! `stop` is not reset before a step: once set, it stops all later steps.
 
 use super::handles::grown;
 use super::staging::Staging;

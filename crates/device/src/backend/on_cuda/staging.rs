@@ -1,5 +1,5 @@
-//! What goes to the device in every step, by way of pinned memory: the host fills one block while
-//! the device still reads the other. Knows nothing of what the bytes mean.
+//! Per-step uploads through pinned memory: the host fills one block while the device reads the
+//! other. Knows nothing of what the bytes mean.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The tiles of one rank in a GPU's memory, and what their updates are sorted in.
+//! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
 use super::handles::{Jagged, Vector};
 use super::scalars::Block;

@@ -1,5 +1,5 @@
-//! Makes a library of a kernel's source with the C++ compiler, once per text and flags.
-//! Knows nothing of what it does when it runs.
+//! Compiles a kernel's source to a library with the C++ compiler, once per source and flags. Never
+//! runs it.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

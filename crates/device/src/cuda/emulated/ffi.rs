@@ -1,5 +1,5 @@
-//! The foreign interface of the emulator: host memory whose addresses kernels get, the library made
-//! of a kernel, and the call into it. The structs are those of `runtime.cpp`.
+//! The foreign interface of the emulator: host memory passed to kernels, the library of a kernel,
+//! and the call into it. The structs are those of `runtime.cpp`.
 #![expect(unsafe_code, reason = "calls into a library made at run time; decision 0048")]
 
 use std::alloc::{Layout, alloc, dealloc};

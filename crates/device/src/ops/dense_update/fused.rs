@@ -4,7 +4,7 @@
 //! apart:  product writes dW │ update reads dW, reads and writes W, writes the form
 //! fused:  product writes dW, asks for W and the form │ update of 64 KiB of dW, all of it in L2
 //! ```
-//! Memory stands still while a product computes; the update's bytes pass in that time.
+//! Memory is idle while a product computes, so the update's bytes are hidden.
 #![expect(unsafe_code, reason = "parts of a weight are scattered, so slices cannot part them")]
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
-//! The optimizer step of dense parameters, in place, from a whole gradient: of rows as they are
-//! ([`run`]), or of a weight in panels with what its products read ([`run_weight`]).
-//! Most weights' steps are taken with the product that makes the gradient ([`run_with_gradient`]).
+//! The optimizer step of dense parameters, in place, from a whole gradient: on plain rows
+//! ([`run`]), or on a weight in panels and the copies its products read ([`run_weight`]). Most
+//! weight updates are fused into the product that computes the gradient ([`run_with_gradient`]).
 //! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no
 //! layers.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]

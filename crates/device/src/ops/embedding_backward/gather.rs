@@ -1,5 +1,5 @@
-//! First phase: one pair per id of its row and the place of its gradient, in `values` order, and
-//! the check of every id. Reads no gradient.
+//! First phase: checks every id and emits one (row, gradient place) pair per id, in `values` order.
+//! Reads no gradient.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What is updated: tiles of tables with their state, and how much of them changed.
+//! Update targets: tiles of tables with their state, and how much of them changed.
 
 use crate::weights::WeightsMut;
 

@@ -1,4 +1,4 @@
-//! Which columns come from whom and go where. Moves nothing.
+//! Maps columns to their source ranks and destinations. Moves nothing.
 
 /// Columns of a pooled vector that one rank looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

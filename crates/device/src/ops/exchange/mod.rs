@@ -1,8 +1,8 @@
-//! The local halves of an exchange of pooled vectors: what arrived from all ranks is put together,
-//! and a gradient is taken apart for the ranks that own its columns.
+//! The local halves of an exchange of pooled vectors: assembles the parts received from all ranks,
+//! and splits a gradient for the ranks that own its columns.
 //!
-//! Partial sums of split rows are added in the order of the sources, whoever owns them; split
-//! columns fall into place. Knows no messages.
+//! Partial sums of split rows are added in source order, whichever rank owns them; split columns
+//! are concatenated. Knows no messages.
 
 mod column;
 pub mod cuda;

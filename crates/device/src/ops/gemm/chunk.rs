@@ -1,5 +1,5 @@
-//! Chunks of products: the parts of matrices that one thread multiplies at a time, and what becomes
-//! of their sums. Knows no instruction set.
+//! Chunks of products: the parts of matrices that one thread multiplies at a time, and where their
+//! sums go. Knows no instruction set.
 #![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
 
 use std::ops::Range;

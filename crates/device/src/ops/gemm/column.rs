@@ -1,8 +1,7 @@
 //! The products of a layer with one output, the logit: memory bounds them, so they read the weight
 //! row as it is and `y` is a plain `[B]`.
 //!
-//! Loops over whole panels; of the plain ones the compiler makes vectors of the instruction set
-//! they run on.
+//! Loops over whole panels; the compiler vectorises plain loops for the instruction set in use.
 
 use super::panels::{self, PANEL};
 use crate::cpu::vector::{prefetch_row, widened};

@@ -1,5 +1,5 @@
-//! What a product multiplies in one step: a number, or a pair of bf16 whose two products join the
-//! sum together. Knows no matrix.
+//! The operand of one multiply-add step: a number, or a pair of bf16 whose two products are added
+//! together. Knows no matrix.
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
 use super::word::Word;

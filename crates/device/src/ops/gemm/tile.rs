@@ -1,11 +1,11 @@
-//! A tile: what some rows and some registers of columns of a product sum, in registers.
+//! A tile: the sums of some rows and column registers of a product, kept in registers.
 //!
 //! ```text
 //! sums[row, column] = Σ_i a[row, i] · b[i, column]      over the whole inner extent
 //! ```
 //! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
-//! through the same loop ([`Terms`]). The loop also asks for what is read next, each step for a
-//! few lines between its multiply-adds: in a burst they wait for each other, and the loads for
+//! through the same loop ([`Terms`]). The loop also prefetches the next operands, a few lines per
+//! step between its multiply-adds: in a burst, prefetches stall each other and the loads behind
 //! them. Knows no matrix, only where the next word lies.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
 

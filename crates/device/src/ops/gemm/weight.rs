@@ -1,12 +1,11 @@
-//! A layer's weight as it is trained, and what its products read of it.
+//! A layer's trained weight, and the copies that its products read.
 //!
 //! ```text
 //! values   [⌈K/32⌉][N][32]   in panels: what is updated; in f32 the gradient of the input reads it
-//! forward  [⌈N/32⌉][K][32]   the same turned, 32 × 32 at a time in registers
+//! forward  [⌈N/32⌉][K][32]   transposed, 32 × 32 at a time in registers
 //! ```
-//! In bf16 both products read copies in pairs. Whoever changes the values renews the copies while
-//! what it changed is in the cache: a step reads and writes 16 bytes per weight beside the state.
-//! Knows no optimizer.
+//! In bf16 both products read copies in pairs. An update refreshes the copies while the values are
+//! in cache: a step reads and writes 16 bytes per weight besides the state. Knows no optimizer.
 #![expect(unsafe_code, reason = "blocks of the forms are scattered, so slices cannot part them")]
 
 use schema::Precision;

@@ -1,6 +1,6 @@
 //! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
 //! The dense vectors, the output and their gradients are in panels, as the layers around use them;
-//! a chunk of samples is turned to rows and back within the cache. Knows nothing of tables or
+//! a chunk of samples is transposed to rows and back within the cache. Knows nothing of tables or
 //! layers.
 #![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 

@@ -14,7 +14,7 @@
 //!    product.
 //! 5. Backward, S is never laid out: to one side of its diagonal the four factors of a tile lie in
 //!    four rows of pairs, to the other side by side in one.
-//! 6. A sample's vectors are asked for while the one before is multiplied.
+//! 6. A sample's vectors are prefetched while the one before is multiplied.
 //! 7. Each element is its own sum in order of the inner index; with vectors, multiplication and
 //!    addition are rounded once, and their width does not change a bit.
 #![expect(unsafe_code, reason = "registers read factors at computed places")]

@@ -1,6 +1,6 @@
-//! What the distribution of a batch does with bags on one device: bags in another order, ids by the
-//! shard that holds their rows, columns of a matrix to their places. On a CPU `train` does this
-//! while it packs messages; a device has them as operations.
+//! Operations that distribute a batch on one device: reorder bags, bucketise ids by the shard that
+//! holds their rows, scatter columns of a matrix. On a CPU `train` does this while packing
+//! messages; a GPU has operations for it.
 
 pub mod cuda;
 pub mod scalar;

@@ -1,7 +1,7 @@
 //! Loss over a batch: the sum, its gradient with respect to the logits, and the probabilities.
-//! Knows nothing of layers; the caller says by what the sum is divided.
+//! Knows nothing of layers; the caller chooses the divisor of the sum.
 //!
-//! Computed in f64 throughout: there is one logit per sample, so it costs nothing that shows.
+//! Computed in f64 throughout: with one logit per sample, the cost is negligible.
 
 pub mod cuda;
 pub mod scalar;

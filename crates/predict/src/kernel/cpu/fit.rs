@@ -1,5 +1,5 @@
-//! Times of amounts: what a unit of each takes, never less than nothing, by the relative errors of
-//! measured works; and what works with near sizes have left over.
+//! Fits a non-negative time per unit of each amount by the relative errors of measured works, and
+//! the residuals of works of similar size.
 
 use super::work::CpuWork;
 

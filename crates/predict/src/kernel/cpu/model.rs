@@ -1,5 +1,5 @@
-//! A model of a CPU: units of amounts by kind of operation, what near sizes had left over, and
-//! intervals; learnt from measured steps and kept as JSON.
+//! A model of a CPU: times per unit by kind of operation, residuals of similar sizes, and
+//! intervals; learnt from measured steps and stored as JSON.
 
 use std::collections::BTreeMap;
 

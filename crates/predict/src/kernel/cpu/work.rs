@@ -1,5 +1,5 @@
-//! Operations of the trainer as amounts of work whose time is to be learnt: each amount takes so
-//! long for each unit of it, and times add up. Knows no time.
+//! The trainer's operations as amounts of work: each amount has a time per unit to be learnt, and
+//! times add up. Knows no time.
 
 use schema::{GemmProduct, Op, Optimizer, Precision};
 

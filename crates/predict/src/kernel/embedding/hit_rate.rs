@@ -1,7 +1,7 @@
-//! How many lookups find their row in a cache that drops what was not used for longest.
+//! Hit rate of lookups in an LRU cache.
 //!
-//! Che's approximation: every row stays for the same number of lookups, as many as bring as many
-//! distinct rows as the cache holds. First uses are no hits.
+//! Che's approximation: every row stays for the number of lookups that touch as many distinct rows
+//! as the cache holds. First uses are misses.
 
 use schema::IndexDistribution;
 use schema::distribution::ReuseHistogram;

@@ -1,5 +1,5 @@
-//! What lookups and row updates ask of a CPU: rows from each of its caches and from memory, bags,
-//! ids, sums. Hit rates are those of caches that keep rows from step to step. Knows no time.
+//! The work of lookups and row updates on a CPU: rows from each cache and from memory, bags, ids,
+//! sums. Hit rates are those of caches that keep rows from step to step. Knows no time.
 
 use schema::{HardwareSpec, Optimizer};
 

@@ -1,4 +1,4 @@
-//! What the threads of a rank do, one thing after the other, in the order in which it began.
+//! The actions of each thread of a rank, in order of their start.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! The header's key that says a file was written from a recording that ends early. Without it a
-//! converted file, whose text ends as it should, would pass as a whole recording.
+//! The header key of a file written from a truncated recording. Without it, a converted file, whose
+//! text is complete, would pass as a whole recording.
 
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@
 //! guessed wrong
 //! ```
 //!
-//! What a place of the text means depends on the text before it alone: threads and blocks change
-//! the time, never the result. Knows nothing of files and compression.
+//! The meaning of any position depends only on the text before it: threads and blocks change the
+//! time, never the result. Knows nothing of files and compression.
 
 mod document;
 mod event;

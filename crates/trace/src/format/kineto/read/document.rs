@@ -1,5 +1,5 @@
-//! The whole text from its first byte to its last: header, events, header again; and what it means
-//! that it ends where it ends.
+//! The whole text from first byte to last: header, events, header again; and what a premature end
+//! means.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What we keep of one event: places in its text, and values. Knows no JSON.
+//! The parts we keep of one event: positions in its text, and values. Knows no JSON.
 
 use super::key::{ARGUMENTS, Argument};
 

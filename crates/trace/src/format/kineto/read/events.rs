@@ -1,4 +1,4 @@
-//! The list of events: one after the other, and past what is broken to the next one.
+//! Reads the list of events one by one, and skips broken ones.
 
 use super::event::Event;
 use super::key;

@@ -1,10 +1,10 @@
-//! The texts between values, as seen so far: a tree along which events are predicted.
+//! A tree of the texts seen between values, which predicts the next event.
 //!
 //! A profiler writes the events of a kind alike: what stands between two values (`, "tid": ` with
 //! all its blanks) is the same bytes each time. The tree remembers these texts in the order in
 //! which they follow each other, so that a key costs one comparison instead of being parsed and
-//! looked up. It changes only how fast an answer comes: a remembered text means what parsing it
-//! anew means.
+//! looked up. It changes only the speed: a remembered text gives the same result as parsing it
+//! anew.
 //!
 //! Phase and category are the same words again and again, and say what follows. So an event's start
 //! up to the first other value is remembered as one text, an *opening*, with a tree of its own.

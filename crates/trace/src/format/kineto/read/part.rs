@@ -1,5 +1,5 @@
-//! What was read of a part of the text: columns whose numbers of texts, categories and tracks are
-//! those of the worker that read it, and notes for what only the whole can decide.
+//! One parsed part of the text: columns with the worker's own numbers of texts, categories and
+//! tracks, and notes for decisions that need the whole.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One event into the columns of a part.
+//! Appends one event to the columns of a part.
 
 use super::event::{Content, Event, Id, Time, bit};
 use super::key::Argument;

@@ -1,9 +1,7 @@
-//! Blocks of the file cut into chunks that start and end between events, as far as a glance can
-//! tell.
+//! Splits blocks of the file into chunks that start and end between events.
 //!
-//! The cuts are guesses, from how the first events of the file stand. Whoever reads a chunk finds
-//! out whether they were right; a wrong guess costs time, never a result. Knows nothing of what
-//! events say.
+//! The cuts are guesses, from the layout of the first events. The reader of a chunk verifies them;
+//! a wrong guess costs time, never a result. Knows nothing of the content of events.
 
 use std::io;
 
