@@ -140,7 +140,7 @@ pub struct Config {
     pub interval_s: Option<u64>,
     /// Where rows go and orders come from.
     pub hub: Option<HubConfig>,
-    /// Traces that nobody asks for, within budgets.
+    /// Periodic traces, within budgets.
     pub periodic: Option<Policy>,
     /// Where dynolog's tools may ask, on this host alone.
     pub dynolog: Option<SocketAddr>,

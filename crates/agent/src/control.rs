@@ -140,7 +140,7 @@ pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, Error> {
     config.map(Arc::new).map_err(|error| wrong(&listen.key, error.to_string()))
 }
 
-/// What listens, bound before anyone is told that the agent runs.
+/// The listeners, bound before the agent reports that it runs.
 pub struct Listeners {
     unix: Option<UnixListener>,
     metrics: Option<TcpListener>,
@@ -149,7 +149,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds everything that the configuration asks for; says where on `told`.
+    /// Binds every configured listener; reports the addresses on `told`.
     ///
     /// # Errors
     /// An address is taken, or certificate and key do not fit.

@@ -24,7 +24,7 @@ pub mod machine;
 
 /// Between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
-/// A device that is lost is looked for again after this.
+/// Time after which a lost device is looked up again.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";

@@ -64,7 +64,7 @@ pub struct Tally {
     pub is_up: bool,
 }
 
-/// What became of one attempt to deliver.
+/// Outcome of one delivery attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Delivery {
     /// Nothing waits.

@@ -40,7 +40,7 @@ use counters::Sink;
 use state::State;
 use traces::Traces;
 
-/// Between two looks at processes.
+/// Time between two scans of processes.
 const LOOK: Duration = Duration::from_secs(5);
 /// Between two looks for sockets of processes that are gone.
 const SWEEP: Duration = Duration::from_secs(60);

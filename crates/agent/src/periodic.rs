@@ -35,7 +35,7 @@ pub mod policy;
 const LOOK: Duration = Duration::from_secs(1);
 /// How long steps are watched after a trace is written: the profiler may still be at work.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Between two looks at who there is, where nobody came or went.
+/// Time between two scans of processes, if none came or went.
 const REFRESH: Duration = Duration::from_secs(5);
 /// Between two writes of the book.
 const SAVE: Duration = Duration::from_secs(60);
@@ -121,7 +121,7 @@ pub fn rows(state: &State) -> Vec<PeriodicRow> {
     book.all().iter().map(|(name, ledger)| ledger.row(name, now, &policy.limits(name))).collect()
 }
 
-/// What of it somebody should know.
+/// What to report of it.
 pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     let note = |row: &PeriodicRow| {
         let name = &row.workflow;

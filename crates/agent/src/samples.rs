@@ -21,7 +21,7 @@ const PROCESSES_MAX: usize = 64;
 /// Looks as long as the order says.
 ///
 /// # Errors
-/// The order cannot be meant, another one is at work, or there is nobody whom the caller may see.
+/// The order is invalid, another one is running, or the caller may see no process.
 pub fn take(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
     let (longest, shortest) = BOUNDS_MS;
     if order.length_ms > longest || order.every_ms < shortest || order.every_ms > order.length_ms {
@@ -53,7 +53,7 @@ pub fn take(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Samples, 
     Ok(Samples { length_ms, spent_ms, processes })
 }
 
-/// What this thread has spent of a CPU, where the kernel tells.
+/// CPU time of this thread, if the kernel reports it.
 fn cpu_ns() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok()

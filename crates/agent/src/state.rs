@@ -53,7 +53,7 @@ pub struct State {
     pub notes: Mutex<Vec<String>>,
     /// Counters left to others: GPU → when that ends.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
-    /// Who asked for what.
+    /// Who requested what.
     pub audit: Audit,
     /// Where rows go and orders come from.
     pub hub: Option<Arc<Hub>>,
@@ -149,7 +149,7 @@ impl State {
         left.map(|left| left.as_secs() + 1)
     }
 
-    /// Leaves a GPU's counters to others, for whoever was found to be allowed to ask for it.
+    /// Releases a GPU's counters for a caller whose permission was checked.
     ///
     /// # Errors
     /// There is no such GPU, or the pause is too long.
@@ -200,8 +200,8 @@ impl State {
         *lock(&self.owners) = owners;
     }
 
-    /// Whether a process seems to hang: the busiest GPU of its run tells whether it computes.
-    /// Who takes both locks takes that of the GPUs first.
+    /// Whether a process seems to hang: the busiest GPU of its run shows whether it computes. Who
+    /// takes both locks takes that of the GPUs first.
     pub fn is_hung(
         &self,
         pid: u32,

@@ -47,7 +47,7 @@ pub struct Traces {
     inbox: Sender<Wish>,
 }
 
-/// What the thread is asked for.
+/// Requests to the thread.
 #[derive(Debug)]
 enum Wish {
     /// Traces of the processes that the caller may trace.
@@ -56,7 +56,7 @@ enum Wish {
     Cancel { token: String },
 }
 
-/// Whose processes somebody may trace.
+/// Whose processes a caller may trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uids {
     /// Everyone's.
@@ -145,7 +145,7 @@ impl Traces {
     /// Asks for traces; where the order stands at first.
     ///
     /// # Errors
-    /// The order cannot be meant, nobody whom the caller may trace asks, or there are too many.
+    /// The order is invalid, no process the caller may trace polls, or there are too many.
     pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
         let (reply, answer) = mpsc::sync_channel(1);
         let ending = || "the agent is ending".to_owned();

@@ -1,10 +1,9 @@
 //! Findings: named causes of waste in a job's traces, with evidence, cure and what a step would
 //! gain.
 //!
-//! A rule looks at shared facts of a rank or of the job and reports what it found, the edit of the
-//! dependency graph that stands for its cure, and what the rows themselves add up to. This file
-//! asks the rules, prices what they found on the graph, and orders it. Knows no file and no
-//! terminal.
+//! A rule reads shared facts of a rank or of the job and reports its finding, the graph edit that
+//! models its cure, and the sum of the rows themselves. This file asks the rules, prices what they
+//! found on the graph, and orders it. Knows no file and no terminal.
 
 mod account;
 mod bound;
@@ -216,8 +215,8 @@ pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
     job.ranks.iter().map(of).collect()
 }
 
-/// Whether a rule would look at the sizes behind a kernel: long movers, and products that may use
-/// tensor cores.
+/// Whether a rule needs the tensor sizes of a kernel: long movers, and products that may use tensor
+/// cores.
 fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     const LONG_NS: i64 = 20_000;
     let is_mover =
@@ -241,7 +240,7 @@ fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
     }
 }
 
-/// What several ranks have, as one: told of the rank with most of it, cured on all.
+/// Merges a finding of several ranks: reported for the rank with most of it, cured on all.
 fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) -> Option<Finding> {
     let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
@@ -409,8 +408,8 @@ pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     }
 }
 
-/// Puts findings in the order in which they are told. Within a severity, savings of a simulation
-/// come before those of the recording: the two are not compared.
+/// Sorts findings in the order of the report. Within a severity, savings of a simulation come
+/// before those of the recording: the two are not compared.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
 }

@@ -1,4 +1,4 @@
-//! How far the ranks' clocks are apart, told from collectives, which end everywhere at once.
+//! Clock offsets between ranks, estimated from collectives, which end everywhere at once.
 //!
 //! Takes the ends as they are; which collectives belong together is `collectives`' affair.
 

@@ -16,8 +16,7 @@ use crate::{percent, window};
 
 /// A recording of which less is covered gives no figures, percent.
 const COVERED_PCT: f64 = 50.0;
-/// Share of the text or of the events that may be unreadable before nobody can say what is
-/// missing, percent.
+/// Most percent of the text or events that may be unreadable while the missing part is still known.
 const SKIPPED_PCT: f64 = 0.1;
 /// Share of launches without device rows that the end of any recording may leave, percent.
 const UNFINISHED_PCT: f64 = 1.0;

@@ -25,8 +25,8 @@ pub(crate) use walk::{Reach, Stretch, What, walk, walk_from};
 pub struct CriticalPath {
     /// One per rank, in the order of the scopes; each tiles its rank's window.
     pub ranks: Vec<Path>,
-    /// The path of the rank whose window ends last, hopping to whoever was waited for. `None` with
-    /// one rank, whose path is the job's.
+    /// The path of the rank whose window ends last, which moves to the rank that was waited for.
+    /// `None` with one rank, whose path is the job's.
     pub job: Option<Path>,
     /// What the dependencies rest on.
     pub evidence: Evidence,

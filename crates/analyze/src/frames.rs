@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 /// A frame of Python, or a line of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Such as `train.py(12): step`; `train.py: step` where nothing tells which of its lines ran.
+    /// Such as `train.py(12): step`; `train.py: step` if the line is unknown.
     pub name: StringId,
     /// Its row; `None` where only stacks of operators tell of it.
     pub row: Option<u32>,
@@ -60,7 +60,7 @@ pub fn of(trace: &Trace) -> Frames {
 }
 
 impl Frames {
-    /// Whether the trace tells of no frame.
+    /// Whether the trace has no frames.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

@@ -1,8 +1,8 @@
 //! The dependency graph and its one engine, [`relax`]: what had to wait for what, in (max, +).
 //!
-//! Three questions have this shape: which chain of events bounded a step, how long it would take
-//! if this kernel were faster, how long a step takes that nobody ran. All are longest paths in a
-//! graph whose nodes wait for the latest of their predecessors. Knows no trace ([`measured`] builds
+//! It answers three questions: which chain of events bounded a step, how long the step would take
+//! with a faster kernel, and how long an unrecorded step takes. All are longest paths in a graph
+//! whose nodes wait for the latest of their predecessors. Knows no trace ([`measured`] builds
 //! graphs of them) and no contention: two kernels that slow each other down are weights, or not
 //! modelled.
 
@@ -196,8 +196,8 @@ pub fn relax_changed(graph: &DependencyGraph, times: &mut Times, changed: &[Node
     }
 }
 
-/// Brings times up to date after the weights of a node, or of edges into it, have changed:
-/// what stands behind it in the order is computed anew, nothing else is looked at.
+/// Updates times after the weight of a node, or of edges into it, changed: recomputes only the
+/// nodes after it in the order.
 ///
 /// After several changes, call it once for the one that stands first in [`DependencyGraph::order`].
 pub fn relax_from(graph: &DependencyGraph, times: &mut Times, changed: NodeId) {

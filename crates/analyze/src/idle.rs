@@ -1,7 +1,7 @@
 //! Why streams and devices do nothing: the gaps between device rows, by cause.
 //!
-//! Of a stream the cause is told by times alone; of a device by what the thread did that launched
-//! the work ending the gap. Knows no remedies.
+//! For a stream, the cause follows from times alone; for a device, from what the thread did that
+//! launched the work ending the gap. Knows no remedies.
 
 mod device;
 mod share;

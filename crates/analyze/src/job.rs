@@ -1,5 +1,5 @@
-//! A job: its ranks, and what is known of each and of all together, computed once, when first
-//! asked for. Every analysis of a whole job takes one. Knows no rule, no page and no file.
+//! A job: its ranks, and facts of each and of all together, computed once, on first use. Every
+//! analysis of a whole job takes one. Knows no rule, no page and no file.
 
 mod copies;
 mod kernel;

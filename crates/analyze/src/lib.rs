@@ -1,4 +1,4 @@
-//! What happened: everything a trace tells, in exact nanoseconds.
+//! What happened: everything a trace shows, in exact nanoseconds.
 //!
 //! [`Scope`] selects the window and the device rows of one rank; each analysis is a module with a
 //! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
@@ -54,7 +54,7 @@ pub use links::Links;
 pub use scope::Scope;
 pub use window::{Step, Window, WindowRule};
 
-/// What a user asked for wrongly.
+/// Invalid requests of a user.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A pattern that is no regular expression.

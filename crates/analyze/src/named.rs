@@ -2,7 +2,7 @@
 
 use trace::store::Trace;
 
-/// Per text of a trace whether a test holds for it, so that each name is looked at once.
+/// Caches a test per text of a trace, so that each name is tested once.
 pub(crate) fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
     trace.strings.iter().map(is_meant).collect()
 }

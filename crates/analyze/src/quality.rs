@@ -90,7 +90,7 @@ pub fn verdict(issues: &[Issue]) -> Verdict {
 pub struct IssueKind {
     /// The kind.
     pub id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The first rank that has it; `None` where it is the job's.
     pub rank: Option<u32>,

@@ -1,4 +1,4 @@
-//! One rank's part that is looked at: window, device rows, classes, launches.
+//! The analysed part of one rank: window, device rows, classes, launches.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::window::{self, Lack, Step, Window, WindowRule};
 pub struct Scope<'a> {
     /// The rank's trace.
     pub trace: &'a Trace,
-    /// The part that is looked at.
+    /// The analysed part.
     pub window: Window,
     /// All steps of the trace, by start, whole or not.
     pub steps: Vec<Step>,
@@ -112,12 +112,12 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Launches and their work, of the whole trace; joined when first asked for.
+    /// Launches and their work, of the whole trace; joined on first use.
     pub fn links(&self) -> &Links {
         self.links.get_or_init(|| Links::of(self.trace))
     }
 
-    /// Lines of Python, of the whole trace; put in order when first asked for.
+    /// Lines of Python, of the whole trace; sorted on first use.
     pub fn frames(&self) -> &Frames {
         self.frames.get_or_init(|| frames::of(self.trace))
     }

@@ -33,7 +33,7 @@ pub struct SequenceRow {
     pub sequence: String,
 }
 
-/// Which operators and sequences are looked at.
+/// Which operators and sequences are analysed.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Part of the operator's name; all outermost operators where it is empty.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::scope::Scope;
 use witness::{Launched, Streams};
 
-/// How far a device's clock is ahead of its host's, as far as a recording tells.
+/// How far a device's clock is ahead of its host's, as far as a recording shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Skew {
     /// The rank.

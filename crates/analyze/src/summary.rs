@@ -72,7 +72,7 @@ pub struct JobSummary {
     pub event_count: u64,
     /// Bytes of uncompressed text.
     pub text_bytes: u64,
-    /// Which part is looked at; the same for all ranks, or `None`.
+    /// The analysed part, if it is the same for all ranks.
     pub window_rule: Option<WindowRule>,
     /// Whole steps of the rank with the fewest.
     pub step_count: u64,

@@ -1,4 +1,4 @@
-//! Which part of a trace is looked at.
+//! The analysed part of a trace.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::links::Links;
 
 const STEP: &str = "ProfilerStep#";
 
-/// Which part of a trace is looked at.
+/// The analysed part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowRule {

@@ -125,7 +125,7 @@ pub struct Report {
 pub struct IssueLine {
     /// The kind.
     pub id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: quality::Severity,
     /// What is wrong, and which ranks have exactly this, which the like.
     pub words: String,

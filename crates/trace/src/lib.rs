@@ -1,8 +1,8 @@
-//! Files and facts: traces, read, held and written, and the spans of our own runs.
+//! Traces: read, stored and written, and the spans of our own runs.
 //!
-//! [`open::read`] turns whatever PyTorch wrote into a [`store::Job`]; [`Recorder`] turns our own
-//! runs into files. Knows the trainer's [`schema::Op`], but neither the trainer, nor any device,
-//! nor what an analysis will make of the rows.
+//! [`open::read`] reads any file of PyTorch's profiler into a [`store::Job`]; [`Recorder`] writes
+//! our own runs to files. Knows the trainer's [`schema::Op`], but neither the trainer, nor any
+//! device, nor any analysis of the rows.
 
 mod error;
 pub mod execution_trace;

@@ -1,6 +1,6 @@
 //! Several ranks' traces as one: whose process ids, correlations and clocks no longer collide.
 //!
-//! Nothing is copied: a [`Part`] says how each number of its trace is to be read. Knows no format.
+//! Nothing is copied: a [`Part`] maps each number of its trace. Knows no format.
 
 mod namespace;
 

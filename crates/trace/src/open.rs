@@ -1,6 +1,6 @@
 //! Paths to a job: finds the trace files under them, unpacks, reads and numbers them.
 //!
-//! Takes files, compressed or not, archives, folders and standard input, and knows them by their
+//! Takes files, compressed or not, archives, folders and standard input, and recognises them by
 //! content. Knows nothing of what an event says: that is the format's reader.
 
 mod argument;

@@ -1,4 +1,4 @@
-//! Compressed bytes: told by their first ones, unpacked and packed while they stream.
+//! Compressed bytes: recognised by their first ones, packed and unpacked as streams.
 
 use std::io::{self, BufReader, Cursor, Read, Write};
 

@@ -1,4 +1,4 @@
-//! What a trace says, as columns: slices, flows, counters, instants and the header around them.
+//! A trace as columns: slices, flows, counters, instants and the header around them.
 //!
 //! The one in-memory form of a trace, whether a file was read, a run recorded or a step simulated.
 //! Times are absolute integer nanoseconds. Knows no file format and draws no conclusion.

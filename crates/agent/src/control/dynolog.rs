@@ -28,7 +28,7 @@ use crate::traces::Uids;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request.
 const REQUEST_MAX: usize = 64 << 10;
-/// Bytes of what a process is asked for: Kineto reads no more.
+/// Most bytes of a request: Kineto reads no more.
 const CONFIG_MAX: usize = 8 << 10;
 /// How long a process may take to ask.
 const HAND_OVER: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub struct Wanted {
     duration_s: u64,
 }
 
-/// What became of processes.
+/// Outcome per process.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Matched {
@@ -219,8 +219,8 @@ fn check(config: &str) -> Result<(), String> {
     }
 }
 
-/// Ends a request as soon as it is handed over: what comes then is nobody's affair here, and the
-/// process can be asked for something else.
+/// Ends a request once it is handed over: its result is not tracked, and the process can take
+/// another.
 async fn hand_over(state: Arc<State>, pid: u32, since: Duration) {
     loop {
         let is_waiting = matches!(state.server.state(pid), Some(RequestState::Requested));

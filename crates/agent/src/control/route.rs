@@ -24,7 +24,7 @@ use crate::page::{self, dcgm, fleet as metrics};
 use crate::samples;
 use crate::state::{State, lock, unix_ns};
 
-/// Bytes of a trace in one answer: a fetch goes on from where it stopped.
+/// Bytes of a trace per answer: a fetch resumes where it stopped.
 const PART: u64 = 4 << 20;
 
 /// The pages of scrapers.
@@ -260,7 +260,7 @@ async fn remove(
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Where a fetch goes on.
+/// Where a fetch resumes.
 #[derive(Debug, Deserialize)]
 struct Since {
     #[serde(default)]

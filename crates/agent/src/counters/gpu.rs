@@ -20,7 +20,7 @@ use super::interval::{Pipes, Reading};
 
 /// The largest share that is a share; anything above is a driver's way to say that it knows none.
 const PERCENT_MAX: f64 = 100.5;
-/// What GPM is asked for, in this order.
+/// The GPM metrics requested, in this order.
 const METRICS: [GpmMetricId; 10] = [
     GpmMetricId::GraphicsUtil,
     GpmMetricId::SmUtil,
@@ -238,7 +238,7 @@ impl<'nvml> Gpus<'nvml> {
 }
 
 impl<'nvml> Known<'nvml> {
-    /// What happened since the last sample, as GPM tells it: better than the plain share of time.
+    /// Activity since the last sample, from GPM: better than the plain share of time.
     fn sample_gpm(&mut self, nvml: &'nvml Nvml, reading: &mut Reading) -> Result<(), NvmlError> {
         let Some(sample) = needed(self.device.gpm_sample())? else { return Ok(()) };
         if let Some(before) = &self.sample

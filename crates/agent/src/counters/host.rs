@@ -35,7 +35,7 @@ pub struct Host {
     pub infiniband: BTreeMap<String, (u64, u64)>,
 }
 
-/// What is looked at between two readings, because it is cheap and has peaks.
+/// Sampled between two readings, because it is cheap and has peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Look {
     /// Busy seconds of all CPUs.

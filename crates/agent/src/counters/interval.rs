@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Seconds of an interval where nobody says so.
+/// Seconds of an interval by default.
 pub const INTERVAL_S: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Readings come twice a second; what lies further apart than this was not observed.
@@ -82,7 +82,7 @@ pub struct Sums {
     pub reads: u64,
     /// Readings that contradict the last one.
     pub suspect: u64,
-    /// Seconds the GPU worked; `None` where it was never told. So below.
+    /// Seconds the GPU worked; `None` if it was never reported. So below.
     pub busy_s: Option<f64>,
     /// Seconds its SMs worked, over all SMs.
     pub sm_active_s: Option<f64>,

@@ -25,7 +25,7 @@ pub struct Watch {
 pub struct Ended {
     /// When it began.
     pub start_unix_s: u64,
-    /// Seconds between the readings at its ends; 0 where something lay between that nobody saw.
+    /// Seconds between the readings at its ends; 0 if part of them was not observed.
     pub observed_s: f64,
     /// The host at its end.
     pub host: Host,

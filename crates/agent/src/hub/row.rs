@@ -39,7 +39,7 @@ pub fn gpu(identity: &Identity, runs: &[allocation::Run], length_s: u64, row: &R
     }))
 }
 
-/// Sums that the device told, by name.
+/// Sums reported by the device, by name.
 fn known(sums: &Sums) -> BTreeMap<String, f64> {
     let all = [
         ("busy_s", sums.busy_s),

@@ -13,7 +13,7 @@ use super::policy::Limits;
 const DAY_S: u64 = 86_400;
 /// The first back-off, and the longest; each in a row doubles it.
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
-/// Workflow types that are told apart: names come from jobs, and are labels of metrics.
+/// Most workflow types: names come from jobs, and are labels of metrics.
 const WORKFLOWS_MAX: usize = 64;
 /// What all further ones are called.
 const OTHERS: &str = "(others)";
@@ -42,7 +42,7 @@ pub struct Ledger {
     pub steps: u64,
     /// Steps recorded today.
     pub recorded: u64,
-    /// Steps since the last kept trace: what the next one stands for.
+    /// Steps since the last kept trace, which the next one represents.
     pub since: u64,
     /// Bytes of the largest trace so far.
     pub largest: u64,
@@ -272,12 +272,12 @@ impl Ledger {
         }
     }
 
-    /// How many steps each of `recorded` steps stands for, if they are kept now.
+    /// How many steps each of `recorded` steps represents, if they are kept now.
     pub fn weight(&self, recorded: u32) -> f64 {
         self.since as f64 / f64::from(recorded.max(1))
     }
 
-    /// Counts a trace that is kept; the next one stands for the steps from here on.
+    /// Counts a kept trace; the next one represents the steps from here on.
     pub fn keep(&mut self, bytes: u64, recorded: u32) {
         self.traces += 1;
         self.totals.written += 1;
@@ -289,7 +289,7 @@ impl Ledger {
         (self.since, self.problem) = (0, None);
     }
 
-    /// Counts a trace that was lost: the next one stands for its steps too.
+    /// Counts a lost trace: the next one represents its steps too.
     pub fn lose(&mut self, problem: String) {
         self.lost += 1;
         self.totals.lost += 1;

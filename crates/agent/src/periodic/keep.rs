@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use fleet::wire::TraceFile;
 use serde::Serialize;
 
-/// What is told beside a trace.
+/// Metadata stored with a trace.
 const SAMPLE: &str = "sample.json";
 
-/// A kept trace and what it stands for.
+/// A kept trace and its weight.
 #[derive(Debug, Serialize)]
 pub struct Sample<'a> {
     /// Of this form.
     pub version: u32,
     /// Its name.
     pub token: &'a str,
-    /// When it was asked for.
+    /// When it was requested.
     pub begun_unix_ms: u64,
     /// The host.
     pub host: &'a str,
@@ -35,9 +35,9 @@ pub struct Sample<'a> {
     pub rank: Option<u32>,
     /// Steps it has.
     pub steps: u32,
-    /// How many steps of the workflow type on this host each of its steps stands for.
+    /// How many steps of the workflow type on this host each of its steps represents.
     pub weight: f64,
-    /// Nanoseconds of a step before it was asked for.
+    /// Nanoseconds of a step before the request.
     pub step_ns_before: f64,
     /// Nanoseconds of a step from then until it was written.
     pub step_ns_while: Option<f64>,
@@ -71,7 +71,7 @@ impl Shelf {
     /// Takes a trace from another folder of the same disk.
     ///
     /// # Errors
-    /// It cannot be moved, or what it stands for cannot be written.
+    /// The trace cannot be moved, or its metadata cannot be written.
     pub fn put(&self, from: &Path, sample: &Sample<'_>) -> io::Result<()> {
         let own = self.folder.join(sample.token);
         DirBuilder::new().mode(0o700).create(&own)?;

@@ -157,7 +157,7 @@ impl Policy {
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for any letters.
+/// Whether a name matches a pattern in which `*` matches any text.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! H09: the caching allocator asks for events again and again, because tensors are used on several
-//! streams.
+//! H09: the caching allocator polls events repeatedly, because tensors are used on several streams.
 
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};

@@ -1,4 +1,4 @@
-//! Rows by what they are called; each name is looked at once.
+//! Rows grouped by name; each name is tested once.
 
 use trace::store::Kind;
 

@@ -32,7 +32,7 @@ impl Unit {
 
 /// A rank with its units.
 pub struct Sample<'a> {
-    /// The part that is looked at.
+    /// The analysed part.
     pub scope: &'a Scope<'a>,
     /// What ran inside what.
     pub tree: &'a Tree,

@@ -58,7 +58,7 @@ pub struct MeasuredGraph {
     pub graph: DependencyGraph,
     /// What was measured, absolute nanoseconds, cut to the windows.
     pub times: Times,
-    /// Per node: what it stands for.
+    /// Per node: its label.
     pub origins: Vec<Origin>,
     /// Per rank, in the order of the scopes.
     pub ranks: Vec<Markers>,

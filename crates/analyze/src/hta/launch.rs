@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{MICROSECOND, Row, View};
 
-/// The calls whose correlation ids are looked at; driver calls and AMD's are not among them.
+/// The calls whose correlation ids are used; driver calls and AMD's are excluded.
 const LAUNCHES: [&str; 5] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",

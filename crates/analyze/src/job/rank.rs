@@ -1,5 +1,4 @@
-//! What is known of one rank, each fact computed once, when first asked for. Knows no other rank
-//! and no rule.
+//! Facts of one rank, each computed once, on first use. Knows no other rank and no rule.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -39,7 +38,7 @@ pub struct Tensors {
 /// What is known of one rank.
 #[derive(Debug)]
 pub struct RankFacts<'a> {
-    /// The part of its trace that is looked at.
+    /// The analysed part of its trace.
     pub scope: &'a Scope<'a>,
     tensors: BTreeMap<u32, Tensors>,
     tree: OnceCell<Tree>,

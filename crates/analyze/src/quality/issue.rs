@@ -25,7 +25,7 @@ pub enum Severity {
 pub struct Issue {
     /// Stable name of the kind of issue, such as `lost-device-rows`.
     pub id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The rank; `None` for the job as a whole.
     pub rank: Option<u32>,

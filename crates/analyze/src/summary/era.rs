@@ -1,4 +1,4 @@
-//! Which profiler wrote a trace, as far as its form tells. Knows no analysis.
+//! Which profiler wrote a trace, judged by its form. Knows no analysis.
 
 use serde::Serialize;
 use trace::store::Trace;

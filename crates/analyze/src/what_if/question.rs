@@ -1,4 +1,4 @@
-//! What-ifs as they are written, and the edits they stand for. Knows no times.
+//! What-ifs as typed, and the edits they mean. Knows no times.
 
 use regex::Regex;
 

@@ -51,7 +51,7 @@ fn laid_out(text: &str) -> String {
     wrapped.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a line goes on in the next one: it fills its own.
+/// Whether a line continues in the next one, because it is full.
 fn is_prose(line: &str) -> bool {
     const FILLED: usize = 80;
     !line.starts_with(' ') && line.len() >= FILLED

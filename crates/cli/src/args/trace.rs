@@ -112,7 +112,7 @@ fn timeline_steps(text: &str) -> Result<report::Steps, String> {
     })
 }
 
-/// The part of a trace that is looked at.
+/// The part of a trace to analyse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WindowChoice {
     /// Everything recorded.

@@ -1,4 +1,4 @@
-//! A rule as the block of bytes that kernels read, `struct Rule` of `rule.cu`. The host writes it
+//! A rule in the byte layout that kernels read, `struct Rule` of `rule.cu`. The host writes it
 //! before a step, so that the launches of a step stay the same.
 
 use schema::Optimizer;

@@ -2,9 +2,9 @@
 //! the decoupled decay; L2 decay enters the gradient as in `adam`.
 //!
 //! Where `‖w‖` or `‖r‖` is 0 the ratio is 1, so that a row of zeros can leave 0 and a row without a
-//! gradient stays a number. The norms are those of the row passed: of an embedding row, a column
-//! tile's columns of it, or a whole dense parameter (as apex's FusedLAMB, which takes one ratio per
-//! tensor). Long rows are worked through in blocks, so that threads can share one.
+//! gradient does not become NaN. The norms are those of the row passed: of an embedding row, a
+//! column tile's columns of it, or a whole dense parameter (as apex's FusedLAMB, which takes one
+//! ratio per tensor). Long rows are worked through in blocks, so that threads can share one.
 //! # Source
 //! arXiv:1904.00962.
 #![expect(unsafe_code, reason = "vector instructions")]

@@ -1,9 +1,9 @@
 //! Update rules for one row, given its summed gradient: one file per rule, each with a scalar form
 //! (generic over the float, the oracle) and a vector form with the same rounding.
 //!
-//! Every rule knows weight decay through two factors, each 0 where it is not wanted: λ added to the
-//! gradient (L2), and λ beside it (decoupled). Knows nothing of where rows and gradients come from;
-//! see `ops::embedding_backward` and `ops::dense_update` for those.
+//! Every rule takes weight decay as two factors, each 0 if unused: λ added to the gradient (L2),
+//! and λ beside it (decoupled). Knows nothing of where rows and gradients come from; see
+//! `ops::embedding_backward` and `ops::dense_update` for those.
 
 pub mod adagrad;
 pub mod adam;

@@ -1,4 +1,4 @@
-//! A rule with the constants of a step, made of an optimizer's configuration.
+//! A rule with the constants of a step, from an optimizer's configuration.
 
 use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 

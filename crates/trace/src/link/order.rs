@@ -1,4 +1,4 @@
-//! Which thread is which, and where the nodes repeat, by the names each thread began in order.
+//! Matches threads, and finds where nodes repeat, by the order of names each thread began.
 
 use super::align;
 use super::sequence::{Host, Name, Sequence};

@@ -1,4 +1,4 @@
-//! The arguments in the JSON text of an event. Those that nobody wants are skipped, not built.
+//! The arguments in the JSON text of an event. Unwanted ones are skipped, not built.
 
 use std::borrow::Cow;
 use std::fmt;

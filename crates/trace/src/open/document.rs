@@ -1,6 +1,6 @@
 //! Whole texts of other formats than Kineto's: found, unpacked and numbered in the same way.
 //!
-//! Knows no format; who asks says which names to take and what a text is.
+//! Knows no format; the caller selects names and recognises texts.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

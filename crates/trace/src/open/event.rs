@@ -1,4 +1,4 @@
-//! The text of single events, read again from where the trace came from: what no column holds.
+//! Rereads the text of single events from the source, for data that no column holds.
 //!
 //! Knows where an event's text ends, nothing of what it says.
 

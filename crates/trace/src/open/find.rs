@@ -1,6 +1,6 @@
 //! The files under paths: folders to all levels, in the order of names, hidden ones left out.
 //!
-//! Knows names only; what a file is, its content tells.
+//! Knows names only, not contents.
 
 use std::fs;
 use std::path::{Path, PathBuf};

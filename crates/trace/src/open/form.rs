@@ -1,6 +1,6 @@
-//! What a file is, by its first bytes: compressed, an archive, or something with a name.
+//! The type of a file by its first bytes: compressed, an archive, or something else.
 //!
-//! Knows no file names: they lie too often.
+//! Ignores file names, which are often wrong.
 
 /// Bytes that decide: a tar header.
 pub const HEAD: usize = 512;

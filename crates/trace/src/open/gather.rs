@@ -1,4 +1,4 @@
-//! Reads many files at once and brings what they hold into one order, whatever the threads.
+//! Reads many files at once, in an order that does not depend on threads.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

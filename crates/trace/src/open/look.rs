@@ -1,7 +1,7 @@
-//! What a text is, by its beginning: Kineto's events, an execution trace, Perfetto's packets, or
-//! something else.
+//! The format of a text, by its beginning: Kineto's events, an execution trace, Perfetto's packets,
+//! or something else.
 //!
-//! Reads keys only; whether the text is whole and right is the reader's affair.
+//! Reads keys only; the reader checks that the text is whole and valid.
 
 use super::form;
 use crate::format::perfetto::read::{self, Writer};

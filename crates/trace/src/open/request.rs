@@ -1,4 +1,4 @@
-//! What is to be read, how far a reading is, and what it found.
+//! A request to read, its progress, and its result.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;

@@ -1,7 +1,7 @@
 //! The texts of one file, one after the other, each handed out in blocks.
 //!
-//! A plain file is read where it is parsed; what is packed is unpacked by a [`Pump`] in a thread of
-//! its own, a few blocks ahead. Knows nothing of JSON.
+//! A plain file is read by its parser; a packed one is unpacked by a [`Pump`] in its own thread, a
+//! few blocks ahead. Knows nothing of JSON.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What kind of event a category means, in every era and for every vendor.
+//! Maps categories to kinds of events, for every era and vendor.
 
 /// A category as the file spells it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Memory for columns that grow while a text is read whose size is known.
+//! Memory for columns that grow while a text of known size is read.
 //!
 //! A column that doubles each time it is full is copied as often and holds up to three times its
 //! values at the end. Knows nothing of what is stored.

@@ -10,7 +10,7 @@ use super::draft::Draft;
 use super::wait::Waits;
 use crate::scope::Scope;
 
-/// Shortest gap that asks for an explanation.
+/// Shortest gap that needs an explanation.
 const GAP_NS: i64 = 30_000;
 /// How soon after the end of what it waited for work begins.
 const NEAR_NS: i64 = 25_000;

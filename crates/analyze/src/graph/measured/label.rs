@@ -1,4 +1,4 @@
-//! What nodes stand for, and what the dependencies between them rest on.
+//! Labels of nodes, and the evidence for the dependencies between them.
 
 use serde::Serialize;
 use trace::store::TrackId;
@@ -28,7 +28,7 @@ pub enum Category {
     Compute,
     /// A device copies or sets memory.
     Memory,
-    /// Communication, where only one rank was seen: transfer and waiting cannot be told apart.
+    /// Communication, if only one rank was seen: transfer and waiting cannot be separated.
     Communication,
     /// Communication after the last rank arrived.
     CommunicationTransfer,
@@ -67,7 +67,7 @@ pub enum Party {
     Peers,
 }
 
-/// What a node stands for.
+/// The label of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// Place of the rank among the scopes.

@@ -1,4 +1,4 @@
-//! Collectives in which ranks meet: nobody's transfer begins before the last one's arrival.
+//! Collectives in which ranks meet: no transfer starts before the last rank arrives.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -22,7 +22,7 @@ pub fn run<T: DeserializeOwned>(threads: usize, arguments: &[&OsStr]) -> Result<
     serde_json::from_slice(&output.stdout).map_err(Error::Json)
 }
 
-/// Has the system hold `bytes` of free memory ready, by touching as many and giving them back.
+/// Makes the operating system keep `bytes` of free memory ready, by touching and freeing them.
 ///
 /// The host of a virtual machine takes back what nobody uses for seconds and fetches it again at
 /// the first touch, at several times the price: a property of the host, not of what is measured.
@@ -30,7 +30,7 @@ pub fn prepare_memory(bytes: u64) {
     drop(std::hint::black_box(vec![1u8; usize::try_from(bytes).unwrap_or_default()]));
 }
 
-/// Highest resident memory so far without the pages of files; 0 where the system does not tell.
+/// Peak resident memory without file pages; 0 if the operating system does not report it.
 pub fn peak_anonymous() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes = |key: &str| {

@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// Time that threads of this process were ready to run and had no core, where the kernel tells.
+/// Time that threads of this process were runnable without a core, if the kernel reports it.
 fn waited_ns() -> Option<u64> {
     let of_thread = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
@@ -87,7 +87,7 @@ fn waited_ns() -> Option<u64> {
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
 }
 
-/// Time that others had cores of this machine, its host included, where the system tells.
+/// Time that other processes, or the host, had cores of this machine, if reported.
 fn others_ns() -> Option<u64> {
     const TICK_NS: u64 = 10_000_000;
     let all = std::fs::read_to_string("/proc/stat").ok()?;

@@ -1,6 +1,5 @@
-//! What a file needs beside Perfetto's own fields so that [`super::read`] gives back the trace it
-//! was written from: ids of tracks, the order of rows, the header. Also the sign for viewers that a
-//! recording was cut.
+//! Extra fields from which [`super::read`] restores the source trace: track ids, row order, header.
+//! Also the mark that shows viewers a truncated recording.
 
 use std::io::{self, Write};
 

@@ -1,8 +1,8 @@
 //! Reads the TrackEvent files that [`super::write`] makes back into the traces they were written
 //! from: every packet sequence with our marks is one rank.
 //!
-//! A file is written track by track, so one that ends early lacks whole tracks and nobody can say
-//! which part of the recording is left: it is refused, and so is what other programs wrote.
+//! A file is written track by track, so a truncated one lacks whole tracks, and the remaining part
+//! of the recording is unknown: it is refused, as are files of other programs.
 
 mod annotation;
 mod argument;

@@ -1,4 +1,4 @@
-//! Encoded arguments, written in the order of rows, read in any: a file beside the one being made.
+//! Encoded arguments in a temporary file: written in row order, read in any order.
 //!
 //! A trace's arguments are as large as the rest of it, and the file they come from can be read only
 //! from front to back. Knows nothing of what the bytes say.

@@ -1,6 +1,6 @@
 //! Tracks: processes, threads, devices, streams, their lanes and counters, in order.
 //!
-//! Processes and threads of the operating system are told as such; devices, streams and the
+//! Processes and threads of the operating system are marked as such; devices, streams and the
 //! profiler's own rows are plain tracks, because Perfetto takes process 0 for the idle one.
 
 use std::io::{self, Write};

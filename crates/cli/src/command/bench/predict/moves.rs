@@ -1,5 +1,4 @@
-//! What a search over sharding plans asks for: a whole step priced, and priced again after a table
-//! has moved.
+//! The pricing of a sharding-plan search: a whole step, and again after a table has moved.
 
 use std::hint::black_box;
 use std::time::Instant;

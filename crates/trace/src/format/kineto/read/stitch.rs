@@ -1,9 +1,9 @@
-//! Chunks read by several workers at once, put together in the order of the file.
+//! Joins chunks parsed by several workers in the order of the file.
 //!
-//! A worker takes for granted that its chunk starts between two events. That holds if the chunk
-//! before ended there, which is known when that one is put in its place; where it does not hold,
-//! the chunk is read again from where the one before ended. So every byte is read in the state that
-//! all bytes before it lead to, whatever was guessed.
+//! A worker assumes that its chunk starts between two events. That holds if the previous chunk
+//! ended there, which is checked when chunks are joined; otherwise the chunk is read again from
+//! that end. So every byte is parsed in the state left by all bytes before it, whatever was
+//! guessed.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Protobuf as it lies in a file: fields of messages, checked. Knows no schema.
+//! Protobuf decoding: fields of messages, checked. Knows no schema.
 
 use std::fmt;
 
