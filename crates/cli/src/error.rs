@@ -176,7 +176,7 @@ pub enum Error {
     /// Every checkpoint of a run is damaged.
     #[error("{}: expected a whole checkpoint, found {count} damaged", path.display())]
     NoneWhole { path: PathBuf, count: usize },
-    /// A checkpoint of another run, or none at all, given to go on from.
+    /// The path to resume from is a checkpoint of another run, or none.
     #[error("{}: expected a checkpoint of the run {}, which has {}", path.display(), run.display(), listed(names))]
     NotOfRun { path: PathBuf, run: PathBuf, names: Vec<String> },
     /// An imported checkpoint that has seen no data.
@@ -261,7 +261,7 @@ pub enum Error {
     /// A table that a what-if does not have.
     #[error("--what-if: expected --by category or none")]
     WhatIfTable,
-    /// A file for one rank, asked for several.
+    /// A file for one rank, requested for several.
     #[error("{paths}: expected one trace, got {}", counted(*ranks as u64, "rank"))]
     SeveralRanks { paths: String, ranks: usize },
     /// The reader of our output went away.
@@ -279,7 +279,7 @@ pub enum Error {
     /// Reading or writing a trace failed.
     #[error(transparent)]
     Trace(#[from] trace::Error),
-    /// An analysis was asked for wrongly.
+    /// An analysis was requested wrongly.
     #[error(transparent)]
     Analyze(#[from] analyze::Error),
     /// No server could be started, or it ended.

@@ -19,7 +19,7 @@ pub fn allowed_cpus() -> String {
     list.unwrap_or_default().trim().to_owned()
 }
 
-/// Bytes an ordinary user may still write to the disk of `folder`, where the system tells.
+/// Bytes an ordinary user may still write to the disk of `folder`, if known.
 pub fn disk_available(folder: &Path) -> Option<Bytes> {
     // The folder itself may not exist yet; its nearest ancestor lies on the same disk.
     let absolute = std::path::absolute(folder).ok()?;

@@ -18,7 +18,7 @@ const HEADERS_MAX: usize = 64;
 const CONNECTIONS_MAX: usize = 32;
 /// How long a connection may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked whether to stop.
+/// How often to check whether to stop.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A bound port and the secret of its paths.
@@ -54,7 +54,7 @@ impl Server {
     /// Listens on the loopback; port 0 takes a free one.
     ///
     /// # Errors
-    /// Those of the system: a port in use, no random numbers.
+    /// Those of the operating system: a port in use, no random numbers.
     pub fn bind(port: u16) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
         let address = listener.local_addr()?;

@@ -214,7 +214,7 @@ impl World {
         format!("mpi ({})", self.library)
     }
 
-    /// Whether the library sums gradients, as was asked for; what the run says of it.
+    /// Whether the library sums gradients, as requested; what the run reports of it.
     pub fn sums(&self) -> (bool, String) {
         let of = self.library;
         match (self.collectives, self.transport().sums()) {
@@ -407,7 +407,7 @@ impl World {
     }
 }
 
-/// The library that was asked for, or the first that is there.
+/// The requested library, or the first one found.
 fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<Found, Error> {
     let tried = match library {
         Some(library) => Found::open(library).map_err(|error| vec![error]),

@@ -1,7 +1,7 @@
 //! One block of an input to rows: counts ids, skips and counts malformed records.
 //!
-//! Generic over what becomes of a row ([`Accept`]): fitting and writing share every line of
-//! reading. Knows no format.
+//! Generic over the consumer of rows ([`Accept`]): fitting and writing share every line of reading.
+//! Knows no format.
 
 use crate::accept::Accept;
 use crate::block::{Block, Place, TakeRows};

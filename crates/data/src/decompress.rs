@@ -22,7 +22,7 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const BUFFER: usize = 256 * 1024;
 
-/// The decompressed content of `input`; `tap` is told the bytes taken from the file itself.
+/// The decompressed content of `input`; `tap` receives the bytes taken from the file itself.
 pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     if input == STDIN {

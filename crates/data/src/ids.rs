@@ -157,7 +157,7 @@ pub struct IdsOutside {
     pub column: String,
     /// Rows of its table.
     pub rows: u64,
-    /// What became of them.
+    /// Their outcome.
     pub rule: OutOfRange,
     /// Ids, those of missing categories included.
     pub ids: u64,

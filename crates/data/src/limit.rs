@@ -80,7 +80,7 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// The most rows that can still come; `None` where nobody knows.
+    /// The most rows that can still come; `None` if unknown.
     fn rows_left(&self, rows: u64) -> Option<f64> {
         if self.bytes_total == 0 || self.bytes == 0 {
             return None;

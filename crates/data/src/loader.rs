@@ -28,7 +28,7 @@ pub use memory::{LoaderMemory, LoaderShape};
 /// before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
 /// Memory for them, in two batches at least: with a thousand features a step takes long enough for
-/// the next batch to be put together meanwhile, and a batch takes 16 KiB per sample.
+/// the next batch to be assembled meanwhile, and a batch takes 16 KiB per sample.
 const BYTES_AHEAD: usize = 64 << 20;
 /// Samples handed over together, in one batch at least: to take from a queue that was full wakes a
 /// thread, which costs some 20 µs, as much as a step of small batches may wait.
@@ -435,7 +435,7 @@ impl FirstEpoch {
     }
 }
 
-/// Puts batches together until the end, an error, or until nobody wants more.
+/// Assembles batches until the end, an error, or until the receiver is gone.
 fn assemble(
     order: Order,
     features: &Features,

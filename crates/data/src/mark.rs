@@ -1,11 +1,11 @@
-//! Where an interrupted reading can go on.
+//! Where an interrupted reading can resume.
 
 use serde::{Deserialize, Serialize};
 
 use crate::block::Place;
 use crate::loss::Losses;
 
-/// A place in the inputs, with what was read before it. Reading goes on there.
+/// A place in the inputs, with what was read before it. Reading resumes there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     /// Index of the input.

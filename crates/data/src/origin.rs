@@ -324,7 +324,7 @@ impl Origins {
     }
 }
 
-/// What is told of the bytes that a reader takes from a file.
+/// Observes the bytes that a reader takes from a file.
 #[derive(Clone, Default)]
 pub(crate) struct Tap {
     /// Counts them.
@@ -334,7 +334,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// A reader of `file`, the file `path` from byte `at` on, that tells what it reads.
+    /// A reader of `file`, the file `path` from byte `at` on, that reports what it reads.
     pub(crate) fn file(&self, path: &str, (file, at): (File, u64)) -> Result<Tapped<File>, Error> {
         let running = match &self.origins {
             Some(origins) => origins.begin(Origin::noted(path, &file)?, at),
@@ -384,7 +384,7 @@ impl Tap {
     }
 }
 
-/// A reader of a file that tells a [`Tap`] what it reads.
+/// A reader of a file that reports to a [`Tap`] what it reads.
 pub(crate) struct Tapped<R> {
     inner: R,
     path: String,

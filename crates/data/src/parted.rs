@@ -1,5 +1,5 @@
 //! Training rows before held-out ones where a time parts them: the inputs are read once for each
-//! side. Knows nothing of what becomes of the rows.
+//! side. Knows nothing of the consumer of the rows.
 
 use crate::accept::Accept;
 use crate::error::Error;

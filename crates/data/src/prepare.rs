@@ -78,13 +78,13 @@ pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
 /// # Cost
 /// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
 /// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
-/// and one for each side. Memory is bounded by the row groups in flight,
-/// below 1 GiB for any input; counting for exact ids goes on in temporary files beside `out` where
-/// `data.ids.memory_mib` is not enough.
+/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input;
+/// counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
+/// enough.
 /// # Errors
-/// Any [`Error`]; nothing is left at `out` then. What was finished stays beside it, so that the
-/// same request goes on from there: it neither learns from the inputs nor encodes their rows twice,
-/// and reads tab-separated text only from the last finished part on, other inputs once more.
+/// Any [`Error`]; nothing is left at `out` then. Finished parts stay beside it, so that the same
+/// request resumes from there: it neither learns from the inputs nor encodes their rows twice, and
+/// reads tab-separated text only from the last finished part on, other inputs once more.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(Progress),

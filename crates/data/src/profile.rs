@@ -1,6 +1,5 @@
-//! A look at files nobody has described: format, columns, and over all rows how many values each
-//! column has and what they are. Streams in bounded memory, the same result for any number of
-//! threads.
+//! Profiles files without a configuration: format, columns, and over all rows the number and kind
+//! of values per column. Streams in bounded memory, the same result for any number of threads.
 //!
 //! Knows nothing of models: what the columns are for is decided by who reads the facts.
 
@@ -25,7 +24,7 @@ use crate::{criteo_tsv, field, npy, ordered};
 use column::{Column, Look, Tries};
 use sniff::TextForm;
 
-/// Rows of Parquet and of arrays that are looked at to see what values may be.
+/// Rows of Parquet and of arrays that are sampled to find the kind of values.
 const SAMPLE_ROWS: usize = 5000;
 
 /// What is found in files, as [`of_files`] gives it.

@@ -1,5 +1,5 @@
-//! What an interrupted preparation leaves so that the next can go on: the folder being built, which
-//! preparation it belongs to, its finished parts and what was learnt from the inputs.
+//! The state an interrupted preparation leaves for the next to resume: the folder being built,
+//! which preparation it belongs to, its finished parts and what was learnt from the inputs.
 //!
 //! Every file gets its name when it is complete, so that a process may be killed at any moment.
 

@@ -1,6 +1,6 @@
 //! All inputs of a request, in order, through the reading pipeline: produce blocks, convert, take.
 //!
-//! Knows neither a format nor what becomes of the rows.
+//! Knows neither a format nor the consumer of the rows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -23,7 +23,7 @@ use crate::row::Row;
 use crate::scan::Source;
 use crate::synthetic::SyntheticConfig;
 
-/// Blocks of raw files that are looked at.
+/// Blocks of raw files that are sampled.
 const BLOCKS: usize = 4;
 /// Rows assumed of an input that cannot be looked at, such as standard input.
 const UNKNOWN_ROWS: u64 = 1 << 22;

@@ -112,7 +112,7 @@ impl Counting {
         Distinct { share: pass.share(), count }
     }
 
-    /// Checks the disk as soon as a sample tells when memory will be full, if ever.
+    /// Checks the disk as soon as a sample shows when memory will be full, if ever.
     fn foretell(&mut self, pass: &Pass) -> Result<(), Error> {
         match self.forecast {
             Forecast::Unknown if pass.bytes() >= SAMPLE_BYTES / 2 => {
@@ -178,7 +178,7 @@ impl Counting {
 /// Categories in the order of their ids, and what is too rare to be among them.
 pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
-/// Bytes an ordinary user may still write beside `folder`, where the system tells.
+/// Bytes an ordinary user may still write beside `folder`, if known.
 fn available(folder: &Path) -> Option<Bytes> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;

@@ -21,7 +21,7 @@ use crate::parquet::part::{Encoded, Encoder, PartWriter};
 use crate::resume::Building;
 use crate::rows::Rows;
 
-/// Row groups of one file: an interrupted preparation goes on after the last whole one.
+/// Row groups of one file: an interrupted preparation resumes after the last whole one.
 const GROUPS_PER_PART: usize = 64;
 
 /// How a dataset is laid out.

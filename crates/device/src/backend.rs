@@ -60,8 +60,8 @@ pub trait Backend: Sized + Send {
     /// A point in a queue, to be waited for.
     type Event: Send;
 
-    /// Whether the device works while the host goes on: the outcome of a step is then read when the
-    /// next one has been given to it, and ids that are no rows are found by it.
+    /// Whether the device runs asynchronously: the outcome of a step is then read once the next one
+    /// is queued, and the device checks ids.
     const IS_ASYNC: bool;
 
     /// Threads for what stays with the host: initial values, checks before a checkpoint, reading.
@@ -88,7 +88,7 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// Where the device refuses.
     fn queue(&self) -> Result<Self::Queue, Error>;
-    /// What tells when a queue has done its work; `None` where it has when a call returns.
+    /// Reports when a queue is done; `None` if it is done when a call returns.
     ///
     /// # Errors
     /// Where the device refuses.
@@ -422,7 +422,7 @@ pub trait Backend: Sized + Send {
         shape: JoinShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
-    /// Takes apart what [`Backend::join`] put together.
+    /// Splits what [`Backend::join`] concatenated.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].

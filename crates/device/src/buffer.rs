@@ -57,7 +57,7 @@ thread_local! {
 pub struct Counting;
 
 impl Counting {
-    /// Blocks that this thread has asked for, or had made larger.
+    /// Blocks that this thread allocated or enlarged.
     #[must_use]
     pub fn allocations() -> u64 {
         ALLOCATIONS.get()
@@ -106,8 +106,8 @@ fn advised(block: *mut u8, size: usize) -> *mut u8 {
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
 
-/// A fixed number of values that begin on a cache line, on huge pages where they are many and the
-/// system grants them.
+/// A fixed number of values that begin on a cache line, on huge pages if they are many and the
+/// operating system grants them.
 ///
 /// A row of 128 bytes that begins in the middle of a line reaches into a third one: half as much
 /// again to fetch. Random rows of a large table miss the translation cache on every access; on

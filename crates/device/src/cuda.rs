@@ -85,8 +85,8 @@ enum KernelHandle {
 }
 
 impl Driver {
-    /// Device `ordinal` of NVIDIA's driver. `libraries` is a folder that NVRTC is looked for in
-    /// first; `cache` is that of compiled kernels.
+    /// Device `ordinal` of NVIDIA's driver. `libraries` is the first folder to search for NVRTC;
+    /// `cache` is that of compiled kernels.
     ///
     /// # Errors
     /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]; never
@@ -228,7 +228,7 @@ impl Stream {
         &self.driver
     }
 
-    /// What tells it from other streams of its device.
+    /// Its number among the streams of its device.
     pub(crate) fn number(&self) -> usize {
         self.handle
     }
@@ -277,8 +277,8 @@ impl Stream {
         }
     }
 
-    /// Copies parts of pinned memory, each to the start of a buffer, while the host goes on.
-    /// `done` is recorded behind the copies; the memory comes back once it has passed.
+    /// Copies parts of pinned memory, each to the start of a buffer, asynchronously. `done` is
+    /// recorded behind the copies; the memory comes back once it has passed.
     ///
     /// # Errors
     /// [`DriverError::Extent`] where they do not fit.
@@ -298,8 +298,8 @@ impl Stream {
         Ok(InFlight::new(pinned, done))
     }
 
-    /// Copies a whole buffer to the start of pinned memory while the host goes on; `done` is
-    /// recorded behind the copy.
+    /// Copies a whole buffer to the start of pinned memory asynchronously; `done` is recorded
+    /// behind the copy.
     ///
     /// # Errors
     /// [`DriverError::Extent`] where it does not fit.

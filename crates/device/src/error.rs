@@ -16,7 +16,7 @@ pub enum Error {
         op: &'static str,
         /// The argument, with its shape where that helps.
         what: &'static str,
-        /// Elements (or extent) the contract asks for.
+        /// Elements (or extent) the contract requires.
         expected: usize,
         /// Elements (or extent) passed.
         got: usize,

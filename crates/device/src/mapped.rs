@@ -65,8 +65,8 @@ const LOST: &[u8] =
 /// Exit code of a command whose file was lost: as of any file that cannot be read.
 const EXIT_FAILED: i32 = 1;
 
-/// Ends the program with a message where a page of a mapped file cannot be read. There is nothing
-/// to go on with: the instruction that touched the page cannot finish.
+/// Ends the program with a message where a page of a mapped file cannot be read. The program cannot
+/// continue: the instruction that touched the page cannot finish.
 fn catch_lost_pages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -37,7 +37,7 @@ pub struct Run {
 /// Which runs hold which GPU, by its index (`0`, `0-1` for an instance) or UUID.
 pub type Holders = BTreeMap<String, Vec<Run>>;
 
-/// The run a process belongs to; `None` where nothing tells.
+/// The run a process belongs to; `None` if unknown.
 pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
     let variable = |name: &str| {
         let value = process.variable(name).filter(|value| !value.is_empty())?;

@@ -1,4 +1,5 @@
-//! Who asked, who is wanted, and what became of each request. No socket, no clock, no file.
+//! The processes that polled, those to trace, and the outcome of each request. No socket, no clock,
+//! no file.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub struct Member {
     pub polled: Duration,
     /// Whether its profiler was free then.
     pub is_free: bool,
-    /// What was asked of it.
+    /// The request sent to it.
     pub request: Option<Request>,
 }
 
@@ -42,7 +43,7 @@ pub enum Skip {
     Helper,
     /// It is another user's.
     OtherUser,
-    /// It was not asked for.
+    /// It was not requested.
     NotWanted,
 }
 

@@ -1,4 +1,4 @@
-//! Why a process does not ask, or could not write what it is asked for. Only looks.
+//! Finds out why a process does not poll, or could not write its trace. Only looks.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

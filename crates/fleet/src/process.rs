@@ -21,7 +21,7 @@ const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// Clock ticks from boot to its start: tells it from a later one of the same number.
+    /// Clock ticks from boot to its start: distinguishes it from a later process of the same id.
     pub started: u64,
     /// Its parent.
     pub parent: u32,

@@ -12,7 +12,7 @@ use crate::wire::{self, TraceFile, TraceRow, TraceState, When};
 pub const VERSION: u32 = 1;
 /// Where batches of rows are posted.
 pub const BATCHES: &str = "/hub/v1/batches";
-/// Where orders are asked for; the answer may be held back for as long as the request says.
+/// Path of the long poll for orders; the answer may take as long as the request allows.
 pub const ORDERS: &str = "/hub/v1/orders";
 /// Where traces are posted in parts.
 pub const PARTS: &str = "/hub/v1/parts";
@@ -41,7 +41,7 @@ pub struct Batch {
     pub entries: Vec<Entry>,
 }
 
-/// One entry. A number of a queue is used once: whoever stores an entry twice doubles it.
+/// One entry. A number of a queue is used once, so that no entry is stored twice.
 #[derive(Clone, PartialEq, Message)]
 pub struct Entry {
     /// Its number in the queue, from 1.

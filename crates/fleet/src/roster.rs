@@ -13,7 +13,7 @@ use crate::server::Server;
 
 /// The names of sockets that PyTorch makes for its answers, and never removes.
 pub const CLIENT: &str = "dynoconfigclient";
-/// Entries of a socket folder that are looked at in one go: anyone may add more.
+/// Most entries of a socket folder read at once: anyone may add more.
 const SWEPT_MAX: usize = 4096;
 
 /// The processes that asked.
@@ -23,7 +23,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Looks at whoever asked since, and forgets who ended.
+    /// Inspects processes that polled since, and forgets ended ones.
     pub fn refresh(&mut self, server: &Server) {
         let seen = server.seen();
         self.known.retain(|pid, _| seen.iter().any(|seen| seen.pid == *pid));
@@ -58,7 +58,7 @@ impl Roster {
 
 /// Removes sockets of processes that are gone from a socket folder; how many.
 ///
-/// A socket that nobody has bound refuses connections. Anything else of the name is left alone.
+/// An unbound socket refuses connections. Anything else of the name is left alone.
 pub fn sweep(folder: &Path) -> usize {
     let Ok(probe) = UnixDatagram::unbound() else { return 0 };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(SWEPT_MAX);

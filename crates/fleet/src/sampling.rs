@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use crate::process::Process;
 use crate::wire::{Sampled, Used, Waiting};
 
-/// Threads of a process that are looked at.
+/// Most threads sampled per process.
 const THREADS_MAX: usize = 1024;
-/// Places that are told apart in a process.
+/// Most distinct places counted per process.
 const PLACES_MAX: usize = 4096;
-/// Places that are told.
+/// Most places reported.
 const TOLD_MAX: usize = 40;
 /// Functions of a kernel stack that name a place.
 const FRAMES: usize = 3;
@@ -192,7 +192,7 @@ fn named(text: &str, name: &str) -> Option<u64> {
     rest.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Bytes in memory, by the cheapest file that tells it.
+/// Bytes in memory, from the cheapest file that reports it.
 fn rss(folder: &Path) -> Option<u64> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     named(&status, "VmRSS:").map(|kib| kib * 1024)

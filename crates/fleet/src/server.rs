@@ -81,7 +81,7 @@ struct Shared {
 #[derive(Debug)]
 struct Table {
     capture: Capture,
-    /// Messages so far: tells a waiter that one came.
+    /// Messages so far: shows a waiter that one came.
     messages: u64,
     failure: Option<Error>,
 }

@@ -164,7 +164,7 @@ impl Progress {
     /// Whether it seems to hang: it trains, its GPU works all the time, and no step comes.
     ///
     /// `busy` is the share of time its GPU worked lately. A job that evaluates, saves or has not
-    /// made a step yet never hangs: nobody knows how long that takes.
+    /// made a step yet never hangs: how long that takes is unknown.
     pub fn is_hung(&self, now: Duration, busy: f64) -> bool {
         let (Some(stepped), Some(median)) = (self.stepped, self.step_time()) else { return false };
         let limit = HANG_MIN.max(median * 10);
@@ -172,7 +172,7 @@ impl Progress {
     }
 }
 
-/// All processes that report steps, by their number as the kernel tells it.
+/// All processes that report steps, by process id, as the kernel reports it.
 #[derive(Debug, Default)]
 pub struct Steps {
     processes: BTreeMap<u32, Progress>,

@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::server::Server;
 use crate::untrusted::Copying;
 
-/// How long one copy goes on before the others, and files, are looked at again.
+/// How long one copy runs before the others, and files, are checked again.
 const COPY_TURN: Duration = Duration::from_millis(20);
 /// A start needs this beside a poll and the warm-up: the profiler's second, and room.
 pub const START_ROOM: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ impl Tracing {
         Self { targets: chosen.into_iter().map(target).collect() }
     }
 
-    /// Looks at every process and file, and goes on with one copy; what changed.
+    /// Checks every process and file, and continues one copy; returns what changed.
     pub fn step(&mut self, server: &Server) -> Vec<Change> {
         self.copy(server);
         let mut changes = Vec::new();
@@ -224,13 +224,13 @@ pub fn names(processes: &[Process]) -> Vec<String> {
     processes.iter().map(name).collect()
 }
 
-/// When recording begins where nobody says so: as soon as all can have warmed up.
+/// When recording begins by default: as soon as all can have warmed up.
 pub fn start_ahead(warmup: Duration) -> Duration {
     POLL + warmup + START_ROOM
 }
 
 /// A name for an order that no other order on any host has: two that begin in the same millisecond
-/// would otherwise want one folder, and nobody can take a name in advance that cannot be guessed.
+/// would otherwise share a folder, and an unguessable name cannot be taken in advance.
 pub fn unique_token() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{:x}-{random:016x}", unix_ms())
@@ -254,7 +254,7 @@ fn timing(trigger: Trigger, now: Duration) -> Timing {
     }
 }
 
-/// The folder of a process's trace, and the text that asks for it; or why there can be none.
+/// The folder of a process's trace and the text of its request, or why there can be none.
 fn prepare(process: &Process, id: &str, order: &Order) -> Result<(Staging, String), String> {
     let staging =
         Staging::prepare(process, id, order.size_max).map_err(|error| error.to_string())?;

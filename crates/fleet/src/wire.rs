@@ -17,7 +17,7 @@ pub struct Status {
     pub host: String,
     /// Its wall clock when it answered.
     pub unix_ns: u64,
-    /// Who asked for traces.
+    /// Who requested traces.
     pub processes: Vec<ProcessRow>,
     /// Its GPUs.
     pub gpus: Vec<GpuRow>,
@@ -212,8 +212,8 @@ pub struct SampleOrder {
     /// These processes.
     #[serde(default)]
     pub pids: Vec<u32>,
-    /// Those of this run that ask for traces, as its scheduler names it. Where neither is said,
-    /// everyone who asks.
+    /// Polling processes of this run, as its scheduler names it. Where neither is said, everyone
+    /// who asks.
     pub run: Option<String>,
     /// How long.
     pub length_ms: u64,
@@ -226,7 +226,7 @@ pub struct SampleOrder {
 pub struct Samples {
     /// How long they were looked at.
     pub length_ms: u64,
-    /// What looking at them took of a CPU, where the kernel tells.
+    /// CPU time of sampling them, if the kernel reports it.
     pub spent_ms: Option<f64>,
     /// Each of them.
     pub processes: Vec<Sampled>,

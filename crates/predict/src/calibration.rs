@@ -44,7 +44,7 @@ pub struct Calibration {
     pub work_factors: Vec<f64>,
     /// What operators called.
     pub launches: launches::Launches,
-    /// What recording an event took, which samples of the host are without; 0 where nobody knows.
+    /// Cost of recording an event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
 }
 

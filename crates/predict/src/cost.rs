@@ -30,7 +30,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of something nobody knows anything of: 0, and said.
+    /// Unknown: 0, and reported.
     pub const UNKNOWN: Self = Self { ns: 0, source: Some(Source::Unknown) };
 }
 

@@ -34,8 +34,8 @@ pub struct Edits {
     pub edit: Vec<Edit>,
 }
 
-/// A change of a program. Names are those of outermost operators, or of kernels; `*` stands for any
-/// text, and `name[2]` for the third operator of a name on each rank.
+/// A change of a program. Names are those of outermost operators, or of kernels; `*` matches any
+/// text, and `name[2]` the third operator of a name on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {

@@ -138,7 +138,7 @@ fn start_ns(known: &[Neighbour]) -> f64 {
     middle.unwrap_or(0.0).clamp(0.0, least.ns)
 }
 
-/// What a pass over memory takes: a work that computes little, of a kind that nobody recorded.
+/// The time of a pass over memory: a work that computes little, of an unrecorded kind.
 ///
 /// By the fastest pass of `known` over about as many bytes, so that it meets the same caches; else
 /// by the nearest. `None` for what computes, or where no pass is known.

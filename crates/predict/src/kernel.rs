@@ -3,9 +3,9 @@
 //!
 //! A measurement holds a floor, what the host needs to launch it. Models are learnt on `ln(latency
 //! ÷ max(roofline, floor))` by boosted trees, one forest for each kind and device and one over all
-//! devices for those that nobody measured. The result is the time of the *kernel*: without the
-//! floor, never below physics, with an interval that covered nine of ten calibration rows, and with
-//! its training domain.
+//! devices for unmeasured ones. The result is the time of the *kernel*: without the floor, never
+//! below physics, with an interval that covered nine of ten calibration rows, and with its training
+//! domain.
 
 pub mod adapt;
 mod bins;

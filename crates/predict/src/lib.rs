@@ -1,5 +1,5 @@
-//! What would happen: a step without times ([`Program`](program::Program)), what everything in it
-//! costs ([`cost`], [`calibration`]), and the two put together ([`simulate`]).
+//! Predicts steps: a step without times ([`Program`](program::Program)), its costs ([`cost`],
+//! [`calibration`]), and their simulation ([`simulate`]).
 //!
 //! A simulated step is a trace like any other. There is no engine here: programs become graphs of
 //! `analyze::graph`, which relaxes them. Pure: no file, clock or environment, and the same input

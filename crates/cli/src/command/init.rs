@@ -1,4 +1,4 @@
-//! `rowmill init`: files nobody has described → a configuration that trains on them.
+//! `rowmill init`: files → a configuration that trains on them.
 
 use std::io::Write as _;
 

@@ -333,7 +333,7 @@ fn report(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says where an interrupted run recorded less than was asked for; takes an empty folder away.
+/// Reports if an interrupted run recorded less than requested; removes an empty folder.
 fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Console) {
     let Some(folder) = &args.trace else { return };
     let Range { start, end } = args.trace_steps;
@@ -404,7 +404,7 @@ fn summary(outcome: &Outcome) -> String {
     render::facts(&rows)
 }
 
-/// How many ids were no row of their table, and what became of them; `None` where there are none.
+/// How many ids were outside their table, and their outcome; `None` if there are none.
 fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
     const SHOWN: usize = 3;
     let some: Vec<&IdsOutside> = columns.iter().filter(|column| column.outside > 0).collect();
@@ -502,7 +502,7 @@ fn choose_inputs(args: &Train, job: &mut Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the run begins; refuses to overwrite checkpoints and to go on from a damaged one. Changes
+/// Where the run begins; refuses to overwrite checkpoints and to resume from a damaged one. Changes
 /// nothing: what `--resume-from` leaves behind is set aside when the run begins.
 fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
     if let Some(chosen) = &args.resume_from {

@@ -41,7 +41,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// The memory this process may have in all, where the system tells.
+/// The total memory this process may use, if known.
 pub fn available() -> Option<Available> {
     available_in(Path::new("/proc"))
 }

@@ -179,7 +179,7 @@ fn goes_on(source: &Source<'_>, begin: Begin) -> bool {
     begin == Begin::Resume && !source.paths.iter().any(|path| path == STDIN)
 }
 
-/// At Ctrl-C: says what is kept of a preparation and how to go on; removes what is of no use.
+/// At Ctrl-C: reports what is kept of a preparation and how to resume; removes the rest.
 fn say_what_is_kept(folder: &Path, goes_on: bool) {
     match data::kept(folder).filter(|_| goes_on) {
         Some(kept) if kept.rows > 0 => eprintln!(
@@ -413,7 +413,7 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a path at which there is nothing. An object on a network is asked for when it is opened.
+/// Refuses a path at which there is nothing. A remote object is requested when it is opened.
 pub fn is_there(path: &str) -> Result<(), Error> {
     if data::is_remote(path) || Path::new(path).exists() {
         return Ok(());

@@ -1,5 +1,5 @@
 //! Whether a run fits into the memory there is, and which `rows_cap` or `batch_size` would make it
-//! fit. What a run takes is `train::memory`'s, what there is `machine::memory`'s.
+//! fit. `train::memory` estimates the need, `machine::memory` what is available.
 
 use std::fmt;
 
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What it takes, and what there is.
+    /// Memory it needs, and memory available.
     pub fn room(&self) -> Room {
         Room { estimate: self.estimate(&self.job.config), available: available() }
     }
@@ -247,12 +247,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a run takes, and what there is for it.
+/// Memory a run needs, and memory available to it.
 #[derive(Debug, Serialize)]
 pub struct Room {
     /// What it takes.
     pub estimate: MemoryEstimate,
-    /// What there is, where the system tells.
+    /// Memory available, if known.
     pub available: Option<Available>,
 }
 
@@ -286,7 +286,7 @@ pub enum Offer {
     Both { rows_cap: u64, batch_size: usize },
     /// Neither is enough.
     Nothing,
-    /// The run goes on from a checkpoint, which fixes both.
+    /// The run resumes a checkpoint, which fixes both.
     Resumed,
 }
 

@@ -86,8 +86,8 @@ struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Whether every file has the content it had when `folder` was prepared. Notes anew which files
-    /// these are, so that the next time need not read them.
+    /// Whether every file has the content it had when `folder` was prepared. Records which files
+    /// these are, so that the next run need not read them.
     fn have_content_of(&mut self, folder: &Path, recorded: Inputs) -> Result<bool, Error> {
         let mut files = Vec::with_capacity(recorded.files.len());
         let mut read = false;

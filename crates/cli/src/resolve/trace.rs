@@ -1,4 +1,4 @@
-//! Traces as meant: read, losses told, ranks chosen, window and classes decided.
+//! Traces as meant: read, losses reported, ranks chosen, window and classes decided.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::resolve::Session;
 
 /// Traces, and how they are looked at.
 pub struct Chosen {
-    /// The ranks asked for, as far as their recordings cover them.
+    /// The selected ranks, as far as their recordings cover them.
     pub job: Job,
     /// What is missing of the recordings, in one line.
     pub missing: Option<String>,
@@ -167,7 +167,7 @@ fn class_pattern(given: &str) -> Result<(Class, &str), Error> {
     Ok((class, pattern))
 }
 
-/// Keeps the ranks asked for; all if none were.
+/// Keeps the selected ranks; all if none were.
 pub fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
     let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {

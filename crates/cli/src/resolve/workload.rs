@@ -1,4 +1,4 @@
-//! A step that nobody ran: which configuration, split how, on what ids.
+//! A step that was never run: its configuration, sharding and ids.
 
 use predict::lower::own;
 use schema::{FeatureStats, IdLaw, ShardingPlan};
@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// All that describes a step.
 pub struct Workload {
-    /// The model, with the batch size that was asked for.
+    /// The model, with the requested batch size.
     pub job: Job,
     /// How tables are split.
     pub tiling: Tiling,

@@ -10,7 +10,7 @@ use crate::parquet::part;
 use crate::shape::DataShape;
 use crate::shuffle::Order;
 
-/// Windows that are looked at: later ones are like them.
+/// Windows that are sampled: later ones are alike.
 const WINDOWS: usize = 64;
 
 /// Arrays of a batch, and what the allocator adds to each: small batches are mostly that.
@@ -22,7 +22,7 @@ const ALLOCATION_BYTES: usize = 16;
 pub struct LoaderMemory {
     /// Rows decoded for the window in use and for those ahead.
     pub decoded: u64,
-    /// Batches in use, ready, and being put together.
+    /// Batches in use, ready, and being assembled.
     pub batches: u64,
     /// Buffers of the threads that decode.
     pub decoding: u64,

@@ -43,7 +43,7 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Opens a file; `tap` is told what is read of it.
+    /// Opens a file; `tap` receives what is read of it.
     pub(super) fn open(path: &Path, tap: &Tap) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
         let tapped = tap.file(&path.display().to_string(), (file, 0))?;

@@ -1,5 +1,5 @@
-//! Running facts of one column. A block of rows is looked at by itself, then added to what the
-//! blocks before it showed.
+//! Running facts of one column. Each block of rows is profiled alone, then merged with the blocks
+//! before it.
 
 use std::collections::BTreeMap;
 

@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::origin::Tap;
 use crate::{datetime, field, number_form, text};
 
-/// Bytes that are looked at.
+/// Bytes that are sampled.
 const SAMPLE_BYTES: u64 = 512 << 10;
-/// Records that are looked at.
+/// Records that are sampled.
 const SAMPLE_ROWS: usize = 5000;
 /// What may part fields, the likelier of equals first.
 const DELIMITERS: [&str; 6] = ["\t", ",", ";", "|", "::", "\u{1}"];

@@ -15,7 +15,7 @@ use super::sign::Keys;
 use super::wire::{Env, Wire, between};
 use crate::datetime;
 
-/// Where machines of EC2 ask for their role.
+/// Where EC2 machines request their role.
 const METADATA: &str = "http://169.254.169.254";
 /// Where containers of ECS do.
 const CONTAINER: &str = "http://169.254.170.2";

@@ -30,11 +30,11 @@ struct About {
     bytes: Option<u64>,
     /// Entity tag, or else time of the last change; `None` where the server says neither.
     version: Option<String>,
-    /// Whether ranges can be asked for.
+    /// Whether ranges can be requested.
     ranges: bool,
 }
 
-/// The first and the last byte asked for, and the length of the whole.
+/// The first and last byte requested, and the length of the whole.
 type Place = (u64, u64, Option<u64>);
 
 impl Object {
@@ -76,7 +76,7 @@ impl Object {
         self.about.ranges
     }
 
-    /// Appends bytes `range` to `bytes`; goes on where a failure left off. Ends early with `false`
+    /// Appends bytes `range` to `bytes`; resumes where a failure left off. Ends early with `false`
     /// when `wanted` says so.
     pub(super) fn fetch(
         &self,

@@ -58,7 +58,7 @@ pub enum RemoteProblem {
     /// Credentials are configured but cannot be used.
     #[error("credentials: {0}")]
     Credentials(String),
-    /// An answer that is not one of HTTP, or does not have the bytes that were asked for.
+    /// An answer that is not HTTP, or lacks the requested bytes.
     #[error("{0}")]
     Answer(String),
 }

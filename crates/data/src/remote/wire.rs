@@ -1,4 +1,4 @@
-//! What credentials are looked for with: the environment, and short requests to services.
+//! The sources of credentials: the environment, and short requests to services.
 
 #[cfg(test)]
 use std::collections::BTreeMap;

@@ -132,7 +132,7 @@ impl<'a> Job<'a> {
 impl Pool {
     /// A pool of `threads` threads, the caller's included; 0 counts as 1.
     ///
-    /// Where the system refuses a thread, the pool works with those it got.
+    /// If the operating system refuses a thread, the pool is smaller.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self::on(Topology::detect(), threads)

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// A thread as the system numbers it; [`SELF`] is the caller.
+/// A thread id of the operating system; [`SELF`] is the caller.
 pub(super) type ThreadId = i32;
 
 /// The thread that calls.
@@ -19,7 +19,7 @@ pub(super) fn thread_id() -> ThreadId {
     unsafe { libc::gettid() }
 }
 
-/// Processors that `thread` may use, ascending; none if that cannot be told.
+/// CPUs that `thread` may use, ascending; empty if unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn allowed(thread: ThreadId) -> Vec<usize> {
     // SAFETY: all bits zero is an empty set, and the call writes into the set it is given.
@@ -33,7 +33,7 @@ pub(super) fn allowed(thread: ThreadId) -> Vec<usize> {
     if result == 0 { (0..libc::CPU_SETSIZE as usize).filter(is_set).collect() } else { Vec::new() }
 }
 
-/// The processor that runs the caller; 0 if that cannot be told.
+/// The CPU that runs the caller; 0 if unknown.
 #[cfg(target_os = "linux")]
 pub(super) fn current() -> usize {
     // SAFETY: takes nothing and touches no memory of ours.

@@ -71,15 +71,15 @@ impl Topology {
         self.nodes.len()
     }
 
-    /// Threads that arithmetic profits from: one per core, and no more than the system grants time
-    /// for. Two hardware threads share the units that products of matrices keep busy alone.
+    /// Threads that arithmetic profits from: one per core, and no more than the CPU quota allows.
+    /// Two hardware threads share the units that products of matrices keep busy alone.
     #[must_use]
     pub fn cores(&self) -> usize {
         let granted = std::thread::available_parallelism().map_or(1, usize::from);
         self.cores.min(granted)
     }
 
-    /// The node of the processor that runs the caller, 0 if that cannot be told.
+    /// The node of the CPU that runs the caller, 0 if unknown.
     #[must_use]
     pub fn here(&self) -> usize {
         if self.nodes.len() < 2 {

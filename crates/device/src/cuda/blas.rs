@@ -25,7 +25,7 @@ use super::{Accuracy, Buffer, Driver, Stream};
 
 /// Bytes that an algorithm may work in: what NVIDIA recommends for its largest GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// The strictest alignment that an algorithm asks for.
+/// The strictest alignment that an algorithm needs.
 const ALIGNMENT: u64 = 256;
 
 /// Every function that is called here, as for the driver's library.

@@ -16,7 +16,7 @@ use super::source::Source;
 
 pub(super) use ffi::{Entry, Library};
 
-/// Bytes before and behind each buffer that nobody may write.
+/// Bytes before and after each buffer that must not be written.
 const RED_ZONE: usize = 1024;
 /// What a block of any GPU may have without asking for more.
 const SHARED_LIMIT: u32 = 48 << 10;

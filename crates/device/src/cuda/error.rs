@@ -75,7 +75,7 @@ pub enum DriverError {
     Cache {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         problem: String,
     },
     /// A module has no kernel of this name.

@@ -4,7 +4,7 @@
 //! ```text
 //! each chunk, in its own share of the rows:                     (1)
 //!     for each of its random rows:
-//!         ask for the row some ids ahead, or not                (2)
+//!         prefetch the row some ids ahead, or not               (2)
 //!         sums += row          (gather)
 //!         row += step          (read-modify-write)
 //! ```
@@ -31,7 +31,7 @@ const STREAMED_BYTES: usize = 512 << 20;
 const IDS_PER_CHUNK: usize = 4096;
 /// Floats of a chunk of a stream.
 const FLOATS_PER_CHUNK: usize = 1 << 19;
-/// How far ahead rows are asked for, in bytes of rows.
+/// Prefetch distances, in bytes of rows.
 const BYTES_AHEAD: [usize; 3] = [0, 4096, 8192];
 /// Bytes of neighbouring rows that one chunk has: as far apart as two lines that may meet in one
 /// set of a cache.
@@ -156,7 +156,7 @@ struct Share<'a> {
 
 impl Share<'_> {
     /// # Safety
-    /// All rows of the share lie inside the array, and nobody else touches them meanwhile.
+    /// All rows of the share lie inside the array, and no other thread touches them meanwhile.
     unsafe fn touch(&self, isa: Isa, touch: Touch) -> f32 {
         // SAFETY: the caller vouches for the rows; a token proves its instruction set.
         unsafe {

@@ -155,7 +155,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         Places { keys, len }
     }
 
-    /// Whether `what` has the extent the contract asks for.
+    /// Whether `what` has the extent the contract requires.
     pub fn check_extent(
         &self,
         what: &'static str,

@@ -42,7 +42,7 @@ pub enum Error {
         /// Bytes there are.
         got: usize,
     },
-    /// The header tells another size.
+    /// The header states another size.
     #[error("datagram: its header says {said} bytes of payload, got {got}")]
     Size {
         /// As the header says.

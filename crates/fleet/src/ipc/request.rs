@@ -225,7 +225,7 @@ impl Request {
         }
     }
 
-    /// The process asks; what it is told, if anything.
+    /// The process polls; returns the answer, if any.
     pub fn poll(&mut self, now: Duration, is_free: bool) -> Option<&str> {
         self.polled = now;
         self.is_busy = !is_free;

@@ -119,7 +119,7 @@ impl Socket {
     /// Takes the name.
     ///
     /// # Errors
-    /// Another daemon answers there; the folder's name is too long; the system refuses.
+    /// Another daemon answers there; the folder's name is too long; the operating system refuses.
     pub fn bind(place: &Place) -> Result<Self, Error> {
         Self::bind_as(place, NAME)
     }
@@ -156,7 +156,7 @@ impl Socket {
         Self::prepare(socket, file).map_err(open)
     }
 
-    /// Takes over a socket that somebody else has bound and keeps, such as systemd.
+    /// Takes over a socket bound and kept by another process, such as systemd.
     ///
     /// # Errors
     /// It is no socket that can carry credentials.

@@ -89,7 +89,7 @@ impl Staging {
         })
     }
 
-    /// The file to ask for, as the process names it.
+    /// The file to request, as the process names it.
     pub fn requested(&self) -> PathBuf {
         self.inside.join("trace.json")
     }

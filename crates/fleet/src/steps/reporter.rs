@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Message, NAME, Phase};
 use crate::ipc::socket::Place;
 
-/// After a message that nobody took, none is tried for this long: a job runs on without an agent.
+/// After an undelivered message, none is tried for this long: a job runs on without an agent.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Reports the steps of this process to the agent of its host.

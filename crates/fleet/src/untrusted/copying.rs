@@ -1,4 +1,4 @@
-//! The copy of an untrusted file, in steps of bounded time: whoever copies has more to do.
+//! The copy of an untrusted file, in steps of bounded time, so that the caller can do other work.
 
 use std::fs;
 use std::io::{self, Write};

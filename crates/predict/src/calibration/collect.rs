@@ -11,7 +11,7 @@ use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind
 use crate::recording::{RecordedRank, Step};
 
 /// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
-/// kernel of each: the last rank to come waits for nobody.
+/// kernel of each: the last rank to arrive does not wait.
 pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let program = &step.program;
     for at in ranks {

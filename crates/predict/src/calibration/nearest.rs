@@ -108,9 +108,9 @@ fn on_line(a: &Sizes, b: &Sizes, wanted: &Sizes) -> Option<OnLine> {
 pub struct Near {
     /// Place of the nearest among those that were given.
     pub place: usize,
-    /// What it takes at the sizes asked for.
+    /// The time at the requested sizes.
     pub ns: f64,
-    /// Whether the sizes asked for lie between two that are known, of which the larger is at most
+    /// Whether the requested sizes lie between two that are known, of which the larger is at most
     /// 16 times the smaller.
     pub is_between: bool,
 }

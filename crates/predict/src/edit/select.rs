@@ -14,7 +14,7 @@ pub(super) struct Operator {
     pub end: usize,
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any text.
+/// Whether a name matches a pattern, in which `*` matches any text.
 pub(super) fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

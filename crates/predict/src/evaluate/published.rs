@@ -60,8 +60,8 @@ fn step(program: &Program, rank: &Rank, (costs, constants): (&RankCosts, &Consta
     clocks.host.max(clocks.device)
 }
 
-/// Threads and their actions, one after the other: each thread goes on until it waits for one that
-/// has not come so far.
+/// Threads and their actions, one after the other: each thread runs until it waits for one that is
+/// behind.
 pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let mut next = vec![0; rank.threads.len()];

@@ -44,7 +44,7 @@ fn share(found: &Latency) -> f64 {
     ((found.ns / found.floor_ns).ln() / FREE_OF_FLOOR).clamp(0.0, 1.0)
 }
 
-/// The model with a device added, or put anew, by a few rows of it.
+/// The model with a device added or replaced, from a few rows of it.
 ///
 /// # Errors
 /// [`Error::TooFew`] with fewer than five rows of the model's kind.

@@ -35,7 +35,7 @@ pub struct LeftOutRow {
     pub mape_pct: f64,
     /// With twenty rows of it.
     pub shots_mape_pct: f64,
-    /// Rows within the interval that is given for devices that nobody measured.
+    /// Rows within the interval of unmeasured devices.
     pub covered_pct: f64,
 }
 

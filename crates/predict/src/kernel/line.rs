@@ -30,7 +30,7 @@ const STARTS: u32 = 21;
 const SLOPES: u32 = 61;
 const SLOPE_LEAST: f64 = 0.7;
 const SLOPE_MOST: f64 = 8.0;
-/// Most points that are looked at, evenly chosen.
+/// Most points used, evenly chosen.
 const POINTS: usize = 2_000;
 /// How many points the lines of other devices count for, and how a difference of starts compares
 /// with one of logarithms of slopes.

@@ -201,7 +201,7 @@ pub struct Price {
     pub domain: Domain,
 }
 
-/// What prices a device that nobody measured.
+/// Prices an unmeasured device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unseen {
     /// Trees of all devices over the roofline.

@@ -42,7 +42,7 @@ const OWN: Forested = Forested {
 const BROAD: Settings = Settings { rounds: 120, leaves: 7, rate: 0.1, rows: 100, features: 0.3 };
 /// Over all devices, for those of which a few rows are known, and a line by these.
 pub(super) const POOLED: Forested = Forested { base: Corrected::Line, settings: BROAD };
-/// Over all devices, for those that nobody measured.
+/// Over all devices, for unmeasured ones.
 pub(super) const UNSEEN: Forested = Forested { base: Corrected::Roofline, settings: BROAD };
 
 /// What trees correct.
@@ -50,7 +50,7 @@ pub(super) const UNSEEN: Forested = Forested { base: Corrected::Roofline, settin
 enum Corrected {
     /// The line of each device.
     Line,
-    /// The roofline: a device nobody measured has no line, and those of others lead astray.
+    /// The roofline: an unmeasured device has no line, and those of others mislead.
     Roofline,
 }
 

@@ -96,7 +96,7 @@ pub fn title(process: &Process) -> String {
     }
 }
 
-/// A process that asked for the first time.
+/// A process that polled for the first time.
 pub fn introduction(process: &Process) -> String {
     format!("{}: {}", title(process), shortened(&process.command.join(" ")))
 }

@@ -1,5 +1,5 @@
-//! One agent, asked over TLS with a token, or over its own socket on this host. Failures are words:
-//! a host that says nothing makes its ranks lost, and the others go on.
+//! One agent, asked over TLS with a token, or over its own socket on this host. Failures are texts:
+//! the ranks of a silent host are lost, and the others continue.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::args::Reach;
 use crate::error::Error;
 use crate::interrupt;
 
-/// Where agents listen where nobody says.
+/// Default port of agents.
 const PORT: u16 = 9466;
 /// Answers are no larger; traces come in parts of 4 MiB.
 const ANSWER_MAX: u64 = 16 << 20;
@@ -181,8 +181,8 @@ impl Client {
         self.json("POST", &format!("{ROOT}/samples"), Some(&body))
     }
 
-    /// Fetches a trace to a file that appears when it is whole and its checksum is right. A part
-    /// that fails is asked for again from where the file ends.
+    /// Fetches a trace to a file that appears when it is whole and its checksum is right. A failed
+    /// part is requested again from the end of the file.
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = Partial::of(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());

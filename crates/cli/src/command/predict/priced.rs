@@ -1,5 +1,5 @@
-//! `rowmill predict step --model` and `sweep`: steps of models on hardware that nobody ran. The
-//! prices are `predict::step`'s.
+//! `rowmill predict step --model` and `sweep`: steps of models on hardware, never run. The prices
+//! are `predict::step`'s.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 //! `rowmill predict serve`: a recorded step beside a predicted one that is edited in a browser of
-//! this machine. How pages are asked for is the server's affair.
+//! this machine. The server handles requests.
 
 use std::io;
 

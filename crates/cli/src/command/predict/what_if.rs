@@ -79,7 +79,7 @@ fn edits(path: &Path) -> Result<Edits, Error> {
         .map_err(|source| Error::EditsFile { path: path.to_owned(), source: Box::new(source) })
 }
 
-/// Writes the page of a prediction, which nobody can edit.
+/// Writes the read-only page of a prediction.
 fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
     let text = html::predicted_page(view, &Origin::File)?;
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))

@@ -38,7 +38,7 @@ pub fn is_usable(scopes: &[Scope<'_>], rank: u32) -> bool {
     scopes.iter().any(|scope| scope.trace.rank == rank && scope.trace.is_usable())
 }
 
-/// The rows of the ranks asked for; all if none were.
+/// The rows of the selected ranks; all if none were.
 fn kept<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> {
     rows.retain(|row| ranks.is_empty() || ranks.contains(&rank(row)));
     rows

@@ -64,7 +64,7 @@ pub struct File<'a> {
     pub paths: &'a [PathBuf],
     /// The file or folder.
     pub out: &'a Path,
-    /// The ranks asked for; none: all.
+    /// The selected ranks; none: all.
     pub ranks: &'a [u32],
     /// The session.
     pub session: &'a Session,

@@ -1,4 +1,4 @@
-//! `rowmill trace report`: one HTML file to share. What it shows is `report`'s affair.
+//! `rowmill trace report`: one HTML file to share. `report` decides its content.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

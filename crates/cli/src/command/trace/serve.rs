@@ -1,5 +1,5 @@
 //! `rowmill trace serve`: the report in a browser of this machine, and the trace for
-//! ui.perfetto.dev. How pages are asked for is the server's affair.
+//! ui.perfetto.dev. The server handles requests.
 
 use std::fs;
 use std::io;
@@ -49,7 +49,7 @@ pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), 
     server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
 }
 
-/// All ranks in one file, written when it is first asked for.
+/// All ranks in one file, written on first request.
 struct Merged<'a> {
     job: &'a Job,
     file: PathBuf,

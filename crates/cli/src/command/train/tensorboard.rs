@@ -26,7 +26,7 @@ impl Events {
         Self { path: folder.join("events.out.tfevents.rowmill"), file: None }
     }
 
-    /// Begins the file anew with the figures of `lines`, which an earlier session wrote.
+    /// Rewrites the file with the figures of `lines`, which an earlier session wrote.
     pub fn begin(&mut self, lines: &str) -> io::Result<()> {
         let mut bytes = record(&message(seconds(), 0, &field_text(3, VERSION)));
         for line in lines.lines() {

@@ -47,7 +47,7 @@ impl Queue {
     }
 }
 
-/// The buffer, made anew where it has not so many bytes.
+/// The buffer, reallocated if it is too small.
 pub(super) fn grown(
     driver: &Driver,
     buffer: &mut Option<Buffer>,

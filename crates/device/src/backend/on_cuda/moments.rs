@@ -23,7 +23,7 @@ impl Moments {
         Ok(Self { driver, stream, zero, events: Vec::new(), marked: 0 })
     }
 
-    /// Waits for the queue: now is the moment that others are counted from. Forgets all marks.
+    /// Waits for the queue: now becomes the origin of later moments. Forgets all marks.
     ///
     /// # Errors
     /// [`Error::Driver`].

@@ -48,7 +48,7 @@ pub(super) struct Block {
     losses: Option<Buffer>,
     staging: Staging,
     label_staging: Staging,
-    /// Host memory for outcomes that nobody waits for.
+    /// Host memory for outcomes that are not awaited.
     spare: Vec<(Pinned, Event)>,
 }
 

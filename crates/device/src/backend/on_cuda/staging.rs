@@ -18,7 +18,7 @@ pub struct Staging {
 
 impl Staging {
     /// A block of at least so many bytes that no copy reads any more. Blocks are allocated by the
-    /// first call, and anew by one that asks for more bytes than any before.
+    /// first call, and again when a call needs more bytes.
     ///
     /// # Errors
     /// [`DriverError::Call`].

@@ -21,7 +21,7 @@ use crate::weights::WeightsMut;
 /// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
 const PAIRS_PER_CHUNK: usize = 512;
 
-/// How many pairs ahead rows and gradients are asked for.
+/// How many pairs ahead rows and gradients are prefetched.
 const PAIRS_AHEAD: usize = 8;
 
 /// The longest row whose sum is kept on the stack.

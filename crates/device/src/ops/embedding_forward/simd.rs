@@ -39,7 +39,7 @@ mod x86 {
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};
 
-    /// Bytes of rows asked for ahead of their use.
+    /// Bytes of rows prefetched ahead of their use.
     const BYTES_AHEAD: usize = 8192;
 
     macro_rules! entry {

@@ -79,7 +79,7 @@ pub(super) struct WeightChunk<W> {
     pub(super) beside: Option<Beside>,
 }
 
-/// Where an update finds the weight. No more than addresses to ask for.
+/// Where an update finds the weight. Only addresses to prefetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     /// `[⌈K/32⌉][N][32]`, as the gradient.

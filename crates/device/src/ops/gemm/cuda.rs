@@ -54,7 +54,7 @@ pub struct LinearShape {
     pub k: usize,
 }
 
-/// Where a product goes, and what becomes of its sums.
+/// The output of a product, and what is done with its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The matrix.

@@ -221,7 +221,7 @@ pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result
 
 /// Takes the parts of a weight's gradient as they are completed, while they are in the cache.
 pub(crate) trait Consumer: Sync {
-    /// What it will read: asked for while the last samples are summed.
+    /// Its input, prefetched while the last samples are summed.
     fn beside(&self) -> Beside;
     /// Takes the `rows` of `panel`, which begin at a multiple of 32 and end at one or at N.
     ///

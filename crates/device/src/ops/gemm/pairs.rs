@@ -8,7 +8,7 @@
 //! The first of a pair is the low half of a word; beyond the last row and column are zeros. A
 //! product multiplies pairs along its inner extent: `across` is what forward and backward-input
 //! broadcast, `down` is both factors of the weight gradient. Together they take the bytes of one
-//! matrix of f32, and whoever makes the values has both in registers.
+//! f32 matrix, and the producer of the values has both in registers.
 #![expect(unsafe_code, reason = "chunks of both forms are scattered, so slices cannot part them")]
 
 use super::chunk::RoundChunk;

@@ -114,7 +114,7 @@ pub fn join(
     Ok(())
 }
 
-/// Takes apart what [`join`] put together.
+/// Splits what [`join`] concatenated.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.

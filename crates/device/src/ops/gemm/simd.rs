@@ -13,9 +13,9 @@
 //!    panels: as many sums from 11 loads, and 32 outputs are four strips, not two and an 8 × 32;
 //!    3–5 % less time. The other products won 4–8 % by it where two hardware threads share a core,
 //!    and lost 2–3 % where one has it alone.
-//! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
+//! 2. `a` is read in place, one broadcast per row and inner index. Its lines are prefetched one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
-//!    What comes later is asked into the second-level cache, spread over the steps: by the weight
+//!    Later operands are prefetched into L2, spread over the steps: by the weight
 //!    gradient the next panel of dY and the next block of X (8 % less time, 20 % where the shared
 //!    cache is busy or far), by the other products the next panel of weights and what the tile
 //!    will write, which took 2 % of the time in a burst before its first step.
@@ -36,8 +36,8 @@ use super::word::Word;
 use crate::cpu::vector::{Vector, prefetch_row_second};
 
 impl<W: Word> RowsChunk<'_, W> {
-    /// Where a tile of some `rows` stores its sums, and the outputs that mask them, asked for in
-    /// turns over the steps; at once where the steps are too few.
+    /// Where a tile of some `rows` stores its sums, and the outputs that mask them: prefetched over
+    /// the steps, or at once if steps are too few.
     #[inline(always)]
     fn outputs(&self, (panel, row): (usize, usize), rows: usize) -> [Ahead<W>; 2] {
         let at = (panel * self.samples + row) * PANEL;
@@ -108,7 +108,7 @@ impl<W: Word> WeightChunk<W> {
     }
 }
 
-/// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip asks for a part of the next
+/// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip prefetches a part of the next
 /// panel's factors; the first panel's are what the chunk after this one begins with.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {

@@ -15,7 +15,7 @@ use super::panels::PANEL;
 use super::terms::Terms;
 use crate::cpu::vector::{Vector, prefetch, prefetch_second};
 
-/// Steps that loads are asked for ahead.
+/// Prefetch distance of loads, in steps.
 const AHEAD: usize = 8;
 /// Steps in a row without a jump.
 pub(super) const STEPS: usize = 4;
@@ -35,7 +35,7 @@ pub(super) struct Strip<W> {
     pub(super) last_steps: usize,
     /// Words from run to run.
     pub(super) stride: usize,
-    /// What is asked for meanwhile; the second and the third change places after each run.
+    /// The prefetch targets; the second and the third swap after each run.
     pub(super) ahead: [Ahead<W>; 3],
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Ahead<W> {
 }
 
 impl<W> Ahead<W> {
-    /// Asks for the line of the next words, and goes on by those of `steps`.
+    /// Prefetches the line of the next words, and advances by those of `steps`.
     #[inline(always)]
     fn prefetch(&mut self, steps: usize) {
         prefetch_second(self.next);
@@ -169,7 +169,7 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Adds the products of step `step + I` of a run, and between them asks for what comes.
+/// Adds the products of step `step + I` of a run, and prefetches between them.
 #[inline(always)]
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,

@@ -268,7 +268,7 @@ impl CpuModel {
     }
 }
 
-/// What a step's operations ask for and took, and what lies between two of them.
+/// The work and time of a step's operations, and the gaps between them.
 fn works(example: &Example<'_>, caches: Caches) -> Result<(Vec<(CpuWork, f64)>, f64), Error> {
     let workload = example.workload;
     let wrong = |got: String| Error::Model {

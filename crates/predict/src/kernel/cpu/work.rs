@@ -25,7 +25,7 @@ pub struct Context<'a> {
 pub struct CpuWork {
     /// Those of one kind are learnt together.
     pub kind: String,
-    /// What it asks for.
+    /// Its amounts of work.
     pub amounts: Vec<Amount>,
     /// Logarithms of its sizes: works whose sizes are near are alike.
     pub sizes: Vec<f32>,

@@ -147,8 +147,8 @@ impl Popularity {
 /// Points of a [`HitCurve`].
 const POINTS: usize = 24;
 
-/// The hit rate of one number of lookups by the rows that a cache holds, through some points: a
-/// price that is asked for again and again.
+/// The hit rate of one number of lookups by the rows that a cache holds, through some points, for
+/// repeated queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HitCurve {
     /// Cached rows and hit rates, both rising.

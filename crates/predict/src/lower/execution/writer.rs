@@ -170,7 +170,7 @@ impl Writer<'_, '_> {
         self.between(0, end);
     }
 
-    /// Lets a thread begin or go on after those that it waits for.
+    /// Lets a thread start or continue after those that it waits for.
     fn join(&mut self, item: &Item, ends: &[u64]) {
         let thread = item.thread;
         let is_new = self.threads[thread].actions.is_empty();
@@ -188,7 +188,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// A thread that called autograd goes on once that is done.
+    /// A thread that called autograd continues once that is done.
     fn await_backward(&mut self, thread: usize, key: u64, ends: &[u64]) {
         for (other, end) in ends.iter().enumerate() {
             let state = &self.threads[other];
