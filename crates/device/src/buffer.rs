@@ -210,13 +210,13 @@ pub fn return_freed_memory() {
     }
 }
 
-/// Lets the threads of this program share no more than so many stocks of freed memory, from now on.
+/// Limits the arenas of the allocator (`M_ARENA_MAX`) for the threads that start from now on.
 ///
-/// By itself the allocator gives almost every thread one of its own, up to eight for each core, and
-/// what lies at the end of a stock is never given back: what one thread has freed is then of no use
-/// to the next. A stock for each thread that runs at a time is enough. With 2 in place of 16, short
-/// training runs on two cores take 20 to 90 MiB less, in as much time of the CPU.
-pub fn limit_freed_stocks(most: usize) {
+/// By default glibc gives almost every thread an arena of its own, up to eight for each core, and
+/// never returns what lies at an arena's end: memory that one thread has freed is of no use to the
+/// next. An arena for each thread that runs at a time is enough. With 2 in place of 16, short
+/// training runs on two cores take 20 to 90 MiB less, in the same CPU time.
+pub fn limit_arenas(most: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call takes no pointer; it locks what it changes.
     unsafe {

@@ -3,7 +3,7 @@
 //!
 //! Buffers of known length are counted by the constructors that allocate them ([`Room`]); buffers
 //! that grow with the data by functions beside them, from the mean number of ids per row. Allocator
-//! caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`STOCK_BYTES`] and
+//! caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`ARENA_BYTES`] and
 //! [`SLACK`], measured.
 
 mod room;
@@ -26,9 +26,9 @@ const PROGRAM_BYTES: u64 = 22 << 20;
 const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
-/// What the allocator keeps at the end of each of its stocks of freed memory, at most: a tenth of
-/// what was decoded in them.
-const STOCK_BYTES: u64 = 3 << 20;
+/// What the allocator keeps at the end of each of its arenas, at most: a tenth of what was decoded
+/// in them.
+const ARENA_BYTES: u64 = 3 << 20;
 /// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
 const THREADS_BESIDE: u64 = 4;
 /// What freed and fragmented memory adds to buffers that come and go with each batch.
@@ -426,23 +426,23 @@ fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     scores + read.saturating_sub(free)
 }
 
-/// How many stocks of freed memory the threads of a run are to share: see
-/// [`device::buffer::limit_freed_stocks`].
+/// How many arenas of the allocator the threads of a run share: see
+/// [`device::buffer::limit_arenas`].
 #[must_use]
-pub fn freed_stocks(threads: usize) -> usize {
+pub fn arenas(threads: usize) -> usize {
     threads.max(2)
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
     let decoding = loader(run).decoding / 10;
-    let stocks = |threads| decoding.min(freed_stocks(threads) as u64 * STOCK_BYTES);
+    let kept = |threads| decoding.min(arenas(threads) as u64 * ARENA_BYTES);
     let Some(processes) = run.processes else {
         let threads = (run.threads as u64 + THREADS_BESIDE) * THREAD_BYTES;
-        return PROGRAM_BYTES + threads + stocks(run.threads);
+        return PROGRAM_BYTES + threads + kept(run.threads);
     };
     let count = processes.len().max(1);
     let beside = PROGRAM_BYTES + MPI_BYTES + (THREADS_BESIDE + 2) * THREAD_BYTES;
-    let each = beside + stocks(run.threads / count);
+    let each = beside + kept(run.threads / count);
     count as u64 * each + run.threads as u64 * THREAD_BYTES
 }
 

@@ -150,8 +150,8 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
         return list(session).map(|()| ExitCode::SUCCESS);
     }
-    // Before threads begin that would have stocks of their own.
-    device::buffer::limit_freed_stocks(::train::memory::freed_stocks(session.threads));
+    // Before threads start that would get arenas of their own.
+    device::buffer::limit_arenas(::train::memory::arenas(session.threads));
     // Before anything is read or written.
     let alone = args.print_config || args.estimate;
     let mut world = match Joined::of(&args.processes, alone)? {
