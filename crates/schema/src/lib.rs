@@ -32,7 +32,9 @@ pub use distribution::{IdLaw, IndexDistribution};
 pub use feature_stats::{FeatureStats, FeatureStatsError};
 pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
 pub use op::{GemmProduct, Op, OpWork, Pass};
-pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
+pub use optimizer::{
+    Granularity, LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode,
+};
 pub use plan::{ShardingPlan, Tile};
 pub use row_scope::RowScope;
 pub use source::DataConfig;

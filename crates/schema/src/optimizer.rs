@@ -26,20 +26,38 @@ pub enum Optimizer {
     Lamb,
 }
 
+/// What the step of one weight depends on, beside its own gradient and state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granularity {
+    /// Nothing.
+    Element,
+    /// The gradient of its whole row: such a rule keeps one value of each state for a row.
+    Row,
+    /// Weights and gradient of its whole tensor; of a table, of its row.
+    Tensor,
+}
+
 impl Optimizer {
     /// Every rule.
     pub const ALL: [Self; 6] =
         [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::SparseAdam, Self::Lamb];
 
-    /// Whether the step of a weight depends on the others of its row: row-wise Adagrad takes the
-    /// mean square of a row, LAMB two norms. Where a table's columns are split such a rule is
-    /// another one; see [`crate::RowScope`].
+    /// What the step of one weight depends on: row-wise Adagrad takes the mean square of a row,
+    /// LAMB two norms.
+    #[must_use]
+    pub fn granularity(self) -> Granularity {
+        match self {
+            Self::Sgd | Self::Adagrad | Self::Adam | Self::SparseAdam => Granularity::Element,
+            Self::RowwiseAdagrad => Granularity::Row,
+            Self::Lamb => Granularity::Tensor,
+        }
+    }
+
+    /// Whether the step of a weight depends on the others of its row. Where a table's columns are
+    /// split such a rule is another one; see [`crate::RowScope`].
     #[must_use]
     pub fn looks_at_rows(self) -> bool {
-        match self {
-            Self::RowwiseAdagrad | Self::Lamb => true,
-            Self::Sgd | Self::Adagrad | Self::Adam | Self::SparseAdam => false,
-        }
+        self.granularity() != Granularity::Element
     }
 
     /// The name that configurations and checkpoints use.
@@ -58,12 +76,8 @@ impl Optimizer {
     /// State values kept per row of `dim` weights.
     #[must_use]
     pub fn state_per_row(self, dim: usize) -> usize {
-        match self {
-            Self::Sgd => 0,
-            Self::Adagrad => dim,
-            Self::RowwiseAdagrad => 1,
-            Self::Adam | Self::SparseAdam | Self::Lamb => 2 * dim,
-        }
+        let values = if self.granularity() == Granularity::Row { 1 } else { dim };
+        self.state_names().len() * values
     }
 
     /// What each part of the state is called; every part has the same number of values, and a row

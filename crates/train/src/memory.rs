@@ -276,14 +276,16 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     let (loader, readers) = (loader(run), readers(run));
     let program = program.with(MemoryUse::Vocabularies, vocabulary * readers);
     let reading = program.clone().reading(&loader, readers);
+    // Rows of one window are all decoded before the first batch is put together.
+    let first = if loader.is_one_window { reading.without_batches() } else { reading };
     if let (RawData::Evaluation | RawData::Both, Some((shape, _))) = (run.raw, run.evaluation) {
         // Indices of the vocabularies beside what is written.
         let bytes = prepared(shape) + 2 * vocabulary;
-        let parts = reading.with(MemoryUse::Preparation, bytes);
+        let parts = first.with(MemoryUse::Preparation, bytes);
         moments.push(parts.at(When::EvaluationPreparation));
     }
-    // Rows of one window are decoded before the first step, and that memory is given back.
-    let first = if loader.is_one_window { Some(reading.without_batches()) } else { None };
+    // What decoding them took is returned before the first step.
+    let first = loader.is_one_window.then_some(first);
     let steps = LoaderMemory { decoding: loader.decoding_in_steps(), ..loader };
     model_moments::<B>(run, first, program.reading(&steps, readers), &mut moments);
     MemoryEstimate { moments }

@@ -5,7 +5,7 @@ mod tables;
 
 use std::ops::Range;
 
-use schema::{DataType, KeyedJaggedTensor, Optimizer, Precision};
+use schema::{DataType, Granularity, KeyedJaggedTensor, Optimizer, Precision};
 
 use super::{
     Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
@@ -700,7 +700,7 @@ impl Weight {
         let shape @ (n, k) = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
         extent::check("state of a weight", "values", len, to.len())?;
-        if self.optimizer == Optimizer::RowwiseAdagrad {
+        if self.optimizer.granularity() == Granularity::Row {
             to.copy_from_slice(&self.state);
             return Ok(());
         }
@@ -716,7 +716,7 @@ impl Weight {
         let shape @ (n, k) = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
         extent::check("state of a weight", "values", len, state.len())?;
-        if self.optimizer == Optimizer::RowwiseAdagrad {
+        if self.optimizer.granularity() == Granularity::Row {
             self.state.copy_from_slice(state);
             return Ok(());
         }

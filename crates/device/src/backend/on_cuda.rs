@@ -15,7 +15,7 @@ mod tables;
 
 use std::ops::Range;
 
-use schema::{DataType, KeyedJaggedTensor, Optimizer, Precision};
+use schema::{DataType, Granularity, KeyedJaggedTensor, Optimizer, Precision};
 
 use super::{
     Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
@@ -485,7 +485,7 @@ impl Backend for Cuda {
         let rows = elements.checked_div(dim).unwrap_or(0);
         let state = state.get(OP, "state", rows * kind.state_per_row(dim))?;
         self.take_sum(queue, gradient, elements, sum)?;
-        let scratch = if kind == Optimizer::Lamb {
+        let scratch = if kind.granularity() == Granularity::Tensor {
             Some(grown(&self.driver, &mut values.scratch, scratch_bytes(elements))?)
         } else {
             None

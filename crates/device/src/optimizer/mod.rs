@@ -45,11 +45,7 @@ impl<R: Real> Rule<R> {
 /// The parts of a row's state: sums or a mean first, mean squares second where the rule keeps any.
 #[inline(always)]
 pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
-    let first = match kind {
-        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => state.len() / 2,
-        Optimizer::Sgd | Optimizer::Adagrad | Optimizer::RowwiseAdagrad => state.len(),
-    };
-    let (first, second) = state.split_at_mut(first);
+    let (first, second) = state.split_at_mut(state.len() / kind.state_names().len().max(1));
     [first, second]
 }
 

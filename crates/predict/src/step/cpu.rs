@@ -1,7 +1,7 @@
 //! A step of rowmill's own trainer on a CPU that was measured: its operations in their order, each
 //! by what was learnt of its kind. Ranks share threads and memory.
 
-use schema::{Op, Optimizer};
+use schema::{Granularity, Op};
 
 use super::estimate::Estimate;
 use super::load::{RankLoad, TileTerms};
@@ -70,7 +70,7 @@ impl Pricer<'_> {
         ops: &[Op],
     ) -> Result<RankStep, Error> {
         let rule = workload.config.optimizer.dense.kind;
-        let is_fused = matches!(rule, Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam);
+        let is_fused = rule.granularity() == Granularity::Element;
         let context = Context {
             tiles: tiles.iter().filter(|tile| tile.rank == self.rank).collect(),
             caches: self.model.caches(),

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use device::Weights;
 use device::buffer::Array;
 use schema::row_scope::ScopeDifference;
-use schema::{DataType, JobConfig, ModelConfig, Optimizer, RowScope, TableConfig, Tile};
+use schema::{
+    DataType, Granularity, JobConfig, ModelConfig, Optimizer, RowScope, TableConfig, Tile,
+};
 
 use super::manifest::{Chunk, Content, Manifest, Part};
 use super::write::CHUNK_BYTES;
@@ -46,15 +48,15 @@ struct TableChunks {
 }
 
 /// Bytes that reading `tile` takes beside its weights and state, at most: a chunk of its table, and
-/// of row-wise Adagrad the sums of its rows.
+/// where the optimizer keeps a value for each row, the sums of its rows.
 #[must_use]
 pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64 {
     let table = &model.tables[tile.table.index()];
     let row = table.dim.saturating_mul(size_of::<f32>()) as u64;
     let chunk = table.rows.saturating_mul(row).min(CHUNK_BYTES as u64);
-    let sums = match optimizer {
-        Optimizer::RowwiseAdagrad => (tile.row_count() as u64).saturating_mul(8),
-        _ => 0,
+    let sums = match optimizer.granularity() {
+        Granularity::Row => (tile.row_count() as u64).saturating_mul(8),
+        Granularity::Element | Granularity::Tensor => 0,
     };
     chunk.saturating_add(sums)
 }
@@ -259,10 +261,9 @@ impl Checkpoint {
         let state_per_row = optimizer.state_per_row(tile.dim());
         let mut state = Array::zeroed(tile.row_count() * state_per_row);
         let states = &self.chunks_of(table).states;
-        match optimizer {
-            Optimizer::Sgd => {}
-            Optimizer::RowwiseAdagrad => state = self.average_rows(&part)?,
-            Optimizer::Adagrad | Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
+        match optimizer.granularity() {
+            Granularity::Row => state = self.average_rows(&part)?,
+            Granularity::Element | Granularity::Tensor => {
                 for (position, chunks) in states[..state_per_row / tile.dim()].iter().enumerate() {
                     let out = Columns {
                         bytes: bytemuck::cast_slice_mut(&mut state),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::{Optimizer, Optimizers};
+use schema::{Granularity, Optimizer, Optimizers};
 
 /// What follows a weight's name in the names of its state tensors: those of `torch.optim`.
 pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
@@ -37,9 +37,9 @@ pub(super) fn is_of_squares(name: &str) -> bool {
 
 /// Shape of each state tensor beside a weight of `shape`.
 pub(super) fn shape(optimizer: Optimizer, shape: &[usize]) -> Vec<usize> {
-    match optimizer {
-        Optimizer::RowwiseAdagrad => shape[..1].to_vec(),
-        _ => shape.to_vec(),
+    match optimizer.granularity() {
+        Granularity::Row => shape[..1].to_vec(),
+        Granularity::Element | Granularity::Tensor => shape.to_vec(),
     }
 }
 

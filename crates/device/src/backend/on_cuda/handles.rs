@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use schema::{KeyedJaggedTensor, Optimizer, Precision};
+use schema::{Granularity, KeyedJaggedTensor, Optimizer, Precision};
 
 use super::staging::Staging;
 use crate::backend::WeightShape;
@@ -175,13 +175,13 @@ impl WeightBuffers {
         let bytes = n * k * size_of::<f32>();
         let state = n * optimizer.state_per_row(k) * size_of::<f32>();
         let rounded = precision == Precision::Bf16;
-        let is_lamb = optimizer == Optimizer::Lamb;
+        let has_norms = optimizer.granularity() == Granularity::Tensor;
         Ok(Self {
             values: zeroed(bytes)?,
             rounded: rounded.then(|| zeroed(n * k * NARROW)).transpose()?,
             gradient: zeroed(bytes)?,
             state: zeroed(state)?,
-            scratch: is_lamb.then(|| zeroed(scratch_bytes(n * k))).transpose()?,
+            scratch: has_norms.then(|| zeroed(scratch_bytes(n * k))).transpose()?,
         })
     }
 
@@ -208,7 +208,7 @@ pub(super) fn weight_bytes(shape: WeightShape) -> usize {
         bytes += n * k * NARROW;
     }
     bytes += n * optimizer.state_per_row(k) * size_of::<f32>();
-    if optimizer == Optimizer::Lamb {
+    if optimizer.granularity() == Granularity::Tensor {
         bytes += scratch_bytes(n * k);
     }
     bytes

@@ -1,6 +1,6 @@
 //! The launches of the dense update on a GPU, on row-major parameters.
 
-use schema::Optimizer;
+use schema::{Granularity, Optimizer};
 
 use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
 use crate::optimizer::lamb;
@@ -94,19 +94,19 @@ impl DenseUpdate {
             .u64(squares)
             .u64(ratio);
         let per_element = Grid::over(elements, THREADS, THREADS);
-        match parameter.kind {
-            Optimizer::RowwiseAdagrad => {
+        match parameter.kind.granularity() {
+            Granularity::Row => {
                 let rows = elements.checked_div(dim).unwrap_or(0);
                 let grid = Grid::over(rows, ROWS_PER_BLOCK, ROWS_PER_BLOCK * 32);
                 stream.launch(&self.rows, grid, &arguments)
             }
-            Optimizer::Lamb => {
+            Granularity::Tensor => {
                 let grid = Grid::over(blocks, 1, LAMB_THREADS);
                 stream.launch(&self.moments, grid, &arguments)?;
                 stream.launch(&self.ratio, Grid::over(1, 1, 32), &arguments)?;
                 stream.launch(&self.apply, per_element, &arguments)
             }
-            _ => stream.launch(&self.elements, per_element, &arguments),
+            Granularity::Element => stream.launch(&self.elements, per_element, &arguments),
         }
     }
 }

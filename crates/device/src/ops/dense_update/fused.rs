@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use schema::Optimizer;
+use schema::{Granularity, Optimizer};
 
 use super::piece::{Piece, Task};
 use super::{CHUNK, run_piece, state_len};
@@ -33,14 +33,11 @@ pub struct FusedArguments<'a> {
     pub product: LinearBackwardWeight<'a>,
 }
 
-/// Whether the rule takes each value alone: row-wise Adagrad wants whole rows of the gradient, LAMB
+/// Whether the rule takes each value alone: row-wise Adagrad needs whole rows of the gradient, LAMB
 /// all of it.
 #[must_use]
 pub fn is_fused(optimizer: Optimizer) -> bool {
-    match optimizer {
-        Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam | Optimizer::SparseAdam => true,
-        Optimizer::RowwiseAdagrad | Optimizer::Lamb => false,
-    }
+    optimizer.granularity() == Granularity::Element
 }
 
 /// [`gemm::backward_weight`] and then [`run_weight`](super::run_weight) in one pass.

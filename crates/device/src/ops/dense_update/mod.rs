@@ -12,7 +12,7 @@ pub mod scalar;
 mod simd;
 
 pub use fused::{FusedArguments, is_fused, run_with_gradient};
-use schema::Optimizer;
+use schema::{Granularity, Optimizer};
 
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
@@ -61,7 +61,7 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
         return Ok(());
     }
     // Apart from row-wise Adagrad, every element is treated alike: any cut serves as rows.
-    let row = if rule.kind == Optimizer::RowwiseAdagrad { dim } else { CHUNK };
+    let row = if rule.kind.granularity() == Granularity::Row { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
     let whole = weights.len();
     let mut pieces = cut(weights, gradient, parts, (whole, CHUNK.next_multiple_of(row)));
@@ -86,8 +86,8 @@ pub struct WeightArguments<'a> {
 /// Values of the state that `optimizer` keeps of a weight `[n, k]`.
 #[must_use]
 pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
-    match optimizer {
-        Optimizer::RowwiseAdagrad => n,
+    match optimizer.granularity() {
+        Granularity::Row => n * optimizer.state_per_row(k),
         _ => optimizer.state_per_row(panels::len(n, k)),
     }
 }
@@ -109,7 +109,7 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
     if values.is_empty() {
         return Ok(());
     }
-    if rule.kind == Optimizer::RowwiseAdagrad {
+    if rule.kind.granularity() == Granularity::Row {
         let weight = WholeRows { shape, values, gradient, state };
         update_rows(cpu, &rule, weight, &renewal);
         return Ok(());

@@ -1,22 +1,19 @@
 //! The oracle of the dense update: rows of `dim` elements, one after the other.
 
-use schema::Optimizer;
+use schema::Granularity;
 
 use crate::optimizer::{Rule, split_state};
 use crate::real::Real;
 
-/// Applies `rule` to every row of `dim` elements; Adam, SparseAdam and LAMB, whose state is `[2,
-/// elements]`, take all elements as one row.
+/// Applies `rule` to every row of `dim` elements, where it looks at rows; else to all elements as
+/// one row, with a state of `[parts, elements]`.
 pub fn update<R: Real>(
     rule: &Rule<R>,
     [weights, state]: [&mut [R]; 2],
     gradient: &[R],
     dim: usize,
 ) {
-    let dim = match rule.kind {
-        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => weights.len(),
-        Optimizer::Sgd | Optimizer::Adagrad | Optimizer::RowwiseAdagrad => dim,
-    };
+    let dim = if rule.kind.granularity() == Granularity::Row { dim } else { weights.len() };
     let per_row = rule.kind.state_per_row(dim);
     let rows = weights.chunks_mut(dim.max(1)).zip(gradient.chunks(dim.max(1)));
     for (row, (weights, gradient)) in rows.enumerate() {

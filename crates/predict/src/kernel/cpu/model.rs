@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use schema::random::mix;
-use schema::{Op, Optimizer};
+use schema::{Granularity, Op};
 use serde::{Deserialize, Serialize};
 
 use super::fit;
@@ -302,8 +302,7 @@ fn context<'a>(
     caches: Caches,
 ) -> Context<'a> {
     let rule = workload.config.optimizer.dense.kind;
-    let updates =
-        matches!(rule, Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam).then_some(rule);
+    let updates = (rule.granularity() == Granularity::Element).then_some(rule);
     Context { tiles: tiles.iter().collect(), caches, updates }
 }
 

@@ -105,9 +105,10 @@ fn product_of(
         ("bytes_past_last", beyond(4.0 * (m * n + m * k + k * n), context.caches.last)),
     ];
     if product == GemmProduct::BackwardWeight {
-        let of = |asked: bool| if asked { m * n } else { 0.0 };
-        amounts.push(("updated_adagrad", of(context.updates == Some(Optimizer::Adagrad))));
-        amounts.push(("updated_adam", of(context.updates == Some(Optimizer::Adam))));
+        let states = context.updates.map(|rule| rule.state_names().len());
+        let of = |count| if states == Some(count) { m * n } else { 0.0 };
+        amounts.push(("updated_adagrad", of(1)));
+        amounts.push(("updated_adam", of(2)));
     }
     CpuWork { kind, amounts, sizes: logs(&[m, n, k]) }
 }

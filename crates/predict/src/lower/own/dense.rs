@@ -1,7 +1,7 @@
 //! The dense part of a step: layers forward and backward, and the updates of their parameters, in
 //! the order in which gradients become complete.
 
-use schema::{GemmProduct, Interaction, Op, Optimizer, Pass, Precision};
+use schema::{GemmProduct, Granularity, Interaction, Op, Optimizer, Pass, Precision};
 
 use super::{DenseUpdates, Workload};
 
@@ -226,7 +226,7 @@ impl Writer<'_> {
             _ => false,
         };
         let number = self.left.iter().rposition(is_it).unwrap_or(0);
-        let is_fused = matches!(self.rule(), Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam);
+        let is_fused = self.rule().granularity() == Granularity::Element;
         let within = self.updates == DenseUpdates::WithinProducts;
         if !self.has_peers() && is_fused && within {
             self.update_all_but(number + 1);
