@@ -86,19 +86,19 @@ pub trait Backend: Sized + Send {
     /// A new queue.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn queue(&self) -> Result<Self::Queue, Error>;
     /// Reports when a queue is done; `None` if it is done when a call returns.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn moments(&self, _queue: &Self::Queue) -> Result<Option<Moments>, Error> {
         Ok(None)
     }
     /// A matrix of zeros, room for `[rows, columns]`.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn matrix(
         &self,
         precision: Precision,
@@ -108,32 +108,32 @@ pub trait Backend: Sized + Send {
     /// A vector of `len` zeros.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn vector(&self, len: usize) -> Result<Self::Vector, Error>;
     /// A weight of zeros.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn weight(&self, shape: WeightShape) -> Result<Self::Weight, Error>;
     /// Takes over `tiles`; key `k` of every batch is looked up in slot `k`.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Self::Tables, Error>;
     /// The exchange of pooled vectors of this layout.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn exchange(&self, layout: ExchangeLayout) -> Result<Self::Exchange, Error>;
     /// A block for the numbers of a step.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn scalars(&self) -> Result<Self::Scalars, Error>;
     /// Makes room for `len` values, which are then unspecified where there was less.
     ///
     /// # Errors
-    /// Where there is no memory.
+    /// If memory runs out.
     fn grow(&self, vector: &mut Self::Vector, len: usize) -> Result<(), Error>;
 
     /// Writes the host's row-major `rows` as `to` `[rows, columns]`.
@@ -173,7 +173,7 @@ pub trait Backend: Sized + Send {
     /// Waits for the queue.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn read<'a>(
         &self,
         queue: &Self::Queue,
@@ -185,7 +185,7 @@ pub trait Backend: Sized + Send {
     /// queue.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn lend(
         &self,
         queue: &Self::Queue,
@@ -219,14 +219,14 @@ pub trait Backend: Sized + Send {
     /// Whether all values and the whole state are finite numbers. Waits for the queue.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn is_finite(&self, queue: &Self::Queue, weight: &Self::Weight) -> Result<bool, Error>;
     /// Elements of a weight's gradient, in the form in which ranks add it up.
     fn gradient_len(&self, weight: &Self::Weight) -> usize;
     /// Hands a weight's gradient to `take`, as [`Backend::lend`].
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn lend_gradient(
         &self,
         queue: &Self::Queue,
@@ -236,7 +236,7 @@ pub trait Backend: Sized + Send {
     /// Makes a weight's gradient 0.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn clear_gradient(&self, queue: &Self::Queue, weight: &mut Self::Weight) -> Result<(), Error>;
     /// Makes the first `len` values 0.
     ///
@@ -252,7 +252,7 @@ pub trait Backend: Sized + Send {
     /// to `room`. Waits for the queue.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn tile<'a>(
         &self,
         queue: &Self::Queue,
@@ -439,7 +439,7 @@ pub trait Backend: Sized + Send {
     /// stopped its updates stops those of this one.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn begin(
         &self,
         queue: &Self::Queue,
@@ -525,23 +525,23 @@ pub trait Backend: Sized + Send {
     /// row, or by a step before it. Waits for the queue.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn is_stopped(&self, queue: &Self::Queue, scalars: &Self::Scalars) -> Result<bool, Error>;
     /// Stops the updates of the step that was begun and of all that follow, as another rank's loss
     /// does.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn stop(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<(), Error>;
     /// The end of a step: its outcome is on its way.
     ///
     /// # Errors
-    /// Where the device refuses.
+    /// If the device refuses.
     fn end(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<Self::Event, Error>;
     /// Waits for the end of a step and gives what it found out.
     ///
     /// # Errors
-    /// Where the device failed.
+    /// If the device failed.
     fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<Outcome, Error>;
 }
 
@@ -665,7 +665,7 @@ pub enum Probabilities {
     Computed,
 }
 
-/// What becomes of the gradient of a product's input.
+/// Use of the gradient of a product's input.
 pub enum InputGradient<'a, B: Backend> {
     /// It is written.
     Write,

@@ -68,7 +68,7 @@ pub struct Key<C> {
     pub detail: String,
 }
 
-/// What starting or waiting a sample is of.
+/// The start or wait that a sample measures.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waiting {
     /// From the start of a launch to its kernel's, with nothing else to wait for.

@@ -1,4 +1,4 @@
-//! How long everything of a [`Program`] takes, and where each figure comes from.
+//! The time of every part of a [`Program`], with the source of each figure.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub struct Constants {
     pub transfer: BTreeMap<String, Transfer>,
 }
 
-/// What moving data between ranks takes: `fixed + bytes · per byte`.
+/// The time to move data between ranks: `fixed + bytes · per byte`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Nanoseconds of an empty message.
@@ -64,7 +64,7 @@ pub struct Transfer {
     pub per_byte_ns: f64,
 }
 
-/// How long everything of a program takes.
+/// The times of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Costs {
     /// By place of the rank.
@@ -73,7 +73,7 @@ pub struct Costs {
     pub constants: Constants,
 }
 
-/// How long everything of a rank takes.
+/// The times of a rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankCosts {
     /// When its step starts, on the clock of all ranks.
@@ -101,7 +101,7 @@ impl Constants {
         }
     }
 
-    /// What a collective takes once all have come; `None` for operations that nothing is known of.
+    /// The time of a collective once all ranks have arrived; `None` for unknown operations.
     pub fn transfer_ns(&self, operation: Operation, bytes: u64) -> Option<i64> {
         let transfer = self.transfer.get(&operation_name(operation))?;
         let ns = transfer.fixed_ns + transfer.per_byte_ns * bytes as f64;

@@ -60,7 +60,7 @@ pub enum Edit {
     Fuse {
         /// Which.
         operators: String,
-        /// What the sum of their kernels is multiplied by.
+        /// Factor of the sum of their kernels.
         #[serde(default = "one")]
         factor: f64,
     },
@@ -84,14 +84,14 @@ pub enum Edit {
     Scale {
         /// Which, by their own name.
         kernels: String,
-        /// What their time is multiplied by.
+        /// Factor of their time.
         factor: f64,
     },
     /// Operators that become another one.
     Replace {
         /// Which.
         operators: String,
-        /// By which: the first of the name on each rank is copied.
+        /// The replacement: the first of the name on each rank is copied.
         with: String,
     },
     /// Operators that are called elsewhere on their thread.
@@ -125,7 +125,7 @@ pub enum Edit {
         from: u32,
         /// The rank that gets them.
         to: u32,
-        /// What part of the first rank's kernels they are.
+        /// Their share of the first rank's kernels.
         share: f64,
     },
     /// More ranks, or fewer, of the same work each.

@@ -33,7 +33,7 @@ pub struct RankRow {
     pub busy_ns: i64,
     /// Device works that the step launches.
     pub works: usize,
-    /// Those that begin within 50 µs of when they did.
+    /// Percent that begin within 50 µs of the recorded time.
     pub starts_near_pct: f64,
     /// How far the end of a collective is off, at most.
     pub collective_end_worst_ns: i64,

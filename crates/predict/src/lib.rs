@@ -69,7 +69,7 @@ pub enum Error {
         number: usize,
         /// Its kind.
         kind: &'static str,
-        /// What was to be selected.
+        /// The selection.
         what: &'static str,
         /// The pattern.
         got: String,
@@ -83,7 +83,7 @@ pub enum Error {
         number: usize,
         /// Its kind.
         kind: &'static str,
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What was found.
         got: String,
@@ -91,7 +91,7 @@ pub enum Error {
     /// A step that the trainer makes otherwise than is known here.
     #[error("workload: expected {expected}, got {got}")]
     Workload {
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What was found.
         got: String,
@@ -101,7 +101,7 @@ pub enum Error {
     Execution {
         /// The rank.
         rank: u32,
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What was found.
         got: String,
@@ -109,7 +109,7 @@ pub enum Error {
     /// A step without the profiler that no recording with it can be of.
     #[error("unrecorded step: expected {expected}, got {got}")]
     Unrecorded {
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What was given.
         got: String,
@@ -117,7 +117,7 @@ pub enum Error {
     /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
     Calibration {
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What stands there.
         got: String,

@@ -34,7 +34,7 @@ pub struct PredictionRow {
     pub measured_pct: f64,
     /// Those priced by other sizes, or by the class.
     pub modelled_pct: f64,
-    /// Those of which nothing was known.
+    /// Unknown ones.
     pub unknown_pct: f64,
     /// As recorded.
     pub measured_ns: i64,

@@ -106,8 +106,8 @@ pub enum Overhead {
     BetweenLaunches,
     /// All of an operator without calls.
     HostOnly,
-    /// What of that is work on its data, without what it takes to start: that of an operator fused
-    /// into another one. Never sampled.
+    /// The part that is work on its data, without its start: for an operator fused into another
+    /// one. Never sampled.
     HostWork,
 }
 

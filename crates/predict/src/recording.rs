@@ -45,7 +45,7 @@ pub struct RecordedRank {
     pub actions: Vec<Vec<(i64, i64)>>,
     /// Per work: from, to.
     pub works: Vec<(i64, i64)>,
-    /// What each row of the trace became, as far as it became one thing.
+    /// The program part made of each row of the trace, if it is a single one.
     pub rows: BTreeMap<u32, Place>,
     /// Every operator that ran, those inside others too.
     pub operators: BTreeSet<StringId>,
@@ -83,8 +83,8 @@ pub enum Place {
 }
 
 impl RecordedRank {
-    /// What an action of a thread cost by itself: of a launch that found the device's queue full,
-    /// from where there was room.
+    /// The own cost of a thread's action; for a launch into a full queue, counted from when there
+    /// was room.
     pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
         to - self.begun_ns(action, (from, to))
     }
@@ -104,7 +104,7 @@ impl RecordedRank {
     }
 }
 
-/// Where a step begins: what no program says and no calibration knows.
+/// The start of a step, which neither program nor calibration contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     /// By place of the rank.

@@ -130,7 +130,7 @@ impl Cured<'_> {
         Some(())
     }
 
-    /// What comes before on the thread no longer takes time.
+    /// The gap before it on the thread no longer takes time.
     fn close_gap(&mut self, (rank, place): (usize, Place)) -> Option<()> {
         let Place::Actions { thread, first, .. } = place else { return None };
         let before = first.checked_sub(1)?;

@@ -35,8 +35,7 @@ pub struct Conditions<'a> {
     pub topology: &'a Topology,
     /// What prices kernels.
     pub models: &'a Models,
-    /// What the host needs for each launch, 0 where it never decides: a step takes no less than all
-    /// of its launches.
+    /// Host time per launch, 0 to ignore it: a step takes no less than all of its launches.
     pub launch_ns: f64,
 }
 

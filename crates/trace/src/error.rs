@@ -31,7 +31,7 @@ pub enum Error {
     Write {
         /// The file that was asked for.
         path: PathBuf,
-        /// What was being done: create, write, sync or rename.
+        /// The failed operation: create, write, sync or rename.
         action: &'static str,
         /// The operating system's reason.
         source: std::io::Error,

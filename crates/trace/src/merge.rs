@@ -17,7 +17,7 @@ pub struct Offsets {
     pub ahead_ns: BTreeMap<u32, i64>,
 }
 
-/// What is written as one file: one trace as it is, or several that share nothing but time.
+/// The content of one file: one trace, or several that share only time.
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
     /// By rank.

@@ -305,7 +305,7 @@ pub enum Error {
         path: PathBuf,
         /// Where it stands.
         spot: Spot,
-        /// What is expected there.
+        /// The value expected there.
         expected: &'static str,
     },
     /// A model does not give probabilities on data that is to be evaluated.

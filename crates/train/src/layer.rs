@@ -19,7 +19,7 @@ use crate::memory::Room;
 /// Collects the dense parameters while layers are built, and gives the layers their buffers; the
 /// parameters' order is part of the checkpoint.
 pub struct ParameterList<'a, B: Backend> {
-    /// Where buffers come from.
+    /// The source of buffers.
     pub room: Room<'a, B>,
     precision: Precision,
     dense: Dense<B>,

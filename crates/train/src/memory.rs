@@ -212,7 +212,7 @@ pub struct RunShape<'a> {
     pub raw: RawData,
 }
 
-/// Where a run's weights come from.
+/// The source of a run's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightSource {
     /// They are drawn.

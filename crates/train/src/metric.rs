@@ -170,8 +170,7 @@ impl Accumulator {
         self.loss_sum += other.loss_sum;
     }
 
-    /// What keeps the figures from meaning anything, if something does: ask before
-    /// [`Self::finish`].
+    /// Why the figures would be meaningless, if they are: check before [`Self::finish`].
     #[must_use]
     pub fn not_finite(&self) -> Option<NotFinite> {
         let loss = (!self.loss_sum.is_finite()).then_some(NotFinite::Loss(self.loss_sum));

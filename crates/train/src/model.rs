@@ -410,8 +410,8 @@ impl<B: Backend> Model<B> {
         Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
-    /// Those of the last forward, of so many samples: a logit beyond the finite numbers has none,
-    /// whatever the sigmoid makes of it.
+    /// Those of the last forward, of so many samples: a non-finite logit has none, whatever the
+    /// sigmoid returns.
     fn probabilities(
         &mut self,
         context: &RankContext<B>,

@@ -21,7 +21,7 @@ struct OfDevice {
     begin: Nanos,
     /// Operations of the open step, as the host went through them.
     pending: Vec<(Op, [Nanos; 2])>,
-    /// What went wrong first.
+    /// The first error.
     error: Option<Error>,
 }
 

@@ -41,7 +41,7 @@ pub struct Scorer<B: Backend> {
     context: RankContext<B>,
 }
 
-/// Where the weights of the tables are.
+/// Location of the tables' weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tables {
     InMemory,

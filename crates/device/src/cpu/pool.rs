@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::migration::{Migrated, WorkerStates};
 use super::{DisjointMut, Topology};
 
-/// How long a thread watches for work, or for the last worker, before it parks.
+/// How long a thread spins for work, or for the last worker, before it parks.
 const SPIN: Duration = Duration::from_micros(4);
 
 /// How many workers the caller wakes, and each worker that wakes: the caller's share of waking does

@@ -53,7 +53,7 @@ pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
     }
 }
 
-/// How long a thread of this process has run on processors so far, this moment included.
+/// CPU time of a thread of this process so far.
 #[cfg(target_os = "linux")]
 pub(super) fn run_time(thread: ThreadId) -> Option<Duration> {
     // The clock of a thread is its number's complement above three bits: per thread (4), as the

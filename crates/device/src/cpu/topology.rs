@@ -23,8 +23,8 @@ impl Topology {
         Self::read(Path::new("/sys/devices/system"), &allowed())
     }
 
-    /// That of `allowed` processors as the folder of a system describes it; one node of whole cores
-    /// where it says nothing.
+    /// The topology of `allowed` CPUs as described by a sysfs folder; without data, one node of
+    /// whole cores.
     fn read(system: &Path, allowed: &[usize]) -> Self {
         let list = |path: &Path| fs::read_to_string(path).ok().map(|text| parse(&text));
         let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

@@ -143,7 +143,7 @@ pub enum FaultKind {
     Misaligned {
         /// `load` or `store`.
         access: &'static str,
-        /// What the address has to be a multiple of.
+        /// The required alignment of the address.
         bytes: u64,
     },
     /// Two accesses to one place, at least one a store, with no barrier between them.

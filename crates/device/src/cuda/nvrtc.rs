@@ -149,7 +149,7 @@ fn text(source: Source) -> String {
     format!("{PRELUDE}\n#line 1 \"{name}\"\n{text}")
 }
 
-/// What the kernels of a log use.
+/// The resources that kernels use, from a compiler log.
 #[must_use]
 pub fn usage(log: &str) -> Vec<Usage> {
     let mut found: Vec<Usage> = Vec::new();

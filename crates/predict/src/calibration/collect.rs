@@ -211,8 +211,8 @@ fn waits(
     }
 }
 
-/// What the start of a work is a sample of: of a launch where nothing else was pending when it was
-/// called, else of what ended last before it began.
+/// Classifies the start of a work: a launch if nothing was pending at its call, else a wait for
+/// what ended last before it.
 fn start(
     rank: &Rank,
     recorded: &RecordedRank,

@@ -59,8 +59,7 @@ pub struct Launched {
     pub kind: WorkKind,
     /// Its name.
     pub name: String,
-    /// By what its samples are found, and how often each; more than one where equal sizes did
-    /// unequal work.
+    /// The keys of its samples with their counts; several if equal sizes did unequal work.
     pub details: BTreeMap<String, u64>,
     /// Bytes of a copy or a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

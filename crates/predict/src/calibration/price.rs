@@ -188,7 +188,7 @@ impl Prices {
         }
     }
 
-    /// What a program costs. When ranks start, and what an earlier step left running, is given.
+    /// The costs of a program. When ranks start, and what an earlier step left running, is given.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
         // The same is asked for a thousand times.
         let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
@@ -314,7 +314,7 @@ impl Prices {
     }
 }
 
-/// What a part is a sample of.
+/// The key of a part's samples.
 pub(crate) fn part_key(program: &Program, part: Part) -> Key<WorkKind> {
     Key {
         class: part.kind,

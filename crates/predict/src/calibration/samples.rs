@@ -47,8 +47,8 @@ impl WorkSamples {
         &self.steps
     }
 
-    /// What the work takes in a step that nothing disturbs: the mean over recordings of the median
-    /// over the steps of each. `None` of no samples.
+    /// The time of the work in an undisturbed step: the mean over recordings of each one's median
+    /// over steps. `None` of no samples.
     pub fn centre(&self, recordings: &[u32]) -> Option<f64> {
         centre(&[self], recordings)
     }

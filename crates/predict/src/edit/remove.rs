@@ -21,7 +21,7 @@ pub(super) fn apply(program: &mut Program, place: Place, operators: &str) -> Res
     Ok(())
 }
 
-/// Cuts an operator out of its thread; what it launched. What it does for other threads stays.
+/// Cuts an operator out of its thread; what it launched. Its effects on other threads stay.
 pub(super) fn cut(thread: &mut Thread, operator: Operator) -> Vec<WorkId> {
     let mut launched = Vec::new();
     let mut kept = Vec::new();

@@ -12,8 +12,8 @@ use crate::program::{Action, Program, Rank, WorkId};
 
 /// Replaces each operator of a name by a copy of the first operator of another.
 ///
-/// The copy's kernels run on the streams of those they replace. What waited for the n-th of those
-/// waits for the n-th of the copy, what waited for the last for the last.
+/// The copy's kernels run on the streams of those they replace. Waits for the n-th of those become
+/// waits for the n-th of the copy, waits for the last for the last.
 pub(super) fn apply(
     program: &mut Program,
     place: Place,

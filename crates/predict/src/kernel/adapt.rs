@@ -17,7 +17,7 @@ use super::{Error, Kind};
 const ROWS_LEAST: usize = 5;
 /// How many rows of an operation those of all operations count for, in its floor.
 const ALL: f64 = 0.3;
-/// How far above its floor a kernel must be to say nothing of it, in factors of e.
+/// Distance above the floor from which a kernel carries no information on it, in factors of e.
 const FREE_OF_FLOOR: f64 = 0.4;
 
 /// What a device's kernels are off by: a line through the logarithm of how far they lie above the
@@ -66,7 +66,7 @@ pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel,
     Ok(model)
 }
 
-/// What a few rows say of their device.
+/// The corrections that a few rows give for their device.
 pub(super) fn of_rows(
     kind: Kind,
     (bins, pooled): (&Bins, &Forest),

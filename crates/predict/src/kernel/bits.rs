@@ -1,6 +1,6 @@
 //! Numbers of any width, one after the other, the lowest bit first.
 
-/// Where numbers are put.
+/// Packs numbers into bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,

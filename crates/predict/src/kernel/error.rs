@@ -10,7 +10,7 @@ pub enum Error {
         kind: &'static str,
         /// What was given.
         sizes: Vec<u64>,
-        /// What would have been right.
+        /// The expected value.
         expected: String,
     },
     /// An operation that no model is for.
@@ -40,7 +40,7 @@ pub enum Error {
         rows: usize,
         /// The line of the first.
         line: u64,
-        /// What would have been right there.
+        /// The value expected there.
         expected: String,
         /// What stands there.
         got: String,
@@ -58,7 +58,7 @@ pub enum Error {
     /// A file that is no model of this version.
     #[error("kernel model: expected {expected}, got {got}")]
     Model {
-        /// What would have been right.
+        /// The expected value.
         expected: String,
         /// What stands there.
         got: String,

@@ -29,7 +29,7 @@ pub struct KernelRow {
     pub kernel_mape_pct: f64,
     /// Rows, those at the floor too, within their intervals.
     pub covered_pct: f64,
-    /// What the host adds, of the operation of most rows.
+    /// The host's part, for the operation with most rows.
     pub floor_ns: f64,
     /// What it adds to each row more than to the one before.
     pub drift_ns_per_row: f64,

@@ -17,12 +17,12 @@ use super::work::Kind;
 
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 2;
-/// What a file begins with, before its version.
+/// The start of a file, before its version.
 const NAME: &str = "rowmill kernel model ";
 /// Bytes of the checksum.
 const SUM: usize = 8;
 
-/// What stands in the second line.
+/// The content of the second line.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
-    /// How much of the floor is over when the kernel starts.
+    /// Share of the floor that has passed when the kernel starts.
     pub start: f64,
     /// How far kernels stay behind the roofline.
     pub slope: f64,
@@ -46,7 +46,7 @@ impl Line {
         Self::best(points, |_| 0.0)
     }
 
-    /// Of few points, drawn towards the line of other devices.
+    /// From few points, shrunk towards the line of other devices.
     pub fn near(self, points: &[Point]) -> Self {
         Self::best(points, |line| {
             let slope = (line.slope / self.slope).ln().abs();

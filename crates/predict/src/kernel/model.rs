@@ -82,7 +82,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { (sum / count).exp() } else { 1.0 }
 }
 
-/// What was learnt of a device.
+/// The learnt parameters of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Learnt {
     /// Trees of its own.
@@ -122,7 +122,7 @@ impl DeviceModel {
         &self.device
     }
 
-    /// What a measurement of a work would show; `pooled` are the trees of all devices.
+    /// The predicted measurement of a work; `pooled` are the trees of all devices.
     pub(super) fn latency(
         &self,
         bins: &Bins,
@@ -197,7 +197,7 @@ pub struct Price {
     pub low_ns: f64,
     /// … and this.
     pub high_ns: f64,
-    /// What it rests on.
+    /// The evidence behind it.
     pub domain: Domain,
 }
 

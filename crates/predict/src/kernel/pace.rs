@@ -26,8 +26,7 @@ pub struct Seen {
     pub off: f64,
 }
 
-/// What measurements took more than usual, by their place in the table; nothing where the device's
-/// state did not change.
+/// Extra time of measurements, by place in the table; empty if the device's state did not change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pace {
     /// In the order of the table; `off` is from rows of like size.

@@ -19,7 +19,7 @@ pub struct Workload<'a> {
     pub features: &'a [FeatureStats],
 }
 
-/// Where the update of a dense weight is made on a single rank.
+/// Where a single rank updates a dense weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseUpdates {
     /// Within the product that makes its gradient, under the rules that allow it: as rowmill does.
@@ -42,7 +42,7 @@ impl Workload<'_> {
         cut(rank + 1) - cut(rank)
     }
 
-    /// What a batch asks of each tile, in the plan's order.
+    /// The load of a batch on each tile, in plan order.
     #[must_use]
     pub fn tiles(&self) -> Vec<TileUse> {
         let samples = self.config.training.batch_size;

@@ -30,7 +30,7 @@ struct Element<'a> {
     scaled_as: Option<usize>,
 }
 
-/// How far off scaled kernels may be: for each name of them, factors of leaving sizes out.
+/// Errors of scaled kernels: for each name, factors from leaving sizes out.
 type Scaling = Vec<Vec<f64>>;
 
 /// Where the drawn steps of a rank lie.

@@ -1,4 +1,4 @@
-//! Who waits for whom, read off the graph of the recording: its nodes and edges, never a weight.
+//! Dependencies, read off the graph of the recording: its nodes and edges, never a weight.
 
 use analyze::collectives::{self, Operation};
 use analyze::graph::EdgeKind;
@@ -7,7 +7,7 @@ use analyze::skew::Skew;
 use analyze::{Job, Scope};
 use trace::store::TrackId;
 
-/// Who waits for whom in the traces of a job.
+/// Dependencies in the traces of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Structure {
     /// By scope.

@@ -16,9 +16,9 @@ const GAP_NS: f64 = 1_000.0;
 const MOVE_NS: f64 = 1_500.0;
 /// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
-/// How far off copies are: 5 to 11 % on average in the paper's Table IV.
+/// Error of copies: 5 to 11 % on average in the paper's Table IV.
 const MOVED: (f64, f64) = (0.8, 1.3);
-/// Of the peak of 16-bit units, what large products reach; not measured here.
+/// Share of the 16-bit peak that large products reach; not measured here.
 const HALF_SHARE: f64 = 0.6;
 /// How far off products of a precision may be that was not measured.
 const UNMEASURED: (f64, f64) = (0.5, 2.0);

@@ -6,7 +6,7 @@ use schema::Topology;
 use super::estimate::Estimate;
 use super::load::RankLoad;
 
-/// How far off times of messages may be: links are those of another machine.
+/// Error of message times: links are those of another machine.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
 
 /// Who takes part, and on what.

@@ -55,7 +55,7 @@ pub struct LaunchedRow {
     pub operators: usize,
     /// Of the recorded.
     pub models_error_pct: f64,
-    /// By what one other rank launched and how long that took: the median error over those.
+    /// Predicted from the kernels of one other rank: the median error over those.
     pub other_error_pct: Option<f64>,
     /// The largest of these errors.
     pub other_worst_pct: Option<f64>,

@@ -1,7 +1,7 @@
 //! Memory of each rank of a step on a GPU, by what it is for. Weights and optimizer states are
 //! exact; what PyTorch and the driver keep beside a model is assumed, and says so.
 //!
-//! What a run of rowmill's own trainer takes is `train::memory`'s, which its constructors count.
+//! `train::memory` estimates rowmill's own trainer, from its constructors.
 
 use schema::{Interaction, JobConfig};
 use serde::Serialize;

@@ -25,7 +25,7 @@ use crate::store::{Loss, Losses, Origin};
 pub struct Graph {
     /// The rank: from the file's name, else its place among the files.
     pub rank: u32,
-    /// Where it came from; empty for bytes that were never a file.
+    /// Its path; empty for bytes that were never a file.
     pub origin: Origin,
     /// Version of the encoding, such as `0.0.4`; empty if the file has none.
     pub version: String,
@@ -37,7 +37,7 @@ pub struct Graph {
     pub losses: Losses,
 }
 
-/// What a node stands for.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// 0.

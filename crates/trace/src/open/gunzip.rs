@@ -9,7 +9,7 @@ use flate2::bufread::GzDecoder;
 /// First byte of a member.
 const MAGIC: u8 = 0x1f;
 
-/// What is packed in the members of a stream.
+/// The unpacked content of a stream's members.
 pub struct Gunzip<R> {
     member: Option<GzDecoder<R>>,
 }

@@ -120,7 +120,7 @@ fn each_key(text: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
     }
 }
 
-/// Where the quote stands that ends a text.
+/// Position of the quote that ends a text.
 pub fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at)? {

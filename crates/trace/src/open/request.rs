@@ -11,8 +11,8 @@ use crate::store::Job;
 pub struct Request {
     /// Files, archives, folders, or `-`.
     pub paths: Vec<PathBuf>,
-    /// Threads that parse, at least 1; the result does not depend on it. What is compressed is
-    /// unpacked by one more thread for each file that is being read.
+    /// Threads that parse, at least 1; the result does not depend on it. Compressed files take one
+    /// more thread each, to unpack them.
     pub threads: usize,
 }
 

@@ -36,7 +36,7 @@ pub struct Manifest {
     pub world_size: u32,
     /// The tiling at writing, for information.
     pub plan: Vec<Tile>,
-    /// Whose state the tables carry.
+    /// The rule whose state the tables carry.
     pub sparse_optimizer: Optimizer,
     /// Over which columns of a row that state was taken. Missing where an earlier program wrote it:
     /// then `plan` says; see [`Manifest::row_scope`].

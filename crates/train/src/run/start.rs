@@ -28,7 +28,7 @@ impl Tally {
     }
 }
 
-/// What a checkpoint keeps besides parameters; exact, so floating-point values are kept as bits.
+/// Checkpoint content besides parameters; exact, so floating-point values are stored as bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Batches consumed.
@@ -99,7 +99,7 @@ pub struct State {
     pub samples: u64,
     /// Data position and losses; none at a fresh start.
     pub progress: Option<Progress>,
-    /// Where weights and optimizer state come from; initial weights if none.
+    /// The source of weights and optimizer state; initial weights if none.
     pub checkpoint: Option<Checkpoint>,
     /// Over which columns of a row the tables' optimizer works in this run.
     pub row_scope: RowScope,

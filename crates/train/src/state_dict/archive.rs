@@ -45,7 +45,7 @@ pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
     TensorReader::open(path)
 }
 
-/// Where the storages of an archive lie: first byte and length, by name.
+/// Location of an archive's storages: first byte and length, by name.
 type Storages = BTreeMap<String, (u64, u64)>;
 
 fn of_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error> {

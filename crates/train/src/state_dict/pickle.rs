@@ -120,7 +120,7 @@ struct Machine<'a> {
     memo: std::collections::BTreeMap<u64, Id>,
 }
 
-/// What an instruction gives: nothing, or at the end the result.
+/// The outcome of an instruction: nothing, or at the end the result.
 type Stepped = Result<Option<Id>, String>;
 
 impl<'a> Machine<'a> {

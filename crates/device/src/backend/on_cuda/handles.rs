@@ -1,5 +1,5 @@
-//! What the trainer holds of a GPU's memory: matrices, vectors, weights, ids, and the queue that
-//! orders the work on them. Knows no operation.
+//! The trainer's handles to GPU memory: matrices, vectors, weights, ids, and the queue that orders
+//! the work on them. Knows no operation.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl WeightBuffers {
         }
     }
 
-    /// Where the rounded values go, where there are any.
+    /// Destination of the rounded values, if any.
     pub fn rounded(&self) -> Option<&Buffer> {
         self.rounded.as_ref()
     }

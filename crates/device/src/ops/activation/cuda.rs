@@ -97,7 +97,7 @@ impl Activation {
     }
 }
 
-/// What a kernel of logits takes.
+/// The arguments of a kernel of logits.
 fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> Arguments {
     Arguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }

@@ -16,7 +16,7 @@ const THREADS: u32 = 256;
 const WARP: u32 = 32;
 /// Warps of a block, each with a row of the widest table in shared memory.
 const UPDATE_WARPS: u32 = 4;
-/// What a block has of shared memory without asking for more.
+/// Shared memory that a block has by default.
 const SHARED_BYTES: usize = 48 << 10;
 /// Of the sort.
 const DIGIT_BITS: u32 = 8;

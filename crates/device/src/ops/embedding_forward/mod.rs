@@ -30,7 +30,7 @@ const STREAMED_BYTES: usize = 1 << 20;
 /// Floats of a cache line.
 const LINE: usize = 16;
 
-/// What [`run`] works on.
+/// The arguments of [`run`].
 #[derive(Debug)]
 pub struct Arguments<'a> {
     /// The tables, or the tiles of them that live here.

@@ -59,7 +59,7 @@ const CHUNKS_PER_THREAD: usize = 8;
 /// last one for 0.5–2 % of a product.
 const PIECES: usize = 4;
 
-/// What follows the bias.
+/// The activation after the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// Nothing.
@@ -77,7 +77,7 @@ pub struct LinearForward<'a> {
     pub weight: &'a LinearWeight,
     /// Bias, `[N]`.
     pub bias: Option<&'a [f32]>,
-    /// What follows the bias.
+    /// The activation after the bias.
     pub activation: Activation,
     /// Output, `[B, N]`, overwritten.
     pub y: OperandMut<'a>,

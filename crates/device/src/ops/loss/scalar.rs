@@ -5,7 +5,7 @@ use schema::Loss;
 use crate::ops::activation::scalar::sigmoid;
 use crate::real::Real;
 
-/// What one sample contributes.
+/// The contribution of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<R> {
     /// Its loss, not divided by anything.

@@ -25,7 +25,7 @@ const STEPS_LEAST: usize = 20;
 const NEIGHBOURS_LEAST: usize = 30;
 /// Most works of a kind that are kept: a file stays below 300 KB.
 const NEIGHBOURS_MOST: usize = 700;
-/// What is left over is bounded by this factor, in logarithms.
+/// Bound of residuals, in logarithms.
 const LEFT_OVER_MOST: f64 = 0.5;
 /// Of steps in five, one is judged by.
 const JUDGED_OF: u64 = 5;
@@ -63,7 +63,7 @@ pub struct CpuModel {
     rowmill_cpu: u32,
     /// The CPU.
     pub machine: Machine,
-    /// What all threads read from memory while steps were measured, GB/s, the median.
+    /// Median read bandwidth of all threads while steps were measured, GB/s.
     pub stream_gb_per_s: f64,
     /// Steps learnt from, and all that were measured.
     pub steps: [usize; 2],
@@ -85,7 +85,7 @@ pub struct CpuPrice {
     pub is_inside: bool,
 }
 
-/// How far off the prices of a kind are, of steps that nothing was learnt from.
+/// Errors of the prices of a kind, on held-out steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuKindErrors {
     /// The operation.
@@ -207,7 +207,7 @@ impl CpuModel {
         rows.iter().map(one).collect()
     }
 
-    /// What a work takes; `None` for a kind that was not measured.
+    /// The time of a work; `None` for a kind that was not measured.
     #[must_use]
     pub fn price(&self, work: &CpuWork) -> Option<CpuPrice> {
         self.kinds.get(&work.kind).map(|kind| kind.price(work))

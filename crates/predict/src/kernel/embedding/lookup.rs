@@ -52,7 +52,7 @@ pub fn forward(tiles: &[&TileUse], caches: Caches) -> Vec<Amount> {
     ]
 }
 
-/// What the row updates of a step ask of a CPU.
+/// The work of a step's row updates on a CPU.
 #[must_use]
 pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
@@ -120,7 +120,7 @@ fn passes(tile: &TileUse) -> f64 {
     ((tile.rows.max(2) as f64).log2() / SORT_BITS).ceil()
 }
 
-/// What a cache does not hold of the rows that a step uses.
+/// Rows that a step uses and a cache does not hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct Missed {
     /// Rows, each use that misses.

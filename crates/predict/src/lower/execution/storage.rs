@@ -1,4 +1,5 @@
-//! Who wrote memory last: data dependencies between operators, by overlap within storages.
+//! Finds the last writer of memory: data dependencies between operators, by overlap within
+//! storages.
 
 use std::collections::BTreeMap;
 

@@ -22,8 +22,8 @@ pub fn read(header: &Header) -> Option<Cut> {
     })
 }
 
-/// What the header of a file with these parts has to say: of several cut recordings the part that
-/// all cover.
+/// The header entry of a file with these parts: for several truncated recordings, the part that all
+/// cover.
 pub fn of(parts: &[Part<'_>]) -> Option<Value> {
     let cuts = || parts.iter().filter_map(|part| Some((part, part.trace.cut.as_ref()?)));
     let (_, first) = cuts().next()?;

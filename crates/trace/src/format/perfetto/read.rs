@@ -55,7 +55,7 @@ const PACKET_KEY: u8 = (trace::PACKET << 3 | 2) as u8;
 /// becomes a begin of one, and a job's ids keep the prefix that a merged file gives them.
 ///
 /// # Errors
-/// What was got instead, and where.
+/// The value found instead, and where.
 pub fn read(bytes: &[u8]) -> Result<Vec<Trace>, String> {
     let mut file = File::default();
     each_packet(bytes, |found, at| file.packet(found, at))?;
@@ -94,7 +94,7 @@ fn each_packet<'a>(
     Ok(())
 }
 
-/// What we read of a packet.
+/// The fields we read of a packet.
 #[derive(Clone, Debug, Default)]
 struct Packet<'a> {
     time: u64,

@@ -165,7 +165,7 @@ pub fn is_of_header(key: &[u8]) -> bool {
     )
 }
 
-/// What a key of the arguments means.
+/// The meaning of an argument's key.
 pub fn of_arguments(key: &[u8]) -> Step {
     let argument = match key {
         b"correlation" => Argument::Correlation,

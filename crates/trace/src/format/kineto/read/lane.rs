@@ -25,7 +25,7 @@ pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
     vector::equal(left, right) & wanted == wanted
 }
 
-/// What stands where in 64 bytes, a bit each.
+/// Positions of marks in 64 bytes, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// `"`.

@@ -110,7 +110,7 @@ pub enum Key {
     Text(Box<str>),
 }
 
-/// What a worker has numbered so far, over all its parts.
+/// The numbers a worker has assigned so far, over all its parts.
 #[derive(Debug)]
 pub struct Tables {
     user: User,

@@ -17,7 +17,7 @@ use super::source::{Chunk, Source};
 use crate::format::kineto::mark;
 use crate::store::Trace;
 
-/// What one worker keeps from chunk to chunk.
+/// State of one worker across chunks.
 struct Worker {
     index: usize,
     scanner: Scanner,
@@ -140,7 +140,7 @@ struct Done {
     state: State,
 }
 
-/// What the workers share.
+/// State shared by the workers.
 struct Shared<'a> {
     source: Mutex<Source<'a>>,
     order: Mutex<Order>,
