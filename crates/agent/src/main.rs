@@ -20,6 +20,7 @@ mod audit;
 mod config;
 mod control;
 mod counters;
+mod file;
 mod hearing;
 mod hub;
 mod net;

@@ -19,6 +19,7 @@ use fleet::tracing::{self, unix_ms};
 use fleet::wire::{PeriodicRow, TraceOrder, TraceRow, When};
 use schema::random::CounterRng;
 
+use crate::file;
 use crate::state::{State, lock, unix_ns};
 use crate::traces::{Traces, Uids};
 use book::{Moment, Wait};
@@ -162,7 +163,7 @@ impl Desk {
     fn save(&mut self) {
         self.saved = Instant::now();
         let text = serde_json::to_vec(&*lock(&self.state.periodic));
-        let saved = text.map_err(io::Error::from).and_then(|text| keep::replace(&self.path, &text));
+        let saved = text.map_err(io::Error::from).and_then(|text| file::replace(&self.path, &text));
         if let Err(error) = saved {
             self.state.note(format!("{}: {error}", self.path.display()));
         }

@@ -22,6 +22,8 @@ pub enum Unit {
     Rows,
     /// Training steps.
     Steps,
+    /// Configurations, each of which is measured.
+    Configurations,
 }
 
 /// The progress of one piece of work.
@@ -133,6 +135,7 @@ impl Meter {
             Unit::Bytes => Bytes(amount).to_string(),
             Unit::Rows => render::counted(amount, "row"),
             Unit::Steps => render::counted(amount, "step"),
+            Unit::Configurations => render::counted(amount, "configuration"),
         }
     }
 }
@@ -150,7 +153,7 @@ fn style(unit: Unit, total: Option<u64>) -> ProgressStyle {
         Unit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
         Unit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
         // The message tells the rate in samples.
-        Unit::Steps => ("{human_pos}", "{human_len}", ""),
+        Unit::Steps | Unit::Configurations => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
         Some(_) => format!("{{prefix}} {{wide_bar}} {done} of {all}  {rate}{{eta}} left  {{msg}}"),

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::link::Failure;
 use super::{Hub, TICK, WAIT_MIN, pause};
 use crate::config::Verb;
+use crate::file;
 use crate::state::{State, lock};
 use crate::traces::{Traces, Uids};
 
@@ -293,11 +294,6 @@ impl Desk {
     fn write(&self, change: impl FnOnce(&mut Book)) -> std::io::Result<()> {
         let mut book = lock(&self.book);
         change(&mut book);
-        let bytes = serde_json::to_vec(&*book)?;
-        let beside = self.path.with_extension("new");
-        let file = fs::File::create(&beside)?;
-        std::io::Write::write_all(&mut &file, &bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.path)
+        file::replace(&self.path, &serde_json::to_vec(&*book)?)
     }
 }

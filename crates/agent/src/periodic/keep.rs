@@ -2,12 +2,14 @@
 //! are too many. Knows no budget but that of the disk.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use fleet::wire::TraceFile;
 use serde::Serialize;
+
+use crate::file;
 
 /// Metadata stored with a trace.
 const SAMPLE: &str = "sample.json";
@@ -78,7 +80,7 @@ impl Shelf {
         fs::rename(from, own.join(&sample.file.name))?;
         let mut text = serde_json::to_vec_pretty(sample)?;
         text.push(b'\n');
-        replace(&own.join(SAMPLE), &text)?;
+        file::replace(&own.join(SAMPLE), &text)?;
         File::open(&own)?.sync_all()?;
         self.bound()
     }
@@ -102,18 +104,6 @@ impl Shelf {
         }
         Ok(())
     }
-}
-
-/// Writes a file under another name and gives it its own.
-///
-/// # Errors
-/// The disk refuses.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }
 
 #[cfg(test)]

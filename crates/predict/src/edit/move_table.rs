@@ -1,7 +1,9 @@
 //! Embedding tables that another rank looks up.
 
+use schema::pattern;
+
 use super::Place;
-use super::select::{fits, nothing};
+use super::select::nothing;
 use crate::Error;
 use crate::program::{Part, Program, WorkId};
 
@@ -60,7 +62,9 @@ fn at(program: &Program, place: Place, rank: u32) -> Result<usize, Error> {
 fn fitting(program: &Program, (rank, kernels): (usize, &str)) -> Vec<WorkId> {
     let works = (0u32..).zip(&program.ranks[rank].works);
     let is_one = |(_, work): &(u32, &crate::program::Work)| {
-        work.is_launched && work.collective.is_none() && fits(kernels, program.text(work.name))
+        work.is_launched
+            && work.collective.is_none()
+            && pattern::matches(kernels, program.text(work.name))
     };
     works.filter(is_one).map(|(id, _)| id).collect()
 }

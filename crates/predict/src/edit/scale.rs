@@ -1,7 +1,9 @@
 //! Kernels that take longer or shorter.
 
+use schema::pattern;
+
 use super::Place;
-use super::select::{fits, nothing};
+use super::select::nothing;
 use crate::Error;
 use crate::program::Program;
 
@@ -15,7 +17,7 @@ pub(super) fn apply(
     let mut works: Vec<_> = program.ranks.iter_mut().flat_map(|rank| &mut rank.works).collect();
     works.retain(|work| work.is_launched);
     let mut is_any = false;
-    for work in works.iter_mut().filter(|work| fits(kernels, names.get(work.name))) {
+    for work in works.iter_mut().filter(|work| pattern::matches(kernels, names.get(work.name))) {
         work.scale *= factor;
         is_any = true;
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use schema::pattern;
+
 use super::Place;
 use crate::Error;
 use crate::program::{Action, MarkKind, Program, Rank};
@@ -12,27 +14,6 @@ pub(super) struct Operator {
     pub thread: usize,
     pub begin: usize,
     pub end: usize,
-}
-
-/// Whether a name matches a pattern, in which `*` matches any text.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
 }
 
 /// The outermost operators of a rank, thread by thread, in order.
@@ -82,7 +63,8 @@ pub(super) fn fitting(
     let (names, number) = split(pattern);
     let of_rank = |rank: usize| -> Vec<Operator> {
         let all = operators(&program.ranks[rank]).into_iter();
-        let fitting = all.filter(|operator| fits(names, name(program, rank, *operator)));
+        let fitting =
+            all.filter(|operator| pattern::matches(names, name(program, rank, *operator)));
         match number {
             Some(number) => fitting.skip(number).take(1).collect(),
             None => fitting.collect(),

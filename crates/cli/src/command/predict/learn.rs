@@ -40,13 +40,14 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
     if let Some(folder) = args.measured.as_deref().filter(|path| path.join(SUITE).is_file()) {
         return recorded::run(folder, &args.output, session);
     }
+    // Measuring takes minutes: where nothing can be written, none are spent.
+    let _made = output::folder(&args.output)?;
     let measured = match &args.measured {
         Some(path) => read(path)?,
         None => measure::run(args, session)?,
     };
-    let _made = output::folder(&args.output)?;
     if args.measured.is_none() {
-        // Before anything is learnt: measuring takes minutes.
+        // Before anything is learnt, which may fail.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
     let (model, kinds) = learnt(&measured)?;

@@ -1,7 +1,7 @@
 //! The work of lookups and row updates on a CPU: rows from each cache and from memory, bags, ids,
 //! sums. Hit rates are those of caches that keep rows from step to step. Knows no time.
 
-use schema::{HardwareSpec, Optimizer};
+use schema::{Granularity, HardwareSpec, Optimizer};
 
 use super::Popularity;
 use crate::lower::tile_use::TileUse;
@@ -68,8 +68,9 @@ pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amou
     let states = Missed::states(tiles, rule, caches.last);
     let missed = |cache: f64| read * (1.0 - cache / gradient.max(1.0)).max(0.0);
     let is = |asked: bool| if asked { 1.0 } else { 0.0 };
-    let is_by_element = matches!(rule, Optimizer::Adagrad);
-    let is_adam = matches!(rule, Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb);
+    let parts = rule.state_names().len();
+    let is_by_element = rule.granularity() == Granularity::Element && parts == 1;
+    let is_adam = parts == 2;
     vec![
         ("call", 1.0),
         ("tables", tiles.len() as f64),

@@ -37,7 +37,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
     let mut bench = Bench { cpu, rows, threads: session.threads, conditions: Vec::new() };
     let mut steps = Vec::new();
     let total = u64::from(args.configurations);
-    let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
+    let mut meter = Meter::start(session.console, "measuring", Unit::Configurations, Some(total));
     for number in 0..total {
         if stop.load(Ordering::SeqCst) {
             break;
