@@ -4,6 +4,8 @@
 
 use serde::Serialize;
 
+use crate::distribution;
+
 /// Fewer common collectives tell chance from skew no more.
 const LEAST: usize = 3;
 /// Of the differences, this share lies within the spread: nine tenths.
@@ -45,7 +47,7 @@ pub fn skew(ends: &[Vec<Option<i64>>], ranks: &[u32]) -> Vec<RankClock> {
         if known.len() < 2 {
             continue;
         }
-        let middle = median(&mut known);
+        let Some(middle) = distribution::integer_median(&mut known) else { continue };
         for (of_rank, end) in differences.iter_mut().zip(of_collective) {
             of_rank.extend(end.map(|end| end - middle));
         }
@@ -55,10 +57,9 @@ pub fn skew(ends: &[Vec<Option<i64>>], ranks: &[u32]) -> Vec<RankClock> {
 
 fn clock(rank: u32, mut differences: Vec<i64>) -> RankClock {
     let collectives = differences.len();
-    if collectives == 0 {
+    let Some(ahead_ns) = distribution::integer_median(&mut differences) else {
         return RankClock { rank, collectives: 0, ahead_ns: 0, spread_ns: 0, correction_ns: 0 };
-    }
-    let ahead_ns = median(&mut differences);
+    };
     let mut distances: Vec<_> = differences.iter().map(|one| (one - ahead_ns).abs()).collect();
     distances.sort_unstable();
     let (share, whole) = WITHIN;
@@ -66,13 +67,6 @@ fn clock(rank: u32, mut differences: Vec<i64>) -> RankClock {
     let is_told = collectives >= LEAST && ahead_ns.abs() > spread_ns;
     let correction_ns = if is_told { ahead_ns } else { 0 };
     RankClock { rank, collectives: collectives as u64, ahead_ns, spread_ns, correction_ns }
-}
-
-/// Sorts, and returns the middle one or the middle between two.
-fn median(values: &mut [i64]) -> i64 {
-    values.sort_unstable();
-    let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
-    low + (high - low).div_euclid(2)
 }
 
 #[cfg(test)]

@@ -119,6 +119,30 @@ pub fn of(values: &mut [i64]) -> Distribution {
     }
 }
 
+/// The lower median, a value that occurs; `None` of none. Reorders the values.
+///
+/// # Cost
+/// `O(n)`.
+pub fn lower_median(values: &mut [i64]) -> Option<i64> {
+    let middle = values.len().checked_sub(1)? / 2;
+    Some(*values.select_nth_unstable(middle).1)
+}
+
+/// The middle value, or the mean of the two in the middle; `None` of none. Sorts the values.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let low = values.get(values.len().checked_sub(1)? / 2)?;
+    Some(f64::midpoint(*low, values[values.len() / 2]))
+}
+
+/// The middle value, or the mean of the two in the middle, rounded down; `None` of none. Sorts the
+/// values.
+pub(crate) fn integer_median(values: &mut [i64]) -> Option<i64> {
+    values.sort_unstable();
+    let low = *values.get(values.len().checked_sub(1)? / 2)?;
+    Some(low + (values[values.len() / 2] - low).div_euclid(2))
+}
+
 /// The bins that have values, ascending. Values below 1 are in the first, `0..1`.
 pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     let mut bins = [(0u64, 0i64); 64];

@@ -5,10 +5,11 @@ use schema::source::Format;
 
 use crate::csv::{Csv, Punctuation};
 use crate::error::Error;
+use crate::npy::Arrays;
 use crate::parquet::input::Tables;
 use crate::reader::Reader;
 use crate::text::Lines;
-use crate::{criteo_tsv, npy};
+use crate::{criteo_tsv, decompress};
 
 /// What reads inputs of a configuration.
 pub(crate) fn reader(config: &DataConfig) -> Box<dyn Reader> {
@@ -18,8 +19,24 @@ pub(crate) fn reader(config: &DataConfig) -> Box<dyn Reader> {
         Format::Tsv => Box::new(Lines { names }),
         Format::Csv => Box::new(Csv { names, punctuation: Punctuation::of(config) }),
         Format::Parquet => Box::new(Tables),
-        Format::Npy => Box::new(npy::Arrays),
+        Format::Npy => Box::new(Arrays),
     }
+}
+
+/// The format that the name of `input` or its first bytes announce; of text `None`.
+///
+/// # Errors
+/// That of opening it.
+pub(crate) fn announced(input: &str) -> Result<Option<Format>, Error> {
+    let find = |is_it: &dyn Fn(&dyn Reader) -> bool| {
+        Format::ALL.into_iter().find(|format| is_it(&*reader(&DataConfig::new(*format))))
+    };
+    let by_name = find(&|reader| reader.has_name(input));
+    if by_name.is_some() || input == decompress::STDIN {
+        return Ok(by_name);
+    }
+    let start = decompress::start(input)?;
+    Ok(find(&|reader| reader.has_magic(&start)))
 }
 
 /// The files that `inputs` stand for: themselves, or all arrays of the sets they name.
@@ -27,5 +44,5 @@ pub(crate) fn reader(config: &DataConfig) -> Box<dyn Reader> {
 /// # Errors
 /// [`Error::Array`] for the name of no set.
 pub fn input_files(format: Format, inputs: &[String]) -> Result<Vec<String>, Error> {
-    if format == Format::Npy { npy::files(inputs) } else { Ok(inputs.to_vec()) }
+    reader(&DataConfig::new(format)).files(inputs)
 }

@@ -5,7 +5,7 @@
 //! id when a batch is made is `gather`'s.
 
 use schema::DataConfig;
-use schema::source::{CategoricalColumn, CategoryKind, Format, Ids, OutOfRange};
+use schema::source::{CategoricalColumn, CategoryKind, Ids, OutOfRange};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -35,7 +35,7 @@ pub(crate) fn outside(values: &[i64], rows: u64) -> usize {
 /// The rule of a column for ids that are no row of its table; `None` where there is no such table
 /// or nobody counts them.
 pub(crate) fn rule(column: &CategoricalColumn, config: &DataConfig) -> Option<OutOfRange> {
-    let numbers = matches!(config.format, Format::Parquet | Format::Npy);
+    let numbers = config.format.holds_numbers();
     match (column.kind, config.ids) {
         (CategoryKind::String, _) | (_, Ids::Exact { .. }) => None,
         (CategoryKind::Hex, _) if !numbers => column.out_of_range,

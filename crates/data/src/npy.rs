@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
-use crate::reader::{Reader, Reading, Send};
+use crate::reader::{InputColumns, Reader, Reading, Send};
 use crate::record::refused;
 use crate::remote::is_remote;
 use crate::row::Row;
@@ -64,34 +64,43 @@ impl Set {
     }
 }
 
-/// All files of the sets that `inputs` name.
-pub(crate) fn files(inputs: &[String]) -> Result<Vec<String>, Error> {
-    let mut files = Vec::with_capacity(3 * inputs.len());
-    for input in inputs {
-        let Set { dense, labels, sparse } = Set::of(input)?;
-        files.extend([dense, sparse].map(|path| path.display().to_string()));
-        if labels.exists() {
-            files.push(labels.display().to_string());
-        }
-    }
-    Ok(files)
-}
-
-/// Whether the categories of `input` are lists.
-pub(crate) fn is_multi_hot(input: &str) -> Result<bool, Error> {
-    Set::of(input).map(|set| set.is_multi_hot())
-}
-
 /// Reads sets of arrays.
 pub(crate) struct Arrays;
 
 impl Reader for Arrays {
+    fn has_name(&self, input: &str) -> bool {
+        input.ends_with(".npy") || input.ends_with(".npz")
+    }
+
+    fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
+        let names = column_names(input)?;
+        let is_list = Set::of(input)?.is_multi_hot();
+        let lists = names.iter().map(|name| is_list && name.starts_with('C')).collect();
+        Ok(Some(InputColumns { names, lists, unreadable: Vec::new() }))
+    }
+
+    /// All files of the sets that `inputs` name.
+    fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
+        let mut files = Vec::with_capacity(3 * inputs.len());
+        for input in inputs {
+            let Set { dense, labels, sparse } = Set::of(input)?;
+            files.extend([dense, sparse].map(|path| path.display().to_string()));
+            if labels.exists() {
+                files.push(labels.display().to_string());
+            }
+        }
+        Ok(files)
+    }
+
     fn reads_streams(&self) -> bool {
         false
     }
 
     fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
-        let is_list = first.map_or(Ok(false), is_multi_hot)?;
+        let is_list = match first {
+            Some(first) => Set::of(first)?.is_multi_hot(),
+            None => false,
+        };
         Ok(vec![is_list; wanted.categorical.len()])
     }
 
@@ -168,7 +177,7 @@ fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
 }
 
 /// The names of the columns of a set.
-pub(crate) fn column_names(input: &str) -> Result<Vec<String>, Error> {
+fn column_names(input: &str) -> Result<Vec<String>, Error> {
     let set = Set::of(input)?;
     let tap = Tap::default();
     let dense = Array::open(&set.dense, &tap)?.width();

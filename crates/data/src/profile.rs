@@ -6,20 +6,18 @@
 mod column;
 mod sniff;
 
-use std::path::Path;
-
 use schema::DataConfig;
 use schema::facts::{FileFacts, KnownLayout};
-use schema::source::{CategoricalColumn, CategoryKind, Format, Ids, LabelColumn};
+use schema::source::{CategoricalColumn, CategoryKind, Format, LabelColumn};
 
 use crate::block::{Block, Pace, Shown};
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
-use crate::parquet::input;
 use crate::progress::{Meter, Pass, Progress};
+use crate::reader::InputColumns;
 use crate::scan::Source;
-use crate::{criteo_tsv, field, npy, ordered};
+use crate::{criteo_tsv, field, format, ordered};
 
 use column::{Column, Look, Tries};
 use sniff::TextForm;
@@ -48,22 +46,17 @@ pub fn of_files(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Profile, Error> {
     let first = inputs.first().map_or("", String::as_str);
-    let format = format_of(first)?;
-    let form = match format {
-        Format::Csv => Some(sniff::text_form(first, delimiter)?),
-        _ => None,
+    let announced = format::announced(first)?;
+    let form = match announced {
+        Some(_) => None,
+        None => Some(sniff::text_form(first, delimiter)?),
     };
-    let (names, lists, unreadable) = match (&form, format) {
-        (Some(form), _) => (form.names.clone(), vec![false; form.names.len()], Vec::new()),
-        (None, Format::Parquet) => input::columns(Path::new(first))?,
-        (None, _) => {
-            let names = npy::column_names(first)?;
-            let is_list = npy::is_multi_hot(first)?;
-            let lists = names.iter().map(|name| is_list && name.starts_with('C')).collect();
-            (names, lists, Vec::new())
-        }
-    };
-    let data = data_config(format, form.as_ref());
+    let data = data_config(announced.unwrap_or(Format::Csv), form.as_ref());
+    let of_header = format::reader(&data).columns(first)?;
+    let InputColumns { names, lists, unreadable } = of_header.unwrap_or_else(|| {
+        let names = form.as_ref().map(|form| form.names.clone()).unwrap_or_default();
+        InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
+    });
     let wanted = every_column(&data, &names, &lists);
     let source = Source {
         inputs,
@@ -102,15 +95,7 @@ pub fn of_files(
     Ok(Profile { facts, data })
 }
 
-/// By the name for arrays, by the first bytes otherwise. Text is [`Format::Csv`] for now.
-fn format_of(input: &str) -> Result<Format, Error> {
-    if input.ends_with(".npy") || input.ends_with(".npz") {
-        return Ok(Format::Npy);
-    }
-    let is_parquet = input != crate::decompress::STDIN && input::is_parquet(input)?;
-    Ok(if is_parquet { Format::Parquet } else { Format::Csv })
-}
-
+/// How files are read; of text in a format that is not announced, in that of `form`.
 fn data_config(format: Format, form: Option<&TextForm>) -> DataConfig {
     let delimiter = form.filter(|form| form.format == Format::Csv).and_then(|form| {
         match &form.punctuation.delimiter[..] {
@@ -122,21 +107,11 @@ fn data_config(format: Format, form: Option<&TextForm>) -> DataConfig {
     let quote = form.and_then(|form| form.punctuation.quote).filter(|&quote| quote != b'"');
     let named = form.filter(|form| !form.has_header);
     DataConfig {
-        train: Vec::new(),
-        evaluation: Vec::new(),
         hold_out: 0.0,
-        hold_out_by: None,
-        format: form.map_or(format, |form| form.format),
         delimiter,
         quote: quote.map(|quote| char::from(quote).to_string()),
-        preset: None,
         columns: named.map(|form| form.names.clone()).unwrap_or_default(),
-        label: None,
-        dense: Vec::new(),
-        categorical: Vec::new(),
-        missing: None,
-        ids: Ids::Modulo,
-        table_rows: std::collections::BTreeMap::new(),
+        ..DataConfig::new(form.map_or(format, |form| form.format))
     }
 }
 

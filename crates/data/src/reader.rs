@@ -21,8 +21,45 @@ pub(crate) struct Reading<'a> {
 /// Takes blocks; `false` where it wants no more.
 pub(crate) type Send<'a> = dyn FnMut(Arc<Layout>, Box<dyn Records>) -> bool + 'a;
 
+/// The columns that an input says it has.
+#[derive(Default)]
+pub(crate) struct InputColumns {
+    /// Those that can be read.
+    pub names: Vec<String>,
+    /// Which of them hold lists.
+    pub lists: Vec<bool>,
+    /// Those that cannot be read.
+    pub unreadable: Vec<String>,
+}
+
 /// Reads a format.
 pub(crate) trait Reader {
+    /// Whether the name of an input says that it is of this format.
+    fn has_name(&self, _input: &str) -> bool {
+        false
+    }
+
+    /// Whether the first four bytes of an input say so.
+    fn has_magic(&self, _start: &[u8]) -> bool {
+        false
+    }
+
+    /// The columns that `input` says it has; `None` where that takes a look at its records.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    fn columns(&self, _input: &str) -> Result<Option<InputColumns>, Error> {
+        Ok(None)
+    }
+
+    /// The files that `inputs` stand for.
+    ///
+    /// # Errors
+    /// For an input that stands for none.
+    fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
+        Ok(inputs.to_vec())
+    }
+
     /// Whether standard input can be read.
     fn reads_streams(&self) -> bool {
         true

@@ -185,8 +185,10 @@ impl JobConfig {
                 return Err(ConfigError::shape(key, problem));
             }
         }
-        if data.hold_out_by.is_some() && matches!(data.format, Format::Criteo | Format::Npy) {
-            let problem = "expected format csv, tsv or parquet beside it".to_owned();
+        if data.hold_out_by.is_some() && data.format.has_own_columns() {
+            let named = Format::ALL.into_iter().filter(|format| !format.has_own_columns());
+            let named: Vec<String> = named.map(|format| format.name().to_owned()).collect();
+            let problem = format!("expected format {} beside it", reference::listed(&named));
             return Err(ConfigError::shape("data.hold_out_by", problem));
         }
         for column in &data.dense {

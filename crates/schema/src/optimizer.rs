@@ -62,7 +62,7 @@ impl Optimizer {
 
     /// The name that configurations and checkpoints use.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Sgd => "sgd",
             Self::Adagrad => "adagrad",
@@ -285,11 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_rule_is_that_of_configurations() {
+    fn every_rule_is_listed_by_the_name_that_configurations_use() {
         for kind in Optimizer::ALL {
             let saved = toml::Value::try_from(kind).unwrap();
             assert_eq!(saved.as_str(), Some(kind.name()));
         }
+        let refused = toml::Value::from("?").try_into::<Optimizer>().unwrap_err().to_string();
+        let names = Optimizer::ALL.map(|kind| format!("`{kind}`")).join(", ");
+        assert!(refused.contains(&format!("expected one of {names}\n")), "{refused}");
     }
 
     #[test]

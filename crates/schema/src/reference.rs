@@ -138,7 +138,7 @@ fn either(choices: &[&str]) -> String {
 }
 
 /// `a, b or c`.
-fn listed(items: &[String]) -> String {
+pub(crate) fn listed(items: &[String]) -> String {
     match items {
         [] => String::new(),
         [one] => one.clone(),

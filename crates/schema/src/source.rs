@@ -83,6 +83,54 @@ pub enum Format {
     Npy,
 }
 
+/// What the rest of rowmill knows of a format beside how it is read.
+struct FormatFacts {
+    name: &'static str,
+    has_header_line: bool,
+    holds_numbers: bool,
+    has_own_columns: bool,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 5] = [Self::Criteo, Self::Csv, Self::Tsv, Self::Parquet, Self::Npy];
+
+    const fn facts(self) -> FormatFacts {
+        let (name, has_header_line, holds_numbers, has_own_columns) = match self {
+            Self::Criteo => ("criteo", false, false, true),
+            Self::Csv => ("csv", true, false, false),
+            Self::Tsv => ("tsv", true, false, false),
+            Self::Parquet => ("parquet", false, true, false),
+            Self::Npy => ("npy", false, true, true),
+        };
+        FormatFacts { name, has_header_line, holds_numbers, has_own_columns }
+    }
+
+    /// As in a configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// Whether a file begins with a line that names its columns, where no configuration does.
+    #[must_use]
+    pub const fn has_header_line(self) -> bool {
+        self.facts().has_header_line
+    }
+
+    /// Whether ids come as numbers, not as text.
+    #[must_use]
+    pub const fn holds_numbers(self) -> bool {
+        self.facts().holds_numbers
+    }
+
+    /// Whether the format itself fixes its columns and their names.
+    #[must_use]
+    pub const fn has_own_columns(self) -> bool {
+        self.facts().has_own_columns
+    }
+}
+
 /// A published preparation of Criteo's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -339,6 +387,28 @@ const CRITEO_DENSE: usize = 13;
 const CRITEO_CATEGORICAL: usize = 26;
 
 impl DataConfig {
+    /// No inputs and no columns; all else as a configuration that leaves it out.
+    #[must_use]
+    pub fn new(format: Format) -> Self {
+        Self {
+            train: Vec::new(),
+            evaluation: Vec::new(),
+            hold_out: default_hold_out(),
+            hold_out_by: None,
+            format,
+            delimiter: None,
+            quote: None,
+            preset: None,
+            columns: Vec::new(),
+            label: None,
+            dense: Vec::new(),
+            categorical: Vec::new(),
+            missing: None,
+            ids: Ids::Modulo,
+            table_rows: BTreeMap::new(),
+        }
+    }
+
     /// Expands ranges of columns.
     pub(crate) fn complete(&mut self) {
         let dense = |column: &DenseColumn| {
@@ -391,5 +461,20 @@ impl DataConfig {
             Some(_) => Some(LabelColumn { column: "label".to_owned(), positive: Vec::new() }),
             None => self.label.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Format;
+
+    #[test]
+    fn every_format_is_listed_by_the_name_that_configurations_use() {
+        for format in Format::ALL {
+            assert_eq!(toml::Value::try_from(format).unwrap().as_str(), Some(format.name()));
+        }
+        let refused = toml::Value::from("?").try_into::<Format>().unwrap_err().to_string();
+        let names = Format::ALL.map(|format| format!("`{}`", format.name())).join(", ");
+        assert!(refused.contains(&format!("expected one of {names}\n")), "{refused}");
     }
 }

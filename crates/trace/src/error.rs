@@ -52,11 +52,13 @@ pub enum Error {
         /// What was got instead, and where.
         reason: String,
     },
-    /// A Perfetto trace that cannot be read back.
-    #[error("{path}: expected a trace, got a Perfetto trace that {writer} wrote", path = path.display())]
-    ForeignPerfetto {
+    /// A trace of a format that we read where we wrote it.
+    #[error("{path}: expected a trace, got a {format} trace that {writer} wrote", path = path.display())]
+    ForeignTrace {
         /// The file.
         path: PathBuf,
+        /// Its format.
+        format: &'static str,
         /// Who wrote it.
         writer: &'static str,
     },

@@ -17,19 +17,13 @@ pub use options::{Arguments, Counter, Options, Overlaps, Written};
 
 use crate::Error;
 use crate::file;
-use crate::format::{kineto, perfetto};
+use crate::format::timeline::WriteTimeline;
+use crate::format::{TIMELINES, kineto};
 use crate::merge::Merged;
 use crate::packed;
 
 /// Zstandard's effort.
 const ZSTD_LEVEL: i32 = 3;
-
-/// The format of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Kineto,
-    Perfetto,
-}
 
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,17 +47,14 @@ pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<Writ
     spill.push(format!(".{}.arguments.tmp", std::process::id()));
     let spill = PathBuf::from(spill);
     let fill = |out: &mut dyn Write| {
-        written = match format {
-            Format::Kineto => kineto::export::write(out, merged, options)?,
-            Format::Perfetto => perfetto::write(out, merged, options, &spill)?,
-        };
+        written = (format.write)(out, merged, options, &spill)?;
         Ok(())
     };
     file::put(path, |out| compressed(out, compression, fill))?;
     Ok(written)
 }
 
-fn form(path: &Path) -> (Format, Compression) {
+fn form(path: &Path) -> (&'static WriteTimeline, Compression) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let (stem, compression) = if let Some(stem) = name.strip_suffix(".gz") {
         (stem, Compression::Gzip)
@@ -72,8 +63,9 @@ fn form(path: &Path) -> (Format, Compression) {
     } else {
         (name.as_str(), Compression::None)
     };
-    let is_perfetto = stem.ends_with(".pftrace") || stem.ends_with(".perfetto-trace");
-    (if is_perfetto { Format::Perfetto } else { Format::Kineto }, compression)
+    let mut formats = TIMELINES.iter().filter_map(|format| format.write);
+    let is_named = |format: &&WriteTimeline| format.endings.iter().any(|end| stem.ends_with(end));
+    (formats.find(is_named).unwrap_or(&kineto::WRITER), compression)
 }
 
 fn compressed(

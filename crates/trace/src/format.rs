@@ -1,10 +1,19 @@
-//! The trace formats we write, one file each, and what they share about an operation.
+//! The trace formats we know, one file or folder each, and what they share about an operation.
 
 pub mod chakra;
 pub mod execution_trace;
 pub mod kineto;
 pub mod perfetto;
 
+pub(crate) mod blocks;
 mod collective;
 mod identity;
+pub(crate) mod json_keys;
 mod tensor;
+pub(crate) mod timeline;
+
+use timeline::Timeline;
+
+/// Every format of timelines: the first that recognises a text reads it, the first whose ending a
+/// name has is written.
+pub(crate) static TIMELINES: &[&Timeline] = &[&perfetto::TIMELINE, &kineto::TIMELINE];

@@ -4,7 +4,6 @@
 //! content. Knows nothing of what an event says: that is the format's reader.
 
 mod argument;
-mod blocks;
 pub(crate) mod document;
 mod event;
 mod find;
@@ -12,25 +11,25 @@ mod form;
 mod gather;
 mod gunzip;
 mod look;
-mod perfetto;
 mod pump;
 mod rank;
 mod request;
 mod stream;
+mod whole;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 pub use event::{Events, arguments, arguments_of, event_texts};
-pub(crate) use find::may_be_trace;
+pub(crate) use find::has_ending;
 pub(crate) use gunzip::Gunzip;
 pub use request::{Attendance, Progress, Reading, Request, Skipped};
 
 use crate::Error;
+use crate::format::blocks::Blocks;
 use crate::format::kineto;
 use crate::store::{Job, Trace};
-use blocks::Blocks;
 
 /// Reads all traces under the request's paths.
 ///
@@ -66,9 +65,9 @@ pub fn assign_ranks(job: &mut Job, request: &Request, ranks: &[u32]) -> Result<(
 /// # Errors
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
-    let not_a_trace = |reason| Error::NotATrace { path: PathBuf::from("text"), reason };
     let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
-        not_a_trace(format!("got {} ({})", look::words(&look::of(text)), problem.reason))
+        let reason = format!("got {} ({})", look::words(&look::of(text)), problem.reason);
+        Error::NotATrace { path: PathBuf::from("text"), reason }
     })?;
     trace.origin.text_bytes = text.len() as u64;
     Ok(trace)
@@ -77,7 +76,7 @@ pub fn parse(text: &[u8]) -> Result<Trace, Error> {
 /// What a text looks like, in words.
 pub(crate) fn looks_like(text: &[u8]) -> String {
     match look::of(text) {
-        look::Look::Kineto => "a Kineto trace".to_owned(),
+        look::Look::Timeline(format) => format!("a {} trace", format.name),
         look => look::words(&look),
     }
 }

@@ -87,11 +87,11 @@ pub struct Origin {
 /// How the events of a file are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// As JSON.
+    /// As JSON, each a text of its own.
     #[default]
     Json,
-    /// As Perfetto's packets.
-    Packets,
+    /// In a form that only its format reads, from the whole file.
+    Whole,
 }
 
 impl std::fmt::Display for Origin {

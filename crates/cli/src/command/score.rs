@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use data::{Pace, ScoreRequest, read_for_scoring};
 use device::Backend;
-use schema::Batch;
-use schema::source::{DataConfig, Format};
+use schema::{Batch, DataConfig};
 use serde::Serialize;
 use train::Scorer;
 use train::run::Open;
@@ -199,10 +198,8 @@ fn score<B: Backend, W: Write>(
 
 /// The line of the first row: behind the header, where the layout has one.
 fn first_line(config: &DataConfig) -> u64 {
-    match config.format {
-        Format::Csv | Format::Tsv if config.columns.is_empty() => 2,
-        Format::Csv | Format::Tsv | Format::Criteo | Format::Parquet | Format::Npy => 1,
-    }
+    let has_header = config.format.has_header_line() && config.columns.is_empty();
+    if has_header { 2 } else { 1 }
 }
 
 /// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`, as

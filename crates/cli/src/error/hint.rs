@@ -585,7 +585,7 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
         E::NotATrace { reason, .. } if reason.contains("Perfetto trace") => {
             "convert or merge the recording again: a .pftrace is read only whole"
         }
-        E::ForeignPerfetto { .. } => {
+        E::ForeignTrace { .. } => {
             "rowmill reads back the .pftrace files of rowmill trace convert and merge; of other \
              traces, give the .json that the profiler wrote"
         }

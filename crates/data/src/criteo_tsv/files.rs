@@ -1,9 +1,7 @@
 //! Files in Criteo's layout as they are.
 
-use std::collections::BTreeMap;
-
 use schema::DataConfig;
-use schema::source::{Format, Ids, Preset};
+use schema::source::{Format, Preset};
 
 use super::{CATEGORICAL, DENSE};
 use crate::block::Pace;
@@ -25,23 +23,8 @@ pub fn scan(
     threads: usize,
     mut take: impl FnMut(IntegerColumns) -> Result<(), Error>,
 ) -> Result<Losses, Error> {
-    let config = DataConfig {
-        train: Vec::new(),
-        evaluation: Vec::new(),
-        hold_out: 0.0,
-        hold_out_by: None,
-        format: Format::Criteo,
-        delimiter: None,
-        quote: None,
-        preset: Some(Preset::CriteoDlrm),
-        columns: Vec::new(),
-        label: None,
-        dense: Vec::new(),
-        categorical: Vec::new(),
-        missing: None,
-        ids: Ids::Modulo,
-        table_rows: BTreeMap::new(),
-    };
+    let preset = Some(Preset::CriteoDlrm);
+    let config = DataConfig { preset, ..DataConfig::new(Format::Criteo) };
     let wanted = Wanted::of(&config)?;
     let source = Source {
         inputs,

@@ -17,13 +17,12 @@ use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
 
 use crate::block::{Records, Shown, TakeRows};
-use crate::decompress;
 use crate::error::Error;
 use crate::layout::{Layout, Wanted};
 use crate::origin::Tap;
 use crate::parquet::cells;
 use crate::parquet::remote::Remote;
-use crate::reader::{Reader, Reading, Send};
+use crate::reader::{InputColumns, Reader, Reading, Send};
 use crate::remote::is_remote;
 
 /// Rows read at a time.
@@ -33,6 +32,14 @@ const BATCH_ROWS: usize = 8192;
 pub(crate) struct Tables;
 
 impl Reader for Tables {
+    fn has_magic(&self, start: &[u8]) -> bool {
+        start == b"PAR1"
+    }
+
+    fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
+        columns(Path::new(input)).map(Some)
+    }
+
     fn reads_streams(&self) -> bool {
         false
     }
@@ -112,31 +119,23 @@ fn send_rows(path: &Path, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
     file.read(path, (metadata, mask), &mut take)
 }
 
-/// Whether an input begins as Parquet does.
-pub(crate) fn is_parquet(input: &str) -> Result<bool, Error> {
-    Ok(decompress::start(input)? == b"PAR1")
-}
-
-/// The columns of a file that can be read, which of them hold lists, and those that cannot be read.
-pub(crate) type FileColumns = (Vec<String>, Vec<bool>, Vec<String>);
-
 /// The columns of the file `path`.
-pub(crate) fn columns(path: &Path) -> Result<FileColumns, Error> {
+fn columns(path: &Path) -> Result<InputColumns, Error> {
     let metadata = Content::open(path)?.metadata(path)?;
-    let (mut names, mut lists, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    let mut columns = InputColumns::default();
     for field in metadata.schema().fields() {
         let (is_list, element) = match field.data_type() {
             DataType::List(element) => (true, element.data_type()),
             other => (false, other),
         };
         if is_readable(element) {
-            names.push(field.name().clone());
-            lists.push(is_list);
+            columns.names.push(field.name().clone());
+            columns.lists.push(is_list);
         } else {
-            unreadable.push(field.name().clone());
+            columns.unreadable.push(field.name().clone());
         }
     }
-    Ok((names, lists, unreadable))
+    Ok(columns)
 }
 
 /// The bytes of a Parquet file.

@@ -177,21 +177,17 @@ fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
         line!(out, "evaluation = {}", list(&wish.evaluation));
     }
     let format = match (facts.layout, facts.format) {
-        (Some(KnownLayout::Criteo), _) => "criteo",
-        (_, Format::Criteo) => "criteo",
-        (_, Format::Csv) => "csv",
-        (_, Format::Tsv) => "tsv",
-        (_, Format::Parquet) => "parquet",
-        (_, Format::Npy) => "npy",
+        (Some(KnownLayout::Criteo), _) => Format::Criteo,
+        (_, format) => format,
     };
-    line!(out, "format = \"{format}\"");
+    line!(out, "format = \"{}\"", format.name());
     if let Some(delimiter) = &facts.delimiter {
         line!(out, "delimiter = {}", quoted(delimiter));
     }
     if let Some(quote) = &facts.quote {
         line!(out, "quote = {}", quoted(quote));
     }
-    if !facts.has_names && format != "criteo" {
+    if !facts.has_names && format != Format::Criteo {
         let names: Vec<String> = facts.columns.iter().map(|column| column.name.clone()).collect();
         line!(out, "# The file has no header line.");
         line!(out, "columns = {}", list(&names));

@@ -6,8 +6,24 @@ use super::Kind::{
     Text, Texts,
 };
 use super::{Key, Need};
+use crate::optimizer::Optimizer;
+use crate::source::Format;
 
-const OPTIMIZERS: &[&str] = &["sgd", "adagrad", "rowwise_adagrad", "adam", "sparse_adam", "lamb"];
+/// The names of `$type::ALL`, which a constant can only copy one by one.
+macro_rules! names {
+    ($type:ty) => {{
+        let mut names = [""; <$type>::ALL.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = <$type>::ALL[at].name();
+            at += 1;
+        }
+        names
+    }};
+}
+
+const OPTIMIZERS: &[&str] = &names!(Optimizer);
+const FORMATS: &[&str] = &names!(Format);
 const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
 const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
 
@@ -292,7 +308,7 @@ pub const KEYS: &[Key] = &[
         "The column whose greatest values are held out: a time.",
         "hold_out_by = \"timestamp\"",
     ),
-    required("data.format", Choice(&["criteo", "csv", "tsv", "parquet", "npy"]), "").says(
+    required("data.format", Choice(FORMATS), "").says(
         "Layout of the files. csv: quoted text, see delimiter. tsv: tab-separated without quotes. \
          criteo: label, 13 integers and 26 hexadecimal categories without a header. npy: the \
          arrays of TorchRec and MLPerf.",

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{ExecutionTrace, read_text};
 use crate::Error;
 use crate::open::document::{self, Format};
-use crate::open::{looks_like, may_be_trace};
+use crate::open::{has_ending, looks_like};
 
 /// Reads all execution traces of a file, an archive or a folder, ordered by rank.
 ///
@@ -14,7 +14,7 @@ use crate::open::{looks_like, may_be_trace};
 /// that is no execution trace; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
     let format = Format {
-        wanted: may_be_trace,
+        wanted: |name| has_ending(name, &[".json"]),
         read: |text| match read_text(text) {
             Ok(trace) if !trace.nodes.is_empty() || !trace.schema.is_empty() => Ok(trace),
             _ => Err(format!("got {}", looks_like(text))),

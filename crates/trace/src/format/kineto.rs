@@ -16,6 +16,8 @@ use schema::Nanos;
 use serde::Serialize;
 
 use super::identity::{self, Identity, NumberedStep};
+use super::json_keys::each_key;
+use super::timeline::{ReadTimeline, Timeline, WriteTimeline};
 use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
 use row::{DEVICE, Flow, Rows, STREAM, Slice, Track};
@@ -23,6 +25,56 @@ use row::{DEVICE, Flow, Rows, STREAM, Slice, Track};
 /// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
 /// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
 const LAUNCH: &str = "cudaLaunchKernelExC";
+
+/// Kineto's Chrome JSON.
+pub static TIMELINE: Timeline = Timeline {
+    name: "Kineto",
+    endings: &[".json"],
+    recognises,
+    read: ReadTimeline::Blocks(|blocks, threads| {
+        read::read(blocks, threads).map_err(|problem| problem.reason)
+    }),
+    write: Some(&WRITER),
+};
+
+/// Writes it; whatever has no other format's name is written as this one.
+pub static WRITER: WriteTimeline = WriteTimeline {
+    endings: &[".json"],
+    write: |out, merged, options, _| export::write(out, merged, options),
+};
+
+/// Keys that only Kineto writes at the top.
+const KEYS: [&[u8]; 5] = [
+    b"traceEvents",
+    b"schemaVersion",
+    b"deviceProperties",
+    b"baseTimeNanoseconds",
+    b"distributedInfo",
+];
+/// Keys that are looked at before a text counts as something else.
+const SEEN: usize = 256;
+
+/// Whether a text begins as Kineto's do: an object with one of its keys, or a list of events.
+fn recognises(head: &[u8]) -> bool {
+    let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    let (mut left, mut found) = (SEEN, false);
+    match text.split_first() {
+        Some((b'{', _)) => each_key(text, |key| {
+            left -= 1;
+            found = KEYS.contains(&key);
+            !found && left > 0
+        }),
+        Some((b'[', items)) if items.trim_ascii_start().starts_with(b"{") => {
+            each_key(items.trim_ascii_start(), |key| {
+                found = key == b"ph";
+                !found
+            });
+        }
+        _ => {}
+    }
+    found
+}
+
 /// Writes all steps of a recording.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::timeline::{ReadTimeline, Timeline, WholeFile, WriteTimeline};
 use crate::export::argument::{self, Places, Value};
 use crate::export::original::Originals;
 use crate::export::{Arguments, Options, Written, layout};
@@ -25,9 +26,34 @@ use crate::merge::{Merged, Part};
 use arrow::Arrows;
 use field::event;
 use packet::{Interned, Packets};
+use read::Writer;
 use spill::{Filling, Spill};
 use track::{Numbers, Tracks};
 use wire::{double, text, unsigned};
+
+/// Perfetto's TrackEvent protobuf. Beside the traces that a file was made from it would count them
+/// twice: it is read only where a user names it.
+pub static TIMELINE: Timeline = Timeline {
+    name: "Perfetto",
+    endings: &[],
+    recognises: |head| read::announced(head).is_some(),
+    read: ReadTimeline::Whole(WholeFile {
+        foreign_writer: |head| match read::announced(head)? {
+            Writer::Rowmill => None,
+            Writer::OtherRowmill => Some("a later version of rowmill"),
+            Writer::Foreign => Some("another program, or an earlier rowmill,"),
+        },
+        read: read::read,
+        arguments: read::arguments,
+    }),
+    write: Some(&WRITER),
+};
+
+/// Writes it.
+pub static WRITER: WriteTimeline = WriteTimeline {
+    endings: &[".pftrace", ".perfetto-trace"],
+    write: |out, merged, options, spill| write(out, merged, options, spill),
+};
 
 /// Writes all parts. Slices that overlap always get lanes, for nothing else is expressible.
 ///

@@ -5,13 +5,13 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use super::blocks::Blocks;
 use super::find::{self, By};
 use super::pump::{Failure, Shared};
 use super::rank;
 use super::request::{Request, Skipped, no_traces};
 use super::stream::{Part, Reader, Stream};
 use crate::Error;
+use crate::format::blocks::Blocks;
 use crate::store::{Distributed, Losses, Origin, Trace};
 
 /// How to read documents of one format.

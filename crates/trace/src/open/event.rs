@@ -10,14 +10,13 @@ use std::sync::atomic::AtomicBool;
 use serde_json::{Map, Value};
 
 use super::argument;
-use super::blocks::Blocks;
 use super::find;
 use super::form::{self, Form};
-use super::perfetto;
 use super::pump::{self, Shared};
 use super::stream::{Part, Reader, Stream};
+use super::whole;
 use crate::Error;
-use crate::format::perfetto::read;
+use crate::format::blocks::Blocks;
 use crate::store::{Encoding, Origin, Trace};
 
 /// Longer events are cut here.
@@ -65,16 +64,16 @@ pub fn arguments_of(
     all: &[Events<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let is_packets = |events: &&Events<'_>| events.trace.origin.encoding == Encoding::Packets;
-    let packets: Vec<Events<'_>> = all.iter().filter(is_packets).copied().collect();
-    let texts: Vec<Events<'_>> = all.iter().filter(|of| !is_packets(of)).copied().collect();
-    let mut of_packets = packet_arguments(&packets, wanted).into_iter();
+    let is_whole = |events: &&Events<'_>| events.trace.origin.encoding == Encoding::Whole;
+    let whole: Vec<Events<'_>> = all.iter().filter(is_whole).copied().collect();
+    let texts: Vec<Events<'_>> = all.iter().filter(|of| !is_whole(of)).copied().collect();
+    let mut of_whole = whole_arguments(&whole, wanted).into_iter();
     let mut of_texts = texts_of(&texts).into_iter().zip(&texts).map(|(found, events)| {
         let path = &events.trace.origin.path;
         found?.iter().map(|text| parsed(text, path, wanted)).collect()
     });
     let next = |of: &Events<'_>| match of.trace.origin.encoding {
-        Encoding::Packets => of_packets.next(),
+        Encoding::Whole => of_whole.next(),
         Encoding::Json => of_texts.next(),
     };
     all.iter().filter_map(next).collect()
@@ -93,45 +92,48 @@ fn parsed(
     })
 }
 
-/// The same of traces that were read from Perfetto files.
-fn packet_arguments(
+/// The same of traces that were read as whole files.
+fn whole_arguments(
     all: &[Events<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let mut last: Option<(&Origin, Vec<u8>)> = None;
+    let mut last: Option<(&Origin, Option<whole::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
         let origin = &events.trace.origin;
         if !last.as_ref().is_some_and(|(of, _)| *of == origin) {
-            match perfetto::bytes_of(origin) {
-                Ok(bytes) => last = Some((origin, bytes.unwrap_or_default())),
+            match whole::bytes_of(origin) {
+                Ok(file) => last = Some((origin, file)),
                 Err(error) => {
                     results.push(Err(error));
                     continue;
                 }
             }
         }
-        let bytes = last.as_ref().map_or(&[][..], |(_, bytes)| bytes);
-        let mut found = of_packets(bytes, events);
+        let file = last.as_ref().and_then(|(_, file)| file.as_ref());
+        let mut found = of_whole(file, events);
         found.iter_mut().flatten().for_each(|arguments| arguments.retain(|key, _| wanted(key)));
         results.push(found);
     }
     results
 }
 
-/// The arguments in the packets of one trace.
-fn of_packets(bytes: &[u8], events: &Events<'_>) -> Result<Vec<Map<String, Value>>, Error> {
+/// The arguments of one trace in its file, which is none of its format any more if it is `None`.
+fn of_whole(
+    file: Option<&whole::Reread>,
+    events: &Events<'_>,
+) -> Result<Vec<Map<String, Value>>, Error> {
     let path = &events.trace.origin.path;
     let no_text = |reason: String| Error::NoText { path: path.clone(), reason };
-    if bytes.is_empty() {
+    let Some(whole::Reread { reader, bytes }) = file else {
         return Err(no_text(CHANGED.to_owned()));
-    }
+    };
     let order: Vec<u64> =
         events.rows.iter().map(|row| events.trace.slices.offset[*row as usize]).collect();
     let mut places = order.clone();
     places.sort_unstable();
     places.dedup();
-    let found = read::arguments(bytes, &places).map_err(no_text)?;
+    let found = (reader.arguments)(bytes, &places).map_err(no_text)?;
     let of = |place: &u64| {
         let at = places.binary_search(place).ok();
         at.map_or_else(Map::new, |at| found[at].clone())
@@ -157,8 +159,8 @@ impl<'a> Wanted<'a> {
         if path.as_os_str().is_empty() {
             return no_text("the trace never was a file");
         }
-        if events.trace.origin.encoding == Encoding::Packets {
-            return no_text("a Perfetto file holds no JSON text");
+        if events.trace.origin.encoding == Encoding::Whole {
+            return no_text("the file holds no JSON text");
         }
         let spans: Vec<_> = events.rows.iter().map(|row| span(events.trace, *row)).collect();
         if spans.iter().any(|(start, _)| *start == u64::MAX) {
@@ -270,7 +272,7 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
 /// The texts of traces of one compressed file, or of an archive's members, in one pass.
 fn from_stream(path: &Path, all: &[&Wanted<'_>]) -> io::Result<Vec<Result<Vec<String>, Error>>> {
     let never = AtomicBool::new(false);
-    let reader = Reader { wanted: find::may_be_trace, cancelled: &never, progress: &|| {} };
+    let reader = Reader { wanted: find::may_be_timeline, cancelled: &never, progress: &|| {} };
     let mut stream = Stream::open(path, Shared::default(), reader)?;
     let mut read = Vec::new();
     let members = all.chunk_by(|a, b| a.origin.member == b.origin.member);

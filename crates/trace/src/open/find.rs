@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::pump;
 use super::request::{Request, Skipped};
 use crate::Error;
+use crate::format::TIMELINES;
 
 /// A file to be read.
 #[derive(Clone, Debug)]
@@ -62,12 +63,17 @@ pub fn files(request: &Request, wanted: fn(&str) -> bool) -> Result<Found, Error
     Ok(found)
 }
 
-/// Whether a Kineto trace, or an archive of some, may have this name.
-pub fn may_be_trace(name: &str) -> bool {
+/// Whether a timeline, or an archive of some, may have this name.
+pub fn may_be_timeline(name: &str) -> bool {
+    TIMELINES.iter().any(|format| has_ending(name, format.endings))
+}
+
+/// Whether a file whose name has one of `endings`, or an archive of some, may have this name.
+pub fn has_ending(name: &str, endings: &[&str]) -> bool {
     let name = name.to_ascii_lowercase();
     let packed = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
     let name = packed.unwrap_or(&name);
-    [".json", ".tar", ".tgz", ".tzst"].iter().any(|end| name.ends_with(end))
+    [".tar", ".tgz", ".tzst"].iter().chain(endings).any(|end| name.ends_with(end))
 }
 
 impl Found {
@@ -122,15 +128,15 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::may_be_trace;
+    use super::may_be_timeline;
 
     #[test]
     fn names_of_traces_and_archives() {
         for name in ["a.json", "a.pt.trace.JSON.gz", "a.json.zst", "a.tgz", "a.tar.zst", "x.tar"] {
-            assert!(may_be_trace(name), "{name}");
+            assert!(may_be_timeline(name), "{name}");
         }
         for name in ["a.txt", "a.json.tmp", "json", "a.csv.gz", "a.et"] {
-            assert!(!may_be_trace(name), "{name}");
+            assert!(!may_be_timeline(name), "{name}");
         }
     }
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::find::{self, By, Unit};
 use super::look::{self, Look};
-use super::perfetto;
 use super::pump::{Failure, Shared};
 use super::rank;
 use super::request::{Attendance, Progress, Reading, Request, Skipped, no_traces};
 use super::stream::{Part, Reader, Stream};
+use super::whole;
 use crate::Error;
 use crate::format::kineto;
+use crate::format::timeline::ReadTimeline;
 use crate::store::{Cut, Ending, Loss, Trace};
 
 /// What one file holds.
@@ -26,7 +27,7 @@ struct Content {
 
 /// Reads all traces under the request's paths.
 pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading, Error> {
-    let found = find::files(request, find::may_be_trace)?;
+    let found = find::files(request, find::may_be_timeline)?;
     let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
     let bytes = Arc::new(AtomicU64::new(0));
     let tell = || {
@@ -34,7 +35,7 @@ pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading,
         (attendance.progress)(Progress { bytes_read, bytes_total });
     };
     let cancelled = attendance.cancelled;
-    let reader = Reader { wanted: find::may_be_trace, cancelled, progress: &tell };
+    let reader = Reader { wanted: find::may_be_timeline, cancelled, progress: &tell };
     let contents = each(&found.units, request.threads, |unit, threads| {
         let shared = Shared { all_bytes: Arc::clone(&bytes), ..Shared::default() };
         let content = file(unit, threads, shared, reader);
@@ -152,16 +153,26 @@ fn text(
     (by, threads): (By, usize),
 ) -> Result<(), Error> {
     let look = look::of(stream.head());
-    if let Look::Perfetto(writer) = look {
-        let file = perfetto::File { path, member, by, writer };
-        return perfetto::add(stream, &mut content.traces, &mut content.skipped, file);
-    }
     let is_empty = stream.head().is_empty();
-    let parsed = match (&look, by) {
-        (Look::Kineto, _) => Some(kineto::read::read(stream, threads)),
+    let format = match (&look, by) {
+        (Look::Timeline(format), By::Folder) if format.endings.is_empty() => {
+            let reason = format!("a {} trace, which is read only by its own name", format.name);
+            content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
+            return Ok(());
+        }
+        (Look::Timeline(format), _) => Some(*format),
         // A damaged beginning hides what was named.
-        (Look::Other(_), By::Name) if !is_empty => Some(kineto::read::read(stream, threads)),
+        (Look::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
         _ => None,
+    };
+    let parsed = match format.map(|format| (format, &format.read)) {
+        Some((format, ReadTimeline::Whole(reader))) => {
+            let file = whole::File { path, member, format, reader };
+            content.traces.extend(whole::read(stream, file)?);
+            return Ok(());
+        }
+        Some((_, ReadTimeline::Blocks(read))) => Some(read(stream, threads)),
+        None => None,
     };
     let text_bytes = stream.text_bytes();
     let failure = stream.finish();
@@ -180,10 +191,11 @@ fn text(
             content.traces.push(trace);
             return Ok(());
         }
-        Some(Err(problem)) => format!("{} ({})", look::words(&look), problem.reason),
+        Some(Err(reason)) => format!("{} ({reason})", look::words(&look)),
         None => look::words(&look),
     };
-    let is_lost = failure.is_some() || is_empty || look == Look::Kineto || is_blank(&look);
+    let is_timeline = matches!(look, Look::Timeline(_));
+    let is_lost = failure.is_some() || is_empty || is_timeline || is_blank(&look);
     let reason = match failure {
         Some(failure) if is_empty => failure.loss().1,
         Some(failure) => format!("{problem}; {}", failure.loss().1),

@@ -1,33 +1,25 @@
-//! The format of a text, by its beginning: Kineto's events, an execution trace, Perfetto's packets,
-//! or something else.
+//! What a text is, by its beginning: a timeline of one of [`TIMELINES`], an execution trace, or
+//! something else.
 //!
-//! Reads keys only; the reader checks that the text is whole and valid.
+//! The reader checks that the text is whole and valid.
 
 use super::form;
-use crate::format::perfetto::read::{self, Writer};
+use crate::format::TIMELINES;
+use crate::format::json_keys::each_key;
+use crate::format::timeline::{ReadTimeline, Timeline};
 
-/// Keys that only Kineto writes at the top.
-const KINETO: [&[u8]; 5] = [
-    b"traceEvents",
-    b"schemaVersion",
-    b"deviceProperties",
-    b"baseTimeNanoseconds",
-    b"distributedInfo",
-];
 /// Keys of a text that are named in messages.
 const NAMED: usize = 4;
 /// Keys that are looked at before a text counts as something else.
 const SEEN: usize = 256;
 
 /// What a text looks like.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Look {
-    /// The events of a profiler.
-    Kineto,
+    /// The timeline of a rank, or those of several.
+    Timeline(&'static Timeline),
     /// Nodes: a PyTorch execution trace.
     ExecutionTrace,
-    /// Perfetto's protobuf.
-    Perfetto(Writer),
     /// What else, in words.
     Other(String),
 }
@@ -37,8 +29,8 @@ pub fn of(head: &[u8]) -> Look {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
         return Look::Other(name.to_owned());
     }
-    if let Some(writer) = read::announced(head) {
-        return Look::Perfetto(writer);
+    if let Some(format) = TIMELINES.iter().find(|format| (format.recognises)(head)) {
+        return Look::Timeline(format);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match text.first() {
@@ -51,84 +43,41 @@ pub fn of(head: &[u8]) -> Look {
 /// In words, for messages.
 pub fn words(look: &Look) -> String {
     match look {
-        Look::Kineto => "a damaged Kineto trace".to_owned(),
+        Look::Timeline(format) => match format.read {
+            // It reads what is damaged, so what it refuses is more than that.
+            ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
+            ReadTimeline::Whole(_) => format!("a {} trace", format.name),
+        },
         Look::ExecutionTrace => "a PyTorch execution trace".to_owned(),
-        Look::Perfetto(_) => "a Perfetto trace".to_owned(),
         Look::Other(words) => words.clone(),
     }
 }
 
 fn object(text: &[u8]) -> Look {
     let mut keys = Vec::new();
-    let mut found = None;
     each_key(text, |key| {
-        if KINETO.contains(&key) {
-            found = Some(Look::Kineto);
-        }
         keys.push(String::from_utf8_lossy(key).into_owned());
-        found.is_none() && keys.len() < SEEN
+        keys.len() < SEEN
     });
     let has = |key: &str| keys.iter().any(|known| known == key);
-    match found {
-        Some(look) => look,
-        None if has("schema") && (has("nodes") || has("pid")) => Look::ExecutionTrace,
-        None if keys.is_empty() => Look::Other("an empty JSON object".to_owned()),
-        None => {
-            let more = if keys.len() > NAMED { ", …" } else { "" };
-            keys.truncate(NAMED);
-            let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
-            Look::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
-        }
+    if has("schema") && (has("nodes") || has("pid")) {
+        return Look::ExecutionTrace;
     }
+    if keys.is_empty() {
+        return Look::Other("an empty JSON object".to_owned());
+    }
+    let more = if keys.len() > NAMED { ", …" } else { "" };
+    keys.truncate(NAMED);
+    let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+    Look::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
 }
 
 fn array(items: &[u8]) -> Look {
-    if items.first() != Some(&b'{') {
-        return Look::Other("a JSON array without events".to_owned());
-    }
-    let mut is_event = false;
-    each_key(items, |key| {
-        is_event |= key == b"ph";
-        !is_event
-    });
-    if is_event {
-        Look::Kineto
-    } else {
-        Look::Other("a JSON array of something else than events".to_owned())
-    }
-}
-
-/// Calls `each` with the keys of the object that `text` begins with, until it says `false`.
-fn each_key(text: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
-    let (mut depth, mut at) = (0_usize, 0);
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth <= 1 => return,
-            b'}' | b']' => depth -= 1,
-            b'"' => {
-                let Some(end) = string_end(text, at + 1) else { return };
-                let is_key = text[end + 1..].trim_ascii_start().first() == Some(&b':');
-                if depth == 1 && is_key && !each(&text[at + 1..end]) {
-                    return;
-                }
-                at = end;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-}
-
-/// Position of the quote that ends a text.
-pub fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        match text.get(at)? {
-            b'"' => return Some(at),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
+    let what = match items.first() {
+        Some(b'{') => "a JSON array of something else than events",
+        _ => "a JSON array without events",
+    };
+    Look::Other(what.to_owned())
 }
 
 fn beginning(text: &[u8]) -> String {
@@ -143,6 +92,7 @@ fn beginning(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Look, of, words};
+    use crate::format::kineto;
 
     fn check(text: &str, expected: &str) {
         assert_eq!(words(&of(text.as_bytes())), expected, "{text}");
@@ -155,7 +105,9 @@ mod tests {
             "\u{feff} {\"a\": {\"b\": [1, \"}\"]}, \"schemaVersion\" : 1, ",
             r#"[{"name": "x", "ph": "X""#,
         ] {
-            assert_eq!(of(text.as_bytes()), Look::Kineto, "{text}");
+            let is_kineto = matches!(of(text.as_bytes()),
+                Look::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
+            assert!(is_kineto, "{text}");
         }
         check(r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, "a PyTorch execution trace");
         check(

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use super::blocks::Blocks;
 use super::form::{self, Form};
 use super::pump::{self, Failure, Input, Message, Pump, Shared};
+use crate::format::blocks::Blocks;
 
 /// Bytes of a block of a plain file: it stays in the processor's cache.
 const PLAIN_BLOCK: usize = 1 << 20;

@@ -7,7 +7,7 @@ use device::cuda::{Checks, Driver, Emulation, Order};
 use device::{Backend, Cpu, Weights, WeightsView};
 use schema::model::ModelConfig;
 use schema::optimizer::LearningRateSchedule;
-use schema::source::{Format, Ids};
+use schema::source::Format;
 use schema::training::TrainingConfig;
 use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
@@ -177,22 +177,6 @@ pub fn job(
             auc_by: None,
         },
         synthetic: schema::SyntheticConfig::default(),
-        data: DataConfig {
-            train: Vec::new(),
-            evaluation: Vec::new(),
-            hold_out: 0.0,
-            hold_out_by: None,
-            delimiter: None,
-            quote: None,
-            format: Format::Criteo,
-            preset: None,
-            columns: Vec::new(),
-            label: None,
-            dense: Vec::new(),
-            categorical: Vec::new(),
-            missing: None,
-            ids: Ids::Modulo,
-            table_rows: Default::default(),
-        },
+        data: DataConfig::new(Format::Criteo),
     }
 }

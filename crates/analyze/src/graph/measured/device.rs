@@ -8,6 +8,7 @@ use super::draft::{Candidate, Draft, DraftNode, Order};
 use super::label::{Category, Origin, Placed};
 use super::rendezvous::Meetings;
 use crate::classify::Class;
+use crate::distribution;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;
 use crate::scope::Scope;
@@ -292,13 +293,6 @@ fn usual(draft: &Draft, device: &Device) -> Usual {
             }
         }
     }
+    let median = |values: &mut [i64]| distribution::lower_median(values).map_or(0, |ns| ns.max(0));
     Usual { launch_delay: median(&mut delays), gap: median(&mut gaps) }
-}
-
-fn median(values: &mut [i64]) -> i64 {
-    if values.is_empty() {
-        return 0;
-    }
-    let middle = (values.len() - 1) / 2;
-    (*values.select_nth_unstable(middle).1).max(0)
 }

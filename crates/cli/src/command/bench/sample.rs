@@ -1,9 +1,9 @@
 //! Timing under observation: beside every sample stand the clock that the cores seemed to run at
 //! and the share of the time in which others had them. Says which samples count.
 
-use std::cmp::Ordering;
 use std::time::Instant;
 
+use analyze::distribution;
 use device::{Pool, limits};
 use serde::{Deserialize, Serialize};
 
@@ -193,10 +193,10 @@ impl<T> Kept<'_, T> {
     /// Median, least and largest of `figure`.
     pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Spread {
         let mut values: Vec<f64> = self.samples.iter().map(|s| figure(&s.value)).collect();
-        values.sort_by(order);
+        let median = distribution::median(&mut values).unwrap_or(f64::NAN);
         let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
         let last = values.len().saturating_sub(1);
-        Spread { median: middle(&values), min: at(0), max: at(last) }
+        Spread { median, min: at(0), max: at(last) }
     }
 
     /// The median of `figure`.
@@ -286,21 +286,7 @@ impl Quality {
 
 /// The median; NaN of nothing.
 pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(order);
-    middle(&values)
-}
-
-fn middle(sorted: &[f64]) -> f64 {
-    let upper = sorted.len() / 2;
-    let lower = sorted.len().saturating_sub(1) / 2;
-    match (sorted.get(lower), sorted.get(upper)) {
-        (Some(low), Some(high)) => f64::midpoint(*low, *high),
-        _ => f64::NAN,
-    }
-}
-
-fn order(a: &f64, b: &f64) -> Ordering {
-    a.total_cmp(b)
+    distribution::median(&mut values).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Graph, read_bytes};
 use crate::Error;
 use crate::open::document::{self, Format};
-use crate::open::looks_like;
+use crate::open::{has_ending, looks_like};
 
 /// Reads all Chakra execution traces of a file, an archive or a folder, ordered by rank.
 ///
@@ -14,7 +14,7 @@ use crate::open::looks_like;
 /// that is none; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<Graph>, Error> {
     let format = Format {
-        wanted: may_be_graph,
+        wanted: |name| has_ending(name, &[".et"]),
         read: |bytes| read_bytes(bytes).map_err(|_| format!("got {}", looks_like(bytes))),
         label: |graph: &mut Graph| (&mut graph.origin, &mut graph.losses),
     };
@@ -26,12 +26,4 @@ pub fn read(path: &Path) -> Result<Vec<Graph>, Error> {
     }
     graphs.sort_by_key(|graph| graph.rank);
     Ok(graphs)
-}
-
-/// Whether a Chakra trace, or an archive of some, may have this name.
-fn may_be_graph(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let packed = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
-    let name = packed.unwrap_or(&name);
-    [".et", ".tar", ".tgz", ".tzst"].iter().any(|end| name.ends_with(end))
 }

@@ -32,10 +32,9 @@ mod stitch;
 mod tests;
 mod text;
 
-pub use document::NotKineto;
-pub use source::Blocks;
-
+use crate::format::blocks::Blocks;
 use crate::store::Trace;
+pub use document::NotKineto;
 
 /// Bytes of text a worker reads at a time, if blocks allow: they stay in the processor's cache.
 const CHUNK: usize = 1 << 20;

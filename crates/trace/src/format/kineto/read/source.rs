@@ -3,27 +3,10 @@
 //! The cuts are guesses, from the layout of the first events. The reader of a chunk verifies them;
 //! a wrong guess costs time, never a result. Knows nothing of the content of events.
 
-use std::io;
-
 use super::key;
 use super::lenient;
 use super::scan;
-
-/// Blocks of text in order.
-pub trait Blocks: Send {
-    /// Replaces the content of `block` by the next block of any size; `false`, and none, at the
-    /// end.
-    ///
-    /// # Errors
-    /// Whatever ends the text early: what came before is still read.
-    fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool>;
-
-    /// About which share of the text has been handed out, if that can be told: memory is then taken
-    /// for the whole at once rather than in steps. Changes no result.
-    fn share(&self) -> Option<f64> {
-        None
-    }
-}
+use crate::format::blocks::Blocks;
 
 /// How far from a block's ends a place between events is looked for.
 const NEAR: usize = 1 << 18;

@@ -297,8 +297,8 @@ fn place(order: &mut Order, done: &mut Done) {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::super::source::Blocks;
     use super::{Chunk, Presence, Reading, Shared, Source, Worker, has_room, lock};
+    use crate::format::blocks::Blocks;
 
     fn chunk(text: &str) -> Chunk {
         let block = text.as_bytes().to_vec();
