@@ -13,7 +13,7 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 use definition::Definition;
-use record::Record;
+use record::BenchRecord;
 
 pub const HELP: &str = "\
 Runs the benches of bench/definitions and appends their figures to
@@ -34,7 +34,7 @@ kernel fails instead of winning.";
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Request {
+struct BenchRequest {
     names: Vec<String>,
     list: bool,
     repeats: Option<usize>,
@@ -66,9 +66,9 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-fn parse(arguments: &[String]) -> Result<Request, Error> {
+fn parse(arguments: &[String]) -> Result<BenchRequest, Error> {
     let wrong = |problem| Error::Usage { task: "bench", problem };
-    let mut request = Request::default();
+    let mut request = BenchRequest::default();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
@@ -100,14 +100,18 @@ fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Err
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-fn measure(root: &Path, definition: &Definition, request: &Request) -> Result<Record, Error> {
+fn measure(
+    root: &Path,
+    definition: &Definition,
+    request: &BenchRequest,
+) -> Result<BenchRecord, Error> {
     let options = [("--threads", request.threads), ("--repeats", request.repeats)];
     let arguments = definition.arguments(&options);
     let shown = format!("rowmill {}", arguments.join(" "));
     let mut bench = Command::new(root.join("target/release/rowmill"));
     let output = command::output(bench.args(&arguments).current_dir(root))?;
     let record = report(&output)
-        .and_then(|report| Record::new(definition, shown.clone(), &report))
+        .and_then(|report| BenchRecord::new(definition, shown.clone(), &report))
         .map_err(|problem| Error::Program { command: shown, problem })?;
     Ok(record)
 }
@@ -120,14 +124,15 @@ fn report(output: &str) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Request, parse, report};
+    use super::{BenchRequest, parse, report};
 
     #[test]
     fn arguments() {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let request = parse(&owned(&["dlrm-ddp", "--repeats", "3", "--no-record"])).unwrap();
         let names = owned(&["dlrm-ddp"]);
-        let expected = Request { names, repeats: Some(3), print_only: true, ..Request::default() };
+        let expected =
+            BenchRequest { names, repeats: Some(3), print_only: true, ..BenchRequest::default() };
         assert_eq!(request, expected);
         assert!(parse(&owned(&["--repeats", "0"])).is_err());
     }

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
 use cargo::cargo;
-use stage::Stage;
+use stage::CiStage;
 
 pub const HELP: &str = "\
 Everything that must pass before a change lands, with the wall time of each stage. Installs what is
@@ -72,7 +72,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 26] = [
+const STAGES: [(&str, bool, StageRun); 26] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -102,14 +102,14 @@ const STAGES: [(&str, bool, Run); 26] = [
 ];
 
 /// A stage's work; what is worth knowing of a success comes back as a note.
-type Run = fn() -> Result<String, Error>;
+type StageRun = fn() -> Result<String, Error>;
 
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let names = chosen(arguments)?;
     let mut stages = Vec::new();
     for (name, _, run) in STAGES.iter().filter(|(name, ..)| names.contains(name)) {
         eprintln!("\n=== {name} ===");
-        stages.push(Stage::time(name, *run));
+        stages.push(CiStage::time(name, *run));
     }
     print!("\n{}", stage::table(&stages));
     match stage::failures(&stages) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::Error;
-use crate::tree::{self, Tree};
+use crate::tree::{self, SourceTree};
 
 pub const HELP: &str = "\
 Which crate depends on which, from the manifests.
@@ -23,7 +23,7 @@ type Graph = BTreeMap<String, Vec<String>>;
 
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let tree = Tree::read(&tree::root())?;
+    let tree = SourceTree::read(&tree::root())?;
     let (inner, outer) = read(&tree)?;
     match arguments[..] {
         [] => print!("{}", text(&inner)),
@@ -39,7 +39,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
 }
 
 /// Edges among our own crates, and edges to all others.
-fn read(tree: &Tree) -> Result<(Graph, Graph), Error> {
+fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
     let packages = tree.packages();
     let own: Vec<String> = packages.iter().map(|package| short(package)).collect();
@@ -105,10 +105,10 @@ fn dot(graph: &Graph) -> String {
 #[cfg(test)]
 mod tests {
     use super::{dot, mermaid, read, reduced, text};
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
-    fn tree() -> Tree {
-        Tree::of(&[
+    fn tree() -> SourceTree {
+        SourceTree::new(&[
             ("crates/schema/Cargo.toml", "[dependencies]\nserde = \"1\""),
             ("crates/trace/Cargo.toml", "[dependencies]\nschema = {}"),
             ("crates/train/Cargo.toml", "[dependencies]\nschema = {}\ntrace = {}\nlibc = \"1\""),

@@ -51,9 +51,9 @@ const CUDA_12: Toolkit = Toolkit {
 const RECORD: &str = "crates/device/kernels.tsv";
 
 /// Registers, bytes of shared memory and of spills.
-type Figures = [u32; 3];
+type KernelFigures = [u32; 3];
 /// By architecture and kernel.
-type Table = BTreeMap<String, Figures>;
+type FigureTable = BTreeMap<String, KernelFigures>;
 
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let usage = |problem| Error::Usage { task: "kernels", problem };
@@ -82,7 +82,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     }
     let path = root.join(RECORD);
     let recorded = parse(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
-    let (of_these, mut others): (Table, Table) =
+    let (of_these, mut others): (FigureTable, FigureTable) =
         recorded.into_iter().partition(|(kernel, _)| toolkit.knows(kernel));
     if record {
         others.extend(used);
@@ -149,14 +149,14 @@ fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String
 const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n";
 
 /// The record of a table: as [`parse`] reads it.
-fn written(table: &Table) -> String {
-    let line = |(kernel, [registers, shared, spills]): (&String, &Figures)| {
+fn written(table: &FigureTable) -> String {
+    let line = |(kernel, [registers, shared, spills]): (&String, &KernelFigures)| {
         format!("{}\t{registers}\t{shared}\t{spills}\n", kernel.replacen(' ', "\t", 1))
     };
     table.iter().map(line).fold(HEAD.to_owned(), |text, line| text + &line)
 }
 
-fn parse(text: &str) -> Table {
+fn parse(text: &str) -> FigureTable {
     let line = |line: &str| {
         let cells: Vec<&str> = line.split('\t').collect();
         let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
@@ -167,7 +167,7 @@ fn parse(text: &str) -> Table {
 }
 
 /// Kernels that use more than is recorded, or are recorded on one side only.
-fn compared(used: &Table, recorded: &Table) -> Vec<String> {
+fn compared(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
     let mut problems = Vec::new();
     let spilling = used.iter().filter(|(_, figures)| figures[2] > 0);
     problems.extend(spilling.map(|(kernel, figures)| format!("{kernel}: spills {} B", figures[2])));

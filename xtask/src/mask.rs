@@ -9,7 +9,7 @@ pub struct Masked {
     pub comments: String,
 }
 
-enum Token {
+enum SourceToken {
     Code,
     Comment,
     Literal,
@@ -25,9 +25,9 @@ pub fn mask(text: &str) -> Masked {
     while at < bytes.len() {
         let (token, end) = next(bytes, at);
         match token {
-            Token::Code => code[at..end].copy_from_slice(&bytes[at..end]),
-            Token::Comment => comments[at..end].copy_from_slice(&bytes[at..end]),
-            Token::Literal => (code[at], code[end - 1]) = (b'"', b'"'),
+            SourceToken::Code => code[at..end].copy_from_slice(&bytes[at..end]),
+            SourceToken::Comment => comments[at..end].copy_from_slice(&bytes[at..end]),
+            SourceToken::Literal => (code[at], code[end - 1]) = (b'"', b'"'),
         }
         at = end;
     }
@@ -35,28 +35,28 @@ pub fn mask(text: &str) -> Masked {
     Masked { code: text(code), comments: text(comments) }
 }
 
-fn next(bytes: &[u8], at: usize) -> (Token, usize) {
+fn next(bytes: &[u8], at: usize) -> (SourceToken, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
         let length = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
-        return (Token::Comment, at + length);
+        return (SourceToken::Comment, at + length);
     }
     if rest.starts_with(b"/*") {
-        return (Token::Comment, at + block_comment(rest));
+        return (SourceToken::Comment, at + block_comment(rest));
     }
     if rest[0] == b'"' {
-        return (Token::Literal, at + string(rest));
+        return (SourceToken::Literal, at + string(rest));
     }
     let after_word = at > 0 && is_word(bytes[at - 1]);
     if !after_word && let Some(length) = raw_string(rest) {
-        return (Token::Literal, at + length);
+        return (SourceToken::Literal, at + length);
     }
     if rest[0] == b'\''
         && let Some(length) = character(rest)
     {
-        return (Token::Literal, at + length);
+        return (SourceToken::Literal, at + length);
     }
-    (Token::Code, at + 1)
+    (SourceToken::Code, at + 1)
 }
 
 fn block_comment(rest: &[u8]) -> usize {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::Error;
 use crate::function;
 use crate::mask::mask;
-use crate::tree::{self, Tree};
+use crate::tree::{self, SourceTree};
 
 pub const HELP: &str = "\
 Lines per crate and file, and the longest functions.
@@ -20,13 +20,13 @@ Options:
 test files and behind `#[cfg(test)]`, a part of `code`.";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lines {
+struct LineCount {
     all: usize,
     code: usize,
     tests: usize,
 }
 
-impl std::ops::AddAssign for Lines {
+impl std::ops::AddAssign for LineCount {
     fn add_assign(&mut self, other: Self) {
         self.all += other.all;
         self.code += other.code;
@@ -36,7 +36,7 @@ impl std::ops::AddAssign for Lines {
 
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let (files, functions) = parse(arguments)?;
-    let tree = Tree::read(&tree::root())?;
+    let tree = SourceTree::read(&tree::root())?;
     print_crates(&tree);
     print_files(&tree, files);
     print_functions(&tree, functions);
@@ -62,17 +62,21 @@ fn usage(problem: String) -> Error {
     Error::Usage { task: "size", problem }
 }
 
-fn lines_of(path: &str, text: &str) -> Lines {
+fn lines_of(path: &str, text: &str) -> LineCount {
     let code = mask(text).code;
     let count = |text: &str| text.lines().filter(|line| !line.trim().is_empty()).count();
     let all_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
     let product = if all_tests { "" } else { code.split("#[cfg(test)]").next().unwrap_or("") };
-    Lines { all: text.lines().count(), code: count(&code), tests: count(&code) - count(product) }
+    LineCount {
+        all: text.lines().count(),
+        code: count(&code),
+        tests: count(&code) - count(product),
+    }
 }
 
-fn print_crates(tree: &Tree) {
-    let mut crates: BTreeMap<&str, (usize, Lines)> = BTreeMap::new();
-    let mut total = (0, Lines::default());
+fn print_crates(tree: &SourceTree) {
+    let mut crates: BTreeMap<&str, (usize, LineCount)> = BTreeMap::new();
+    let mut total = (0, LineCount::default());
     for (path, text) in tree.rust() {
         let own = path.strip_prefix("crates/").unwrap_or(path);
         let name = own.split('/').next().unwrap_or(own);
@@ -88,7 +92,7 @@ fn print_crates(tree: &Tree) {
     }
 }
 
-fn print_files(tree: &Tree, most: usize) {
+fn print_files(tree: &SourceTree, most: usize) {
     let mut files: Vec<_> = tree.rust().map(|(path, text)| (lines_of(path, text), path)).collect();
     files.sort_by_key(|(lines, path)| (std::cmp::Reverse(lines.all), *path));
     println!("\n{:>7} {:>7} {:>7}  longest files", "lines", "code", "tests");
@@ -97,7 +101,7 @@ fn print_files(tree: &Tree, most: usize) {
     }
 }
 
-fn print_functions(tree: &Tree, most: usize) {
+fn print_functions(tree: &SourceTree, most: usize) {
     let mut functions = Vec::new();
     for (path, text) in tree.rust() {
         let found = function::find(&mask(text).code);
@@ -113,12 +117,12 @@ fn print_functions(tree: &Tree, most: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lines, lines_of};
+    use super::{LineCount, lines_of};
 
     #[test]
     fn tests_are_told_from_code() {
         let text = "//! x\n\nfn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
-        assert_eq!(lines_of("crates/a/src/b.rs", text), Lines { all: 6, code: 4, tests: 3 });
+        assert_eq!(lines_of("crates/a/src/b.rs", text), LineCount { all: 6, code: 4, tests: 3 });
         assert_eq!(lines_of("crates/a/tests/it/main.rs", "//! x\nfn a() {}").tests, 1);
     }
 

@@ -6,6 +6,7 @@ mod circle;
 mod count;
 mod dead;
 mod dependency;
+mod homonym;
 mod name;
 mod operation;
 mod parameter;
@@ -19,7 +20,7 @@ mod wrap;
 use std::path::Path;
 
 use crate::error::Error;
-use crate::tree::{self, Tree};
+use crate::tree::{self, SourceTree};
 use violation::Violation;
 
 pub const HELP: &str = "\
@@ -44,6 +45,7 @@ Rules:
              that are tuples: their numbers are listed there by package
   operation  each folder of crates/device/src/ops has its contract, its scalar oracle and, unless
              listed as CPU-only, its GPU twin
+  homonym    types whose name three files or more define: their number is listed there by package
   dead       every source is reached by `mod`; every config, definition and test datum is named
   name       no utils, helpers, common, misc, base, manager, handler, impl2, kernel3
   text       files open with `//!`; no to-do without an issue, no ignored test, no trailing
@@ -61,7 +63,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
             return Err(Error::Usage { task: "tidy", problem });
         }
     }
-    let tree = Tree::read(&root)?;
+    let tree = SourceTree::read(&root)?;
     let violations = check(&tree)?;
     for Violation { path, line, rule, problem } in &violations {
         match line {
@@ -77,7 +79,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
 }
 
 fn fix(root: &Path, folder: &str) -> Result<(), Error> {
-    let tree = Tree::read(root)?;
+    let tree = SourceTree::read(root)?;
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(folder)) {
         let wrapped = wrap::wrap(text);
         if wrapped != text {
@@ -88,11 +90,12 @@ fn fix(root: &Path, folder: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let mut all = dependency::check(tree)?;
     let sources = source::parse(tree)?;
     all.extend(circle::check(tree, &sources)?);
     all.extend(parameter::check(tree, &sources)?);
+    all.extend(homonym::check(tree, &sources)?);
     all.extend(boundary::check(tree));
     all.extend(purity::check(tree));
     all.extend(ratchet::check(tree)?);

@@ -15,7 +15,7 @@ const LARGEST_TEXT_BYTES: u64 = 1 << 20;
 
 /// Paths relative to the root, with `/`, and the text of each; binary files have none.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub struct SourceTree {
     files: BTreeMap<String, String>,
 }
 
@@ -25,7 +25,7 @@ pub fn root() -> PathBuf {
     own.parent().unwrap_or(own).to_path_buf()
 }
 
-impl Tree {
+impl SourceTree {
     /// Reads the repository.
     pub fn read(root: &Path) -> Result<Self, Error> {
         let mut tree = Self::default();
@@ -42,7 +42,7 @@ impl Tree {
 
     /// A tree of given files.
     #[cfg(test)]
-    pub fn of(files: &[(&str, &str)]) -> Self {
+    pub fn new(files: &[(&str, &str)]) -> Self {
         let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
         Self { files: owned.collect() }
     }
@@ -148,11 +148,11 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::Tree;
+    use super::SourceTree;
 
     #[test]
     fn the_repository_reads_itself() {
-        let tree = Tree::read(&super::root()).unwrap();
+        let tree = SourceTree::read(&super::root()).unwrap();
         assert!(tree.packages().contains(&"xtask"));
         assert!(tree.text("xtask/src/tree.rs").unwrap().contains("the_repository_reads_itself"));
         assert!(tree.files().all(|(path, _)| !path.starts_with("target/")));
@@ -162,7 +162,7 @@ mod tests {
     fn dependencies_of_targets_count() {
         let text = "[dependencies]\na = \"1\"\n[target.'cfg(unix)'.dependencies]\nb = \"1\"\n\
                     [dev-dependencies]\nc = \"1\"";
-        let tree = Tree::of(&[("crates/x/Cargo.toml", text)]);
+        let tree = SourceTree::new(&[("crates/x/Cargo.toml", text)]);
         let found = tree.dependencies("crates/x").unwrap();
         assert_eq!(found.normal.iter().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(found.development.iter().collect::<Vec<_>>(), ["c"]);

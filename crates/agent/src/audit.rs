@@ -18,7 +18,7 @@ pub struct Audit {
 
 /// One line.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct AuditLine<'a> {
     audit: u64,
     who: &'a str,
     verb: &'a str,
@@ -38,7 +38,7 @@ impl Audit {
 
     /// Writes a line.
     pub fn line(&self, who: &str, verb: &str, what: &str, outcome: &str) {
-        let line = Line { audit: unix_ns() / 1_000_000, who, verb, what, outcome };
+        let line = AuditLine { audit: unix_ns() / 1_000_000, who, verb, what, outcome };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');
         // A full disk must not stop the agent; the line is on stderr then.

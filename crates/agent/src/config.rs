@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use fleet::ipc::socket::Place;
+use fleet::ipc::socket::SocketPlace;
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
@@ -148,7 +148,7 @@ pub struct Config {
     pub listen: Option<Listen>,
     /// Who may ask there.
     #[serde(default, rename = "token")]
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<CallerToken>,
 }
 
 /// The TLS port.
@@ -191,7 +191,7 @@ fn queue_mib() -> u64 {
 /// Someone who may ask from elsewhere.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Token {
+pub struct CallerToken {
     /// Who, in audit lines.
     pub name: String,
     /// The file with the secret.
@@ -220,7 +220,7 @@ pub enum Verb {
 
 /// Why an agent does not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ConfigError {
     /// A file cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
     Read {
@@ -257,7 +257,7 @@ pub enum Error {
     },
     /// The socket of PyTorch.
     #[error(transparent)]
-    Socket(#[from] fleet::ipc::socket::Error),
+    Socket(#[from] fleet::ipc::socket::SocketError),
     /// Certificate and key.
     #[error("{}: {problem}", path.display())]
     Tls {
@@ -268,11 +268,11 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => Some(
+            Self::Socket(fleet::ipc::socket::SocketError::Taken { .. }) => Some(
                 "another agent, `rowmill capture` or dynolog runs here: end it, or name another folder \
                  with --socket-dir"
                     .to_owned(),
@@ -284,7 +284,7 @@ impl Error {
         }
     }
 
-    /// A [`Error::Start`] for `map_err`.
+    /// A [`ConfigError::Start`] for `map_err`.
     pub fn start(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Start { what, source }
@@ -296,7 +296,7 @@ impl Config {
     ///
     /// # Errors
     /// The file cannot be read, holds an unknown key, or a listener without certificate or token.
-    pub fn of(args: &Args) -> Result<Self, Error> {
+    pub fn from_args(args: &Args) -> Result<Self, ConfigError> {
         let mut config = match &args.config {
             Some(path) => read(path)?,
             None => Self::default(),
@@ -318,8 +318,8 @@ impl Config {
     }
 
     /// Where PyTorch asks.
-    pub fn place(&self) -> Place {
-        self.socket_dir.clone().map_or(Place::Abstract, Place::Folder)
+    pub fn place(&self) -> SocketPlace {
+        self.socket_dir.clone().map_or(SocketPlace::Abstract, SocketPlace::Folder)
     }
 
     /// Where traces wait.
@@ -336,8 +336,8 @@ impl Config {
     ///
     /// # Errors
     /// The first that does not.
-    pub fn check(&self) -> Result<(), Error> {
-        let wrong = |what: &str, expected: &str, got: &str| Error::Value {
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |what: &str, expected: &str, got: &str| ConfigError::Value {
             what: what.to_owned(),
             expected: expected.to_owned(),
             got: got.to_owned(),
@@ -353,7 +353,7 @@ impl Config {
                 let what = format!("token {:?}: verbs", token.name);
                 return Err(wrong(&what, "status, trace or pause", "none"));
             }
-            if let Some(host) = token.hosts.iter().find(|host| Net::of(host).is_none()) {
+            if let Some(host) = token.hosts.iter().find(|host| Net::parse(host).is_none()) {
                 let what = format!("token {:?}: hosts", token.name);
                 return Err(wrong(&what, "an address such as 10.0.0.1 or 10.0.0.0/8", host));
             }
@@ -385,18 +385,19 @@ impl Config {
     }
 }
 
-fn read(path: &Path) -> Result<Config, Error> {
-    let error = |source| Error::Read { path: path.to_owned(), source };
+fn read(path: &Path) -> Result<Config, ConfigError> {
+    let error = |source| ConfigError::Read { path: path.to_owned(), source };
     let size = std::fs::metadata(path).map_err(error)?.len();
     if size > SIZE_MAX {
-        return Err(Error::Value {
+        return Err(ConfigError::Value {
             what: path.display().to_string(),
             expected: format!("at most {SIZE_MAX} bytes"),
             got: size.to_string(),
         });
     }
     let text = std::fs::read_to_string(path).map_err(error)?;
-    parse(&text).map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })
+    parse(&text)
+        .map_err(|source| ConfigError::Toml { path: path.to_owned(), source: Box::new(source) })
 }
 
 /// A configuration from its text.

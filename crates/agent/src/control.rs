@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
 use axum::{Extension, Router};
-use fleet::ipc::socket::Place;
+use fleet::ipc::socket::SocketPlace;
 use fleet::wire;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,10 +23,10 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{Config, Error, Listen, Token, Verb};
+use crate::config::{CallerToken, Config, ConfigError, Listen, Verb};
 use crate::net::Net;
 use crate::secret::read_secret;
-use crate::state::State;
+use crate::state::AgentState;
 use crate::traces::{Traces, Uids};
 
 pub mod dynolog;
@@ -55,7 +55,7 @@ pub struct Caller {
 /// A token as it is held.
 #[derive(Clone)]
 pub struct Secret {
-    token: Token,
+    token: CallerToken,
     secret: Vec<u8>,
     nets: Vec<Net>,
 }
@@ -64,7 +64,7 @@ pub struct Secret {
 #[derive(Clone)]
 pub struct Doors {
     /// The agent.
-    pub state: Arc<State>,
+    pub state: Arc<AgentState>,
     /// Its orders.
     pub traces: Arc<Traces>,
     /// Fields of the page for DCGM's boards.
@@ -77,13 +77,13 @@ pub struct Doors {
 ///
 /// # Errors
 /// A file cannot be read, is open to others, or holds too short a secret.
-pub fn secrets(config: &Config) -> Result<Vec<Secret>, Error> {
+pub fn secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
     config.tokens.iter().map(secret).collect()
 }
 
-fn secret(token: &Token) -> Result<Secret, Error> {
+fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
     let secret = read_secret(&token.file)?;
-    let nets = token.hosts.iter().filter_map(|host| Net::of(host)).collect();
+    let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
     Ok(Secret { token: token.clone(), secret, nets })
 }
 
@@ -110,10 +110,10 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Where the agent's own socket is: beside that of PyTorch.
-pub fn own_socket(place: &Place) -> PathBuf {
+pub fn own_socket(place: &SocketPlace) -> PathBuf {
     match place {
-        Place::Folder(folder) => folder.join(wire::NAME),
-        Place::Abstract => PathBuf::from(format!("@{}", wire::NAME)),
+        SocketPlace::Folder(folder) => folder.join(wire::NAME),
+        SocketPlace::Abstract => PathBuf::from(format!("@{}", wire::NAME)),
     }
 }
 
@@ -121,8 +121,8 @@ pub fn own_socket(place: &Place) -> PathBuf {
 ///
 /// # Errors
 /// A file cannot be read, holds none, or the two do not belong together.
-pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, Error> {
-    let wrong = |path: &Path, problem: String| Error::Tls { path: path.to_owned(), problem };
+pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
+    let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
     let chain: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_file_iter(&listen.certificate).and_then(Iterator::collect);
     let chain = chain.map_err(|error| wrong(&listen.certificate, error.to_string()))?;
@@ -153,11 +153,11 @@ impl Listeners {
     ///
     /// # Errors
     /// An address is taken, or certificate and key do not fit.
-    pub async fn bind(config: &Config, told: &mut Vec<String>) -> Result<Self, Error> {
+    pub async fn bind(config: &Config, told: &mut Vec<String>) -> Result<Self, ConfigError> {
         let unix = unix(&config.place())?;
         let tcp = |address: SocketAddr| async move {
             let bound = TcpListener::bind(address).await;
-            bound.map_err(Error::start(format!("{address}: cannot listen")))
+            bound.map_err(ConfigError::start(format!("{address}: cannot listen")))
         };
         let at = |listener: &TcpListener| {
             listener.local_addr().map_or_else(|_| String::new(), |at| at.to_string())
@@ -209,8 +209,8 @@ impl Listeners {
     }
 }
 
-fn unix(place: &Place) -> Result<Option<UnixListener>, Error> {
-    let Place::Folder(folder) = place else {
+fn unix(place: &SocketPlace) -> Result<Option<UnixListener>, ConfigError> {
+    let SocketPlace::Folder(folder) = place else {
         let name = format!("@{}", wire::NAME);
         let address = {
             use std::os::linux::net::SocketAddrExt;
@@ -221,7 +221,7 @@ fn unix(place: &Place) -> Result<Option<UnixListener>, Error> {
             listener.set_nonblocking(true)?;
             UnixListener::from_std(listener)
         });
-        return bound.map(Some).map_err(Error::start(format!("{name}: cannot listen")));
+        return bound.map(Some).map_err(ConfigError::start(format!("{name}: cannot listen")));
     };
     let path = folder.join(wire::NAME);
     if std::os::unix::net::UnixStream::connect(&path).is_err() {
@@ -229,9 +229,9 @@ fn unix(place: &Place) -> Result<Option<UnixListener>, Error> {
         let _ = fs::remove_file(&path);
     }
     let what = format!("{}: cannot listen", path.display());
-    let listener = UnixListener::bind(&path).map_err(Error::start(what.clone()))?;
+    let listener = UnixListener::bind(&path).map_err(ConfigError::start(what.clone()))?;
     let open = fs::Permissions::from_mode(0o666);
-    fs::set_permissions(&path, open).map_err(Error::start(what))?;
+    fs::set_permissions(&path, open).map_err(ConfigError::start(what))?;
     Ok(Some(listener))
 }
 
@@ -315,19 +315,19 @@ mod tests {
     use std::net::IpAddr;
 
     use super::{Secret, authorize};
-    use crate::config::{Token, Verb};
+    use crate::config::{CallerToken, Verb};
     use crate::net::Net;
     use crate::traces::Uids;
 
     fn secret(secret: &str, users: &[u32], nets: &[&str]) -> Secret {
-        let token = Token {
+        let token = CallerToken {
             name: secret[..1].to_owned(),
             file: "f".into(),
             verbs: vec![Verb::Status],
             users: users.to_vec(),
             hosts: Vec::new(),
         };
-        let nets = nets.iter().map(|net| Net::of(net).unwrap()).collect();
+        let nets = nets.iter().map(|net| Net::parse(net).unwrap()).collect();
         Secret { token, secret: secret.as_bytes().to_vec(), nets }
     }
 

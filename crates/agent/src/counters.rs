@@ -11,9 +11,9 @@ use fleet::proto::Body;
 use serde::Serialize;
 
 use crate::hub::{self, Hub};
-use crate::state::{Gpu, Machine, State, lock, unix_ns};
-use gpu::{Gpus, Identity};
-use interval::{Moment, Reading, Row};
+use crate::state::{AgentState, GpuState, HostState, lock, unix_ns};
+use gpu::{GpuIdentity, Gpus};
+use interval::{CounterReading, IntervalRow, ReadingTime};
 use machine::Watch;
 
 pub mod dcgm;
@@ -38,7 +38,7 @@ struct GpuLine<'a> {
     instance: Option<u32>,
     runs: Vec<String>,
     #[serde(flatten)]
-    row: &'a Row,
+    row: &'a IntervalRow,
 }
 
 /// A row of the host, as it is written.
@@ -47,15 +47,15 @@ struct HostLine<'a> {
     host: &'a str,
     start_unix_s: u64,
     observed_s: f64,
-    counters: &'a host::Host,
+    counters: &'a host::HostCounters,
     memory_available_min: u64,
     cpu_busy_max: Option<f64>,
     cores_busy_p5_p25_p50_p75_p95: Option<[f64; 5]>,
-    groups: &'a BTreeMap<String, host::Group>,
+    groups: &'a BTreeMap<String, host::ControlGroup>,
 }
 
 /// Where rows go: to a file or stdout, and to the hub.
-pub struct Sink {
+pub struct RowSink {
     lines: Option<Box<dyn Write + Send>>,
     hub: Option<Arc<Hub>>,
     /// Rows of this look, which the queue takes at once.
@@ -63,7 +63,7 @@ pub struct Sink {
     start_unix_s: u64,
 }
 
-impl Sink {
+impl RowSink {
     /// Rows go to the end of a file, or to stdout for `-`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Sink {
     }
 
     /// Queues what was put aside.
-    fn flush(&mut self, state: &State) {
+    fn flush(&mut self, state: &AgentState) {
         let rows = std::mem::take(&mut self.pending);
         let Some(hub) = self.hub.as_ref().filter(|_| !rows.is_empty()) else { return };
         if let Err(error) = hub.add_rows(self.start_unix_s, rows) {
@@ -108,7 +108,7 @@ impl Sink {
 }
 
 /// Reads until the agent ends.
-pub fn run(state: &Arc<State>, mut sink: Sink) {
+pub fn run(state: &Arc<AgentState>, mut sink: RowSink) {
     let nvml = match gpu::load(state.config.nvml.as_deref()) {
         Ok(nvml) => Some(nvml),
         Err(problem) => {
@@ -120,10 +120,10 @@ pub fn run(state: &Arc<State>, mut sink: Sink) {
     let mut gpus = nvml.as_ref().map(|nvml| Gpus::find(nvml, &mut notes));
     notes.into_iter().for_each(|note| state.note(note));
     if let Some(gpus) = &gpus {
-        let gpu = |identity| Gpu::new(identity, state.config.interval_s());
+        let gpu = |identity| GpuState::new(identity, state.config.interval_s());
         *lock(&state.gpus) = gpus.identities().into_iter().map(gpu).collect();
     }
-    let mut page = dcgm::Page::new(state.config.dcgm_page.clone());
+    let mut page = dcgm::DcgmPage::new(state.config.dcgm_page.clone());
     let began = Instant::now();
     let mut watch = Watch::new(state.config.interval_s());
     let mut retry = vec![Instant::now(); lock(&state.gpus).len()];
@@ -144,11 +144,11 @@ pub fn run(state: &Arc<State>, mut sink: Sink) {
 }
 
 /// Writes the rows of a device that ended.
-fn emit(state: &State, sink: &mut Sink, identity: &Identity, rows: &[Row]) {
+fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[IntervalRow]) {
     if rows.is_empty() || sink.is_none() {
         return;
     }
-    let holders = lock(&state.owners).of(identity).to_vec();
+    let holders = lock(&state.owners).runs_on(identity).to_vec();
     let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
     let length_s = state.config.interval_s();
     for row in rows {
@@ -166,11 +166,11 @@ fn emit(state: &State, sink: &mut Sink, identity: &Identity, rows: &[Row]) {
 
 /// Takes a reading of a device in.
 fn take(
-    state: &State,
+    state: &AgentState,
     at: usize,
-    moment: Moment,
-    reading: Result<Reading, String>,
-    sink: &mut Sink,
+    moment: ReadingTime,
+    reading: Result<CounterReading, String>,
+    sink: &mut RowSink,
 ) {
     let (identity, rows) = {
         let mut gpus = lock(&state.gpus);
@@ -194,11 +194,11 @@ fn take(
 }
 
 fn read_gpus(
-    state: &State,
-    (gpus, page): (&mut Gpus<'_>, &dcgm::Page),
+    state: &AgentState,
+    (gpus, page): (&mut Gpus<'_>, &dcgm::DcgmPage),
     retry: &mut [Instant],
-    at: Moment,
-    sink: &mut Sink,
+    at: ReadingTime,
+    sink: &mut RowSink,
 ) {
     gpus.hear();
     for (which, retry) in retry.iter_mut().enumerate() {
@@ -222,7 +222,7 @@ fn read_gpus(
     }
 }
 
-fn read_host(state: &State, watch: &mut Watch, at: Moment, sink: &mut Sink) {
+fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut RowSink) {
     let ended = watch.look(at, host::look(), || (host::read(), groups(state)));
     let Some(ended) = ended else { return };
     sink.write(&HostLine {
@@ -236,11 +236,12 @@ fn read_host(state: &State, watch: &mut Watch, at: Moment, sink: &mut Sink) {
         groups: &ended.groups,
     });
     sink.queue(ended.start_unix_s, || hub::row::host(&ended, state.config.interval_s()));
-    *lock(&state.machine) = Machine { host: ended.host, cores: ended.cores, groups: ended.groups };
+    *lock(&state.machine) =
+        HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
 }
 
 /// The control groups of runs.
-fn groups(state: &State) -> BTreeMap<String, host::Group> {
+fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);
         let of_runs = owners.groups.iter().filter(|(pid, _)| owners.runs.contains_key(pid));
@@ -253,7 +254,7 @@ fn groups(state: &State) -> BTreeMap<String, host::Group> {
     paths.into_iter().map(read).collect()
 }
 
-fn moment(began: Instant) -> Moment {
+fn moment(began: Instant) -> ReadingTime {
     let monotonic_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Moment { monotonic_ns, unix_ns: unix_ns() }
+    ReadingTime { monotonic_ns, unix_ns: unix_ns() }
 }

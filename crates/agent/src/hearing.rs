@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fleet::ipc::socket::{Datagram, Socket};
-use fleet::steps::Message;
+use fleet::steps::StepMessage;
 
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 
 /// The shortest and the longest pause between two looks.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(500);
 
 /// Takes messages in until the agent ends.
-pub fn run(state: &State, socket: &Socket) {
+pub fn run(state: &AgentState, socket: &Socket) {
     let mut heard: Option<Instant> = None;
     let mut pause = PAUSES.0;
     while !state.is_ending() {
@@ -44,7 +44,7 @@ pub fn run(state: &State, socket: &Socket) {
 }
 
 /// Everything that waits; how many.
-fn drain(state: &State, socket: &Socket) -> Result<usize, fleet::ipc::socket::Error> {
+fn drain(state: &AgentState, socket: &Socket) -> Result<usize, fleet::ipc::socket::SocketError> {
     let mut count = 0;
     // One who sends without end must not keep the thread from its end.
     while count < QUEUE * 100 && take(state, socket.waiting()?) {
@@ -53,9 +53,9 @@ fn drain(state: &State, socket: &Socket) -> Result<usize, fleet::ipc::socket::Er
     Ok(count)
 }
 
-fn take(state: &State, message: Option<Datagram>) -> bool {
+fn take(state: &AgentState, message: Option<Datagram>) -> bool {
     let Some(message) = message else { return false };
-    if let Ok(step) = Message::parse(&message.bytes) {
+    if let Ok(step) = StepMessage::parse(&message.bytes) {
         let now = state.up();
         lock(&state.steps).hear(now, message.peer.pid, &step);
     }

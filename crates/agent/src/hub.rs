@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fleet::proto::{Ack, BATCHES, Batch, Body, Entry, VERSION};
+use fleet::proto::{Ack, BATCHES, Body, Entry, EntryBatch, VERSION};
 
-use crate::config::{Error, HubConfig};
-use crate::state::{State, lock};
+use crate::config::{ConfigError, HubConfig};
+use crate::state::{AgentState, lock};
 use crate::traces::Traces;
-use link::{Failure, Link};
-use queue::Queue;
+use link::{HubLink, SendFailure};
+use queue::DiskQueue;
 
 mod link;
 mod orders;
@@ -33,9 +33,9 @@ const TICK: Duration = Duration::from_millis(500);
 /// The hub.
 #[derive(Debug)]
 pub struct Hub {
-    queue: Mutex<Queue>,
+    queue: Mutex<DiskQueue>,
     added: Condvar,
-    link: Link,
+    link: HubLink,
     host: String,
     /// Rows of intervals up to this one were queued by an agent before this one.
     floor: u64,
@@ -47,7 +47,7 @@ pub struct Hub {
 
 /// How the queue stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct QueueTally {
     /// Entries that wait.
     pub queued: u64,
     /// Their bytes on disk, with those of delivered ones whose segment is still there.
@@ -82,13 +82,13 @@ impl Hub {
     ///
     /// # Errors
     /// The queue cannot be opened, or a file cannot be read.
-    pub fn open(config: &HubConfig, folder: &Path, host: &str) -> Result<Self, Error> {
+    pub fn open(config: &HubConfig, folder: &Path, host: &str) -> Result<Self, ConfigError> {
         let what = folder.display();
-        let queue = Queue::open(folder, config.queue_mib << 20)
-            .map_err(Error::start(format!("{what}: cannot open the queue of the hub")))?;
+        let queue = DiskQueue::open(folder, config.queue_mib << 20)
+            .map_err(ConfigError::start(format!("{what}: cannot open the queue of the hub")))?;
         let floor = queue.last_start();
         Ok(Self {
-            link: Link::new(config)?,
+            link: HubLink::new(config)?,
             queue: Mutex::new(queue),
             added: Condvar::new(),
             host: host.to_owned(),
@@ -118,10 +118,10 @@ impl Hub {
     }
 
     /// How it stands.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> QueueTally {
         let queue = lock(&self.queue);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Tally {
+        QueueTally {
             queued: queue.len(),
             bytes: queue.bytes(),
             sent: read(&self.sent),
@@ -143,7 +143,7 @@ impl Hub {
         };
         let Some(last) = entries.last().map(|entry| entry.sequence) else { return Delivery::Idle };
         let (host, count) = (self.host.clone(), entries.len());
-        let batch = Batch { version: VERSION, host, queue, gone_through, entries };
+        let batch = EntryBatch { version: VERSION, host, queue, gone_through, entries };
         match self.link.post::<_, Ack>(BATCHES, &batch, Duration::ZERO) {
             Ok(ack) => {
                 // More than was sent is not the hub's to say.
@@ -155,17 +155,17 @@ impl Hub {
                     Err(error) => Delivery::Failed(format!("queue: {error}")),
                 }
             }
-            Err(Failure::Refused(why)) if count == 1 => match lock(&self.queue).refuse(last) {
+            Err(SendFailure::Refused(why)) if count == 1 => match lock(&self.queue).refuse(last) {
                 Ok(()) => Delivery::Refused(why),
                 Err(error) => Delivery::Failed(format!("queue: {error}")),
             },
-            Err(Failure::Refused(why)) => Delivery::Refused(why),
-            Err(Failure::Away(why)) => Delivery::Failed(why),
+            Err(SendFailure::Refused(why)) => Delivery::Refused(why),
+            Err(SendFailure::Away(why)) => Delivery::Failed(why),
         }
     }
 
     /// Notes whether a request was answered, and says the first failure of a series.
-    fn count(&self, state: &State, problem: Option<&str>) {
+    fn count(&self, state: &AgentState, problem: Option<&str>) {
         let was_up = self.is_up.swap(problem.is_none(), Ordering::Relaxed);
         let Some(problem) = problem else { return };
         if self.failures.fetch_add(1, Ordering::Relaxed) == 0 || was_up {
@@ -185,7 +185,7 @@ impl Hub {
 ///
 /// # Errors
 /// The operating system gives no thread.
-pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> std::io::Result<()> {
+pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> std::io::Result<()> {
     let Some(hub) = &state.hub else { return Ok(()) };
     let builder =
         |name: &str| std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10);
@@ -194,7 +194,7 @@ pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> std::io::Result<()> {
     orders::start(state, hub, traces, builder)
 }
 
-fn send(state: &State, hub: &Hub) {
+fn send(state: &AgentState, hub: &Hub) {
     let mut wait = WAIT_MIN;
     let mut alone = 0_usize;
     while !state.is_ending() {
@@ -219,7 +219,7 @@ fn send(state: &State, hub: &Hub) {
 
 /// Waits after a failure; how long to wait after the next one. A part of it is by chance, so that
 /// ten thousand agents do not come back at once.
-fn pause(state: &State, wait: Duration) -> Duration {
+fn pause(state: &AgentState, wait: Duration) -> Duration {
     let chance = u32::from_le_bytes([crate::state::unix_ns().to_le_bytes()[1]; 4]) % 256;
     let until = Instant::now() + wait / 2 + wait * chance / 512;
     while !state.is_ending() && Instant::now() < until {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use fleet::ipc::socket::{Place, Socket};
+use fleet::ipc::socket::{Socket, SocketPlace};
 use fleet::roster;
 use fleet::server::Server;
 use fleet::steps;
@@ -35,10 +35,10 @@ mod traces;
 mod wrong;
 
 use audit::Audit;
-use config::{Args, Config, Error};
+use config::{Args, Config, ConfigError};
 use control::{Doors, Listeners};
-use counters::Sink;
-use state::State;
+use counters::RowSink;
+use state::AgentState;
 use traces::Traces;
 
 /// Time between two scans of processes.
@@ -62,8 +62,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), Error> {
-    let config = Config::of(args)?;
+fn run(args: &Args) -> Result<(), ConfigError> {
+    let config = Config::from_args(args)?;
     let secrets = Arc::new(control::secrets(&config)?);
     let fields = Arc::new(page::dcgm::fields(config.dcgm_fields.as_deref())?);
     if let Some(listen) = &config.listen {
@@ -78,21 +78,22 @@ fn run(args: &Args) -> Result<(), Error> {
         .max_blocking_threads(4)
         .thread_stack_size(512 << 10)
         .build()
-        .map_err(Error::start("cannot start the runtime"))?;
+        .map_err(ConfigError::start("cannot start the runtime"))?;
     let audit = config.audit.clone();
-    let audit = Audit::open(audit.as_deref()).map_err(Error::start("audit"))?;
+    let audit = Audit::open(audit.as_deref()).map_err(ConfigError::start("audit"))?;
     let place = config.place();
     let socket = polls(&place)?;
-    let server = Server::start(socket, 0, None).map_err(Error::start("cannot start a thread"))?;
+    let server =
+        Server::start(socket, 0, None).map_err(ConfigError::start("cannot start a thread"))?;
     let mut told = vec![format!("answering at {}", place.words())];
     let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
     let own = control::own_socket(&place);
-    let state = Arc::new(State::new(config, server, audit)?);
-    let sink = Sink::open(state.config.json.as_deref(), state.hub.clone());
-    let sink = sink.map_err(Error::start("json"))?;
-    let traces = Traces::start(&state).map_err(Error::start("traces"))?;
-    hub::start(&state, &traces).map_err(Error::start("cannot start a thread"))?;
-    periodic::start(&state, &traces).map_err(Error::start("periodic"))?;
+    let state = Arc::new(AgentState::new(config, server, audit)?);
+    let sink = RowSink::open(state.config.json.as_deref(), state.hub.clone());
+    let sink = sink.map_err(ConfigError::start("json"))?;
+    let traces = Traces::start(&state).map_err(ConfigError::start("traces"))?;
+    hub::start(&state, &traces).map_err(ConfigError::start("cannot start a thread"))?;
+    periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
     told.iter().for_each(|line| say(line));
     let doors = Doors { state: Arc::clone(&state), traces, fields, secrets };
@@ -109,28 +110,29 @@ fn run(args: &Args) -> Result<(), Error> {
     if !own.to_string_lossy().starts_with('@') {
         let _ = std::fs::remove_file(own);
     }
-    if let Place::Folder(folder) = &place {
+    if let SocketPlace::Folder(folder) = &place {
         let _ = std::fs::remove_file(folder.join(steps::NAME));
     }
     Ok(())
 }
 
 /// The socket of PyTorch: the one that systemd or another holder has bound, or an own one.
-fn polls(place: &Place) -> Result<Socket, Error> {
+fn polls(place: &SocketPlace) -> Result<Socket, ConfigError> {
     let mut given = listenfd::ListenFd::from_env();
     for at in 0..given.len() {
         if let Ok(Some(socket)) = given.take_unix_datagram(at) {
-            return Socket::adopt(socket).map_err(Error::start("the socket that was handed over"));
+            return Socket::adopt(socket)
+                .map_err(ConfigError::start("the socket that was handed over"));
         }
     }
     Ok(Socket::bind(place)?)
 }
 
 /// Everything that is not a connection.
-fn threads(state: &Arc<State>, sink: Sink, place: &Place) -> Result<(), Error> {
+fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Result<(), ConfigError> {
     let spawn = |name: &str, stack: usize, work: Box<dyn FnOnce() + Send>| {
         let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
-        builder.spawn(work).map(drop).map_err(Error::start("cannot start a thread"))
+        builder.spawn(work).map(drop).map_err(ConfigError::start("cannot start a thread"))
     };
     let own = Arc::clone(state);
     spawn("counters", 1 << 20, Box::new(move || counters::run(&own, sink)))?;
@@ -149,14 +151,14 @@ fn threads(state: &Arc<State>, sink: Sink, place: &Place) -> Result<(), Error> {
     spawn("look", 512 << 10, Box::new(move || look(&own, &place)))
 }
 
-fn look(state: &State, place: &Place) {
+fn look(state: &AgentState, place: &SocketPlace) {
     let (mut swept, mut looked) = (Instant::now(), None::<Instant>);
     while !state.is_ending() {
         if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             state.look();
             looked = Some(Instant::now());
         }
-        if let Place::Folder(folder) = place
+        if let SocketPlace::Folder(folder) = place
             && swept.elapsed() >= SWEEP
         {
             roster::sweep(folder);
@@ -167,8 +169,10 @@ fn look(state: &State, place: &Place) {
 }
 
 /// Ends at SIGTERM or Ctrl-C: threads by the flag, connections by the channel.
-fn end_at_signal(state: &Arc<State>) -> Result<tokio::sync::oneshot::Receiver<()>, Error> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Error::start("signals"))?;
+fn end_at_signal(
+    state: &Arc<AgentState>,
+) -> Result<tokio::sync::oneshot::Receiver<()>, ConfigError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(ConfigError::start("signals"))?;
     let (ended, wait) = tokio::sync::oneshot::channel();
     let own = Arc::clone(state);
     let builder = thread::Builder::new().name("signals".to_owned()).stack_size(128 << 10);
@@ -178,7 +182,7 @@ fn end_at_signal(state: &Arc<State>) -> Result<tokio::sync::oneshot::Receiver<()
             let _ = ended.send(());
         }
     };
-    builder.spawn(work).map_err(Error::start("cannot start a thread"))?;
+    builder.spawn(work).map_err(ConfigError::start("cannot start a thread"))?;
     Ok(wait)
 }
 

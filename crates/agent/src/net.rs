@@ -11,7 +11,7 @@ pub struct Net {
 
 impl Net {
     /// `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let address: IpAddr = address.parse().ok()?;
         let width = if address.is_ipv4() { 32 } else { 128 };
@@ -50,13 +50,13 @@ mod tests {
             ("::/0", "1::2", true),
         ] {
             assert_eq!(
-                Net::of(net).unwrap().has(address.parse().unwrap()),
+                Net::parse(net).unwrap().has(address.parse().unwrap()),
                 is_in,
                 "{net} {address}"
             );
         }
         for wrong in ["", "10.0.0.0/33", "host", "::/129", "10.0.0.0/x"] {
-            assert_eq!(Net::of(wrong), None, "{wrong}");
+            assert_eq!(Net::parse(wrong), None, "{wrong}");
         }
     }
 }

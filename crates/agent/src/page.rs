@@ -14,7 +14,7 @@ pub mod fleet;
 pub mod periodic;
 
 /// A label and its value.
-pub type Label = (&'static str, String);
+pub type MetricLabel = (&'static str, String);
 
 /// What OpenMetrics calls itself.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -29,14 +29,14 @@ pub struct Family {
     /// What it is.
     pub help: &'static str,
     /// Whether it counts.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Its values.
-    pub samples: Vec<(Vec<Label>, f64)>,
+    pub samples: Vec<(Vec<MetricLabel>, f64)>,
 }
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only grows.
     Counter,
     /// It goes up and down.
@@ -56,8 +56,8 @@ impl Families {
     /// Adds a value.
     pub fn add(
         &mut self,
-        (name, help, kind): (&'static str, &'static str, Kind),
-        labels: Vec<Label>,
+        (name, help, kind): (&'static str, &'static str, MetricKind),
+        labels: Vec<MetricLabel>,
         value: impl Into<Option<f64>>,
     ) {
         let Some(value) = value.into() else { return };
@@ -72,7 +72,7 @@ impl Families {
     /// The page in OpenMetrics.
     pub fn openmetrics(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Page(self.families)));
+        registry.register_collector(Box::new(MetricPage(self.families)));
         let mut out = String::new();
         text::encode(&mut out, &registry)?;
         Ok(out)
@@ -85,26 +85,26 @@ impl Families {
 }
 
 #[derive(Debug)]
-struct Page(Vec<Family>);
+struct MetricPage(Vec<Family>);
 
-impl Collector for Page {
+impl Collector for MetricPage {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in &self.0 {
             let kind = match family.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Info => MetricType::Info,
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Info => MetricType::Info,
             };
             let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
             for (labels, value) in &family.samples {
-                if family.kind == Kind::Info {
+                if family.kind == MetricKind::Info {
                     metric.encode_info(labels)?;
                     continue;
                 }
                 let mut one = metric.encode_family(labels)?;
                 match family.kind {
-                    Kind::Counter => one.encode_counter::<NoLabelSet, _, f64>(value, None)?,
-                    Kind::Gauge | Kind::Info => one.encode_gauge(value)?,
+                    MetricKind::Counter => one.encode_counter::<NoLabelSet, _, f64>(value, None)?,
+                    MetricKind::Gauge | MetricKind::Info => one.encode_gauge(value)?,
                 }
             }
         }
@@ -150,16 +150,20 @@ pub fn wants_openmetrics(accept: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Families, Kind, wants_openmetrics};
+    use super::{Families, MetricKind, wants_openmetrics};
 
     fn families() -> Families {
         let mut families = Families::default();
-        let energy = ("hw_energy_joules", "Energy.", Kind::Counter);
+        let energy = ("hw_energy_joules", "Energy.", MetricKind::Counter);
         families.add(energy, vec![("gpu", "0".into())], 1.5);
-        families.add(("hw_power_watts", "Power.", Kind::Gauge), vec![("gpu", "0".into())], 250.0);
+        families.add(
+            ("hw_power_watts", "Power.", MetricKind::Gauge),
+            vec![("gpu", "0".into())],
+            250.0,
+        );
         families.add(energy, vec![("gpu", "1\"\n".into())], 2.0);
-        families.add(("none", "Nothing.", Kind::Gauge), vec![], None);
-        families.add(("rowmill_run", "Runs.", Kind::Info), vec![("job_id", "7".into())], 1.0);
+        families.add(("none", "Nothing.", MetricKind::Gauge), vec![], None);
+        families.add(("rowmill_run", "Runs.", MetricKind::Info), vec![("job_id", "7".into())], 1.0);
         families
     }
 

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use fleet::allocation;
 use fleet::capture::{Skip, choose as targets};
 use fleet::process::Process;
-use fleet::server::Seen;
+use fleet::server::SeenProcess;
 use fleet::steps::Phase;
 use fleet::tracing::{self, unix_ms};
-use fleet::wire::{PeriodicRow, TraceOrder, TraceRow, When};
+use fleet::wire::{PeriodicRow, RecordWhen, TraceOrder, TraceRow};
 use schema::random::CounterRng;
 
 use crate::file;
-use crate::state::{State, lock, unix_ns};
+use crate::state::{AgentState, lock, unix_ns};
 use crate::traces::{Traces, Uids};
-use book::{Moment, Wait};
-use keep::{Sample, Shelf};
-use pace::{Pace, Timed};
+use book::{Wait, WallTime};
+use keep::{KeptTrace, Shelf};
+use pace::{StepPace, Timed};
 use policy::Policy;
 
 pub mod book;
@@ -46,8 +46,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WHO: &str = "periodic";
 
 /// What the thread holds.
-struct Desk {
-    state: Arc<State>,
+struct PeriodicDesk {
+    state: Arc<AgentState>,
     traces: Arc<Traces>,
     policy: Policy,
     shelf: Shelf,
@@ -56,7 +56,7 @@ struct Desk {
     /// Who asked when `watched` was made, and when that was.
     seen: Vec<u32>,
     refreshed: Instant,
-    open: Option<Open>,
+    open: Option<OpenTrace>,
     saved: Instant,
 }
 
@@ -70,13 +70,13 @@ struct Watched {
     steps: u64,
     /// Of them, since the last kept trace of its workflow type.
     since: u64,
-    pace: Pace,
+    pace: StepPace,
     /// Why it is not traced now.
     wait: Option<Wait>,
 }
 
 /// A trace that is being made.
-struct Open {
+struct OpenTrace {
     token: String,
     workflow: String,
     pid: u32,
@@ -90,7 +90,7 @@ struct Open {
 ///
 /// # Errors
 /// The folder of traces cannot be made, or there is no thread.
-pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> io::Result<()> {
+pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<()> {
     let Some(policy) = state.config.periodic.clone() else { return Ok(()) };
     let folder = state.config.state();
     let shelf = Shelf::open(folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
@@ -98,7 +98,7 @@ pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> io::Result<()> {
     *lock(&state.periodic) = book::Book::parse(&fs::read(&path).unwrap_or_default());
     let (state, traces) = (Arc::clone(state), Arc::clone(traces));
     let now = Instant::now();
-    let mut desk = Desk {
+    let mut desk = PeriodicDesk {
         state,
         traces,
         policy,
@@ -115,9 +115,9 @@ pub fn start(state: &Arc<State>, traces: &Arc<Traces>) -> io::Result<()> {
 }
 
 /// How it stands with each workflow type.
-pub fn rows(state: &State) -> Vec<PeriodicRow> {
+pub fn rows(state: &AgentState) -> Vec<PeriodicRow> {
     let Some(policy) = &state.config.periodic else { return Vec::new() };
-    let now = Moment { unix_s: unix_ns() / 1_000_000_000 };
+    let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
     let book = lock(&state.periodic);
     book.all().iter().map(|(name, ledger)| ledger.row(name, now, &policy.limits(name))).collect()
 }
@@ -142,10 +142,10 @@ pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     rows.iter().flat_map(note).collect()
 }
 
-impl Desk {
+impl PeriodicDesk {
     fn run(&mut self) {
         while !self.state.is_ending() {
-            let now = Moment { unix_s: unix_ns() / 1_000_000_000 };
+            let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
             lock(&self.state.periodic).turn(now);
             self.watch();
             match self.open.take() {
@@ -185,7 +185,9 @@ impl Desk {
         let steps = lock(&self.state.steps);
         let mut book = lock(&self.state.periodic);
         for (pid, watched) in &mut self.watched {
-            let (Some(progress), Some(seen)) = (steps.of(*pid), seen.get(pid)) else { continue };
+            let (Some(progress), Some(seen)) = (steps.progress(*pid), seen.get(pid)) else {
+                continue;
+            };
             let made = progress.steps.saturating_sub(watched.steps);
             book.ledger(&watched.workflow).saw(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
@@ -200,7 +202,7 @@ impl Desk {
         }
     }
 
-    fn server_seen(&self) -> BTreeMap<u32, Seen> {
+    fn server_seen(&self) -> BTreeMap<u32, SeenProcess> {
         self.state.server.seen().into_iter().map(|seen| (seen.pid, seen)).collect()
     }
 
@@ -228,14 +230,14 @@ impl Desk {
                 rank: process.rank(),
                 steps: 0,
                 since: 0,
-                pace: Pace::default(),
+                pace: StepPace::default(),
                 wait: Some(Wait::NotTraining),
             });
         }
     }
 
     /// Begins a trace of the first workflow type for which one is due.
-    fn begin(&mut self, now: Moment) {
+    fn begin(&mut self, now: WallTime) {
         let names: Vec<String> = {
             let reporting = self.watched.values().filter(|one| one.steps > 0);
             let mut names: Vec<&String> = reporting.map(|one| &one.workflow).collect();
@@ -265,7 +267,7 @@ impl Desk {
         }
     }
 
-    fn choose(&self, workflow: &str, draw: CounterRng, now: Moment) -> Result<u32, Wait> {
+    fn choose(&self, workflow: &str, draw: CounterRng, now: WallTime) -> Result<u32, Wait> {
         let gpus: Vec<u32> = lock(&self.state.pauses).keys().copied().collect();
         if gpus.into_iter().any(|gpu| self.state.paused(gpu).is_some()) {
             return Err(Wait::Paused);
@@ -290,7 +292,7 @@ impl Desk {
             token: token.clone(),
             pids: vec![pid],
             job: None,
-            when: When::Iterations { count: self.policy.iterations, align: 1 },
+            when: RecordWhen::Iterations { count: self.policy.iterations, align: 1 },
             with: self.policy.with.clone(),
             size_max,
             patience_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
@@ -301,11 +303,11 @@ impl Desk {
         let outcome = begun.as_ref().map_or_else(String::clone, |_| "begun".to_owned());
         self.state.audit.line(WHO, "trace", &format!("{token} {workflow} {pid}"), &outcome);
         let over = begun.err().map(|problem| (Instant::now(), Err(problem)));
-        self.open = Some(Open { token, workflow, pid, begun_unix_ms, before_ns, from, over });
+        self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before_ns, from, over });
     }
 
     /// Looks whether a trace is there or lost, and how steps go.
-    fn follow(&mut self, mut open: Open, now: Moment) {
+    fn follow(&mut self, mut open: OpenTrace, now: WallTime) {
         if open.over.is_none() {
             open.over = match self.traces.state(&open.token) {
                 Some(state) if !state.is_over => None,
@@ -316,11 +318,11 @@ impl Desk {
         }
         match open.over.take() {
             Some((at, over)) if at.elapsed() >= SETTLE => self.finish(&open, over, now),
-            over => self.open = Some(Open { over, ..open }),
+            over => self.open = Some(OpenTrace { over, ..open }),
         }
     }
 
-    fn finish(&mut self, open: &Open, over: Result<TraceRow, String>, now: Moment) {
+    fn finish(&mut self, open: &OpenTrace, over: Result<TraceRow, String>, now: WallTime) {
         let limits = self.policy.limits(&open.workflow);
         let pace = self.watched.get(&open.pid).map(|watched| watched.pace.now());
         let while_ns = pace.and_then(|pace| pace.mean_since(open.from));
@@ -347,13 +349,13 @@ impl Desk {
     }
 
     /// Puts a trace beside its weight; the bytes that the profiler wrote.
-    fn keep(&self, open: &Open, row: &TraceRow, while_ns: Option<f64>) -> Result<u64, String> {
+    fn keep(&self, open: &OpenTrace, row: &TraceRow, while_ns: Option<f64>) -> Result<u64, String> {
         let lost = || row.reason.clone().unwrap_or_else(|| "it was not written".to_owned());
         let file = row.file.as_ref().ok_or_else(lost)?;
         let watched = self.watched.get(&open.pid);
         let steps = self.policy.iterations;
         let weight = lock(&self.state.periodic).ledger(&open.workflow).weight(steps);
-        let sample = Sample {
+        let sample = KeptTrace {
             version: 1,
             token: &open.token,
             begun_unix_ms: open.begun_unix_ms,

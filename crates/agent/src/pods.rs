@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::Request;
-use fleet::allocation::{Holders, Run};
+use fleet::allocation::{Holders, SchedulerRun};
 use prost::Message;
 use tokio::net::UnixStream;
 
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 
 /// Between two questions.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub struct ContainerDevices {
 }
 
 /// Asks until the agent ends.
-pub fn run(state: &Arc<State>, socket: &Path) {
+pub fn run(state: &Arc<AgentState>, socket: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return state.note("pods: no runtime".to_owned()) };
     let mut asked = None::<Instant>;
@@ -149,19 +149,19 @@ pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
     let mut found = Holders::new();
     for pod in &answer.pod_resources {
         for container in &pod.containers {
-            let run = Run {
+            let run = SchedulerRun {
                 scheduler: "kubernetes",
                 job: pod.name.clone(),
                 name: Some(container.name.clone()),
                 partition: Some(pod.namespace.clone()),
-                ..Run::default()
+                ..SchedulerRun::default()
             };
             let of_gpus =
                 container.devices.iter().filter(|kind| kind.resource_name.starts_with(VENDOR));
             for id in of_gpus.flat_map(|kind| &kind.device_ids) {
                 // Shares of one GPU are its own.
                 let uuid = id.split("::").next().unwrap_or(id);
-                let runs: &mut Vec<Run> = found.entry(uuid.to_owned()).or_default();
+                let runs: &mut Vec<SchedulerRun> = found.entry(uuid.to_owned()).or_default();
                 if !runs.contains(&run) {
                     runs.push(run.clone());
                 }

@@ -10,7 +10,7 @@ use fleet::process::Process;
 use fleet::sampling::Sampler;
 use fleet::wire::{SampleOrder, Samples};
 
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 use crate::traces::Uids;
 
 /// The longest order, and the shortest pause between looks.
@@ -22,7 +22,7 @@ const PROCESSES_MAX: usize = 64;
 ///
 /// # Errors
 /// The order is invalid, another one is running, or the caller may see no process.
-pub fn take(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
+pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
     let (longest, shortest) = BOUNDS_MS;
     if order.length_ms > longest || order.every_ms < shortest || order.every_ms > order.length_ms {
         let (length, every) = (order.length_ms, order.every_ms);
@@ -59,12 +59,12 @@ fn cpu_ns() -> Option<u64> {
     text.split(' ').next()?.parse().ok()
 }
 
-fn processes(state: &State, order: &SampleOrder, uids: &Uids) -> Result<Vec<Process>, String> {
+fn processes(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Vec<Process>, String> {
     state.look();
     let asked = lock(&state.roster).processes();
     let found: Vec<Process> = if !order.pids.is_empty() {
         let look =
-            |&pid: &u32| Process::of(pid).ok_or_else(|| format!("process {pid}: it is gone"));
+            |&pid: &u32| Process::read(pid).ok_or_else(|| format!("process {pid}: it is gone"));
         order.pids.iter().take(PROCESSES_MAX + 1).map(look).collect::<Result<_, _>>()?
     } else if let Some(run) = &order.run {
         let owners = lock(&state.owners);

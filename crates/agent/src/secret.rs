@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::config::Error;
+use crate::config::ConfigError;
 
 /// The shortest secret.
 const SECRET_MIN: usize = 16;
@@ -13,10 +13,10 @@ const SECRET_MIN: usize = 16;
 ///
 /// # Errors
 /// The file cannot be read, is open to others, or holds too short a secret.
-pub fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
-    let error = |source| Error::Read { path: path.to_owned(), source };
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let error = |source| ConfigError::Read { path: path.to_owned(), source };
     let mode = fs::metadata(path).map_err(error)?.permissions().mode() & 0o777;
-    let wrong = |expected: &str, got: String| Error::Value {
+    let wrong = |expected: &str, got: String| ConfigError::Value {
         what: path.display().to_string(),
         expected: expected.to_owned(),
         got,

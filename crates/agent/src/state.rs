@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet::allocation::{self, Holders, Run};
+use fleet::allocation::{self, Holders, SchedulerRun};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::Server;
-use fleet::steps::{Progress, Steps};
+use fleet::steps::{ReportedSteps, StepProgress};
 use fleet::wire::Pause;
 
 use crate::audit::Audit;
-use crate::config::{Config, Error};
-use crate::counters::gpu::Identity;
-use crate::counters::host::{Group, Host};
-use crate::counters::interval::{Intervals, Reading};
+use crate::config::{Config, ConfigError};
+use crate::counters::gpu::GpuIdentity;
+use crate::counters::host::{ControlGroup, HostCounters};
+use crate::counters::interval::{CounterReading, Intervals};
 use crate::hub::Hub;
 use crate::periodic::book::Book;
 
@@ -26,7 +26,7 @@ const PAUSE_MAX: u64 = 86_400;
 
 /// Everything one agent knows.
 #[derive(Debug)]
-pub struct State {
+pub struct AgentState {
     /// What it was told.
     pub config: Config,
     /// The name of its host.
@@ -36,11 +36,11 @@ pub struct State {
     /// Who asked.
     pub roster: Mutex<Roster>,
     /// Who reports steps.
-    pub steps: Mutex<Steps>,
+    pub steps: Mutex<ReportedSteps>,
     /// The GPUs.
-    pub gpus: Mutex<Vec<Gpu>>,
+    pub gpus: Mutex<Vec<GpuState>>,
     /// The host, and quantiles over its cores in the last interval.
-    pub machine: Mutex<Machine>,
+    pub machine: Mutex<HostState>,
     /// Runs of the processes that asked, and who holds which GPU.
     pub owners: Mutex<Owners>,
     /// GPUs that pods hold, by UUID.
@@ -64,13 +64,13 @@ pub struct State {
 
 /// One GPU as it stands.
 #[derive(Debug)]
-pub struct Gpu {
+pub struct GpuState {
     /// Which.
-    pub identity: Identity,
+    pub identity: GpuIdentity,
     /// Its sums.
     pub intervals: Intervals,
     /// Its last reading.
-    pub last: Option<Reading>,
+    pub last: Option<CounterReading>,
     /// Its last XID; 0 for none.
     pub xid: u64,
     /// Why it cannot be read.
@@ -79,32 +79,32 @@ pub struct Gpu {
 
 /// The host as it was read last.
 #[derive(Debug, Default)]
-pub struct Machine {
+pub struct HostState {
     /// Counters.
-    pub host: Host,
+    pub host: HostCounters,
     /// Share of time that cores worked in the last interval: p5, p25, p50, p75, p95.
     pub cores: Option<[f64; 5]>,
     /// Control groups of jobs.
-    pub groups: BTreeMap<String, Group>,
+    pub groups: BTreeMap<String, ControlGroup>,
 }
 
 /// Whose what is.
 #[derive(Debug, Default)]
 pub struct Owners {
     /// Runs of processes.
-    pub runs: BTreeMap<u32, Run>,
+    pub runs: BTreeMap<u32, SchedulerRun>,
     /// Control groups of processes.
     pub groups: BTreeMap<u32, String>,
     /// GPUs by index or UUID.
     pub holders: Holders,
 }
 
-impl State {
+impl AgentState {
     /// A state that knows nothing yet.
     ///
     /// # Errors
     /// The queue of the hub cannot be opened.
-    pub fn new(config: Config, server: Server, audit: Audit) -> Result<Self, Error> {
+    pub fn new(config: Config, server: Server, audit: Audit) -> Result<Self, ConfigError> {
         let host = config.host.clone().unwrap_or_else(host_name);
         let folder = config.state().join("hub");
         let hub = config.hub.as_ref().map(|hub| Hub::open(hub, &folder, &host)).transpose()?;
@@ -194,7 +194,7 @@ impl State {
             }
         }
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
-        let gone = |pid: &u32| Process::of(*pid).is_none();
+        let gone = |pid: &u32| Process::read(*pid).is_none();
         let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
         *lock(&self.owners) = owners;
@@ -205,13 +205,14 @@ impl State {
     pub fn is_hung(
         &self,
         pid: u32,
-        progress: &Progress,
-        (gpus, owners): (&[Gpu], &Owners),
+        progress: &StepProgress,
+        (gpus, owners): (&[GpuState], &Owners),
     ) -> bool {
         let Some(run) = owners.runs.get(&pid) else { return false };
-        let held =
-            gpus.iter().filter(|gpu| owners.of(&gpu.identity).iter().any(|r| r.job == run.job));
-        let busy = held.filter_map(Gpu::busy).fold(0.0, f64::max);
+        let held = gpus
+            .iter()
+            .filter(|gpu| owners.runs_on(&gpu.identity).iter().any(|r| r.job == run.job));
+        let busy = held.filter_map(GpuState::busy).fold(0.0, f64::max);
         progress.is_hung(self.up(), busy)
     }
 
@@ -231,7 +232,7 @@ impl State {
 
 impl Owners {
     /// What a prolog says wins: it comes from the scheduler itself.
-    fn hold(&mut self, process: &Process, run: &Run) {
+    fn hold(&mut self, process: &Process, run: &SchedulerRun) {
         for gpu in allocation::gpus_of(process) {
             let runs = self.holders.entry(gpu).or_default();
             let is_told = runs.iter().any(|known| known.scheduler == "prolog");
@@ -244,7 +245,7 @@ impl Owners {
     }
 
     /// Who holds a GPU.
-    pub fn of(&self, identity: &Identity) -> &[Run] {
+    pub fn runs_on(&self, identity: &GpuIdentity) -> &[SchedulerRun] {
         let index = match identity.instance {
             Some(instance) => format!("{}-{instance}", identity.index),
             None => identity.index.to_string(),
@@ -254,9 +255,9 @@ impl Owners {
     }
 }
 
-impl Gpu {
+impl GpuState {
     /// A GPU that has not been read.
-    pub fn new(identity: Identity, interval_s: u64) -> Self {
+    pub fn new(identity: GpuIdentity, interval_s: u64) -> Self {
         Self { identity, intervals: Intervals::new(interval_s), last: None, xid: 0, lost: None }
     }
 

@@ -15,14 +15,14 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use fleet::capture::{choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
-use fleet::ipc::request::State as RequestState;
+use fleet::ipc::request::RequestState;
 use fleet::process::Process;
-use fleet::tracing::{self, Order, Outcome, Tracing};
-use fleet::wire::{TraceFile, TraceOrder, TraceRow, TraceState, When};
+use fleet::tracing::{self, Tracing, TracingOrder, TracingOutcome};
+use fleet::wire::{RecordWhen, TraceFile, TraceOrder, TraceRow, TraceState};
 use schema::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 
 /// Between two looks while an order is open.
 const LOOK: Duration = Duration::from_millis(50);
@@ -111,7 +111,7 @@ impl Traces {
     ///
     /// # Errors
     /// The spool folder cannot be made, or there is no thread.
-    pub fn start(state: &Arc<State>) -> io::Result<Arc<Self>> {
+    pub fn start(state: &Arc<AgentState>) -> io::Result<Arc<Self>> {
         let spool = state.spool();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
         clear(&spool);
@@ -130,7 +130,7 @@ impl Traces {
         })?;
         let (state, own) = (Arc::clone(state), Arc::clone(&traces));
         builder().name("traces".to_owned()).spawn(move || {
-            Desk {
+            TraceDesk {
                 state,
                 traces: own,
                 parcels,
@@ -164,7 +164,7 @@ impl Traces {
     }
 
     /// The file of an order's trace, opened.
-    pub fn open(&self, state: &State, token: &str, name: &str) -> Option<File> {
+    pub fn open(&self, state: &AgentState, token: &str, name: &str) -> Option<File> {
         let known = self.state(token)?;
         let files = known.rows.iter().filter_map(|row| row.file.as_ref());
         let file = files.into_iter().find(|file| file.name == name)?;
@@ -174,7 +174,7 @@ impl Traces {
 
     /// Forgets an order and removes its files; one that is not over ends first. Whether there was
     /// one.
-    pub fn cancel(&self, state: &State, token: &str) -> bool {
+    pub fn cancel(&self, state: &AgentState, token: &str) -> bool {
         let is_over = lock(&self.orders).get(token).map(|order| order.is_over);
         match is_over {
             Some(true) => self.remove(state, token),
@@ -185,7 +185,7 @@ impl Traces {
         is_over.is_some()
     }
 
-    fn remove(&self, state: &State, token: &str) {
+    fn remove(&self, state: &AgentState, token: &str) {
         lock(&self.orders).remove(token);
         lock(&self.owners).remove(token);
         let _ = fs::remove_dir_all(state.spool().join(token));
@@ -193,15 +193,15 @@ impl Traces {
 }
 
 /// What the thread holds.
-struct Desk {
-    state: Arc<State>,
+struct TraceDesk {
+    state: Arc<AgentState>,
     traces: Arc<Traces>,
     parcels: Sender<Parcel>,
     running: BTreeMap<String, Running>,
     finished: BTreeMap<String, Instant>,
 }
 
-impl Desk {
+impl TraceDesk {
     fn run(&mut self, wishes: &Receiver<Wish>, packed: &Receiver<Packed>) {
         while !self.state.is_ending() {
             let wait = if self.running.is_empty() { IDLE } else { LOOK };
@@ -249,7 +249,7 @@ impl Desk {
         let server = &self.state.server;
         let now = server.now();
         let mut start = now;
-        if matches!(order.when, When::Iterations { .. }) && chosen.len() > 1 {
+        if matches!(order.when, RecordWhen::Iterations { .. }) && chosen.len() > 1 {
             start = round_start(now, &server.polled(chosen.iter().map(|process| process.pid)));
         }
         if let Some(not_before) = order.not_before_unix_ms {
@@ -382,7 +382,7 @@ impl Running {
         TraceState { token: self.order.token.clone(), is_over: is_over && is_packed, rows }
     }
 
-    fn row(&self, outcome: &Outcome) -> TraceRow {
+    fn row(&self, outcome: &TracingOutcome) -> TraceRow {
         let process = &outcome.process;
         match (&outcome.state, self.packed.get(&process.pid)) {
             (RequestState::Lost(reason), _) => row(process, "lost", Some(reason.to_string())),
@@ -431,26 +431,26 @@ fn check(order: &TraceOrder) -> Result<(), String> {
         );
     }
     match order.when {
-        When::Iterations { count: 0, .. } | When::Iterations { align: 0, .. } => {
+        RecordWhen::Iterations { count: 0, .. } | RecordWhen::Iterations { align: 0, .. } => {
             Err("when: expected at least one iteration and a multiple of at least 1, got 0"
                 .to_owned())
         }
-        When::Duration { length_ms, .. } if !(1..=600_000).contains(&length_ms) => {
+        RecordWhen::Duration { length_ms, .. } if !(1..=600_000).contains(&length_ms) => {
             Err(format!("when: expected 1 to 600000 ms, got {length_ms}"))
         }
         _ => Ok(()),
     }
 }
 
-fn fleet_order(order: &TraceOrder) -> Order {
+fn fleet_order(order: &TraceOrder) -> TracingOrder {
     let switch = |what: &str| {
         if order.with.iter().any(|with| with == what) { Switch::On } else { Switch::Off }
     };
-    Order {
+    TracingOrder {
         token: format!("rowmill-{}", order.token),
         trigger: match order.when {
-            When::Iterations { count, align } => Trigger::Iterations { count, align },
-            When::Duration { length_ms, warmup_s, start_unix_ms } => {
+            RecordWhen::Iterations { count, align } => Trigger::Iterations { count, align },
+            RecordWhen::Duration { length_ms, warmup_s, start_unix_ms } => {
                 let length = Duration::from_millis(length_ms);
                 Trigger::Duration { length, warmup_s, start_unix_ms }
             }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::store::{Kind, StringId, TrackKey};
+use trace::store::{EventKind, StringId, TrackKey};
 
 use crate::attribution::Attribution;
 use crate::distribution::{self, Distribution};
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 
 /// All annotations of one name on one rank that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,7 +48,7 @@ pub struct AnnotationRow {
 }
 
 #[derive(Default)]
-struct Sums {
+struct AnnotationSums {
     durations: Vec<i64>,
     kernels: u64,
     device_ns: i64,
@@ -61,19 +61,19 @@ struct Sums {
 ///
 /// # Cost
 /// `O(n log n)` in annotations and device rows.
-pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<AnnotationRow> {
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Vec<AnnotationRow> {
     let trace = scope.trace;
     let slices = &trace.slices;
     let launched = launched_by_process(scope);
-    let mut found: BTreeMap<StringId, Sums> = BTreeMap::new();
+    let mut found: BTreeMap<StringId, AnnotationSums> = BTreeMap::new();
     for row in trace.rows().filter(|row| scope.starts_inside(*row)) {
         let kind = trace.kind(row);
-        if !matches!(kind, Kind::Annotation | Kind::DeviceAnnotation) {
+        if !matches!(kind, EventKind::Annotation | EventKind::DeviceAnnotation) {
             continue;
         }
         let sums = found.entry(slices.name[row as usize]).or_default();
         let duration = slices.duration[row as usize];
-        if kind == Kind::DeviceAnnotation {
+        if kind == EventKind::DeviceAnnotation {
             sums.spans += 1;
             sums.span_ns += duration;
             continue;
@@ -97,7 +97,7 @@ pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<Anno
     rows
 }
 
-fn row(rank: u32, name: &str, spread: &Distribution, sums: &Sums) -> AnnotationRow {
+fn row(rank: u32, name: &str, spread: &Distribution, sums: &AnnotationSums) -> AnnotationRow {
     AnnotationRow {
         rank,
         name: name.to_owned(),

@@ -82,33 +82,33 @@ pub(crate) mod text;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::Error;
-use crate::critical_path::Part;
-use crate::job::{Job, RankFacts};
-use crate::quality::Verdict;
-use finding::{Found, severity_of};
+use crate::critical_path::CategoryPart;
+use crate::job::{JobFacts, RankFacts};
+use crate::quality::QualityVerdict;
+use finding::{RuleFindings, severity_of};
 use price::Pricer;
-use rule::{Detect, Limits};
+use rule::{Detect, RuleLimits};
 
 pub use crate::graph::edit::Action;
 pub use finding::{
-    Bound, Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving,
+    Bound, Confidence, Finding, FindingCategory, HeldBack, Number, Proof, Remedy, RowEdit, Saving,
     SavingSource, Severity, Sides, WaitFor,
 };
 pub use own::Condition;
-pub use own_rule::{OwnRule, Table};
-pub use rule::{Limit, Rule, Side};
+pub use own_rule::{OwnRule, TraceTable};
+pub use rule::{CureSide, Limit, Rule};
 pub use rules::rules;
-pub use settings::{Settings, Suppression};
+pub use settings::{RuleSettings, Suppression};
 
 /// Fewest steps that say how much steps differ.
 const STEPS_MIN: usize = 3;
 
 /// What was found in a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct FindingReport {
     /// Trace quality first, then the most severe, then by saving, rule and key.
     pub findings: Vec<Finding>,
     /// What was found and is known.
@@ -120,7 +120,7 @@ pub struct Report {
     /// What a step would gain from all remedies together: less than their sum.
     pub joint_saving_ns: Option<i64>,
     /// What the critical path of the rank with the longest steps is spent on: all of its window.
-    pub path: Vec<Part>,
+    pub path: Vec<CategoryPart>,
     /// How that rank's steps, its window and its critical path fit together, in words.
     pub account: String,
 }
@@ -140,12 +140,12 @@ pub struct Suppressed {
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
 /// # Errors
 /// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
-pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
+pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     let own = settings.conditions()?;
     job.tell_waits();
     let mut findings = Vec::new();
     for rule in rules() {
-        let limits = Limits { rule, changed: settings.limits.get(rule.id) };
+        let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
         findings.extend(found_by(job, &limits));
     }
     for (rule, conditions) in &own {
@@ -154,10 +154,10 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     if crate::pool::are_pools(job.scopes().iter().map(|scope| scope.trace)) {
         pool::reword(&mut findings);
     }
-    let mut report = Report {
+    let mut report = FindingReport {
         step_ns: job.step_ns(),
         step_count: job.ranks.iter().map(|rank| rank.step_count() as u64).min().unwrap_or(1),
-        ..Report::default()
+        ..FindingReport::default()
     };
     findings.retain(|finding| {
         let known = settings.suppression(&finding.rule, &finding.key);
@@ -185,7 +185,7 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
 ///
 /// # Cost
 /// Linear in the kernels.
-pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
+pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
     /// ones, because steps are alike.
     const MOST: usize = 4096;
@@ -195,7 +195,7 @@ pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
         let mut rows = Vec::new();
         for (place, row) in rank.scope.device_rows.iter().enumerate() {
             let Some(owner) = rank.attribution().owner(place) else { continue };
-            if trace.kind(*row) != Kind::Kernel || trace.kind(owner) != Kind::Operator {
+            if trace.kind(*row) != EventKind::Kernel || trace.kind(owner) != EventKind::Operator {
                 continue;
             }
             let duration = trace.slices.duration[*row as usize];
@@ -226,11 +226,11 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
 
-fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
+fn found_by(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
             let of = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
-            let found: Vec<(u32, Found)> = job.ranks.iter().filter_map(of).collect();
+            let found: Vec<(u32, RuleFindings)> = job.ranks.iter().filter_map(of).collect();
             together(job, limits, found).into_iter().collect()
         }
         Detect::Job(detect) => {
@@ -241,8 +241,12 @@ fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
 }
 
 /// Merges a finding of several ranks: reported for the rank with most of it, cured on all.
-fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) -> Option<Finding> {
-    let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
+fn together(
+    job: &JobFacts<'_>,
+    limits: &RuleLimits<'_>,
+    mut found: Vec<(u32, RuleFindings)>,
+) -> Option<Finding> {
+    let most = |(rank, found): &(u32, RuleFindings)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
     let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
     let edits = found.iter_mut().flat_map(|(_, found)| std::mem::take(&mut found.edits)).collect();
@@ -266,7 +270,12 @@ fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) ->
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found) -> Finding {
+fn finding(
+    job: &JobFacts<'_>,
+    limits: &RuleLimits<'_>,
+    ranks: Vec<u32>,
+    mut found: RuleFindings,
+) -> Finding {
     let rule = limits.rule;
     let told = told(job, &ranks, &found.proofs);
     let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
@@ -278,7 +287,7 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
         one.scope.window.steps.iter().map(|step| step.number).collect()
     });
     let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
-    let is_held_back = rule.side == Side::Host && is_bound;
+    let is_held_back = rule.side == CureSide::Host && is_bound;
     let mut confidence = rule.confidence.max(found.confidence);
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
     if is_weak {
@@ -286,10 +295,10 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
     }
     // Without steps, set-up cannot be told from what a running job does.
     let is_set_up = steps.is_empty() && job.issues().iter().any(|issue| issue.id == "warm-up");
-    if is_set_up && rule.side == Side::Host {
+    if is_set_up && rule.side == CureSide::Host {
         confidence = Confidence::Low;
     }
-    if rule.category != Category::Quality && job.verdict() >= Verdict::Poor {
+    if rule.category != FindingCategory::Quality && job.verdict() >= QualityVerdict::Poor {
         confidence = Confidence::Low;
     }
     // Without steps, what a text says of each is of the whole window.
@@ -298,7 +307,7 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
         false => text,
     };
     let mut numbers = std::mem::take(&mut found.numbers);
-    let is_advice = rule.category != Category::Quality && !is_held_back;
+    let is_advice = rule.category != FindingCategory::Quality && !is_held_back;
     let disturbed = if is_advice { guard::of(&found, job, &ranks) } else { None };
     numbers.extend(disturbed.map(|(_, share)| share));
     let (advice, held_back) = if is_held_back {
@@ -337,7 +346,7 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
 }
 
 /// Prices a finding on the graph, never above what its rows add up to.
-fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let told = told(job, &finding.ranks, &finding.proofs);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
     let ranks = &job.ranks[told.clone()];
@@ -352,7 +361,7 @@ fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
 }
 
 /// Says why a remedy brings far less than its rows add up to.
-fn explain(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let Some(remedy) = finding.remedy.as_ref() else { return };
     let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
     let at = job.ranks.iter().position(|rank| Some(rank.rank()) == told);
@@ -365,7 +374,7 @@ fn explain(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
 
 /// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
 /// gain nothing from each other: then the one that is told of.
-fn told(job: &Job<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
+fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
     let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
     let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
     match at.filter(|_| !job.is_one_job()) {
@@ -385,7 +394,7 @@ fn noise(ranks: &[RankFacts<'_>]) -> i64 {
     ranks.iter().map(of).max().unwrap_or_default()
 }
 
-fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
@@ -417,7 +426,7 @@ pub fn sort(findings: &mut [Finding]) {
 fn order(finding: &Finding) -> impl Ord + '_ {
     let saving = finding.saving.map_or(0, |saving| saving.mid_ns);
     let source = finding.saving.map_or(SavingSource::Recording, |saving| saving.source);
-    let is_quality = finding.category == Category::Quality;
+    let is_quality = finding.category == FindingCategory::Quality;
     let (severity, saving) = (finding.severity, std::cmp::Reverse(saving));
     (!is_quality, severity, source, saving, &finding.rule, &finding.key)
 }

@@ -10,31 +10,31 @@ mod tests;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::percent;
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 use method::NONE;
 
-pub use method::Method;
+pub use method::OwnerMethod;
 
 /// The owners of a scope's device rows, and sums per operator.
 #[derive(Clone, Debug)]
 pub struct Attribution {
     /// Per place among the scope's device rows: how its owner was found.
-    pub methods: Vec<Method>,
+    pub methods: Vec<OwnerMethod>,
     /// Per place among the scope's device rows: an operator or an annotation.
     owners: Vec<u32>,
     /// Owned rows under the node where they were launched, by node, then start.
-    launched: Placed,
+    launched: PlacedRows,
     /// Owned rows under the node of their owner, by node, then start.
-    owned: Placed,
+    owned: PlacedRows,
 }
 
 /// Device rows in the order of the nodes of a tree.
 #[derive(Clone, Debug, Default)]
-struct Placed {
+struct PlacedRows {
     /// Per node, and one behind: its first place.
     first: Vec<u32>,
     rows: Vec<u32>,
@@ -44,7 +44,7 @@ struct Placed {
 
 /// Device work of an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Work {
+pub struct OperatorWork {
     /// How many rows.
     pub count: u64,
     /// Sum of their durations, wherever the window ends.
@@ -57,7 +57,7 @@ pub struct Coverage {
     /// The rank.
     pub rank: u32,
     /// The method.
-    pub method: Method,
+    pub method: OwnerMethod,
     /// Rows of device work.
     pub count: u64,
     /// Sum of their durations.
@@ -77,37 +77,39 @@ pub struct Coverage {
 ///
 /// # Cost
 /// Linear in host and device rows; `O(n log n)` where external ids are needed.
-pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Attribution {
     let trace = scope.trace;
     let rows = &scope.device_rows;
-    let mut methods = vec![Method::Orphan; rows.len()];
+    let mut methods = vec![OwnerMethod::Orphan; rows.len()];
     let mut owners = vec![NONE; rows.len()];
     for (at, row) in rows.iter().enumerate() {
         let Some(call) = scope.links().call(*row) else { continue };
-        methods[at] = Method::Call;
+        methods[at] = OwnerMethod::Call;
         if let Some(operator) = tree.operator(trace, call) {
-            (methods[at], owners[at]) = (Method::Correlation, operator);
+            (methods[at], owners[at]) = (OwnerMethod::Correlation, operator);
         }
     }
     external::by_external_id(trace, rows, (&mut methods, &mut owners));
     external::by_graph_node(trace, rows, (&mut methods, &mut owners));
-    let is_annotation = |row: &u32| trace.kind(*row) == Kind::Annotation;
+    let is_annotation = |row: &u32| trace.kind(*row) == EventKind::Annotation;
     for (at, row) in rows.iter().enumerate() {
-        let call = scope.links().call(*row).filter(|_| methods[at] == Method::Call);
+        let call = scope.links().call(*row).filter(|_| methods[at] == OwnerMethod::Call);
         if let Some(around) = call.and_then(|call| tree.ancestors(call).find(is_annotation)) {
-            (methods[at], owners[at]) = (Method::Annotation, around);
+            (methods[at], owners[at]) = (OwnerMethod::Annotation, around);
         }
     }
     external::by_span_on_stream(trace, rows, (&mut methods, &mut owners));
     let launched_by = |at: usize| match methods[at] {
-        Method::Correlation | Method::Annotation | Method::Call => scope.links().call(rows[at]),
+        OwnerMethod::Correlation | OwnerMethod::Annotation | OwnerMethod::Call => {
+            scope.links().call(rows[at])
+        }
         _ => None,
     };
     let owner = |at: usize| Some(owners[at]).filter(|owner| *owner != NONE);
     let node_of = |row: Option<u32>| row.and_then(|row| tree.position(row));
     let launched = |at: usize| node_of(launched_by(at)).or_else(|| node_of(owner(at)));
-    let launched = Placed::new(scope, tree, launched);
-    let owned = Placed::new(scope, tree, |at| node_of(owner(at)));
+    let launched = PlacedRows::new(scope, tree, launched);
+    let owned = PlacedRows::new(scope, tree, |at| node_of(owner(at)));
     Attribution { methods, owners, launched, owned }
 }
 
@@ -118,18 +120,18 @@ impl Attribution {
     }
 
     /// Device work launched inside a host row, its children included.
-    pub fn inclusive(&self, tree: &Tree, row: u32) -> Work {
+    pub fn inclusive(&self, tree: &OperatorTree, row: u32) -> OperatorWork {
         self.launched.work(tree.range(row))
     }
 
     /// Device work of which a host row is the owner.
-    pub fn exclusive(&self, tree: &Tree, row: u32) -> Work {
+    pub fn exclusive(&self, tree: &OperatorTree, row: u32) -> OperatorWork {
         let node = tree.range(row).start;
         self.owned.work(node..node + u32::from(tree.contains(row)))
     }
 
     /// Device rows launched inside a host row, in the order of their launches.
-    pub fn rows(&self, tree: &Tree, row: u32) -> &[u32] {
+    pub fn rows(&self, tree: &OperatorTree, row: u32) -> &[u32] {
         &self.launched.rows[self.launched.places(tree.range(row))]
     }
 
@@ -137,7 +139,7 @@ impl Attribution {
     pub fn coverage(&self, scope: &Scope<'_>) -> Vec<Coverage> {
         let duration =
             |place: usize| scope.trace.slices.duration[scope.device_rows[place] as usize];
-        let mut sums = Method::ALL.map(|method| (method, Work::default()));
+        let mut sums = OwnerMethod::ALL.map(|method| (method, OperatorWork::default()));
         for (place, method) in self.methods.iter().enumerate() {
             let sum = &mut sums[*method as usize].1;
             sum.count += 1;
@@ -169,9 +171,9 @@ impl Attribution {
     }
 }
 
-impl Placed {
+impl PlacedRows {
     /// Puts each row to its node; rows keep their order within a node.
-    fn new(scope: &Scope<'_>, tree: &Tree, node: impl Fn(usize) -> Option<u32>) -> Self {
+    fn new(scope: &Scope<'_>, tree: &OperatorTree, node: impl Fn(usize) -> Option<u32>) -> Self {
         let nodes: Vec<u32> =
             (0..scope.device_rows.len()).map(|at| node(at).unwrap_or(NONE)).collect();
         let mut first = vec![0u32; tree.nodes.len() + 1];
@@ -202,9 +204,9 @@ impl Placed {
         self.first[nodes.start as usize] as usize..self.first[nodes.end as usize] as usize
     }
 
-    fn work(&self, nodes: Range<u32>) -> Work {
+    fn work(&self, nodes: Range<u32>) -> OperatorWork {
         let places = self.places(nodes);
         let device_ns = self.before[places.end] - self.before[places.start];
-        Work { count: places.len() as u64, device_ns }
+        OperatorWork { count: places.len() as u64, device_ns }
     }
 }

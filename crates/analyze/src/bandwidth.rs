@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use serde::Serialize;
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
 use crate::interval::{self, Interval};
 use crate::scope::Scope;
@@ -105,16 +105,16 @@ pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
 }
 
 #[derive(Default)]
-struct Group {
+struct BandwidthGroup {
     /// Bytes and span, by start.
     sized: Vec<(u64, Interval)>,
     without_bytes_count: u64,
 }
 
-fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), Group> {
+fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), BandwidthGroup> {
     let trace = scope.trace;
-    let mut groups = BTreeMap::<(i32, StringId), Group>::new();
-    let moves = |row: &&u32| matches!(trace.kind(**row), Kind::Memcpy | Kind::Memset);
+    let mut groups = BTreeMap::<(i32, StringId), BandwidthGroup>::new();
+    let moves = |row: &&u32| matches!(trace.kind(**row), EventKind::Memcpy | EventKind::Memset);
     for &row in scope.device_rows.iter().filter(moves) {
         let key = (trace.device(row), trace.slices.name[row as usize]);
         let group = groups.entry(key).or_default();
@@ -130,7 +130,7 @@ fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), Group> {
     groups
 }
 
-impl Group {
+impl BandwidthGroup {
     fn bandwidth(self, scope: &Scope<'_>, device: i32, name: StringId) -> Bandwidth {
         let bytes = self.sized.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
         let spans: Vec<Interval> = self.sized.iter().map(|(_, span)| *span).collect();

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::interval;
 use crate::overlap::Exclusive;
 use crate::percent;
@@ -64,7 +64,7 @@ pub struct Breakdown {
 /// # Cost
 /// `O(n)` in the device rows of the scope.
 pub fn of(scope: &Scope<'_>) -> Breakdown {
-    let row = row(scope, &Exclusive::of(scope));
+    let row = row(scope, &Exclusive::new(scope));
     Breakdown { device_count: scope.devices().len() as u32, ..row }
 }
 
@@ -77,7 +77,8 @@ pub fn of_recording(scope: &Scope<'_>) -> Breakdown {
 /// Whether a recording is of a host alone: it has no work of a device, anywhere.
 pub fn is_of_host(scope: &Scope<'_>) -> bool {
     let trace = scope.trace;
-    let is_host = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+    let is_host =
+        |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
     // Of a cut recording nobody knows that.
     scope.device_rows.is_empty()
         && trace.cut.is_none()
@@ -88,7 +89,7 @@ pub fn is_of_host(scope: &Scope<'_>) -> bool {
 fn of_host(scope: &Scope<'_>) -> Breakdown {
     let trace = scope.trace;
     let works =
-        |row: &u32| trace.kind(*row) == Kind::Operator && !crate::tree::is_label(trace, *row);
+        |row: &u32| trace.kind(*row) == EventKind::Operator && !crate::tree::is_label(trace, *row);
     let spans = trace.rows().filter(works).map(|row| scope.clipped(row)).collect();
     let compute_ns = interval::length(&interval::union(spans));
     let window_ns = scope.window.length();
@@ -124,11 +125,11 @@ fn row(scope: &Scope<'_>, times: &Exclusive) -> Breakdown {
     let window_ns = scope.window.length();
     let busy_ns = times.busy();
     let idle_ns = window_ns - busy_ns;
-    let compute_ns = times.running(Class::Compute);
-    let communication_ns = times.running(Class::Communication);
-    let overlap_ns = times.both(Class::Communication, Class::Compute);
+    let compute_ns = times.running(WorkClass::Compute);
+    let communication_ns = times.running(WorkClass::Communication);
+    let overlap_ns = times.both(WorkClass::Communication, WorkClass::Compute);
     let non_compute_ns = busy_ns - compute_ns;
-    let most = [Class::Compute, Class::Communication, Class::Memory];
+    let most = [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory];
     Breakdown {
         rank: scope.trace.rank,
         device: None,
@@ -140,11 +141,11 @@ fn row(scope: &Scope<'_>, times: &Exclusive) -> Breakdown {
         compute_ns,
         non_compute_ns,
         communication_ns,
-        exposed_communication_ns: times.exposed(Class::Communication, &most[..1]),
-        memory_ns: times.running(Class::Memory),
-        exposed_memory_ns: times.exposed(Class::Memory, &most[..2]),
-        other_ns: times.running(Class::Other),
-        exposed_other_ns: times.exposed(Class::Other, &most),
+        exposed_communication_ns: times.exposed(WorkClass::Communication, &most[..1]),
+        memory_ns: times.running(WorkClass::Memory),
+        exposed_memory_ns: times.exposed(WorkClass::Memory, &most[..2]),
+        other_ns: times.running(WorkClass::Other),
+        exposed_other_ns: times.exposed(WorkClass::Other, &most),
         overlap_ns,
         busy_pct: percent(busy_ns, window_ns),
         idle_pct: percent(idle_ns, window_ns),

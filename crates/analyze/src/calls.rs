@@ -8,7 +8,7 @@ use trace::store::Trace;
 
 /// What a call does to the order of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum CallKind {
     /// Nothing, or it launches.
     Plain,
     /// Waits for a stream.
@@ -92,31 +92,33 @@ pub(crate) const SET_UP: [&str; 16] = [
 ///
 /// # Cost
 /// Linear in the texts.
-pub fn names(trace: &Trace) -> Vec<Call> {
+pub fn names(trace: &Trace) -> Vec<CallKind> {
     trace.strings.iter().map(of_name).collect()
 }
 
 /// What a call of a name does.
-pub fn of_name(name: &str) -> Call {
+pub fn of_name(name: &str) -> CallKind {
     if name == MTIA_WAIT {
-        return Call::StreamSync;
+        return CallKind::StreamSync;
     }
     if !name.starts_with("cu") && !name.starts_with("hip") {
-        return Call::Plain;
+        return CallKind::Plain;
     }
     // CUPTI names versions of a call, such as `cudaMemcpy_v3020`.
     let plain = name.split_once("_v").map_or(name, |(plain, _)| plain);
     match plain {
         "cudaStreamSynchronize" | "cuStreamSynchronize" | "hipStreamSynchronize" => {
-            Call::StreamSync
+            CallKind::StreamSync
         }
-        "cudaEventSynchronize" | "cuEventSynchronize" | "hipEventSynchronize" => Call::EventSync,
+        "cudaEventSynchronize" | "cuEventSynchronize" | "hipEventSynchronize" => {
+            CallKind::EventSync
+        }
         "cudaDeviceSynchronize"
         | "cuCtxSynchronize"
         | "hipDeviceSynchronize"
         | "cudaThreadSynchronize"
-        | "hipCtxSynchronize" => Call::DeviceSync,
-        "cudaFree" | "cuMemFree" | "hipFree" => Call::Free,
+        | "hipCtxSynchronize" => CallKind::DeviceSync,
+        "cudaFree" | "cuMemFree" | "hipFree" => CallKind::Free,
         "cudaMemcpy"
         | "hipMemcpy"
         | "hipMemcpyWithStream"
@@ -126,9 +128,9 @@ pub fn of_name(name: &str) -> Call {
         | "cuMemcpyDtoH"
         | "cuMemcpyHtoD"
         | "hipMemcpyDtoH"
-        | "hipMemcpyHtoD" => Call::BlockingCopy,
-        _ if plain.contains("EventRecord") => Call::EventRecord,
-        _ if plain.contains("StreamWaitEvent") => Call::StreamWait,
-        _ => Call::Plain,
+        | "hipMemcpyHtoD" => CallKind::BlockingCopy,
+        _ if plain.contains("EventRecord") => CallKind::EventRecord,
+        _ if plain.contains("StreamWaitEvent") => CallKind::StreamWait,
+        _ => CallKind::Plain,
     }
 }

@@ -2,14 +2,14 @@
 
 use regex::Regex;
 use serde::Serialize;
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
 use crate::Error;
 
 /// What device work is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Class {
+pub enum WorkClass {
     /// Arithmetic.
     Compute,
     /// A collective or a peer-to-peer message.
@@ -24,7 +24,7 @@ pub enum Class {
 #[derive(Clone, Debug)]
 pub struct Classifier {
     rule: ClassRule,
-    names: Vec<(Regex, Class)>,
+    names: Vec<(Regex, WorkClass)>,
 }
 
 /// Which rules decide.
@@ -62,7 +62,7 @@ impl Classifier {
     ///
     /// # Errors
     /// [`Error::Pattern`] for a text that is no regular expression.
-    pub fn with_name(mut self, pattern: &str, class: Class) -> Result<Self, Error> {
+    pub fn with_name(mut self, pattern: &str, class: WorkClass) -> Result<Self, Error> {
         let compiled = Regex::new(pattern)
             .map_err(|source| Error::Pattern { pattern: pattern.to_owned(), source })?;
         self.names.push((compiled, class));
@@ -75,14 +75,14 @@ impl Classifier {
     }
 
     /// The classes of `rows`, each name looked at once.
-    pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<Class> {
-        let mut by_name: Vec<Option<Option<Class>>> = vec![None; trace.strings.len()];
+    pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
+        let mut by_name: Vec<Option<Option<WorkClass>>> = vec![None; trace.strings.len()];
         let of = |row: &u32| {
             let name = trace.slices.name[*row as usize];
             let known = &mut by_name[name.0 as usize];
             let named = *known.get_or_insert_with(|| self.by_name(trace.strings.get(name)));
             match self.rule {
-                ClassRule::Hta => named.unwrap_or(Class::Other),
+                ClassRule::Hta => named.unwrap_or(WorkClass::Other),
                 ClassRule::Category => named.unwrap_or_else(|| by_category(trace, *row)),
             }
         };
@@ -90,7 +90,7 @@ impl Classifier {
     }
 
     /// What the name alone decides.
-    fn by_name(&self, name: &str) -> Option<Class> {
+    fn by_name(&self, name: &str) -> Option<WorkClass> {
         let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
         user.map(|(_, class)| *class).or_else(|| match self.rule {
             ClassRule::Hta => Some(hta(name)),
@@ -99,16 +99,16 @@ impl Classifier {
     }
 }
 
-fn by_category(trace: &Trace, row: u32) -> Class {
-    if matches!(trace.kind(row), Kind::Memcpy | Kind::Memset) {
-        return Class::Memory;
+fn by_category(trace: &Trace, row: u32) -> WorkClass {
+    if matches!(trace.kind(row), EventKind::Memcpy | EventKind::Memset) {
+        return WorkClass::Memory;
     }
     let name = trace.name(row);
     let collective = trace.slices.collective.get(row).is_some();
     if collective || COMMUNICATION.iter().any(|begin| name.starts_with(begin)) {
-        return Class::Communication;
+        return WorkClass::Communication;
     }
-    Class::Compute
+    WorkClass::Compute
 }
 
 /// The classes of Holistic Trace Analysis, traps included: any kernel named `hip…` is
@@ -116,21 +116,21 @@ fn by_category(trace: &Trace, row: u32) -> Class {
 ///
 /// # Source
 /// traceinsight 0.6.1, `hta/utils/utils.py` and `hta/common/types.py`.
-fn hta(name: &str) -> Class {
+fn hta(name: &str) -> WorkClass {
     let begins = |texts: &[&str]| texts.iter().any(|text| name.starts_with(text));
     let contains = |texts: &[&str]| texts.iter().any(|text| name.contains(text));
     if begins(&["nccl", "hip", "hccl"]) || contains(&["ncclKernel"]) {
-        return Class::Communication;
+        return WorkClass::Communication;
     }
     if begins(&["Memcpy", "Memset", "dma"]) {
-        return Class::Memory;
+        return WorkClass::Memory;
     }
     let launch = name.starts_with("cuda") && name.contains("LaunchKernel");
     let none = contains(&["Memcpy", "Memset", "dma", "Sync"])
         || launch
         || begins(&["Stream Wait Event", "runFunction", "job_exe", "packet", "pe_exe"])
         || begins(&["cpum_exe_subgraph", "collective_subgraph_execution"]);
-    if none { Class::Other } else { Class::Compute }
+    if none { WorkClass::Other } else { WorkClass::Compute }
 }
 
 #[cfg(test)]

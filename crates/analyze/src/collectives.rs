@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::scope::Scope;
 
-pub use message::Operation;
+pub use message::CollectiveOperation;
 
 /// Every collective of a job's windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct Matched {
     /// The kernel's name up to its parameters, on the lowest rank.
     pub name: String,
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     /// Name of the process group; empty if the trace names none.
     pub group: String,
     /// Description of the process group.
@@ -123,7 +123,7 @@ pub struct CollectiveRow {
     /// See [`Matched::name`].
     pub name: String,
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     /// Name of the process group.
     pub group: String,
     /// Ranks that take part.
@@ -172,12 +172,12 @@ pub struct CollectiveRow {
 /// `O(n log n)` in the communication rows of all ranks.
 pub fn of(scopes: &[Scope<'_>]) -> Collectives {
     let (mut calls, mut counts) = (gather::calls(scopes), BTreeMap::new());
-    let mut count = |call: &gather::Call, reason| {
+    let mut count = |call: &gather::CollectiveCall, reason| {
         let key = (call.rank, call.name.clone(), call.group.name.clone(), reason);
         *counts.entry(key).or_insert(0u64) += 1;
     };
     calls.retain(|call| {
-        let is_collective = call.operation != Operation::PointToPoint;
+        let is_collective = call.operation != CollectiveOperation::PointToPoint;
         if !is_collective {
             count(call, Reason::PointToPoint);
         }
@@ -223,7 +223,7 @@ pub fn last_arrival(matched: &Matched) -> i64 {
 }
 
 /// The ranks we have traces of, per group.
-fn members(scopes: &[Scope<'_>], calls: &[gather::Call]) -> BTreeMap<u32, Vec<u32>> {
+fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u32, Vec<u32>> {
     let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for group in calls.chunk_by(|a, b| a.key.group == b.key.group) {
         let named = message::ranks(&group[0].group.ranks);
@@ -245,7 +245,7 @@ fn members(scopes: &[Scope<'_>], calls: &[gather::Call]) -> BTreeMap<u32, Vec<u3
     members
 }
 
-fn join(calls: &[gather::Call]) -> Matched {
+fn join(calls: &[gather::CollectiveCall]) -> Matched {
     let first = &calls[0];
     let last_arrival = calls.iter().map(|call| call.start).max().unwrap_or_default();
     let participants: Vec<Participant> = calls

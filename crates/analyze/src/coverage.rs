@@ -9,7 +9,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 
-use trace::store::{Covered, Cut, Ending, Loss, Trace};
+use trace::store::{Covered, CutRecording, Ending, Loss, Trace};
 
 use crate::links::Links;
 use crate::{percent, window};
@@ -46,7 +46,7 @@ pub fn judge_all(traces: &mut [Trace]) {
 pub fn judge(trace: &mut Trace) {
     if trace.cut.is_none() && is_damaged(trace) {
         let skipped = trace.losses.skipped_bytes();
-        trace.cut = Some(Cut {
+        trace.cut = Some(CutRecording {
             ending: Ending::Damaged,
             byte: trace.origin.text_bytes,
             why: format!("{skipped} bytes between its first and its last event cannot be read"),
@@ -60,9 +60,9 @@ pub fn judge(trace: &mut Trace) {
         (Some(judged), _) => Some(judged),
         (None, Ending::Damaged) => Some(Covered::Nothing),
         (None, Ending::BehindEvents) => span.map(|(_, end)| Covered::Until(end)),
-        (None, Ending::WithinEvents) => until(trace, &Links::of(trace)).map(Covered::Until),
+        (None, Ending::WithinEvents) => until(trace, &Links::new(trace)).map(Covered::Until),
         (None, Ending::Unclosed) => {
-            let links = Links::of(trace);
+            let links = Links::new(trace);
             // A list that is not closed is cut only if rows are missing.
             if !order::has_lost_launches(trace, &links, UNFINISHED_PCT) {
                 trace.cut = None;
@@ -89,7 +89,7 @@ pub fn trim(trace: &mut Trace) {
 /// What is missing of a job's recordings, in one line; `None` if they are whole.
 pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String> {
     let traces: Vec<&Trace> = traces.into_iter().collect();
-    let lost = |trace: &Trace| trace.losses.of(Loss::LostFile);
+    let lost = |trace: &Trace| trace.losses.count_of(Loss::LostFile);
     let cuts: Vec<String> = traces.iter().filter_map(|trace| of_one(trace)).collect();
     let files: u64 = traces.iter().map(|trace| lost(trace)).sum();
     let mut parts = Vec::new();
@@ -109,7 +109,7 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
 /// What is missing of one recording.
 pub fn of_one(trace: &Trace) -> Option<String> {
     let cut = trace.cut.as_ref()?;
-    let Cut { byte, why, .. } = cut;
+    let CutRecording { byte, why, .. } = cut;
     let found = match cut.ending {
         Ending::Damaged => format!("the recording is damaged ({why})"),
         _ => format!("the recording was cut at byte {byte} of its text ({why})"),
@@ -137,7 +137,7 @@ fn is_damaged(trace: &Trace) -> bool {
     let is_over = |part: u64, whole: u64| {
         percent(part as i64, whole as i64).is_some_and(|share| share > SKIPPED_PCT)
     };
-    let events = trace.losses.of(Loss::BrokenEvent) + trace.losses.of(Loss::NoTime);
+    let events = trace.losses.count_of(Loss::BrokenEvent) + trace.losses.count_of(Loss::NoTime);
     is_over(trace.losses.skipped_bytes(), trace.origin.text_bytes)
         || is_over(events, trace.event_count().max(1))
 }

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
-use crate::graph::measured::{CATEGORIES, Evidence, Label, MeasuredGraph};
-use crate::graph::{EdgeKind, Times};
+use crate::graph::measured::{CATEGORIES, Evidence, MeasuredGraph, ThreadLabel};
+use crate::graph::{EdgeKind, NodeTimes};
 use crate::percent;
 use crate::scope::Scope;
 
-pub use crate::graph::measured::{Category, Party};
-pub(crate) use walk::{Reach, Stretch, What, walk, walk_from};
+pub use crate::graph::measured::{Party, PathCategory};
+pub(crate) use walk::{Reach, StretchPlace, WalkStretch, walk, walk_from};
 
 /// The critical paths of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,20 +45,20 @@ pub struct Path {
     /// Their difference: what the parts sum to.
     pub window_ns: i64,
     /// By category, those with any time.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CategoryPart>,
     /// What takes longest on the path, by category and name, the longest first.
     pub contributors: Vec<Contributor>,
     /// The path, by time, without gaps or overlaps.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<PathSegment>,
 }
 
 /// What of a window a category takes on the path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct CategoryPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
     /// The category.
-    pub category: Category,
+    pub category: PathCategory,
     /// Nanoseconds on the path.
     pub duration_ns: i64,
     /// Share of the window.
@@ -71,7 +71,7 @@ pub struct Contributor {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
     /// The category.
-    pub category: Category,
+    pub category: PathCategory,
     /// The row's name; of untraced time, the annotation around it; may be empty.
     pub name: String,
     /// How many segments.
@@ -84,7 +84,7 @@ pub struct Contributor {
 
 /// A stretch of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Segment {
+pub struct PathSegment {
     /// The rank it lies on.
     pub rank: u32,
     /// What ran; of gaps and delays what waited; of untraced time the annotation around it; of
@@ -95,7 +95,7 @@ pub struct Segment {
     /// The thread or stream, by place among the trace's tracks.
     pub track: Option<u32>,
     /// What the time is spent on.
-    pub category: Category,
+    pub category: PathCategory,
     /// What it had waited for when it began; `None` at the start of the window.
     pub via: Option<EdgeKind>,
     /// The rank that was waited for.
@@ -111,19 +111,19 @@ pub struct Segment {
 pub struct SegmentRow {
     /// Place on the path.
     pub index: u32,
-    /// See [`Segment::rank`].
+    /// See [`PathSegment::rank`].
     pub rank: u32,
-    /// See [`Segment::category`].
-    pub category: Category,
-    /// Name of [`Segment::row`]; empty if there is none.
+    /// See [`PathSegment::category`].
+    pub category: PathCategory,
+    /// Name of [`PathSegment::row`]; empty if there is none.
     pub name: String,
     /// Process and thread, or device and stream.
     pub track: String,
-    /// See [`Segment::row`].
+    /// See [`PathSegment::row`].
     pub row: Option<u32>,
-    /// See [`Segment::via`].
+    /// See [`PathSegment::via`].
     pub via: Option<EdgeKind>,
-    /// See [`Segment::peer`].
+    /// See [`PathSegment::peer`].
     pub peer: Option<u32>,
     /// Absolute nanoseconds.
     pub start_ns: i64,
@@ -138,7 +138,7 @@ pub struct SegmentRow {
 /// # Cost
 /// Linear in the paths, and `O(n log n)` in the names on them.
 pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
-    let job = Job { scopes, measured };
+    let job = PathJob { scopes, measured };
     let rank = |at: usize| {
         let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
@@ -154,7 +154,7 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
 }
 
 /// The rank whose window ends last, the first of several.
-pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &Times) -> Option<usize> {
+pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option<usize> {
     let end = |at: usize| times.start[measured.ranks[at].end.index()];
     (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
 }
@@ -162,7 +162,7 @@ pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &Times) -> Option<usi
 impl Path {
     /// The path as flat rows.
     pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
-        let of_one = |(index, one): (usize, &Segment)| {
+        let of_one = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
             let trace = scope.trace;
             let track = one.track.map(|track| &trace.tracks[track as usize]);
@@ -185,8 +185,8 @@ impl Path {
 
     /// The rows of traces on the path, each once, by rank and row: what a picture marks.
     pub fn overlay(&self) -> Vec<(u32, u32)> {
-        let ran = |one: &&Segment| {
-            !matches!(one.category, Category::UntracedHost | Category::PythonFrame)
+        let ran = |one: &&PathSegment| {
+            !matches!(one.category, PathCategory::UntracedHost | PathCategory::PythonFrame)
         };
         let rows = self.segments.iter().filter(ran);
         let mut rows: Vec<_> = rows.filter_map(|one| Some((one.rank, one.row?))).collect();
@@ -196,18 +196,18 @@ impl Path {
     }
 }
 
-struct Job<'a, 'b> {
+struct PathJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
 }
 
-fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize) -> Path {
+fn path(job: &PathJob<'_, '_>, rank: Option<u32>, stretches: &[WalkStretch], end: usize) -> Path {
     let mut segments = Vec::with_capacity(stretches.len());
     for stretch in stretches {
         add_segments(job, stretch, &mut segments);
     }
     let window_end_ns = job.measured.times.start[end];
-    let window_start_ns = segments.first().map_or(window_end_ns, |one: &Segment| one.start_ns);
+    let window_start_ns = segments.first().map_or(window_end_ns, |one: &PathSegment| one.start_ns);
     let window_ns = window_end_ns - window_start_ns;
     let durations = segments.iter().map(|one| (one.category, one.end_ns - one.start_ns));
     let parts = parts(rank, window_ns, durations);
@@ -216,7 +216,7 @@ fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize)
 }
 
 /// Nanoseconds of some parts by whose time they are: the host's, the devices', other ranks'.
-pub fn by_party(parts: impl IntoIterator<Item = (Category, i64)>) -> [(Party, i64); 3] {
+pub fn by_party(parts: impl IntoIterator<Item = (PathCategory, i64)>) -> [(Party, i64); 3] {
     let mut sums = [Party::Host, Party::Device, Party::Peers].map(|party| (party, 0));
     for (category, ns) in parts {
         sums[category.party() as usize].1 += ns;
@@ -228,25 +228,25 @@ pub fn by_party(parts: impl IntoIterator<Item = (Category, i64)>) -> [(Party, i6
 pub(crate) fn parts(
     rank: Option<u32>,
     window_ns: i64,
-    durations: impl Iterator<Item = (Category, i64)>,
-) -> Vec<Part> {
-    let mut sums: BTreeMap<Category, i64> = BTreeMap::new();
+    durations: impl Iterator<Item = (PathCategory, i64)>,
+) -> Vec<CategoryPart> {
+    let mut sums: BTreeMap<PathCategory, i64> = BTreeMap::new();
     for (category, duration) in durations {
         *sums.entry(category).or_insert(0) += duration;
     }
     let part = |(category, duration_ns)| {
         let window_pct = percent(duration_ns, window_ns);
-        Part { rank, category, duration_ns, window_pct }
+        CategoryPart { rank, category, duration_ns, window_pct }
     };
     sums.into_iter().map(part).collect()
 }
 
 /// A stretch as segments: untraced time is cut where the annotation around it changes.
-fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment>) {
+fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec<PathSegment>) {
     let measured = job.measured;
     let (origin, category) = match stretch.what {
-        What::Node(node) => (measured.origins[node.index()], stretch.category),
-        What::Edge(edge) => {
+        StretchPlace::Node(node) => (measured.origins[node.index()], stretch.category),
+        StretchPlace::Edge(edge) => {
             let edge = measured.graph.edge(edge);
             let target = measured.origins[edge.target.index()];
             let source = measured.origins[edge.source.index()];
@@ -255,7 +255,7 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
     };
     let peer = stretch.peer.map(|node| measured.origins[node.index()].scope);
     let rank = |scope: u32| job.scopes[scope as usize].trace.rank;
-    let one = Segment {
+    let one = PathSegment {
         rank: rank(origin.scope),
         row: origin.row,
         frame: None,
@@ -266,15 +266,15 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
         start_ns: stretch.start,
         end_ns: stretch.end,
     };
-    if !matches!(category, Category::UntracedHost | Category::PythonFrame) {
+    if !matches!(category, PathCategory::UntracedHost | PathCategory::PythonFrame) {
         segments.push(one);
         return;
     }
     let track = one.track.map_or(usize::MAX, |track| track as usize);
     let labels = measured.labels[origin.scope as usize].get(track).map_or(&[][..], Vec::as_slice);
     let frames = job.scopes[origin.scope as usize].frames();
-    let untraced = |start_ns: i64, end_ns: i64| Segment {
-        category: Category::UntracedHost,
+    let untraced = |start_ns: i64, end_ns: i64| PathSegment {
+        category: PathCategory::UntracedHost,
         start_ns,
         end_ns,
         ..one
@@ -284,8 +284,8 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
         if from < frame.start {
             add_untraced(untraced(from, frame.start), labels, segments);
         }
-        segments.push(Segment {
-            category: Category::PythonFrame,
+        segments.push(PathSegment {
+            category: PathCategory::PythonFrame,
             row: frames.all()[frame.frame as usize].row,
             frame: Some(frame.frame),
             start_ns: frame.start,
@@ -300,17 +300,17 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
 }
 
 /// What a segment is called; empty if by nothing.
-fn name_of(scope: &Scope<'_>, one: &Segment) -> StringId {
+fn name_of(scope: &Scope<'_>, one: &PathSegment) -> StringId {
     let of_frame = |frame: u32| scope.frames().all()[frame as usize].name;
     let of_row = |row: u32| scope.trace.slices.name[row as usize];
     one.frame.map(of_frame).or_else(|| one.row.map(of_row)).unwrap_or_default()
 }
 
-fn add_untraced(one: Segment, labels: &[Label], segments: &mut Vec<Segment>) {
+fn add_untraced(one: PathSegment, labels: &[ThreadLabel], segments: &mut Vec<PathSegment>) {
     let mut from = one.start_ns;
     let mut add = |row: Option<u32>, from: i64, until: i64| {
         if from < until {
-            segments.push(Segment { row, start_ns: from, end_ns: until, ..one });
+            segments.push(PathSegment { row, start_ns: from, end_ns: until, ..one });
         }
     };
     let first = labels.partition_point(|label| label.end <= from);
@@ -324,24 +324,24 @@ fn add_untraced(one: Segment, labels: &[Label], segments: &mut Vec<Segment>) {
 }
 
 fn contributors(
-    job: &Job<'_, '_>,
+    job: &PathJob<'_, '_>,
     rank: Option<u32>,
     window_ns: i64,
-    segments: &[Segment],
+    segments: &[PathSegment],
 ) -> Vec<Contributor> {
-    let mut named: BTreeMap<(Category, &str), (u64, i64)> = BTreeMap::new();
+    let mut named: BTreeMap<(PathCategory, &str), (u64, i64)> = BTreeMap::new();
     let is_on = |rank: u32| segments.iter().any(|one| one.rank == rank);
     // Ranks number their names differently.
     for scope in job.scopes.iter().filter(|scope| is_on(scope.trace.rank)) {
         let trace = scope.trace;
-        let mut sums: Vec<Sum> = Vec::new();
+        let mut sums: Vec<NameSum> = Vec::new();
         let mut places = vec![u32::MAX; trace.strings.len()];
         for one in segments.iter().filter(|one| one.rank == trace.rank) {
             let name = name_of(scope, one);
             let place = &mut places[name.0 as usize];
             if *place == u32::MAX {
                 *place = sums.len() as u32;
-                sums.push(Sum { name, by_category: [(0, 0); CATEGORIES.len()] });
+                sums.push(NameSum { name, by_category: [(0, 0); CATEGORIES.len()] });
             }
             let sum = &mut sums[*place as usize].by_category[one.category as usize];
             *sum = (sum.0 + 1, sum.1 + one.end_ns - one.start_ns);
@@ -358,7 +358,7 @@ fn contributors(
     }
     let mut all: Vec<_> = named.into_iter().collect();
     all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
-    let one = |((category, name), (count, duration_ns)): ((Category, &str), (u64, i64))| {
+    let one = |((category, name), (count, duration_ns)): ((PathCategory, &str), (u64, i64))| {
         let (name, window_pct) = (name.to_owned(), percent(duration_ns, window_ns));
         Contributor { rank, category, name, count, duration_ns, window_pct }
     };
@@ -366,7 +366,7 @@ fn contributors(
 }
 
 /// A name's segments and nanoseconds by category, in the order of [`CATEGORIES`].
-struct Sum {
+struct NameSum {
     name: StringId,
     by_category: [(u64, i64); CATEGORIES.len()],
 }

@@ -6,7 +6,7 @@ use trace::store::Trace;
 
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{self, Step, Window, WindowRule};
+use crate::window::{self, TimeWindow, TrainingStep, WindowRule};
 
 /// By how much the devices' steps are longer than the host's, of the latter, at least.
 const LONGER: f64 = 0.01;
@@ -16,7 +16,7 @@ const LONGER: f64 = 0.01;
 ///
 /// # Cost
 /// Linear in the rows of the trace.
-pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
+pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interval> {
     if window.rule != WindowRule::Steps {
         return None;
     }
@@ -44,7 +44,7 @@ pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
 ///
 /// # Cost
 /// Linear in the rows of the trace, times the logarithm of the steps.
-pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>> {
+pub fn of_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
     // Per step, and one before: the last end of what was launched.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
     ends[0] = earlier_end(trace, links);
@@ -60,7 +60,7 @@ pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>
     for at in 1..ends.len() {
         ends[at] = ends[at].max(ends[at - 1]);
     }
-    let of = |(step, ends): (&Step, &[Option<i64>])| {
+    let of = |(step, ends): (&TrainingStep, &[Option<i64>])| {
         let host = step.end - step.start;
         let device = ends[1]? - ends[0]?;
         let differs = (device - host).abs() as f64 > LONGER * host as f64;
@@ -84,7 +84,7 @@ fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
 }
 
 /// Device work that was launched before a window ended and began behind it, by start.
-pub(crate) fn late_rows(trace: &Trace, links: &Links, window: &Window) -> Vec<u32> {
+pub(crate) fn late_rows(trace: &Trace, links: &Links, window: &TimeWindow) -> Vec<u32> {
     let slices = &trace.slices;
     let is_late = |row: &u32| {
         let is_behind = trace.kind(*row).is_device_work() && slices.start(*row) >= window.end;

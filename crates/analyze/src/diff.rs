@@ -15,38 +15,38 @@ mod verdict;
 use serde::Serialize;
 
 use crate::distribution::{self, Durations};
-use crate::job::Job;
+use crate::job::JobFacts;
 use crate::percent;
 use change::{Shift, lengths, mean};
 use spent::Spent;
-use unit::Sample;
+use unit::RankUnits;
 
-pub use change::{Change, PartChange, Presence, Subject};
-pub use unit::Unit;
-pub use verdict::{Cause, Outcome, Verdict};
+pub use change::{DiffSubject, PartChange, Presence, SpentChange};
+pub use unit::DiffUnit;
+pub use verdict::{Cause, DiffOutcome, DiffVerdict};
 
 /// Two recordings of a job beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
     /// What it comes to.
-    pub verdict: Verdict,
+    pub verdict: DiffVerdict,
     /// What times and counts are per.
-    pub unit: Unit,
+    pub unit: DiffUnit,
     /// The earlier side.
-    pub before: Side,
+    pub before: DiffSide,
     /// The later side.
-    pub after: Side,
+    pub after: DiffSide,
     /// Where a unit's time goes; the parts and their changes add up to the unit's.
     pub parts: Vec<PartChange>,
     /// The parts that overlap others: all communication, all copies.
     pub totals: Vec<PartChange>,
     /// What was spent on each thing, by subject, then the greatest change first.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SpentChange>,
 }
 
 /// One of the recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Side {
+pub struct DiffSide {
     /// Ranks with a trace.
     pub rank_count: u64,
     /// Units of all ranks.
@@ -64,17 +64,22 @@ pub struct Side {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of both sides.
-pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
-    let unit = Unit::of(before.scopes().iter().chain(after.scopes()));
+pub fn of(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
+    let unit = DiffUnit::choose(before.scopes().iter().chain(after.scopes()));
     let before = unit::samples(&before.ranks, unit);
     let after = unit::samples(&after.ranks, unit);
     let sides = [side(&before), side(&after)];
-    let whole = Shift::of(&lengths(&before), &lengths(&after));
+    let whole = Shift::new(&lengths(&before), &lengths(&after));
     let (parts, totals) = parts::of(&before, &after);
     let mut changes = Vec::new();
     let unit_ns = mean(&lengths(&before));
-    for subject in [Subject::Kernel, Subject::Operator, Subject::Path, Subject::Host, Subject::Call]
-    {
+    for subject in [
+        DiffSubject::Kernel,
+        DiffSubject::Operator,
+        DiffSubject::Path,
+        DiffSubject::Host,
+        DiffSubject::Call,
+    ] {
         let spent = [&before, &after].map(|samples| spent::of(samples, subject));
         changes.extend(compare(subject, spent, unit_ns));
     }
@@ -84,21 +89,21 @@ pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
 }
 
 /// Each unit of the ranks, in their order and that of time.
-pub fn unit_lengths(job: &Job<'_>, unit: Unit) -> Vec<i64> {
+pub fn unit_lengths(job: &JobFacts<'_>, unit: DiffUnit) -> Vec<i64> {
     lengths(&unit::samples(&job.ranks, unit))
 }
 
 impl Diff {
     /// The changes of one subject, the greatest first.
-    pub fn of_subject(&self, subject: Subject) -> impl Iterator<Item = &Change> {
+    pub fn of_subject(&self, subject: DiffSubject) -> impl Iterator<Item = &SpentChange> {
         self.changes.iter().filter(move |change| change.subject == subject)
     }
 }
 
-fn side(samples: &[Sample<'_>]) -> Side {
+fn side(samples: &[RankUnits<'_>]) -> DiffSide {
     let mut lengths = lengths(samples);
     let spread = distribution::of(&mut lengths);
-    Side {
+    DiffSide {
         rank_count: samples.len() as u64,
         unit_count: spread.count,
         window_ns: samples.iter().map(|sample| sample.scope.window.length()).sum(),
@@ -107,7 +112,7 @@ fn side(samples: &[Sample<'_>]) -> Side {
 }
 
 /// Pairs what has the same name and shape on both sides.
-fn compare(subject: Subject, spent: [Spent; 2], unit_ns: f64) -> Vec<Change> {
+fn compare(subject: DiffSubject, spent: [Spent; 2], unit_ns: f64) -> Vec<SpentChange> {
     let [before, mut after] = spent;
     let mut pairs: Vec<_> = before
         .rows
@@ -119,7 +124,7 @@ fn compare(subject: Subject, spent: [Spent; 2], unit_ns: f64) -> Vec<Change> {
         .collect();
     pairs.extend(after.rows.into_iter().map(|(key, row)| (key, None, Some(row))));
     let units = [before.units, after.units];
-    let mut changes: Vec<Change> = pairs
+    let mut changes: Vec<SpentChange> = pairs
         .into_iter()
         .map(|((name, shape), before, after)| {
             let presence = match (&before, &after) {
@@ -131,11 +136,11 @@ fn compare(subject: Subject, spent: [Spent; 2], unit_ns: f64) -> Vec<Change> {
             let counts = [before.count, after.count];
             let [before, after] =
                 [(before.ns, units[0]), (after.ns, units[1])].map(|(ns, units)| filled(ns, units));
-            let shift = Shift::of(&before, &after);
+            let shift = Shift::new(&before, &after);
             let per_unit = |side: usize| {
                 distribution::thousandths(counts[side] as f64 / units[side].max(1) as f64)
             };
-            Change {
+            SpentChange {
                 subject,
                 name,
                 shape,
@@ -154,7 +159,7 @@ fn compare(subject: Subject, spent: [Spent; 2], unit_ns: f64) -> Vec<Change> {
         })
         .collect();
     changes.sort_by(|a, b| {
-        let size = |change: &Change| {
+        let size = |change: &SpentChange| {
             (change.delta_ns.abs(), change.before_count.abs_diff(change.after_count))
         };
         size(b).cmp(&size(a)).then_with(|| (&a.name, &a.shape).cmp(&(&b.name, &b.shape)))

@@ -9,14 +9,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use trace::store::{Kind, StringId, TrackId};
+use trace::store::{EventKind, StringId, TrackId};
 
-use crate::calls::{self, Call};
+use crate::calls::{self, CallKind};
 use crate::captures;
 use crate::interval::{self, Interval};
 use crate::named::{is_named, names};
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
+use crate::tree::{self, OperatorTree};
 
 /// What disturbs a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -83,7 +83,7 @@ impl Disturbances {
     }
 
     /// When any thread was disturbed in one way, by time, disjoint.
-    pub fn of(&self, kind: Disturbance) -> Vec<Interval> {
+    pub fn intervals(&self, kind: Disturbance) -> Vec<Interval> {
         let spans = self.spans.iter().filter(|((of, _), _)| *of == kind);
         interval::union(spans.flat_map(|(_, spans)| spans.iter().copied()).collect())
     }
@@ -102,7 +102,7 @@ impl Disturbances {
 ///
 /// # Cost
 /// `O(n log n)` in the host rows of the trace.
-pub fn of(scope: &Scope<'_>, tree: &Tree) -> Disturbances {
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
     let mut found = Disturbances::default();
     for (track, span) in captures::of(scope.trace, scope.frames()) {
         found.add(Disturbance::GraphCapture, Some(track), span);
@@ -123,10 +123,10 @@ pub fn of(scope: &Scope<'_>, tree: &Tree) -> Disturbances {
 
 /// Its rows, and waits for the whole device before all work of the recording or behind it, outside
 /// operators and the user's annotations.
-fn profiler(scope: &Scope<'_>, tree: &Tree, found: &mut Disturbances) {
+fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     let trace = scope.trace;
     let set_up = |row: u32| calls::SET_UP.contains(&trace.name(row));
-    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Overhead && !set_up(*row)) {
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Overhead && !set_up(*row)) {
         found.add(Disturbance::Profiler, None, (trace.slices.start(row), trace.slices.end(row)));
     }
     let names = calls::names(trace);
@@ -136,12 +136,12 @@ fn profiler(scope: &Scope<'_>, tree: &Tree, found: &mut Disturbances) {
         .filter(|row| trace.kind(*row).is_call() && !scope.links().work(*row).is_empty());
     let works = launches.map(|row| (trace.slices.start(row), trace.slices.end(row)));
     let Some((first, last)) = works.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else { return };
-    let is_wait = |row: &u32| trace.kind(*row).is_call() && does(*row) == Call::DeviceSync;
+    let is_wait = |row: &u32| trace.kind(*row).is_call() && does(*row) == CallKind::DeviceSync;
     for row in trace.rows().filter(is_wait) {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         let is_users = tree.ancestors(row).any(|around| {
             let is_step = trace.name(around).starts_with("ProfilerStep#");
-            matches!(trace.kind(around), Kind::Operator | Kind::Annotation) && !is_step
+            matches!(trace.kind(around), EventKind::Operator | EventKind::Annotation) && !is_step
         });
         if !is_users && (end <= first || start >= last) {
             let track = trace.slices.track[row as usize];
@@ -161,8 +161,9 @@ fn named(scope: &Scope<'_>, found: &mut Disturbances) {
     if !tuning.contains(&true) {
         return;
     }
-    let is_host =
-        |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation | Kind::Python);
+    let is_host = |row: &u32| {
+        matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation | EventKind::Python)
+    };
     for row in trace.rows().filter(|row| is_named(trace, &tuning, *row)) {
         if is_host(&row) {
             let track = trace.slices.track[row as usize];
@@ -230,7 +231,7 @@ fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
 /// of measurements of the same kernels.
 fn measured(
     scope: &Scope<'_>,
-    (tree, thread): (&Tree, &tree::Thread),
+    (tree, thread): (&OperatorTree, &tree::TreeThread),
     takes_time: &[bool],
     found: &mut Disturbances,
 ) {
@@ -271,7 +272,7 @@ fn measured(
 /// between two events always.
 fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
     let trace = scope.trace;
-    let is_event = |row: &u32| calls::of_name(trace.name(*row)) == Call::EventRecord;
+    let is_event = |row: &u32| calls::of_name(trace.name(*row)) == CallKind::EventRecord;
     let events: Vec<usize> = (0..calls.len()).filter(|at| is_event(&calls[*at])).collect();
     let events = &events[events.len().checked_sub(2 * count)?..];
     let launched = |pair: &[usize]| {

@@ -8,10 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use trace::store::{Kind, StackLine, StringId, Trace, TrackId};
+use trace::store::{EventKind, StackLine, StringId, Trace, TrackId};
 
 use crate::interval::Interval;
-use crate::tree::{self, Tree};
+use crate::tree::{self, OperatorTree};
 
 const NONE: u32 = u32::MAX;
 
@@ -28,7 +28,7 @@ pub struct Frame {
 
 /// A time in which one frame was the innermost of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct FrameStretch {
     /// Absolute nanoseconds.
     pub start: i64,
     /// Absolute nanoseconds.
@@ -42,7 +42,7 @@ pub struct Stretch {
 pub struct Frames {
     frames: Vec<Frame>,
     /// Per track, by start; they do not overlap.
-    stretches: Vec<Vec<Stretch>>,
+    stretches: Vec<Vec<FrameStretch>>,
 }
 
 /// The frames that were recorded, else those that the stacks of operators tell of.
@@ -89,11 +89,11 @@ impl Frames {
     }
 
     /// What was innermost on a thread within a span, by start, cut to it.
-    pub fn within(&self, track: TrackId, span: Interval) -> impl Iterator<Item = Stretch> {
+    pub fn within(&self, track: TrackId, span: Interval) -> impl Iterator<Item = FrameStretch> {
         let all = self.stretches.get(track.0 as usize).map_or(&[][..], Vec::as_slice);
         let first = all.partition_point(|one| one.end <= span.0);
         let some = all[first..].iter().take_while(move |one| one.start < span.1);
-        some.map(move |one| Stretch {
+        some.map(move |one| FrameStretch {
             start: one.start.max(span.0),
             end: one.end.min(span.1),
             ..*one
@@ -113,7 +113,7 @@ impl Frames {
 
 /// Frames with rows of their own, cut where an inner one runs.
 fn recorded(trace: &Trace, found: &mut Frames) {
-    let tree: Tree = tree::of_python(trace);
+    let tree: OperatorTree = tree::of_python(trace);
     for row in &tree.nodes {
         let parent = tree.parent(*row).and_then(|parent| tree.position(parent)).unwrap_or(NONE);
         let name = trace.slices.name[*row as usize];
@@ -132,7 +132,7 @@ fn recorded(trace: &Trace, found: &mut Frames) {
 /// Paints what is innermost at each time.
 #[derive(Default)]
 struct Painter {
-    stretches: Vec<Stretch>,
+    stretches: Vec<FrameStretch>,
     /// Frames that run: end and place.
     open: Vec<(i64, u32)>,
     painted: i64,
@@ -157,12 +157,12 @@ impl Painter {
 
     fn paint(&mut self, until: i64, frame: u32) {
         if self.painted < until {
-            self.stretches.push(Stretch { start: self.painted, end: until, frame });
+            self.stretches.push(FrameStretch { start: self.painted, end: until, frame });
             self.painted = until;
         }
     }
 
-    fn finish(mut self) -> Vec<Stretch> {
+    fn finish(mut self) -> Vec<FrameStretch> {
         self.close(i64::MAX);
         self.stretches
     }
@@ -172,7 +172,8 @@ impl Painter {
 /// the time between them, the others from the first to the last operator that names them. Between
 /// two lines of one function that function ran.
 fn from_stacks(trace: &Trace, found: &mut Frames) {
-    let is_host = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+    let is_host =
+        |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
     let mut by_track: Vec<Vec<u32>> = vec![Vec::new(); trace.tracks.len()];
     for (row, _) in trace.slices.call_stack.iter().filter(|(row, _)| is_host(row)) {
         by_track[trace.slices.track[row as usize].0 as usize].push(row);
@@ -186,22 +187,22 @@ fn from_stacks(trace: &Trace, found: &mut Frames) {
 }
 
 /// A line that runs: its place, its function, and the end of the last operator that names it.
-struct Line {
+struct FrameLine {
     frame: u32,
     of: StackLine,
     until: i64,
 }
 
-fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
+fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
+    let mut stretches: Vec<FrameStretch> = Vec::new();
     // Outermost first.
-    let mut open: Vec<Line> = Vec::new();
+    let mut open: Vec<FrameLine> = Vec::new();
     let mut painted = i64::MIN;
     let mut paint = |frame: Option<u32>, until: i64| {
         if let Some(frame) = frame.filter(|_| painted < until) {
-            let stretch = Stretch { start: painted, end: until, frame };
+            let stretch = FrameStretch { start: painted, end: until, frame };
             let is_same =
-                |last: &&mut Stretch| (last.frame, last.end) == (stretch.frame, stretch.start);
+                |last: &&mut FrameStretch| (last.frame, last.end) == (stretch.frame, stretch.start);
             match stretches.last_mut().filter(is_same) {
                 Some(last) => last.end = until,
                 None => stretches.push(stretch),
@@ -209,7 +210,7 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<Stretch> {
         }
         painted = painted.max(until);
     };
-    let innermost = |open: &[Line]| open.last().map(|line| line.frame);
+    let innermost = |open: &[FrameLine]| open.last().map(|line| line.frame);
     for &row in rows {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         let lines = trace.stack(row).iter().rev();
@@ -241,7 +242,7 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<Stretch> {
         for of in lines.skip(common) {
             let parent = innermost(&open).unwrap_or(NONE);
             let frame = found.add(Frame { name: of.line, row: None, parent });
-            open.push(Line { frame, of: *of, until: end });
+            open.push(FrameLine { frame, of: *of, until: end });
         }
         open.iter_mut().for_each(|line| line.until = line.until.max(end));
     }

@@ -17,12 +17,12 @@ mod tests;
 use std::collections::BTreeSet;
 
 pub use cycle::Cycle;
-pub use node::{Edge, EdgeId, EdgeKind, Node, NodeId, NodeKind};
+pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
 /// Nodes, the edges into each, and an order in which every edge points forwards.
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
     /// By target; those of one target in the order in which they were given.
     edges: Vec<Edge>,
     /// Per node: its first edge; one entry more than nodes.
@@ -38,7 +38,7 @@ pub struct DependencyGraph {
 
 /// When each node starts and ends; the entries are those of the graph's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct NodeTimes {
     /// When nodes without predecessors start.
     pub origin: i64,
     /// Per node.
@@ -63,7 +63,7 @@ impl DependencyGraph {
     /// `O(nodes + edges)`.
     /// # Panics
     /// If an edge names a node that is not there, or edges form a cycle: a builder's mistake.
-    pub fn new(nodes: Vec<Node>, edges: &[Edge]) -> Self {
+    pub fn new(nodes: Vec<GraphNode>, edges: &[Edge]) -> Self {
         let built = Self::try_new(nodes, edges);
         assert!(built.is_ok(), "dependencies form no cycle");
         built.unwrap_or_default()
@@ -75,7 +75,7 @@ impl DependencyGraph {
     /// [`Cycle`] names the nodes of one.
     /// # Panics
     /// If an edge names a node that is not there.
-    pub fn try_new(nodes: Vec<Node>, edges: &[Edge]) -> Result<Self, Cycle> {
+    pub fn try_new(nodes: Vec<GraphNode>, edges: &[Edge]) -> Result<Self, Cycle> {
         let count = nodes.len();
         assert!(
             edges.iter().all(|e| e.source.index() < count && e.target.index() < count),
@@ -106,7 +106,7 @@ impl DependencyGraph {
     }
 
     /// The nodes, by id.
-    pub fn nodes(&self) -> &[Node] {
+    pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
 
@@ -116,7 +116,7 @@ impl DependencyGraph {
     }
 
     /// A node.
-    pub fn node(&self, id: NodeId) -> Node {
+    pub fn node(&self, id: NodeId) -> GraphNode {
         self.nodes[id.index()]
     }
 
@@ -164,14 +164,14 @@ impl DependencyGraph {
 ///
 /// # Cost
 /// `O(nodes + edges)`, one pass.
-pub fn relax(graph: &DependencyGraph, origin: i64) -> Times {
-    let mut times = Times { origin, ..Times::default() };
+pub fn relax(graph: &DependencyGraph, origin: i64) -> NodeTimes {
+    let mut times = NodeTimes { origin, ..NodeTimes::default() };
     relax_into(graph, &mut times);
     times
 }
 
 /// [`relax`] from `times.origin` into the memory of earlier times, of this graph or another.
-pub fn relax_into(graph: &DependencyGraph, times: &mut Times) {
+pub fn relax_into(graph: &DependencyGraph, times: &mut NodeTimes) {
     times.start.resize(graph.len(), 0);
     times.end.resize(graph.len(), 0);
     relax_places(graph, times, 0);
@@ -183,7 +183,7 @@ pub fn relax_into(graph: &DependencyGraph, times: &mut Times) {
 /// # Cost
 /// `O(k log k)` in the nodes computed and the edges at them; [`relax_into`] is faster where most
 /// of the graph moves.
-pub fn relax_changed(graph: &DependencyGraph, times: &mut Times, changed: &[NodeId]) {
+pub fn relax_changed(graph: &DependencyGraph, times: &mut NodeTimes, changed: &[NodeId]) {
     let mut waiting: BTreeSet<u32> = changed.iter().map(|node| graph.place[node.index()]).collect();
     while let Some(place) = waiting.pop_first() {
         let node = graph.order[place as usize];
@@ -200,17 +200,17 @@ pub fn relax_changed(graph: &DependencyGraph, times: &mut Times, changed: &[Node
 /// nodes after it in the order.
 ///
 /// After several changes, call it once for the one that stands first in [`DependencyGraph::order`].
-pub fn relax_from(graph: &DependencyGraph, times: &mut Times, changed: NodeId) {
+pub fn relax_from(graph: &DependencyGraph, times: &mut NodeTimes, changed: NodeId) {
     relax_places(graph, times, graph.place[changed.index()] as usize);
 }
 
-fn relax_places(graph: &DependencyGraph, times: &mut Times, first: usize) {
+fn relax_places(graph: &DependencyGraph, times: &mut NodeTimes, first: usize) {
     for &node in &graph.order[first..] {
         relax_one(graph, times, node);
     }
 }
 
-fn relax_one(graph: &DependencyGraph, times: &mut Times, node: NodeId) {
+fn relax_one(graph: &DependencyGraph, times: &mut NodeTimes, node: NodeId) {
     let edges = &graph.edges[graph.range(node)];
     let ready = edges.iter().map(|edge| times.end[edge.source.index()] + edge.weight).max();
     let start = ready.unwrap_or(times.origin);
@@ -220,7 +220,7 @@ fn relax_one(graph: &DependencyGraph, times: &mut Times, node: NodeId) {
 
 /// The edge that decided when a node started: of several, the one from the lowest node, then the
 /// lowest edge. `None` for nodes without edges into them.
-pub fn deciding_edge(graph: &DependencyGraph, times: &Times, node: NodeId) -> Option<EdgeId> {
+pub fn deciding_edge(graph: &DependencyGraph, times: &NodeTimes, node: NodeId) -> Option<EdgeId> {
     let start = times.start[node.index()];
     let decides =
         |(_, edge): &(EdgeId, Edge)| times.end[edge.source.index()] + edge.weight == start;
@@ -229,7 +229,7 @@ pub fn deciding_edge(graph: &DependencyGraph, times: &Times, node: NodeId) -> Op
 }
 
 /// The critical path to a node, from its beginning: backwards along the edges that decided.
-pub fn critical_path(graph: &DependencyGraph, times: &Times, last: NodeId) -> Vec<Hop> {
+pub fn critical_path(graph: &DependencyGraph, times: &NodeTimes, last: NodeId) -> Vec<Hop> {
     let mut path = Vec::new();
     let mut node = last;
     loop {

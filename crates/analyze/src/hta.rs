@@ -27,12 +27,12 @@ mod sweep;
 mod view;
 
 pub use breakdown::{KernelType, Overlap, Temporal, kernel_types, overlap, temporal};
-pub use explain::{Difference, Table, explain};
+pub use explain::{Difference, HtaTable, explain};
 pub use idle::{IDLE_THRESHOLD_NS, Idle, IdleCause, idle};
-pub use kernel::{Kernel, kernels};
+pub use kernel::{HtaKernel, kernels};
 pub use launch::{Cutoffs, Launch, LaunchSummary, launch_summary, launches};
-pub use queue::{Queue, queue};
-pub use view::{Row, View, views};
+pub use queue::{QueueSummary, queue};
+pub use view::{View, ViewRow, views};
 
 /// Nanoseconds of that tool's unit.
 const MICROSECOND: i64 = 1000;

@@ -13,9 +13,9 @@ mod thread;
 use serde::Serialize;
 
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 
-pub use share::Settings;
+pub use share::IdleSettings;
 
 pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner};
 pub(crate) use thread::INPUT;
@@ -40,7 +40,7 @@ pub struct Idle {
 ///
 /// # Cost
 /// `O(n log n)` in the device rows and the host rows inside gaps.
-pub fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Idle {
-    let device::Found { devices, owners, gaps } = device::of(scope, tree, settings);
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
+    let device::DeviceIdleTime { devices, owners, gaps } = device::of(scope, tree, settings);
     Idle { streams: stream::of(scope, settings), devices, owners, gaps }
 }

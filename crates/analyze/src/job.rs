@@ -11,17 +11,17 @@ use std::cell::OnceCell;
 use crate::collectives::{self, Collectives};
 use crate::critical_path::{self, CriticalPath};
 use crate::graph::measured::{self, MeasuredGraph};
-use crate::quality::{self, Issue, Verdict};
+use crate::quality::{self, Issue, QualityVerdict};
 use crate::scope::Scope;
 use crate::stragglers::{self, Stragglers};
 
 pub(crate) use copies::Copy;
-pub(crate) use kernel::Kernel;
-pub use rank::{RankFacts, Shapes, Tensors};
+pub(crate) use kernel::WindowKernel;
+pub use rank::{OperatorTensors, RankFacts, Tensors};
 
 /// What is known of a job.
 #[derive(Debug)]
-pub struct Job<'a> {
+pub struct JobFacts<'a> {
     /// Each rank, in the order of the scopes.
     pub ranks: Vec<RankFacts<'a>>,
     scopes: &'a [Scope<'a>],
@@ -32,7 +32,7 @@ pub struct Job<'a> {
     issues: OnceCell<Vec<Issue>>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> JobFacts<'a> {
     /// The job of some ranks' windows; nothing is computed yet.
     pub fn new(scopes: &'a [Scope<'a>]) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<'a> Job<'a> {
     }
 
     /// The tensors of operators, which no column of a trace holds: the door reads them.
-    pub fn know_shapes(&mut self, shapes: Shapes) {
+    pub fn know_shapes(&mut self, shapes: OperatorTensors) {
         for ((rank, row), tensors) in shapes {
             if let Some(facts) = self.ranks.iter_mut().find(|facts| facts.rank() == rank) {
                 facts.know_tensors(row, tensors);
@@ -104,7 +104,7 @@ impl<'a> Job<'a> {
     }
 
     /// What the issues amount to.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> QualityVerdict {
         quality::verdict(self.issues())
     }
 

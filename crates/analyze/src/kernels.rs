@@ -14,7 +14,7 @@ use trace::store::{LaunchShape, Trace};
 
 pub use name::{IN_PLACE, plain_name, short_name};
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::distribution::{self, Durations, thousandths};
 use crate::scope::Scope;
 use crate::{breakdown, percent};
@@ -29,7 +29,7 @@ pub struct KernelRow {
     /// Name without types and arguments.
     pub short_name: String,
     /// What it is for.
-    pub class: Class,
+    pub class: WorkClass,
     /// How often.
     pub count: u64,
     /// Sum of the durations.
@@ -95,8 +95,8 @@ pub enum Quantity {
 }
 
 /// The rows of one name and class.
-struct Group {
-    class: Class,
+struct KernelGroup {
+    class: WorkClass,
     rows: Vec<u32>,
 }
 
@@ -142,23 +142,23 @@ pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
     found
 }
 
-fn groups(scope: &Scope<'_>) -> Vec<Group> {
+fn groups(scope: &Scope<'_>) -> Vec<KernelGroup> {
     const CLASSES: usize = 4;
     let mut place = vec![NONE; scope.trace.strings.len() * CLASSES];
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<KernelGroup> = Vec::new();
     for (&row, &class) in scope.device_rows.iter().zip(&scope.classes) {
         let name = scope.trace.slices.name[row as usize].0 as usize;
         let place = &mut place[name * CLASSES + class as usize];
         if *place == NONE {
             *place = groups.len() as u32;
-            groups.push(Group { class, rows: Vec::new() });
+            groups.push(KernelGroup { class, rows: Vec::new() });
         }
         groups[*place as usize].rows.push(row);
     }
     groups
 }
 
-fn row(trace: &Trace, group: &Group, (busy_ns, window_ns): (i64, i64)) -> KernelRow {
+fn row(trace: &Trace, group: &KernelGroup, (busy_ns, window_ns): (i64, i64)) -> KernelRow {
     let slices = &trace.slices;
     let mut durations: Vec<i64> =
         group.rows.iter().map(|row| slices.duration[*row as usize]).collect();
@@ -197,14 +197,14 @@ fn joined<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> St
 }
 
 /// What the launch shapes of some rows have in common.
-struct Shapes {
+struct LaunchShapes {
     usual: Option<LaunchShape>,
     count: u64,
     occupancy_pct: Option<f64>,
     blocks_per_sm: Option<f64>,
 }
 
-fn shapes(trace: &Trace, rows: &[u32]) -> Shapes {
+fn shapes(trace: &Trace, rows: &[u32]) -> LaunchShapes {
     let mut counts: BTreeMap<([u32; 3], [u32; 3]), (u64, LaunchShape)> = BTreeMap::new();
     let (mut occupancy, mut blocks) = ((0.0, 0.0), (0.0, 0.0));
     for row in rows {
@@ -223,7 +223,7 @@ fn shapes(trace: &Trace, rows: &[u32]) -> Shapes {
     // The first of the most frequent ones, in order of shape.
     let usual = counts.values().rev().max_by_key(|(count, _)| *count).map(|(_, shape)| *shape);
     let mean = |(sum, weight): (f64, f64)| (weight > 0.0).then(|| thousandths(sum / weight));
-    Shapes {
+    LaunchShapes {
         usual,
         count: counts.len() as u64,
         occupancy_pct: mean(occupancy),

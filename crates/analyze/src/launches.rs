@@ -14,14 +14,14 @@ use crate::window;
 
 /// What counts as short, slow and late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct LaunchSettings {
     /// A call that takes longer is slow.
     pub slow_call_ns: i64,
     /// Work that starts later than this behind the end of its call is late.
     pub late_ns: i64,
 }
 
-impl Settings {
+impl LaunchSettings {
     /// 50 and 100 µs, as Holistic Trace Analysis has them.
     pub const USUAL: Self = Self { slow_call_ns: 50_000, late_ns: 100_000 };
 }
@@ -159,7 +159,7 @@ pub struct LaunchDistribution {
 ///
 /// # Cost
 /// `O(n)` in the rows of the scope and of graphs.
-pub fn of<'a>(scope: &Scope<'a>, settings: &Settings) -> Vec<LaunchRow<'a>> {
+pub fn of<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
     let slices = &scope.trace.slices;
     let order = |row: u32| (slices.start(row), row);
     let mut first_of_call = HashMap::<u32, u32>::new();

@@ -48,11 +48,11 @@ pub mod tree;
 pub mod what_if;
 pub mod window;
 
-pub use classify::{Class, Classifier};
-pub use job::Job;
+pub use classify::{Classifier, WorkClass};
+pub use job::JobFacts;
 pub use links::Links;
 pub use scope::Scope;
-pub use window::{Step, Window, WindowRule};
+pub use window::{TimeWindow, TrainingStep, WindowRule};
 
 /// Invalid requests of a user.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Which call launched which device work, by correlation id. Knows no times.
 
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
 const NONE: u32 = u32::MAX;
 
@@ -27,7 +27,7 @@ impl Links {
     /// # Cost
     /// `O(n)` in the rows where ids are dense, as profilers count them; else `O(n log n)` in calls
     /// and device rows, as where ids are repeated.
-    pub fn of(trace: &Trace) -> Self {
+    pub fn new(trace: &Trace) -> Self {
         let mut calls: Vec<Numbered> = Vec::new();
         let mut device: Vec<(u64, u32)> = Vec::new();
         for row in trace.rows() {
@@ -39,12 +39,12 @@ impl Links {
             let id = trace.slices.correlation(row).filter(|id| *id != 0);
             let Some(id) = id else { continue };
             if kind.is_call() {
-                calls.push(Numbered { id, is_driver: kind == Kind::Driver, row });
+                calls.push(Numbered { id, is_driver: kind == EventKind::Driver, row });
             } else {
                 device.push((id, row));
             }
         }
-        let index = Index::of(trace, calls);
+        let index = CallIndex::new(trace, calls);
         let mut contested = Vec::new();
         let rows = trace.slices.len();
         let mut call = vec![NONE; rows];
@@ -106,7 +106,7 @@ struct Numbered {
 }
 
 /// From ids to rows of calls.
-struct Index {
+struct CallIndex {
     first: First,
     /// Calls of ids that several calls of the kind that is taken have: id, start, row; sorted.
     repeated: Vec<(u64, i64, u32)>,
@@ -120,8 +120,8 @@ enum First {
     Sparse(Vec<Numbered>),
 }
 
-impl Index {
-    fn of(trace: &Trace, mut calls: Vec<Numbered>) -> Self {
+impl CallIndex {
+    fn new(trace: &Trace, mut calls: Vec<Numbered>) -> Self {
         // A table of this many rows per call is smaller than the calls themselves.
         const SPREAD: u64 = 6;
         let least = calls.iter().map(|call| call.id).min().unwrap_or_default();
@@ -146,7 +146,7 @@ impl Index {
                     let place = &mut rows[(call.id - least) as usize];
                     if *place == NONE {
                         *place = call.row;
-                    } else if !is_driver || trace.kind(*place) == Kind::Driver {
+                    } else if !is_driver || trace.kind(*place) == EventKind::Driver {
                         repeated.extend([one(call.id, *place), one(call.id, call.row)]);
                     }
                 }

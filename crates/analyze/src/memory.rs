@@ -9,11 +9,11 @@ use serde::Serialize;
 use trace::store::{Allocation, Trace};
 
 use crate::percent;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 
 /// What the memory profiler's events of one rank say.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Memory {
+pub struct MemoryFacts {
     /// Every change, by device, then time.
     pub timeline: Vec<MemoryPoint>,
     /// One per device with events, by device.
@@ -93,13 +93,13 @@ pub struct AllocatorRow {
 ///
 /// # Cost
 /// `O(n log n)` in the memory events.
-pub fn of(trace: &Trace, tree: &Tree) -> Memory {
+pub fn of(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
     let mut by_device: BTreeMap<i32, Vec<&Allocation>> = BTreeMap::new();
     for allocation in &trace.allocations {
         let device = if allocation.device_type == 0 { -1 } else { allocation.device };
         by_device.entry(device).or_default().push(allocation);
     }
-    let mut memory = Memory::default();
+    let mut memory = MemoryFacts::default();
     for (device, mut events) in by_device {
         // The order of the file decides within an instant.
         events.sort_by_key(|event| event.time);
@@ -131,7 +131,7 @@ fn timeline(rank: u32, device: i32, events: &[&Allocation]) -> Vec<MemoryPoint> 
 
 fn peak(
     trace: &Trace,
-    tree: &Tree,
+    tree: &OperatorTree,
     points: &[MemoryPoint],
     events: &[&Allocation],
 ) -> Option<MemoryPeak> {
@@ -161,7 +161,12 @@ fn peak(
     })
 }
 
-fn operators(trace: &Trace, tree: &Tree, device: i32, events: &[&Allocation]) -> Vec<AllocatorRow> {
+fn operators(
+    trace: &Trace,
+    tree: &OperatorTree,
+    device: i32,
+    events: &[&Allocation],
+) -> Vec<AllocatorRow> {
     let mut by_name: BTreeMap<&str, AllocatorRow> = BTreeMap::new();
     for event in events {
         let open = tree.deepest_at(event.track, event.time);

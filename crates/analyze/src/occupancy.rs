@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::distribution::thousandths;
 use crate::scope::Scope;
 
@@ -40,9 +40,9 @@ pub struct Occupancy {
 /// # Source
 /// "Est. SM efficiency" of PyTorch's profiler, communication left out.
 pub fn of(scope: &Scope<'_>) -> Vec<Occupancy> {
-    let mut devices: BTreeMap<i32, Sums> = BTreeMap::new();
+    let mut devices: BTreeMap<i32, OccupancySums> = BTreeMap::new();
     for (&row, &class) in scope.device_rows.iter().zip(&scope.classes) {
-        if class != Class::Compute || scope.trace.kind(row) != Kind::Kernel {
+        if class != WorkClass::Compute || scope.trace.kind(row) != EventKind::Kernel {
             continue;
         }
         let sums = devices.entry(scope.trace.device(row)).or_default();
@@ -67,7 +67,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<Occupancy> {
 }
 
 #[derive(Default)]
-struct Sums {
+struct OccupancySums {
     count: u64,
     unknown_count: u64,
     ns: i64,
@@ -77,7 +77,7 @@ struct Sums {
     occupancy_weight: f64,
 }
 
-impl Sums {
+impl OccupancySums {
     fn row(&self, rank: u32, device: i32) -> Occupancy {
         let mean = |sum: f64, weight: f64| (weight > 0.0).then(|| thousandths(sum / weight));
         Occupancy {

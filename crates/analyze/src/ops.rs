@@ -1,12 +1,12 @@
 //! Operators by name: what they cost the host and what they put on the device. Knows no causes.
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::attribution::Attribution;
 use crate::distribution::{self, Durations, thousandths};
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 use crate::{breakdown, percent};
 
 const NONE: u32 = u32::MAX;
@@ -43,7 +43,7 @@ pub struct OpRow {
 
 /// What is summed for one name.
 #[derive(Clone, Debug, Default)]
-struct Sums {
+struct OperatorSums {
     name: u32,
     durations: Vec<i64>,
     host_ns: i64,
@@ -60,7 +60,7 @@ struct Sums {
 ///
 /// # Cost
 /// `O(n log n)` in the operators.
-pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<OpRow> {
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Vec<OpRow> {
     let trace = scope.trace;
     let busy_ns = breakdown::of(scope).busy_ns;
     let sums = sums(scope, tree, attribution);
@@ -91,24 +91,24 @@ pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<OpRo
     rows
 }
 
-fn sums(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<Sums> {
+fn sums(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Vec<OperatorSums> {
     let slices = &scope.trace.slices;
     let mut place = vec![NONE; scope.trace.strings.len()];
-    let mut sums: Vec<Sums> = Vec::new();
+    let mut sums: Vec<OperatorSums> = Vec::new();
     // The open operators: where each ends among the nodes, and its sums.
     let mut open: Vec<(u32, usize)> = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {
         while let Some((_, at)) = open.pop_if(|(behind, _)| *behind <= node as u32) {
             sums[at].open -= 1;
         }
-        if scope.trace.kind(row) != Kind::Operator || !scope.starts_inside(row) {
+        if scope.trace.kind(row) != EventKind::Operator || !scope.starts_inside(row) {
             continue;
         }
         let name = slices.name[row as usize].0;
         let at = &mut place[name as usize];
         if *at == NONE {
             *at = sums.len() as u32;
-            sums.push(Sums { name, ..Sums::default() });
+            sums.push(OperatorSums { name, ..OperatorSums::default() });
         }
         let at = *at as usize;
         let sum = &mut sums[at];

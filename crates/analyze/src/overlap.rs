@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::interval::{self, Interval};
 use crate::percent;
 use crate::scope::Scope;
 
 /// The classes, the lowest bit of a [`ClassSet`] first.
-const CLASSES: [(Class, &str); 4] = [
-    (Class::Compute, "compute"),
-    (Class::Communication, "communication"),
-    (Class::Memory, "memory"),
-    (Class::Other, "other"),
+const CLASSES: [(WorkClass, &str); 4] = [
+    (WorkClass::Compute, "compute"),
+    (WorkClass::Communication, "communication"),
+    (WorkClass::Memory, "memory"),
+    (WorkClass::Other, "other"),
 ];
 
 /// A set of classes, a bit for each.
@@ -59,7 +59,7 @@ struct Unions {
 /// # Cost
 /// `O(n)` in the device rows of the scope.
 pub fn of(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
-    rows(scope, None, &Exclusive::of(scope))
+    rows(scope, None, &Exclusive::new(scope))
 }
 
 /// The same for each device with work in the window, by device.
@@ -85,13 +85,13 @@ fn name(set: ClassSet) -> String {
     members.map(|(_, name)| *name).collect::<Vec<_>>().join("+")
 }
 
-fn bit(class: Class) -> ClassSet {
+fn bit(class: WorkClass) -> ClassSet {
     1 << class as usize
 }
 
 impl Exclusive {
     /// Of all devices of the scope together.
-    pub(crate) fn of(scope: &Scope<'_>) -> Self {
+    pub(crate) fn new(scope: &Scope<'_>) -> Self {
         let mut unions = Unions::default();
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {
             unions.add(*class, scope.clipped(*row));
@@ -142,18 +142,18 @@ impl Exclusive {
     }
 
     /// Time in which a class runs.
-    pub(crate) fn running(&self, class: Class) -> i64 {
+    pub(crate) fn running(&self, class: WorkClass) -> i64 {
         self.sum(|set| set & bit(class) != 0)
     }
 
     /// Time in which both classes run.
-    pub(crate) fn both(&self, one: Class, other: Class) -> i64 {
+    pub(crate) fn both(&self, one: WorkClass, other: WorkClass) -> i64 {
         let set = bit(one) | bit(other);
         self.sum(|running| running & set == set)
     }
 
     /// Time in which a class runs and none of `others`.
-    pub(crate) fn exposed(&self, class: Class, others: &[Class]) -> i64 {
+    pub(crate) fn exposed(&self, class: WorkClass, others: &[WorkClass]) -> i64 {
         let hiding: ClassSet = others.iter().map(|other| bit(*other)).sum();
         self.sum(|set| set & bit(class) != 0 && set & hiding == 0)
     }
@@ -164,7 +164,7 @@ impl Exclusive {
 }
 
 impl Unions {
-    fn add(&mut self, class: Class, span: Interval) {
+    fn add(&mut self, class: WorkClass, span: Interval) {
         interval::add(&mut self.of[class as usize], span);
         self.row_count += 1;
     }

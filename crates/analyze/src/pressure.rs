@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::store::{Kind, StringId, Trace};
+use trace::store::{EventKind, StringId, Trace};
 
-use crate::calls::{self, Call, Direction};
+use crate::calls::{self, CallKind, Direction};
 use crate::interval;
 use crate::scope::Scope;
 use crate::skew::{self, Skew};
@@ -45,7 +45,7 @@ pub struct Pressure {
     /// By device; only devices whose calls agree.
     pub limits: Vec<QueueLimit>,
     /// Per device with a limit: how its queue gets room.
-    rooms: BTreeMap<i32, Vec<Room>>,
+    rooms: BTreeMap<i32, Vec<QueueRoom>>,
     /// Per row of the trace, its place among its device's works in the order of their launches;
     /// empty where no call is long.
     place: Vec<u32>,
@@ -54,7 +54,7 @@ pub struct Pressure {
 /// When the queue of a device gets room: the first of a list when one work has left it, the second
 /// when two have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Room {
+struct QueueRoom {
     at: i64,
     /// The work that left last.
     work: u32,
@@ -117,7 +117,7 @@ impl Pressure {
         waits.map(|wait| slices.end(wait.work) - slices.end(wait.call)).max()
     }
 
-    fn room(&self, limit: &QueueLimit, row: u32) -> Option<Room> {
+    fn room(&self, limit: &QueueLimit, row: u32) -> Option<QueueRoom> {
         let place = self.place[row as usize].checked_sub(limit.distance)?;
         self.rooms[&limit.device].get(place as usize).copied()
     }
@@ -179,17 +179,17 @@ pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
 }
 
 /// A call that took longer than usual, and what it usually takes.
-type LongCall = (u32, Usual);
+type LongCall = (u32, UsualCallTimes);
 
 /// A device's queue by one rule of how it gets room.
-struct Queue {
-    rooms: Vec<Room>,
+struct DeviceQueue {
+    rooms: Vec<QueueRoom>,
     limit: Option<QueueLimit>,
     /// Calls so long that they waited whatever the others say.
     suspects: Vec<PressureWait>,
 }
 
-impl Queue {
+impl DeviceQueue {
     fn agreeing(&self) -> u64 {
         self.limit.map_or(0, |limit| limit.agreeing)
     }
@@ -202,13 +202,13 @@ fn likeliest(
     places: &[u32],
     (device, works, skews): (i32, &[u32], &[Skew]),
     calls: &[LongCall],
-) -> Option<Queue> {
+) -> Option<DeviceQueue> {
     let rules = [in_order, as_they_end];
     let all = skew::shifts(skews, device)
         .into_iter()
         .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
     let queues = all.map(|rooms| queue(scope, places, (device, rooms), calls));
-    let explained = |queue: &Queue| (queue.agreeing(), queue.suspects.len());
+    let explained = |queue: &DeviceQueue| (queue.agreeing(), queue.suspects.len());
     // The first of those that are alike.
     queues.reduce(|best, other| if explained(&other) > explained(&best) { other } else { best })
 }
@@ -216,19 +216,20 @@ fn likeliest(
 fn queue(
     scope: &Scope<'_>,
     places: &[u32],
-    (device, rooms): (i32, Vec<Room>),
+    (device, rooms): (i32, Vec<QueueRoom>),
     calls: &[LongCall],
-) -> Queue {
+) -> DeviceQueue {
     let suspect = |call: &LongCall| suspect(scope, places, (device, &rooms), call);
-    let all: Vec<(Suspect, Usual)> =
+    let all: Vec<(Suspect, UsualCallTimes)> =
         calls.iter().filter_map(|call| Some((suspect(call)?, call.1))).collect();
     let duration = |one: &Suspect| scope.trace.slices.duration[one.wait.call as usize];
-    let is_stretched = |(one, usual): &&(Suspect, Usual)| duration(one) >= usual.stretched_from();
+    let is_stretched =
+        |(one, usual): &&(Suspect, UsualCallTimes)| duration(one) >= usual.stretched_from();
     let stretched: Vec<Suspect> = all.iter().filter(is_stretched).map(|(one, _)| *one).collect();
     let all: Vec<Suspect> = all.iter().map(|(one, _)| *one).collect();
     let limit = limit(device, &stretched, 0.0);
     let limit = limit.or_else(|| self::limit(device, &all, PART * calls.len() as f64));
-    Queue { rooms, limit, suspects: stretched.iter().map(|one| one.wait).collect() }
+    DeviceQueue { rooms, limit, suspects: stretched.iter().map(|one| one.wait).collect() }
 }
 
 /// The calls that launched work, by start.
@@ -242,15 +243,15 @@ fn launches(scope: &Scope<'_>) -> Vec<u32> {
 
 /// What calls of a name take.
 #[derive(Clone, Copy)]
-struct Usual {
+struct UsualCallTimes {
     /// Where so many wait that half of them do, the quickest tenth still tells what a call takes.
     quick_ns: i64,
     /// The median of those that are not long.
     typical_ns: i64,
 }
 
-impl Usual {
-    fn of(mut durations: Vec<i64>) -> Self {
+impl UsualCallTimes {
+    fn new(mut durations: Vec<i64>) -> Self {
         let place = (durations.len() - 1) / 10;
         let quick_ns = *durations.select_nth_unstable(place).1;
         let mut usual = Self { quick_ns, typical_ns: quick_ns };
@@ -274,17 +275,21 @@ impl Usual {
 }
 
 /// What launches take, by name.
-fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, Usual> {
+fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, UsualCallTimes> {
     let mut durations: BTreeMap<StringId, Vec<i64>> = BTreeMap::new();
     for &row in launches {
         let of_name = durations.entry(trace.slices.name[row as usize]).or_default();
         of_name.push(trace.slices.duration[row as usize]);
     }
-    durations.into_iter().map(|(name, durations)| (name, Usual::of(durations))).collect()
+    durations.into_iter().map(|(name, durations)| (name, UsualCallTimes::new(durations))).collect()
 }
 
 /// The calls that are longer than usual, for no other reason that is known.
-fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) -> Vec<u32> {
+fn long(
+    scope: &Scope<'_>,
+    launches: &[u32],
+    usual: &BTreeMap<StringId, UsualCallTimes>,
+) -> Vec<u32> {
     let trace = scope.trace;
     let slices = &trace.slices;
     let is_long = |row: &u32| {
@@ -296,7 +301,7 @@ fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) 
         return long;
     }
     let names = calls::names(trace);
-    let is_overhead = |row: &u32| trace.kind(*row) == Kind::Overhead;
+    let is_overhead = |row: &u32| trace.kind(*row) == EventKind::Overhead;
     let overhead = trace.rows().filter(is_overhead).map(|row| (slices.start(row), slices.end(row)));
     let overhead = interval::union(overhead.collect());
     // The profiler's own work and loading of code stretch calls too; copies wait for themselves.
@@ -305,11 +310,11 @@ fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) 
         let is_own = 2 * interval::length_within(&overhead, span) >= span.1 - span.0;
         let waits_itself = |work: &u32| {
             let name = trace.name(*work);
-            trace.kind(*work) == Kind::Memcpy
+            trace.kind(*work) == EventKind::Memcpy
                 && (calls::is_pageable(name) || calls::direction(name) == Direction::ToHost)
         };
         !is_own
-            && names[slices.name[*row as usize].0 as usize] == Call::Plain
+            && names[slices.name[*row as usize].0 as usize] == CallKind::Plain
             && !scope.links().work(*row).iter().any(waits_itself)
     });
     long
@@ -338,12 +343,12 @@ fn device_of(scope: &Scope<'_>, call: u32) -> Option<i32> {
 
 /// The queue's places become free in the order of the launches: a work that has ended keeps its
 /// place until all before it have.
-fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<Room> {
-    let mut last = Room { at: i64::MIN, work: NONE };
+fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
+    let mut last = QueueRoom { at: i64::MIN, work: NONE };
     let rooms = works.iter().map(|work| {
         let at = scope.trace.slices.end(*work) - shift;
         if at > last.at {
-            last = Room { at, work: *work };
+            last = QueueRoom { at, work: *work };
         }
         last
     });
@@ -351,9 +356,9 @@ fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<Room> {
 }
 
 /// A place becomes free when its work has ended.
-fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<Room> {
-    let room = |work: &u32| Room { at: scope.trace.slices.end(*work) - shift, work: *work };
-    let mut rooms: Vec<Room> = works.iter().map(room).collect();
+fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
+    let room = |work: &u32| QueueRoom { at: scope.trace.slices.end(*work) - shift, work: *work };
+    let mut rooms: Vec<QueueRoom> = works.iter().map(room).collect();
     rooms.sort_unstable_by_key(|room| (room.at, room.work));
     rooms
 }
@@ -377,7 +382,7 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
 fn suspect(
     scope: &Scope<'_>,
     places: &[u32],
-    (device, rooms): (i32, &[Room]),
+    (device, rooms): (i32, &[QueueRoom]),
     &(call, usual): &LongCall,
 ) -> Option<Suspect> {
     let slices = &scope.trace.slices;

@@ -19,7 +19,7 @@ pub use issue::{Issue, Severity};
 /// What all issues of a job amount to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum QualityVerdict {
     /// Nothing worse than [`Severity::Info`].
     Good,
     /// Warnings.
@@ -30,7 +30,7 @@ pub enum Verdict {
     Broken,
 }
 
-impl Verdict {
+impl QualityVerdict {
     /// In words, the same wherever it is shown.
     pub fn words(self) -> &'static str {
         match self {
@@ -76,12 +76,12 @@ pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
 }
 
 /// What the issues amount to.
-pub fn verdict(issues: &[Issue]) -> Verdict {
+pub fn verdict(issues: &[Issue]) -> QualityVerdict {
     match issues.iter().map(|issue| issue.severity).min() {
-        Some(Severity::Broken) => Verdict::Broken,
-        Some(Severity::Error) => Verdict::Poor,
-        Some(Severity::Warning) => Verdict::Doubtful,
-        _ => Verdict::Good,
+        Some(Severity::Broken) => QualityVerdict::Broken,
+        Some(Severity::Error) => QualityVerdict::Poor,
+        Some(Severity::Warning) => QualityVerdict::Doubtful,
+        _ => QualityVerdict::Good,
     }
 }
 

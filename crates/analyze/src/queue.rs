@@ -19,7 +19,7 @@ pub const FULL: u32 = 1024;
 
 /// The queue of a stream in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Queue {
+pub struct StreamQueue {
     /// The rank.
     pub rank: u32,
     /// The device.
@@ -67,7 +67,7 @@ pub struct QueuePoint {
 ///
 /// # Cost
 /// `O(n log n)` in the launches of the trace.
-pub fn of(scope: &Scope<'_>) -> Vec<Queue> {
+pub fn of(scope: &Scope<'_>) -> Vec<StreamQueue> {
     each(scope).map(|(key, stream)| stream.queue(scope, key)).collect()
 }
 
@@ -75,7 +75,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<Queue> {
 /// change, by device, stream and time.
 pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     let rank = scope.trace.rank;
-    let points = |((device, stream), waiting): (Key, Stream)| {
+    let points = |((device, stream), waiting): (StreamKey, QueuedStream)| {
         let levels = levels(waiting.waits, (scope.window.start, scope.window.end));
         levels.into_iter().map(move |((time_ns, _), length)| QueuePoint {
             rank,
@@ -89,20 +89,20 @@ pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
 }
 
 /// Device and stream.
-type Key = (i32, i32);
+type StreamKey = (i32, i32);
 
 #[derive(Default)]
-struct Stream {
+struct QueuedStream {
     /// From call to work, clipped to the window, not empty.
     waits: Vec<Interval>,
     before_call_count: u64,
 }
 
 /// The waits of each stream that begin or end in the window or span it.
-fn each(scope: &Scope<'_>) -> impl Iterator<Item = (Key, Stream)> {
+fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     let trace = scope.trace;
     let (start, end) = (scope.window.start, scope.window.end);
-    let mut streams = BTreeMap::<Key, Stream>::new();
+    let mut streams = BTreeMap::<StreamKey, QueuedStream>::new();
     // From the call to its work, so that a graph's work is seen together.
     for call in trace.rows().filter(|row| trace.kind(*row).is_call()) {
         let work = scope.links().work(call).iter();
@@ -144,8 +144,8 @@ fn levels(waits: Vec<Interval>, (start, end): Interval) -> Vec<(Interval, u32)> 
     levels
 }
 
-impl Stream {
-    fn queue(self, scope: &Scope<'_>, (device, stream): Key) -> Queue {
+impl QueuedStream {
+    fn queue(self, scope: &Scope<'_>, (device, stream): StreamKey) -> StreamQueue {
         let window_ns = scope.window.length();
         let launch_count = self.waits.len() as u64;
         let waiting_ns: i64 = self.waits.iter().map(|(from, to)| to - from).sum();
@@ -155,7 +155,7 @@ impl Stream {
         }
         let mean = waiting_ns as f64 / window_ns.max(1) as f64;
         let full_ns = time.range(FULL..).map(|(_, ns)| ns).sum();
-        Queue {
+        StreamQueue {
             rank: scope.trace.rank,
             device,
             stream,

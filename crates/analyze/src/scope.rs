@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
-use crate::classify::{Class, Classifier};
+use crate::classify::{Classifier, WorkClass};
 use crate::device_step;
 use crate::frames::{self, Frames};
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{self, Lack, Step, Window, WindowRule};
+use crate::window::{self, Lack, TimeWindow, TrainingStep, WindowRule};
 
 /// What every analysis of one rank starts from.
 #[derive(Debug)]
@@ -18,18 +18,18 @@ pub struct Scope<'a> {
     /// The rank's trace.
     pub trace: &'a Trace,
     /// The analysed part.
-    pub window: Window,
+    pub window: TimeWindow,
     /// All steps of the trace, by start, whole or not.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TrainingStep>,
     /// Kernels, copies and sets that overlap the window, by start, then row.
     pub device_rows: Vec<u32>,
     /// The class of each of them.
-    pub classes: Vec<Class>,
+    pub classes: Vec<WorkClass>,
     /// The span of the devices' steps where it is longer than the window: see
     /// [`device_step::span`].
     pub device_span: Option<Interval>,
     /// Then, the work behind the window that was launched before its end, by start.
-    pub late_work: Vec<(u32, Class)>,
+    pub late_work: Vec<(u32, WorkClass)>,
     /// See [`Scope::links`].
     links: OnceLock<Links>,
     /// See [`Scope::frames`].
@@ -45,7 +45,7 @@ impl<'a> Scope<'a> {
         let (links, frames) = (OnceLock::new(), OnceLock::new());
         let all_steps = window::steps(
             trace,
-            || links.get_or_init(|| Links::of(trace)),
+            || links.get_or_init(|| Links::new(trace)),
             || frames.get_or_init(|| frames::of(trace)),
         );
         let mut steps = all_steps.clone();
@@ -55,7 +55,7 @@ impl<'a> Scope<'a> {
                 let start = rows.iter().map(|row| trace.slices.start(*row)).min();
                 let end = rows.iter().map(|row| trace.slices.end(*row)).max();
                 let (start, end) = start.zip(end).unwrap_or_default();
-                (Window { rule, start, end, steps }, rows)
+                (TimeWindow { rule, start, end, steps }, rows)
             }
             WindowRule::All | WindowRule::Steps => {
                 let whole: Vec<_> = steps.iter().filter(|step| step.is_whole).cloned().collect();
@@ -80,7 +80,7 @@ impl<'a> Scope<'a> {
                         && (inside || applied == WindowRule::All)
                 };
                 let rows = trace.rows().filter(overlaps).collect();
-                (Window { rule: applied, start, end, steps }, rows)
+                (TimeWindow { rule: applied, start, end, steps }, rows)
             }
         };
         device_rows.sort_by_key(|row| (trace.slices.start(*row), *row));
@@ -114,7 +114,7 @@ impl<'a> Scope<'a> {
 
     /// Launches and their work, of the whole trace; joined on first use.
     pub fn links(&self) -> &Links {
-        self.links.get_or_init(|| Links::of(self.trace))
+        self.links.get_or_init(|| Links::new(self.trace))
     }
 
     /// Lines of Python, of the whole trace; sorted on first use.
@@ -136,7 +136,7 @@ impl<'a> Scope<'a> {
     }
 
     /// The parts inside the window of the device rows a predicate takes, by start.
-    pub fn spans(&self, mut takes: impl FnMut(u32, Class) -> bool) -> Vec<Interval> {
+    pub fn spans(&self, mut takes: impl FnMut(u32, WorkClass) -> bool) -> Vec<Interval> {
         let rows = self.device_rows.iter().zip(&self.classes);
         rows.filter(|(row, class)| takes(**row, **class))
             .map(|(row, _)| self.clipped(*row))
@@ -170,12 +170,12 @@ impl<'a> Scope<'a> {
 ///
 /// # Source
 /// traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.
-fn kept_by_hta(trace: &Trace, steps: &[window::Step]) -> Vec<u32> {
+fn kept_by_hta(trace: &Trace, steps: &[window::TrainingStep]) -> Vec<u32> {
     let device = trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let [.., _, last] = steps else { return device.collect() };
     let is_host = |row: &u32| {
         let kind = trace.kind(*row);
-        !kind.is_device_work() && !matches!(kind, Kind::DeviceAnnotation | Kind::Sync)
+        !kind.is_device_work() && !matches!(kind, EventKind::DeviceAnnotation | EventKind::Sync)
     };
     let before = |row: &u32| trace.slices.start(*row) < last.start;
     let correlation = |row: u32| trace.slices.correlation(row);

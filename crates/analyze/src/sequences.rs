@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
 use crate::attribution::Attribution;
 use crate::kernels::short_name;
 use crate::percent;
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 
 /// One sequence of kernels under one operator's name on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ pub struct SequenceRow {
 
 /// Which operators and sequences are analysed.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct SequenceRequest<'a> {
     /// Part of the operator's name; all outermost operators where it is empty.
     pub operator: &'a str,
     /// Shortest sequence.
@@ -43,7 +43,7 @@ pub struct Request<'a> {
 }
 
 #[derive(Default)]
-struct Sums {
+struct SequenceSums {
     count: u64,
     device_ns: i64,
     host_ns: i64,
@@ -60,12 +60,12 @@ struct Sums {
 /// deeper than the shallowest match are lost.
 pub fn of(
     scope: &Scope<'_>,
-    tree: &Tree,
+    tree: &OperatorTree,
     attribution: &Attribution,
-    request: Request<'_>,
+    request: SequenceRequest<'_>,
 ) -> Vec<SequenceRow> {
     let slices = &scope.trace.slices;
-    let mut found: BTreeMap<(StringId, Vec<StringId>), Sums> = BTreeMap::new();
+    let mut found: BTreeMap<(StringId, Vec<StringId>), SequenceSums> = BTreeMap::new();
     for row in outermost(scope, tree, request.operator) {
         let launched = attribution.rows(tree, row);
         if launched.len() < request.kernels_min.max(1) {
@@ -102,7 +102,7 @@ pub fn of(
 }
 
 /// The outermost operators of the window whose name contains a text.
-fn outermost(scope: &Scope<'_>, tree: &Tree, part: &str) -> Vec<u32> {
+fn outermost(scope: &Scope<'_>, tree: &OperatorTree, part: &str) -> Vec<u32> {
     if part.is_empty() {
         let top = tree.top_operators(scope.trace).into_iter();
         return top.filter(|row| scope.starts_inside(*row)).collect();
@@ -111,7 +111,7 @@ fn outermost(scope: &Scope<'_>, tree: &Tree, part: &str) -> Vec<u32> {
     let mut found = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {
         let is_candidate = node >= behind
-            && scope.trace.kind(row) == Kind::Operator
+            && scope.trace.kind(row) == EventKind::Operator
             && scope.starts_inside(row)
             && scope.trace.name(row).contains(part);
         if is_candidate {

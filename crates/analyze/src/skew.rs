@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::scope::Scope;
-use witness::{Launched, Streams};
+use witness::{LaunchedWork, Streams};
 
 /// How far a device's clock is ahead of its host's, as far as a recording shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -121,7 +121,7 @@ pub fn shifts(skews: &[Skew], device: i32) -> Vec<i64> {
 /// `O(n log n)` in the device rows of the window.
 pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
     let trace = scope.trace;
-    let streams = Streams::of(scope);
+    let streams = Streams::new(scope);
     let mut skews: BTreeMap<i32, Skew> = BTreeMap::new();
     let none = |device| Skew {
         rank: trace.rank,
@@ -133,7 +133,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
         launch_count: 0,
         early_count: 0,
     };
-    for &Launched { row, call, .. } in streams.all() {
+    for &LaunchedWork { row, call, .. } in streams.all() {
         let device = trace.device(row);
         let skew = skews.entry(device).or_insert_with(|| none(device));
         let delay = trace.slices.start(row) - trace.slices.start(call);

@@ -5,7 +5,7 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::distribution::{self, Durations, thousandths};
 use crate::interval::{self, Interval};
 use crate::scope::Scope;
@@ -79,13 +79,13 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
     let steps = &scope.steps;
     let of_class = |class| interval::union(scope.spans(|_, found| found == class));
     let busy = interval::union(scope.spans(|_, _| true));
-    let compute = of_class(Class::Compute);
-    let communication = of_class(Class::Communication);
+    let compute = of_class(WorkClass::Compute);
+    let communication = of_class(WorkClass::Communication);
     let exposed = interval::difference(&communication, &compute);
-    let memory = of_class(Class::Memory);
+    let memory = of_class(WorkClass::Memory);
     let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
     let devices = device_step::of_steps(scope.trace, scope.links(), steps);
-    let row = |((step, next), device_ns): ((&window::Step, Option<i64>), Option<i64>)| {
+    let row = |((step, next), device_ns): ((&window::TrainingStep, Option<i64>), Option<i64>)| {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
         let has_work = is_inside && !scope.device_rows.is_empty();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::collectives::{Collectives, Matched};
-use crate::critical_path::{Category, Reach, Stretch, What, walk_from};
+use crate::critical_path::{PathCategory, Reach, StretchPlace, WalkStretch, walk_from};
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{NodeId, NodeKind};
 use crate::percent;
@@ -42,7 +42,7 @@ pub struct Straggler {
     pub began_late_ns: Option<i64>,
     /// What it spent more time on than the others before it was late, summed over
     /// [`LateArrival::cause`]; the category with the most.
-    pub cause: Option<Category>,
+    pub cause: Option<PathCategory>,
     /// Nanoseconds more than the others, of that category.
     pub cause_ns: i64,
     /// The name that took longest in that category.
@@ -67,7 +67,7 @@ pub struct LateArrival {
     pub began_late_ns: i64,
     /// On its way from there, what it spent more time on than the mean of the other ranks; `None`
     /// if nothing, if it began late by more than that, or if the clocks disagree.
-    pub cause: Option<Category>,
+    pub cause: Option<PathCategory>,
     /// Nanoseconds more than that mean.
     pub cause_ns: i64,
     /// The name that took longest in that category on the last rank.
@@ -79,7 +79,7 @@ pub struct LateArrival {
 /// # Cost
 /// Linear in the critical paths of all ranks.
 pub fn of(scopes: &[Scope<'_>], collectives: &Collectives, measured: &MeasuredGraph) -> Stragglers {
-    let job = Job { scopes, measured, arrivals: arrivals(measured) };
+    let job = StragglerJob { scopes, measured, arrivals: arrivals(measured) };
     let mut met: Vec<i64> = scopes.iter().map(|scope| scope.window.start).collect();
     let mut late = Vec::new();
     let mut found = Stragglers::default();
@@ -134,8 +134,8 @@ fn rank(
 /// Time by category beyond that of others, and the names it went to.
 #[derive(Debug, Default)]
 struct Excess {
-    more: BTreeMap<Category, i64>,
-    names: BTreeMap<(Category, String), i64>,
+    more: BTreeMap<PathCategory, i64>,
+    names: BTreeMap<(PathCategory, String), i64>,
 }
 
 impl Excess {
@@ -148,7 +148,7 @@ impl Excess {
         }
     }
 
-    fn most(&self) -> (Option<Category>, i64, String) {
+    fn most(&self) -> (Option<PathCategory>, i64, String) {
         let most = self.more.iter().filter(|(_, ns)| **ns > 0);
         let Some((category, ns)) =
             most.max_by_key(|(category, ns)| (**ns, std::cmp::Reverse(**category)))
@@ -161,7 +161,7 @@ impl Excess {
     }
 }
 
-struct Job<'a, 'b> {
+struct StragglerJob<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
     /// (place of the rank, row) → the arrival's node.
@@ -171,14 +171,15 @@ struct Job<'a, 'b> {
 fn arrivals(measured: &MeasuredGraph) -> HashMap<(u32, u32), NodeId> {
     let nodes = measured.origins.iter().enumerate();
     let is_arrival = |at: usize| measured.graph.nodes()[at].kind == NodeKind::Collective;
-    let arrivals = nodes
-        .filter(|(at, origin)| origin.category == Category::CommunicationWait && is_arrival(*at));
+    let arrivals = nodes.filter(|(at, origin)| {
+        origin.category == PathCategory::CommunicationWait && is_arrival(*at)
+    });
     arrivals
         .filter_map(|(at, origin)| Some(((origin.scope, origin.row?), NodeId(at as u32))))
         .collect()
 }
 
-impl Job<'_, '_> {
+impl StragglerJob<'_, '_> {
     /// Why one collective waited for its last rank; `met` is when each rank last met the others.
     fn explain(&self, one: &Matched, last_rank: u32, met: &mut [i64]) -> (LateArrival, Excess) {
         let mut ways: Vec<(u32, Way)> = Vec::new();
@@ -234,21 +235,21 @@ impl Job<'_, '_> {
 
     /// What ran; of untraced time the annotation around its end, of Python its frame there; else
     /// what waited.
-    fn name(&self, stretch: &Stretch) -> String {
+    fn name(&self, stretch: &WalkStretch) -> String {
         let node = match stretch.what {
-            What::Node(node) => node,
-            What::Edge(edge) => self.measured.graph.edge(edge).target,
+            StretchPlace::Node(node) => node,
+            StretchPlace::Edge(edge) => self.measured.graph.edge(edge).target,
         };
         let origin = self.measured.origins[node.index()];
         let scope = &self.scopes[origin.scope as usize];
-        if let (Category::PythonFrame, Some(track)) = (stretch.category, origin.track)
+        if let (PathCategory::PythonFrame, Some(track)) = (stretch.category, origin.track)
             && let Some(frame) = scope.frames().at(track, stretch.end - 1)
         {
             let name = scope.frames().all()[frame as usize].name;
             return scope.trace.strings.get(name).to_owned();
         }
         let row = match origin.track {
-            Some(track) if stretch.category == Category::UntracedHost => {
+            Some(track) if stretch.category == PathCategory::UntracedHost => {
                 self.measured.label(origin.scope, track, stretch.end - 1)
             }
             _ => origin.row,
@@ -258,7 +259,7 @@ impl Job<'_, '_> {
 }
 
 /// Time by category and name.
-type Way = BTreeMap<(Category, String), i64>;
+type Way = BTreeMap<(PathCategory, String), i64>;
 
 /// The last rank's value beyond the largest of the others'.
 fn beyond(values: &[(bool, i64)]) -> i64 {
@@ -276,7 +277,7 @@ fn excess(ways: &[(u32, Way)], last_rank: u32) -> Excess {
     for ((category, _), ns) in own {
         *excess.more.entry(*category).or_insert(0) += ns;
     }
-    let mut rest: BTreeMap<Category, i64> = BTreeMap::new();
+    let mut rest: BTreeMap<PathCategory, i64> = BTreeMap::new();
     for (_, way) in ways.iter().filter(|(rank, _)| *rank != last_rank) {
         for ((category, _), ns) in way {
             *rest.entry(*category).or_insert(0) += ns;

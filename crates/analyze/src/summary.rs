@@ -16,9 +16,9 @@ pub use host::{OwnTime, ThreadTime};
 pub use top::{TopKernel, TopOperator};
 
 use crate::breakdown::{self, Breakdown};
-use crate::job::{Job, RankFacts};
+use crate::job::{JobFacts, RankFacts};
 use crate::percent;
-use crate::quality::{Issue, Verdict};
+use crate::quality::{Issue, QualityVerdict};
 use crate::steps::{self, StepSummary};
 use crate::window::WindowRule;
 
@@ -34,7 +34,7 @@ pub struct Summary {
     /// The steps of each rank that names some.
     pub steps: Vec<StepSummary>,
     /// Where the time of all windows goes; the parts add up to the windows.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TimePart>,
     /// The device work that takes most time, over all ranks.
     pub kernels: Vec<TopKernel>,
     /// The outermost operators with most device time, or host time where there is no device.
@@ -46,7 +46,7 @@ pub struct Summary {
     /// What is wrong with the traces, worst first.
     pub issues: Vec<Issue>,
     /// What the issues amount to.
-    pub verdict: Verdict,
+    pub verdict: QualityVerdict,
     /// The same in words.
     pub verdict_words: &'static str,
 }
@@ -132,7 +132,7 @@ pub struct RankSummary {
 
 /// One part of the time of all windows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct TimePart {
     /// `compute`, `exposed_communication`, `exposed_memory`, `exposed_other` or `idle`.
     pub part: &'static str,
     /// Nanoseconds of all ranks together.
@@ -145,7 +145,7 @@ pub struct Part {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(job: &Job<'_>, top: usize) -> Summary {
+pub fn of(job: &JobFacts<'_>, top: usize) -> Summary {
     let ranks = job.ranks.as_slice();
     let breakdowns: Vec<Breakdown> =
         ranks.iter().map(|rank| breakdown::of_recording(rank.scope)).collect();
@@ -191,7 +191,7 @@ fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummar
     };
     let slowest = ranks.iter().zip(steps).filter_map(step).max();
     JobSummary {
-        era: Era::of(traces()),
+        era: Era::new(traces()),
         is_pool: crate::pool::are_pools(traces()),
         rank_count: ranks.len() as u64,
         world_size: known().filter_map(|job| job.world_size).max(),
@@ -269,7 +269,7 @@ fn device_step(rank: &RankFacts<'_>, steps: &StepSummary) -> Option<i64> {
     steps.device_p50_ns.filter(|_| rank.scope.device_span.is_some())
 }
 
-fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {
+fn parts(breakdowns: &[Breakdown]) -> Vec<TimePart> {
     const NAMES: [&str; 5] =
         ["compute", "exposed_communication", "exposed_memory", "exposed_other", "idle"];
     let mut sums = [0; NAMES.len()];
@@ -280,6 +280,7 @@ fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {
         sums.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
         window_ns += row.window_ns;
     }
-    let part = |(part, time_ns)| Part { part, time_ns, window_pct: percent(time_ns, window_ns) };
+    let part =
+        |(part, time_ns)| TimePart { part, time_ns, window_pct: percent(time_ns, window_ns) };
     NAMES.into_iter().zip(sums).map(part).collect()
 }

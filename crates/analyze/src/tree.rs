@@ -10,21 +10,22 @@ mod tests;
 
 use std::ops::Range;
 
-use trace::store::{Kind, Trace, TrackId};
+use trace::store::{EventKind, Trace, TrackId};
 
-pub use build::{of, of_python};
+pub use build::{build, of_python};
 
 const NONE: u32 = u32::MAX;
 
 /// Host rows, nested per thread.
 ///
-/// Nodes stand in pre-order, thread after thread, so a subtree is one run of [`Tree::nodes`].
+/// Nodes stand in pre-order, thread after thread, so a subtree is one run of
+/// [`OperatorTree::nodes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tree {
+pub struct OperatorTree {
     /// Rows in pre-order: a parent before its children, siblings by start, thread after thread.
     pub nodes: Vec<u32>,
     /// The threads, in order of their tracks.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<TreeThread>,
     /// Rows that reached past their parent and were clipped, in pre-order.
     pub clipped: Vec<Clip>,
     /// Per node: its parent's node.
@@ -41,9 +42,9 @@ pub struct Tree {
     node: Vec<u32>,
 }
 
-/// A thread's part of [`Tree::nodes`].
+/// A thread's part of [`OperatorTree::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Thread {
+pub struct TreeThread {
     /// Its track.
     pub track: TrackId,
     /// Its first node.
@@ -69,8 +70,8 @@ pub struct Clip {
 /// arXiv:2201.07821, whose event tree looks through the same names.
 pub fn is_label(trace: &Trace, row: u32) -> bool {
     match trace.kind(row) {
-        Kind::Annotation => true,
-        Kind::Operator => is_label_name(trace.name(row)),
+        EventKind::Annotation => true,
+        EventKind::Operator => is_label_name(trace.name(row)),
         _ => false,
     }
 }
@@ -83,7 +84,7 @@ pub fn is_label_name(name: &str) -> bool {
     LABELS.iter().any(|label| name.starts_with(label))
 }
 
-impl Tree {
+impl OperatorTree {
     /// Whether a row is in the tree.
     pub fn contains(&self, row: u32) -> bool {
         self.place(row).is_some()
@@ -126,12 +127,12 @@ impl Tree {
         self.place(row).map_or(&[], |node| &self.nodes[node..self.behind[node] as usize])
     }
 
-    /// The place of a row among [`Tree::nodes`].
+    /// The place of a row among [`OperatorTree::nodes`].
     pub fn position(&self, row: u32) -> Option<u32> {
         self.place(row).map(|node| node as u32)
     }
 
-    /// The places of a row's subtree among [`Tree::nodes`]; empty for rows not in the tree.
+    /// The places of a row's subtree among [`OperatorTree::nodes`]; empty for rows not in the tree.
     pub fn range(&self, row: u32) -> Range<u32> {
         self.place(row).map_or(0..0, |node| node as u32..self.behind[node])
     }
@@ -148,17 +149,17 @@ impl Tree {
     }
 
     /// What ran inside nothing on one thread, by start.
-    pub fn roots_of(&self, thread: &Thread) -> impl Iterator<Item = u32> {
+    pub fn roots_of(&self, thread: &TreeThread) -> impl Iterator<Item = u32> {
         self.siblings(thread.first as usize, thread.behind as usize)
     }
 
     /// All rows of one thread, in pre-order.
-    pub fn rows_of(&self, thread: &Thread) -> &[u32] {
+    pub fn rows_of(&self, thread: &TreeThread) -> &[u32] {
         &self.nodes[thread.first as usize..thread.behind as usize]
     }
 
     /// The thread of a track.
-    pub fn thread(&self, track: TrackId) -> Option<&Thread> {
+    pub fn thread(&self, track: TrackId) -> Option<&TreeThread> {
         let at = self.threads.binary_search_by_key(&track, |thread| thread.track);
         at.ok().map(|at| &self.threads[at])
     }
@@ -181,7 +182,7 @@ impl Tree {
 
     /// The innermost operator a row ran inside of, the row itself included.
     pub fn operator(&self, trace: &Trace, row: u32) -> Option<u32> {
-        let of_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+        let of_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
         std::iter::once(row)
             .filter(|row| self.contains(*row))
             .chain(self.ancestors(row))
@@ -204,9 +205,9 @@ impl Tree {
         top
     }
 
-    /// The operators of [`Tree::top_rows`].
+    /// The operators of [`OperatorTree::top_rows`].
     pub fn top_operators(&self, trace: &Trace) -> Vec<u32> {
-        let is_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+        let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
         self.top_rows(trace).into_iter().filter(is_operator).collect()
     }
 

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::critical_path::{self, Category, Reach, What, walk};
+use crate::critical_path::{self, PathCategory, Reach, StretchPlace, walk};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
-use crate::graph::{DependencyGraph, Times};
-use crate::job::Job;
+use crate::graph::{DependencyGraph, NodeTimes};
+use crate::job::JobFacts;
 use crate::percent;
 
 pub use question::{Pattern, Question, Selector, parse};
@@ -82,7 +82,7 @@ pub struct NewPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
     /// The category.
-    pub category: Category,
+    pub category: PathCategory,
     /// Nanoseconds on the measured path.
     pub duration_ns: i64,
     /// Nanoseconds on the path there would be, which may be another one.
@@ -93,7 +93,7 @@ pub struct NewPart {
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
-pub fn of(job: &Job<'_>, questions: &[Question]) -> WhatIf {
+pub fn of(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     let measured = job.measured();
     let mut editor = Editor::new(measured);
     let edited = questions.iter().map(|one| edited(job, one, &mut editor)).collect();
@@ -108,7 +108,7 @@ pub fn of(job: &Job<'_>, questions: &[Question]) -> WhatIf {
         let old = sums(measured, &measured.graph, &measured.times, reach);
         found.parts.extend(changes(rank, &old, &sums(measured, graph, &times, reach)));
     }
-    let ends = |times: &Times| {
+    let ends = |times: &NodeTimes| {
         let last = critical_path::last_to_end(measured, times)?;
         let length = times.start[measured.ranks[last].end.index()] - times.origin;
         let longest = (0..measured.ranks.len()).map(|at| measured.length_ns(at, times)).max()?;
@@ -129,7 +129,7 @@ pub fn of(job: &Job<'_>, questions: &[Question]) -> WhatIf {
 fn sides(
     measured: &MeasuredGraph,
     ranks: impl IntoIterator<Item = usize>,
-    times: &Times,
+    times: &NodeTimes,
 ) -> (i64, Option<i64>) {
     let each = |at| (measured.host_ns(at, times), measured.device_ns(at, times));
     let longest = |a: (i64, Option<i64>), b: (i64, Option<i64>)| (a.0.max(b.0), a.1.max(b.1));
@@ -157,26 +157,26 @@ fn window(
     }
 }
 
-type Sums = BTreeMap<Category, i64>;
+type CategorySums = BTreeMap<PathCategory, i64>;
 
 fn sums(
     measured: &MeasuredGraph,
     graph: &DependencyGraph,
-    times: &Times,
+    times: &NodeTimes,
     reach: (usize, Reach),
-) -> Sums {
-    let mut sums = Sums::new();
+) -> CategorySums {
+    let mut sums = CategorySums::new();
     for stretch in walk(measured, graph, times, reach) {
         let ns = stretch.end - stretch.start;
         let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
         match (stretch.what, stretch.category) {
-            (What::Edge(edge), Category::PythonFrame | Category::UntracedHost) => {
+            (StretchPlace::Edge(edge), PathCategory::PythonFrame | PathCategory::UntracedHost) => {
                 // Frames keep their share of a pause that takes another time.
                 let (framed, passed) = measured.framed_ns(&graph.edge(edge));
                 let python = i128::from(ns) * i128::from(framed) / i128::from(passed.max(1));
                 let python = i64::try_from(python).unwrap_or(ns);
-                add(Category::PythonFrame, python);
-                add(Category::UntracedHost, ns - python);
+                add(PathCategory::PythonFrame, python);
+                add(PathCategory::UntracedHost, ns - python);
             }
             (_, category) => add(category, ns),
         }
@@ -185,8 +185,8 @@ fn sums(
     sums
 }
 
-fn changes(rank: Option<u32>, old: &Sums, new: &Sums) -> Vec<NewPart> {
-    let mut all: BTreeMap<Category, (i64, i64)> = BTreeMap::new();
+fn changes(rank: Option<u32>, old: &CategorySums, new: &CategorySums) -> Vec<NewPart> {
+    let mut all: BTreeMap<PathCategory, (i64, i64)> = BTreeMap::new();
     old.iter().for_each(|(category, ns)| all.entry(*category).or_default().0 = *ns);
     new.iter().for_each(|(category, ns)| all.entry(*category).or_default().1 = *ns);
     let one = |(category, (duration_ns, new_duration_ns))| NewPart {
@@ -198,7 +198,7 @@ fn changes(rank: Option<u32>, old: &Sums, new: &Sums) -> Vec<NewPart> {
     all.into_iter().map(one).collect()
 }
 
-fn edited(job: &Job<'_>, question: &Question, editor: &mut Editor<'_>) -> Edited {
+fn edited(job: &JobFacts<'_>, question: &Question, editor: &mut Editor<'_>) -> Edited {
     let edit = question::edit(job, question);
     let Effect { changed, old_ns, new_ns } = editor.apply(&edit);
     Edited {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
 use crate::captures;
 use crate::frames::Frames;
@@ -26,7 +26,7 @@ pub enum WindowRule {
 
 /// A stretch of time: `start..end`, absolute nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Window {
+pub struct TimeWindow {
     /// The rule that made it: [`WindowRule::All`] where there were too few steps.
     pub rule: WindowRule,
     /// First nanosecond.
@@ -34,12 +34,12 @@ pub struct Window {
     /// First nanosecond behind it.
     pub end: i64,
     /// The steps inside, by start; empty where the trace names none.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TrainingStep>,
 }
 
 /// One step of training, as the profiler's annotation on a thread marks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
+pub struct TrainingStep {
     /// The number in `ProfilerStep#N`.
     pub number: i64,
     /// Row of the annotation.
@@ -80,7 +80,7 @@ impl Lack {
     }
 }
 
-impl Window {
+impl TimeWindow {
     /// Nanoseconds of the window.
     pub fn length(&self) -> i64 {
         self.end - self.start
@@ -93,7 +93,7 @@ pub(crate) fn steps<'a>(
     trace: &Trace,
     links: impl FnOnce() -> &'a Links,
     frames: impl FnOnce() -> &'a Frames,
-) -> Vec<Step> {
+) -> Vec<TrainingStep> {
     let slices = &trace.slices;
     let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
     let numbers: Vec<Option<i64>> = trace.strings.iter().map(number).collect();
@@ -101,12 +101,12 @@ pub(crate) fn steps<'a>(
         return Vec::new();
     }
     let mut seen = BTreeSet::new();
-    let mut steps: Vec<Step> = trace
+    let mut steps: Vec<TrainingStep> = trace
         .rows()
         .filter_map(|row| Some((numbers[slices.name[row as usize].0 as usize]?, row)))
-        .filter(|(_, row)| matches!(trace.kind(*row), Kind::Annotation | Kind::Operator))
+        .filter(|(_, row)| matches!(trace.kind(*row), EventKind::Annotation | EventKind::Operator))
         .filter(|(number, _)| seen.insert(*number))
-        .map(|(number, row)| Step {
+        .map(|(number, row)| TrainingStep {
             number,
             row,
             start: slices.start(row),
@@ -135,9 +135,9 @@ const BEGUN_PART: i64 = 10;
 fn mark_incomplete<'a>(
     trace: &Trace,
     (links, frames): (&Links, impl FnOnce() -> &'a Frames),
-    steps: &mut [Step],
+    steps: &mut [TrainingStep],
 ) {
-    let launched = Launched::of(trace, (links, frames), steps);
+    let launched = StepLaunches::new(trace, (links, frames), steps);
     if let Some(first) = steps.first_mut()
         && launched.is_mixed_with_earlier(trace, links)
     {
@@ -161,7 +161,7 @@ fn mark_incomplete<'a>(
 }
 
 /// What the steps of a trace launched, by place of the step.
-struct Launched {
+struct StepLaunches {
     /// Launches.
     count: Vec<usize>,
     /// Those without device work.
@@ -172,13 +172,13 @@ struct Launched {
     first: Option<(i64, i64)>,
 }
 
-impl Launched {
+impl StepLaunches {
     /// Launches while a graph is captured are none, and where no launch of a name ever has device
     /// work, none of them lost it.
-    fn of<'a>(
+    fn new<'a>(
         trace: &Trace,
         (links, frames): (&Links, impl FnOnce() -> &'a Frames),
-        steps: &[Step],
+        steps: &[TrainingStep],
     ) -> Self {
         let slices = &trace.slices;
         let names: Vec<bool> = trace.strings.iter().map(is_launch).collect();
@@ -298,7 +298,7 @@ pub fn is_launch(call: &str) -> bool {
 pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     let lost = lost_start(trace);
     // Overhead rows may lie anywhere.
-    let counts = |row: &u32| !matches!(trace.kind(*row), Kind::Overhead | Kind::Window);
+    let counts = |row: &u32| !matches!(trace.kind(*row), EventKind::Overhead | EventKind::Window);
     let mut span: Option<(i64, i64)> = None;
     for row in trace.rows().filter(counts) {
         let (from, to) = (trace.slices.start(row), trace.slices.end(row));

@@ -37,8 +37,8 @@ mod trace;
 mod tune;
 
 pub use bench::{
-    Bench, BenchComm, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict,
-    BenchTrace, BenchTrain, GemmShape, Sampling, Stage, VerbChoice,
+    BenchComm, BenchCommand, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict,
+    BenchStage, BenchTrace, BenchTrain, GemmShape, Sampling, VerbChoice,
 };
 pub use capture::{Capture, Doctor, With};
 pub use device::{DeviceName, OnDevice};
@@ -47,13 +47,13 @@ pub use flow::flowing;
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use learn::PredictLearn;
-pub use output::Output;
+pub use output::OutputPath;
 pub use predict::{
     NeverRunStep, PlayedBy, Predict, PredictCalibrate, PredictCompare, PredictEvaluate,
     PredictModel, PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep,
     PredictSweep, PredictWhatIf, Recorded, StepRows,
 };
-pub use report::Report;
+pub use report::ReportArgs;
 use size::size;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
@@ -85,9 +85,9 @@ pub struct Cli {
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Output: table or json; for traces also csv, md, parquet, sarif
-    #[arg(long, value_enum, default_value_t = Format::Table, global = true,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table, global = true,
           hide_possible_values = true, hide_default_value = true)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// Number of threads; results are identical for any value [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = thread_count)]
     pub threads: Option<usize>,
@@ -102,7 +102,7 @@ pub struct Global {
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// For people.
     Table,
     /// For programs: one JSON value per line.
@@ -142,13 +142,13 @@ pub enum Command {
     /// Print the click probability of every row of a file
     Score(Score),
     /// Plot a training run on one HTML page: loss, AUC, throughput, tables
-    Report(Report),
+    Report(ReportArgs),
     /// Generate, convert and describe data
     #[command(subcommand)]
     Data(Data),
     /// Inspect, verify, export and import checkpoints
     #[command(subcommand)]
-    Checkpoint(Checkpoint),
+    Checkpoint(CheckpointCommand),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
     /// Predict the time of a training step from recorded traces, with an interval
@@ -168,7 +168,7 @@ pub enum Command {
     Explain(Explain),
     /// Measure rowmill itself
     #[command(subcommand)]
-    Bench(Box<Bench>),
+    Bench(Box<BenchCommand>),
     /// Print a completion script for your shell
     #[command(
         after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill"
@@ -479,8 +479,8 @@ pub struct Synth {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Layout of the file
-    #[arg(long, value_enum, default_value_t = Layout::Criteo)]
-    pub layout: Layout,
+    #[arg(long, value_enum, default_value_t = TextLayout::Criteo)]
+    pub layout: TextLayout,
     /// Take columns and table sizes from this configuration
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
@@ -493,7 +493,7 @@ pub struct Synth {
 
 /// The layout of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub enum TextLayout {
     /// Criteo's: tab-separated label, 13 integers, 26 hexadecimal categories; no header.
     Criteo,
     /// Comma-separated with a header.
@@ -564,7 +564,7 @@ pub struct Stats {
 
 /// Work with checkpoints.
 #[derive(Debug, Subcommand)]
-pub enum Checkpoint {
+pub enum CheckpointCommand {
     /// Show what a checkpoint holds
     #[command(after_help = "\
 Examples:

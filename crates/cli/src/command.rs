@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::{Cli, Command, Format};
+use crate::args::{Cli, Command, OutputFormat};
 use crate::error::Error;
 use crate::output;
 use crate::resolve::Session;
@@ -30,7 +30,7 @@ use crate::resolve::Session;
 /// Runs a command; its exit code unless it fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
-    if session.console.format == Format::Sarif && !is_findings {
+    if session.console.format == OutputFormat::Sarif && !is_findings {
         return Err(Error::NoSarif);
     }
     let has_rows = match &command {
@@ -39,7 +39,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Tune(_) => true,
         _ => false,
     };
-    if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
+    if !has_rows && !matches!(session.console.format, OutputFormat::Table | OutputFormat::Json) {
         return Err(Error::NoTable);
     }
     // Before the work: an hour of it must not end with a place that cannot be written.

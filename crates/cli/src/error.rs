@@ -8,7 +8,7 @@ use device::cuda::DriverError;
 use schema::proposal::ProposalError;
 use schema::unit::counted;
 use schema::{Bytes, ConfigError};
-use train::memory::Moment;
+use train::memory::MemoryMoment;
 
 use crate::args::DeviceName;
 use crate::machine::memory::Available;
@@ -90,7 +90,7 @@ pub enum Error {
         "{config}: expected a run of at most {} ({}), got one of {} while {}: {}",
         available.bytes, available.limit, peak.total, peak.when.name(), largest(peak)
     )]
-    Memory { config: String, peak: Box<Moment>, available: Available, offer: Offer },
+    Memory { config: String, peak: Box<MemoryMoment>, available: Available, offer: Offer },
     /// The run takes more of a device's memory than is free there.
     #[error(
         "{config}: expected a run of at most {} free of {} on {name}, got one of {}: {}",
@@ -99,7 +99,7 @@ pub enum Error {
     DeviceMemory {
         config: String,
         name: DeviceName,
-        peak: Box<Moment>,
+        peak: Box<MemoryMoment>,
         /// Free, and in all.
         room: [Bytes; 2],
         offer: Offer,
@@ -287,7 +287,7 @@ pub enum Error {
     Serve { port: u16, source: io::Error },
     /// No socket that processes could ask.
     #[error(transparent)]
-    Socket(#[from] fleet::ipc::socket::Error),
+    Socket(#[from] fleet::ipc::socket::SocketError),
     /// A process that is not there.
     #[error("--pid {pid}: no such process")]
     NoSuchProcess { pid: u32 },
@@ -411,7 +411,7 @@ impl Error {
             | Self::Exists { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),
             Self::Data(data::Error::Open { source, .. })
-                if data::RemoteProblem::of(source).is_some_and(is_misnamed) =>
+                if data::RemoteProblem::find_in(source).is_some_and(is_misnamed) =>
             {
                 EXIT_USAGE
             }

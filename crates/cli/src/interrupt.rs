@@ -18,21 +18,21 @@ type Handle = Box<dyn Fn() + Send>;
 type Stop = Box<dyn Fn() -> bool + Send>;
 
 /// What Ctrl-C does now.
-struct Plan {
+struct InterruptPlan {
     /// Asks the command to stop.
     stop: Option<Stop>,
     /// Else: what is cleared up. First what has no scope (0), then the last scope first.
     clear: Vec<(u64, Handle)>,
 }
 
-static PLAN: Mutex<Plan> = Mutex::new(Plan { stop: None, clear: Vec::new() });
+static PLAN: Mutex<InterruptPlan> = Mutex::new(InterruptPlan { stop: None, clear: Vec::new() });
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Something to clear up; forgotten when this is dropped.
 #[derive(Debug)]
-pub struct Scope(u64);
+pub struct CleanupScope(u64);
 
-impl Drop for Scope {
+impl Drop for CleanupScope {
     fn drop(&mut self) {
         plan().clear.retain(|(id, _)| *id != self.0);
     }
@@ -79,17 +79,17 @@ pub fn clear_up(clear: impl Fn() + Send + 'static) {
 
 /// As [`clear_up`], until the value is dropped.
 #[must_use]
-pub fn scoped(clear: impl Fn() + Send + 'static) -> Scope {
+pub fn scoped(clear: impl Fn() + Send + 'static) -> CleanupScope {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     plan().clear.push((id, Box::new(clear)));
     install();
-    Scope(id)
+    CleanupScope(id)
 }
 
 /// Until the value is dropped, Ctrl-C says that nothing is kept of the work it ends.
 #[must_use]
-pub fn nothing_kept(work: &'static str) -> Scope {
+pub fn nothing_kept(work: &'static str) -> CleanupScope {
     scoped(move || eprintln!("interrupted while {work}; nothing of it is kept, start again"))
 }
 
@@ -125,6 +125,6 @@ fn handle() {
     std::process::exit(i32::from(EXIT_INTERRUPTED));
 }
 
-fn plan() -> MutexGuard<'static, Plan> {
+fn plan() -> MutexGuard<'static, InterruptPlan> {
     PLAN.lock().unwrap_or_else(PoisonError::into_inner)
 }

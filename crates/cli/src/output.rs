@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-use crate::args::Output;
+use crate::args::OutputPath;
 use crate::error::Error;
 use crate::interrupt;
 
@@ -17,14 +17,14 @@ use crate::interrupt;
 ///
 /// # Errors
 /// The first that cannot, and what stands in the way.
-pub fn check_all(outputs: &[Output]) -> Result<(), Error> {
+pub fn check_all(outputs: &[OutputPath]) -> Result<(), Error> {
     outputs.iter().try_for_each(|output| match output {
-        Output::File(path) => check(path),
-        Output::RegularFile(path) if !path.is_dir() && is_written_in_place(path) => {
+        OutputPath::File(path) => check(path),
+        OutputPath::RegularFile(path) if !path.is_dir() && is_written_in_place(path) => {
             Err(Error::OutputIsSpecial { path: path.clone() })
         }
-        Output::RegularFile(path) => check(path),
-        Output::Folder(path) => check_new_folder(path),
+        OutputPath::RegularFile(path) => check(path),
+        OutputPath::Folder(path) => check_new_folder(path),
     })
 }
 
@@ -85,7 +85,7 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
 pub struct NewFolder {
     /// From the outermost to the innermost.
     made: Vec<PathBuf>,
-    _interrupted: interrupt::Scope,
+    _interrupted: interrupt::CleanupScope,
 }
 
 impl Drop for NewFolder {
@@ -197,7 +197,7 @@ pub fn clear_up_beside(outs: Vec<PathBuf>) {
 /// The same for one file, until the value is dropped; also the file itself, which serves only the
 /// command that makes it.
 #[must_use]
-pub fn cleared_up_beside(out: PathBuf) -> interrupt::Scope {
+pub fn cleared_up_beside(out: PathBuf) -> interrupt::CleanupScope {
     interrupt::scoped(move || {
         remove_begun(&out);
         let _ = fs::remove_file(&out);

@@ -15,7 +15,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum ProgressUnit {
     /// Bytes of a file.
     Bytes,
     /// Rows of data.
@@ -30,7 +30,7 @@ pub enum Unit {
 pub struct Meter {
     console: Console,
     what: String,
-    unit: Unit,
+    unit: ProgressUnit,
     first: u64,
     total: Option<u64>,
     bar: Option<ProgressBar>,
@@ -40,7 +40,7 @@ pub struct Meter {
 
 impl Meter {
     /// Starts counting `what`; without a `total` there is no ETA.
-    pub fn start(console: Console, what: &str, unit: Unit, total: Option<u64>) -> Self {
+    pub fn start(console: Console, what: &str, unit: ProgressUnit, total: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(what, unit, total));
         let started = Instant::now();
         let next_line = started + FIRST_LINE;
@@ -132,15 +132,15 @@ impl Meter {
 
     fn amount(&self, amount: u64) -> String {
         match self.unit {
-            Unit::Bytes => Bytes(amount).to_string(),
-            Unit::Rows => render::counted(amount, "row"),
-            Unit::Steps => render::counted(amount, "step"),
-            Unit::Configurations => render::counted(amount, "configuration"),
+            ProgressUnit::Bytes => Bytes(amount).to_string(),
+            ProgressUnit::Rows => render::counted(amount, "row"),
+            ProgressUnit::Steps => render::counted(amount, "step"),
+            ProgressUnit::Configurations => render::counted(amount, "configuration"),
         }
     }
 }
 
-fn bar(what: &str, unit: Unit, total: Option<u64>) -> ProgressBar {
+fn bar(what: &str, unit: ProgressUnit, total: Option<u64>) -> ProgressBar {
     let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     bar.set_style(style(unit, total));
     bar.set_prefix(what.to_owned());
@@ -148,12 +148,12 @@ fn bar(what: &str, unit: Unit, total: Option<u64>) -> ProgressBar {
 }
 
 /// One line of any width: the bar takes what the words leave.
-fn style(unit: Unit, total: Option<u64>) -> ProgressStyle {
+fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
     let (done, all, rate) = match unit {
-        Unit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
-        Unit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
+        ProgressUnit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
+        ProgressUnit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
         // The message tells the rate in samples.
-        Unit::Steps | Unit::Configurations => ("{human_pos}", "{human_len}", ""),
+        ProgressUnit::Steps | ProgressUnit::Configurations => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
         Some(_) => format!("{{prefix}} {{wide_bar}} {done} of {all}  {rate}{{eta}} left  {{msg}}"),

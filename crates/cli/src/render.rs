@@ -11,7 +11,7 @@ use comfy_table::{
 pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
-use crate::args::{Color, Format, Global};
+use crate::args::{Color, Global, OutputFormat};
 use crate::error::Error;
 use crate::machine;
 use crate::plain::plain;
@@ -20,7 +20,7 @@ use crate::plain::plain;
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
     /// Tables or JSON on stdout.
-    pub format: Format,
+    pub format: OutputFormat,
     /// Whether stderr takes colour.
     pub color: bool,
     /// 0, or how often `-v` was given.
@@ -74,9 +74,11 @@ impl Console {
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Error> {
         match self.format {
-            Format::Json => self.json(report),
-            Format::Table => self.print(&table(report)),
-            Format::Csv | Format::Md | Format::Parquet | Format::Sarif => Err(Error::NoTable),
+            OutputFormat::Json => self.json(report),
+            OutputFormat::Table => self.print(&table(report)),
+            OutputFormat::Csv | OutputFormat::Md | OutputFormat::Parquet | OutputFormat::Sarif => {
+                Err(Error::NoTable)
+            }
         }
     }
 

@@ -31,7 +31,7 @@ pub struct Server {
 
 /// What is served under a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct ServedPage {
     /// Such as `text/html; charset=utf-8`.
     pub content_type: &'static str,
     /// The content security policy; none for what no browser shows.
@@ -42,7 +42,7 @@ pub struct Page {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
+enum RequestRefusal {
     Malformed,
     ForeignHost,
     NotFound,
@@ -76,7 +76,7 @@ impl Server {
     pub fn run(
         &self,
         stop: &AtomicBool,
-        find: &(dyn Fn(&str) -> io::Result<Option<Page>> + Sync),
+        find: &(dyn Fn(&str) -> io::Result<Option<ServedPage>> + Sync),
     ) -> io::Result<()> {
         self.listener.set_nonblocking(true)?;
         let open = AtomicUsize::new(0);
@@ -105,7 +105,7 @@ impl Server {
     fn serve(
         &self,
         mut connection: TcpStream,
-        find: &dyn Fn(&str) -> io::Result<Option<Page>>,
+        find: &dyn Fn(&str) -> io::Result<Option<ServedPage>>,
     ) -> io::Result<()> {
         connection.set_nonblocking(false)?;
         connection.set_read_timeout(Some(PATIENCE))?;
@@ -113,8 +113,8 @@ impl Server {
         let head = read_head(&mut connection)?;
         let answer = self.asked(&head).and_then(|(name, is_head)| match find(&name) {
             Ok(Some(page)) => Ok((page, is_head)),
-            Ok(None) => Err(Refusal::NotFound),
-            Err(_) => Err(Refusal::Failed),
+            Ok(None) => Err(RequestRefusal::NotFound),
+            Err(_) => Err(RequestRefusal::Failed),
         });
         match answer {
             Ok((page, is_head)) => {
@@ -125,7 +125,8 @@ impl Server {
             }
             Err(refusal) => {
                 let body = format!("{refusal}\n").into_bytes();
-                let page = Page { content_type: "text/plain; charset=utf-8", policy: None, body };
+                let page =
+                    ServedPage { content_type: "text/plain; charset=utf-8", policy: None, body };
                 connection.write_all(headers(refusal.status(), &page).as_bytes())?;
                 connection.write_all(&page.body)?;
             }
@@ -134,35 +135,35 @@ impl Server {
     }
 
     /// The name that is asked for, and whether only its head is.
-    fn asked(&self, head: &[u8]) -> Result<(String, bool), Refusal> {
+    fn asked(&self, head: &[u8]) -> Result<(String, bool), RequestRefusal> {
         let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut room);
-        let parsed = request.parse(head).map_err(|_| Refusal::Malformed)?;
+        let parsed = request.parse(head).map_err(|_| RequestRefusal::Malformed)?;
         let (Some(method), Some(path)) = (request.method, request.path) else {
-            return Err(Refusal::Malformed);
+            return Err(RequestRefusal::Malformed);
         };
         if parsed.is_partial() {
-            return Err(Refusal::Malformed);
+            return Err(RequestRefusal::Malformed);
         }
         let host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
         let mut hosts = request.headers.iter().filter(host);
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
-            return Err(Refusal::ForeignHost);
+            return Err(RequestRefusal::ForeignHost);
         };
         let port = self.address.port();
         let own = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
         if !own.iter().any(|own| own.as_bytes().eq_ignore_ascii_case(host.value)) {
-            return Err(Refusal::ForeignHost);
+            return Err(RequestRefusal::ForeignHost);
         }
         let name = path.strip_prefix('/').and_then(|path| path.split_once('/'));
-        let (token, name) = name.ok_or(Refusal::NotFound)?;
+        let (token, name) = name.ok_or(RequestRefusal::NotFound)?;
         if !is_same(token.as_bytes(), self.token.as_bytes()) {
-            return Err(Refusal::NotFound);
+            return Err(RequestRefusal::NotFound);
         }
         match method {
             "GET" => Ok((name.to_owned(), false)),
             "HEAD" => Ok((name.to_owned(), true)),
-            _ => Err(Refusal::Method),
+            _ => Err(RequestRefusal::Method),
         }
     }
 }
@@ -173,7 +174,7 @@ impl fmt::Display for Server {
     }
 }
 
-impl Refusal {
+impl RequestRefusal {
     fn status(self) -> &'static str {
         match self {
             Self::Malformed => "400 Bad Request",
@@ -185,7 +186,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Malformed => "not a request of HTTP/1",
@@ -216,7 +217,7 @@ fn read_head(connection: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-fn headers(status: &str, page: &Page) -> String {
+fn headers(status: &str, page: &ServedPage) -> String {
     let policy = page.policy.as_ref().map_or(String::new(), |policy| {
         format!("Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n")
     });
@@ -232,9 +233,9 @@ fn headers(status: &str, page: &Page) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Refusal, Server, is_same, read_head};
+    use super::{RequestRefusal, Server, is_same, read_head};
 
-    fn asked(server: &Server, line: &str, host: &str) -> Result<(String, bool), Refusal> {
+    fn asked(server: &Server, line: &str, host: &str) -> Result<(String, bool), RequestRefusal> {
         server.asked(format!("{line} HTTP/1.1\r\n{host}\r\n").as_bytes())
     }
 
@@ -250,17 +251,17 @@ mod tests {
         let head = format!("HEAD {page}");
         assert_eq!(asked(&server, &head, &named), Ok(("trace".to_owned(), true)));
         let post = format!("POST {page}");
-        assert_eq!(asked(&server, &post, &own), Err(Refusal::Method));
+        assert_eq!(asked(&server, &post, &own), Err(RequestRefusal::Method));
         let hosts = ["", "Host: evil.example\r\n", &format!("{own}{own}"), "Host: 127.0.0.1\r\n"];
         for host in hosts {
-            assert_eq!(asked(&server, &get, host), Err(Refusal::ForeignHost), "{host}");
+            assert_eq!(asked(&server, &get, host), Err(RequestRefusal::ForeignHost), "{host}");
         }
         for path in ["/", "/trace", "/00000000000000000000000000000000/", "//", "*"] {
             let get = format!("GET {path}");
-            assert_eq!(asked(&server, &get, &own), Err(Refusal::NotFound), "{path}");
+            assert_eq!(asked(&server, &get, &own), Err(RequestRefusal::NotFound), "{path}");
         }
-        assert_eq!(server.asked(b"\x16\x03\x01"), Err(Refusal::Malformed));
-        assert_eq!(server.asked(b"GET / HTTP/1.1\r\n"), Err(Refusal::Malformed));
+        assert_eq!(server.asked(b"\x16\x03\x01"), Err(RequestRefusal::Malformed));
+        assert_eq!(server.asked(b"GET / HTTP/1.1\r\n"), Err(RequestRefusal::Malformed));
     }
 
     #[test]

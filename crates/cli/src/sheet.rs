@@ -6,12 +6,12 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use data::{Column, Values};
+use data::{ColumnValues, TableColumn};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::error::Error;
 use crate::render::{self, Console};
 use crate::{machine, output};
@@ -24,7 +24,7 @@ const SINCE_1970: i64 = 31_536_000_000_000_000;
 
 /// Where and how much.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Target<'a> {
+pub struct SheetTarget<'a> {
     /// A file instead of stdout.
     pub output: Option<&'a Path>,
     /// Most rows.
@@ -32,9 +32,13 @@ pub struct Target<'a> {
 }
 
 /// Prints or writes rows in the format of the console.
-pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Result<(), Error> {
+pub fn put<T: Serialize>(
+    console: Console,
+    rows: &[T],
+    target: SheetTarget<'_>,
+) -> Result<(), Error> {
     let shown = target.top.unwrap_or(match console.format {
-        Format::Table => TOP,
+        OutputFormat::Table => TOP,
         _ => usize::MAX,
     });
     let total = rows.len();
@@ -42,24 +46,24 @@ pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Re
     if total == 0 {
         console.say("no rows");
     }
-    if console.format == Format::Parquet {
+    if console.format == OutputFormat::Parquet {
         let Some(path) = target.output else { return Err(Error::ParquetToStdout) };
         if total == 0 {
             // Without a row there are no columns to write.
             console.warn(format_args!("{}: not written", path.display()));
             return Ok(());
         }
-        let bytes = data::encode_table(path, Sheet::of(rows)?.into_columns())?;
+        let bytes = data::encode_table(path, Sheet::from_rows(rows)?.into_columns())?;
         return output::put(path, |file| file.write_all(&bytes).map_err(Error::Output));
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
-            Format::Json => write_json(rows, out),
-            Format::Csv => Sheet::of(rows)?.write_csv(out),
-            Format::Md => Sheet::of(rows)?.write_markdown(out),
+            OutputFormat::Json => write_json(rows, out),
+            OutputFormat::Csv => Sheet::from_rows(rows)?.write_csv(out),
+            OutputFormat::Md => Sheet::from_rows(rows)?.write_markdown(out),
             _ => {
                 let width = target.output.is_none().then(machine::terminal_width).flatten();
-                let hidden = Sheet::of(rows)?.write_for_people(out, width)?;
+                let hidden = Sheet::from_rows(rows)?.write_for_people(out, width)?;
                 if hidden > 0 {
                     let columns = render::counted(hidden as u64, "more column");
                     console.say(format_args!("{columns} with --format csv"));
@@ -112,14 +116,14 @@ struct Sheet {
 }
 
 /// The fields of one row, in order.
-struct Fields(Vec<(String, Value)>);
+struct RowFields(Vec<(String, Value)>);
 
 impl Sheet {
-    fn of<T: Serialize>(rows: &[T]) -> Result<Self, Error> {
+    fn from_rows<T: Serialize>(rows: &[T]) -> Result<Self, Error> {
         let mut sheet = Self { columns: Vec::new(), rows: Vec::with_capacity(rows.len()) };
         for row in rows {
             let text = serde_json::to_string(row).map_err(Error::Json)?;
-            let Fields(mut fields) = serde_json::from_str(&text).map_err(Error::Json)?;
+            let RowFields(mut fields) = serde_json::from_str(&text).map_err(Error::Json)?;
             // Lists within a row are for JSON; they have tables of their own.
             fields.retain(|(_, value)| !value.is_array() && !value.is_object());
             if sheet.columns.is_empty() {
@@ -202,40 +206,40 @@ impl Sheet {
     }
 
     /// A column of whole numbers is integers, of numbers floats, else text; nothing stays nothing.
-    fn into_columns(self) -> Vec<Column> {
+    fn into_columns(self) -> Vec<TableColumn> {
         let column = |(i, name): (usize, &String)| {
             let values = || self.rows.iter().map(|row| &row[i]);
             let known = || values().filter(|value| !value.is_null());
             let values = if known().all(Value::is_i64) {
-                Values::Integers(values().map(Value::as_i64).collect())
+                ColumnValues::Integers(values().map(Value::as_i64).collect())
             } else if known().all(Value::is_u64) {
-                Values::Unsigned(values().map(Value::as_u64).collect())
+                ColumnValues::Unsigned(values().map(Value::as_u64).collect())
             } else if known().all(Value::is_number) {
-                Values::Floats(values().map(Value::as_f64).collect())
+                ColumnValues::Floats(values().map(Value::as_f64).collect())
             } else {
                 let text = |value: &Value| (!value.is_null()).then(|| plain(value));
-                Values::Text(values().map(text).collect())
+                ColumnValues::Text(values().map(text).collect())
             };
-            Column { name: name.clone(), values }
+            TableColumn { name: name.clone(), values }
         };
         self.columns.iter().enumerate().map(column).collect()
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for RowFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Fields;
+            type Value = RowFields;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a flat row")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RowFields, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     fields.push(entry);
                 }
-                Ok(Fields(fields))
+                Ok(RowFields(fields))
             }
         }
         deserializer.deserialize_map(InOrder)
@@ -318,7 +322,7 @@ mod tests {
             Row { rank: 0, name: "c", busy_ns: -3, idle_pct: None },
         ];
         let mut out = Vec::new();
-        write(&Sheet::of(&rows).unwrap(), &mut out).unwrap();
+        write(&Sheet::from_rows(&rows).unwrap(), &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -345,7 +349,7 @@ mod tests {
         }
         let name = "void at::native::vectorized_elementwise_kernel, which is a long name";
         let row = || Wide { name, busy_ns: 1_500, exposed_communication_ns: 25, idle_pct: 4.0 };
-        let sheet = Sheet::of(&[row(), row()]).unwrap();
+        let sheet = Sheet::from_rows(&[row(), row()]).unwrap();
         let shown = |width| {
             let mut out = Vec::new();
             let hidden = sheet.write_for_people(&mut out, Some(width)).unwrap();

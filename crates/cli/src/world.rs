@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm::mpi::{Found, Kind, Launcher, Mpi, PIECE_BYTES, launcher};
+use comm::mpi::{Launcher, LauncherKind, Mpi, MpiLibrary, PIECE_BYTES, launcher};
 use comm::{Communicator, SharedTransport};
 use schema::Rank;
 use serde::de::DeserializeOwned;
@@ -34,7 +34,7 @@ const DEFERENCE: Duration = Duration::from_secs(1);
 const FAILED: &str = "failed.txt";
 
 /// How this process takes part.
-pub enum Joined {
+pub enum JoinedWorld {
     /// As the only one.
     Alone,
     /// Not at all: rank 0 says why. It ends with this code.
@@ -43,9 +43,9 @@ pub enum Joined {
     World(Box<World>),
 }
 
-impl Joined {
+impl JoinedWorld {
     /// Joins the processes that a launcher started, unless this one is to be `alone`.
-    pub fn of(args: &args::Processes, alone: bool) -> Result<Self, Error> {
+    pub fn join(args: &args::Processes, alone: bool) -> Result<Self, Error> {
         if alone {
             return Ok(Self::Alone);
         }
@@ -92,7 +92,7 @@ pub struct World {
     /// Where each rank runs.
     hosts: Vec<String>,
     /// Who started them.
-    launcher: Option<Kind>,
+    launcher: Option<LauncherKind>,
     /// Ranks of this host that may use the same CPUs as this one, itself included.
     sharers: usize,
     /// Where all ranks leave what ended the run, once it is known.
@@ -109,7 +109,7 @@ pub struct World {
 
 /// What rank 0 says once it knows.
 #[derive(Serialize, Deserialize)]
-enum Order<T> {
+enum WorldOrder<T> {
     /// Nothing: it ends with this code, and has said why.
     Refused(u8),
     /// This.
@@ -122,7 +122,7 @@ impl World {
         let several = launcher.filter(|launcher| launcher.size > 1);
         match (args.transport, several) {
             (TransportChoice::InProcess, _) | (TransportChoice::Auto, None) => return Ok(None),
-            (_, Some(Launcher { kind: Kind::Torchrun, size, .. })) => {
+            (_, Some(Launcher { kind: LauncherKind::Torchrun, size, .. })) => {
                 return Err(Error::Torchrun { size });
             }
             _ => {}
@@ -172,8 +172,8 @@ impl World {
     /// What starts as many processes again, ahead of the command.
     pub fn start(&self) -> String {
         let program = match self.launcher {
-            Some(Kind::Slurm) => "srun --mpi=pmix",
-            Some(Kind::SlurmPmi2) => "srun --mpi=pmi2",
+            Some(LauncherKind::Slurm) => "srun --mpi=pmix",
+            Some(LauncherKind::SlurmPmi2) => "srun --mpi=pmi2",
             _ => "mpirun",
         };
         format!("{program} -n {}", self.size())
@@ -264,7 +264,7 @@ impl World {
 
     /// Says what every rank does, as rank 0, once.
     pub fn tell<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
-        self.send(&Order::Do(what))
+        self.send(&WorldOrder::Do(what))
     }
 
     /// Ends the job as rank 0, whatever came of it.
@@ -276,7 +276,7 @@ impl World {
         match result {
             Ok(code) => {
                 if !self.told {
-                    self.send(&Order::<()>::Refused(0))?;
+                    self.send(&WorldOrder::<()>::Refused(0))?;
                 }
                 Ok(self.leave(code, session))
             }
@@ -285,7 +285,7 @@ impl World {
                 // Said before any rank ends: the launcher may then end this one too.
                 let code = error.exit_code();
                 session.console.fail(&error);
-                self.send(&Order::<()>::Refused(code))?;
+                self.send(&WorldOrder::<()>::Refused(code))?;
                 Ok(match self.finalize() {
                     Ok(()) => ExitCode::from(code),
                     Err(_) => self.abort(code),
@@ -303,8 +303,8 @@ impl World {
     ) -> Result<ExitCode, Error> {
         let done = match self.hear() {
             Err(error) => return Ok(self.fail(error, session)),
-            Ok(Order::Refused(code)) => return Ok(self.leave(ExitCode::from(code), session)),
-            Ok(Order::Do(what)) => body(&mut self, what),
+            Ok(WorldOrder::Refused(code)) => return Ok(self.leave(ExitCode::from(code), session)),
+            Ok(WorldOrder::Do(what)) => body(&mut self, what),
         };
         match done {
             Ok(interrupted) => {
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    fn send<T: Serialize>(&mut self, order: &Order<T>) -> Result<(), Error> {
+    fn send<T: Serialize>(&mut self, order: &WorldOrder<T>) -> Result<(), Error> {
         let mut bytes = serde_json::to_vec(order).map_err(Error::Json)?;
         let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
@@ -380,7 +380,7 @@ impl World {
         Ok(())
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<Order<T>, Error> {
+    fn hear<T: DeserializeOwned>(&mut self) -> Result<WorldOrder<T>, Error> {
         let mut bytes = Vec::<u8>::new();
         let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
         comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
@@ -408,10 +408,10 @@ impl World {
 }
 
 /// The requested library, or the first one found.
-fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<Found, Error> {
+fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<MpiLibrary, Error> {
     let tried = match library {
-        Some(library) => Found::open(library).map_err(|error| vec![error]),
-        None => Found::search(launcher.map(|launcher| launcher.kind)),
+        Some(library) => MpiLibrary::open(library).map_err(|error| vec![error]),
+        None => MpiLibrary::search(launcher.map(|launcher| launcher.kind)),
     };
     tried.map_err(|tried| Error::NoMpi { tried })
 }

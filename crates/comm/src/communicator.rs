@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use schema::Rank;
 
-use crate::element::{Element, ElementType, Load, Payload, Pool};
+use crate::element::{CommElement, ElementType, Load, Payload, Pool};
 use crate::error::Error;
-use crate::message::{Header, Message, Operation, Phase, Verb};
-use crate::transport::{Deadline, Failure, SharedTransport};
+use crate::message::{MessageHeader, MessageOperation, Phase, RankMessage, Verb};
+use crate::transport::{Deadline, SharedTransport, TransportFailure};
 
 /// One rank's end of a communicator: all its ranks call the same collectives in the same order.
 ///
@@ -35,7 +35,7 @@ pub struct Communicator {
     /// Whether the transport adds up, where it can.
     native: bool,
     /// Messages of operations begun by a peer before this rank finished the one before, by peer.
-    early: Vec<VecDeque<Message>>,
+    early: Vec<VecDeque<RankMessage>>,
     /// After an error nothing is in step any more.
     failed: Option<Error>,
 }
@@ -130,7 +130,7 @@ impl Communicator {
     /// The sum of `values`, by the transport.
     pub(crate) fn native_sum(
         &mut self,
-        operation: &Operation,
+        operation: &MessageOperation,
         values: Vec<f32>,
     ) -> Result<Vec<f32>, Error> {
         let summed = self.transport.sum(values, Deadline::after(self.timeout));
@@ -182,12 +182,12 @@ impl Communicator {
 
     /// A buffer of `len` values left over from earlier messages, or zeros.
     #[must_use]
-    pub fn buffer<T: Element>(&self, len: usize) -> Vec<T> {
+    pub fn buffer<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.pool().take(len)
     }
 
     /// Keeps a buffer for messages to come.
-    pub fn keep<T: Element>(&self, buffer: Vec<T>) {
+    pub fn keep<T: CommElement>(&self, buffer: Vec<T>) {
         self.pool().give(buffer);
     }
 
@@ -197,21 +197,21 @@ impl Communicator {
         verb: Verb,
         element: ElementType,
         count: Option<usize>,
-    ) -> Result<Operation, Error> {
+    ) -> Result<MessageOperation, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         self.begun += 1;
         let (sequence, step, plan) = (self.begun, self.step, self.plan);
         let count = count.map(|count| count as u64);
-        Ok(Operation { verb, sequence, step, plan, element, count })
+        Ok(MessageOperation { verb, sequence, step, plan, element, count })
     }
 
     /// The last receive of an operation follows.
     ///
     /// # Panics
     /// If one that was begun before has not been waited for.
-    pub(crate) fn finish(&mut self, operation: &Operation) -> Result<(), Error> {
+    pub(crate) fn finish(&mut self, operation: &MessageOperation) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -221,10 +221,10 @@ impl Communicator {
         Ok(())
     }
 
-    pub(crate) fn send<T: Element>(
+    pub(crate) fn send<T: CommElement>(
         &mut self,
         peer: usize,
-        (operation, phase): (&Operation, Phase),
+        (operation, phase): (&MessageOperation, Phase),
         values: Vec<T>,
     ) -> Result<(), Error> {
         let len = values.len();
@@ -235,21 +235,21 @@ impl Communicator {
     pub(crate) fn send_load(
         &mut self,
         peer: usize,
-        (operation, phase): (&Operation, Phase),
+        (operation, phase): (&MessageOperation, Phase),
         (payload, len): (Load, usize),
     ) -> Result<(), Error> {
         let len = len as u64;
-        let header = Header { channel: self.channel, operation: *operation, phase, len };
-        let message = Message { header, payload };
+        let header = MessageHeader { channel: self.channel, operation: *operation, phase, len };
+        let message = RankMessage { header, payload };
         let sent = self.transport.send(self.members[peer], message);
         sent.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
 
     /// What `peer` sends in this part of `operation`.
-    pub(crate) fn receive<T: Element>(
+    pub(crate) fn receive<T: CommElement>(
         &mut self,
         peer: usize,
-        (operation, phase): (&Operation, Phase),
+        (operation, phase): (&MessageOperation, Phase),
     ) -> Result<Vec<T>, Error> {
         let received = self.receive_load(peer, (operation, phase))?.into_payload(self.pool());
         received.into_values().map_err(|payload| self.wrong_payload(operation, &payload))
@@ -259,14 +259,18 @@ impl Communicator {
     pub(crate) fn receive_load(
         &mut self,
         peer: usize,
-        of: (&Operation, Phase),
+        of: (&MessageOperation, Phase),
     ) -> Result<Load, Error> {
         let received = self.matching(peer, of);
         received.map(|message| message.payload).map_err(|error| self.fail(error))
     }
 
     /// The header was checked: what carries the message took one for the other.
-    pub(crate) fn wrong_payload(&mut self, operation: &Operation, payload: &Payload) -> Error {
+    pub(crate) fn wrong_payload(
+        &mut self,
+        operation: &MessageOperation,
+        payload: &Payload,
+    ) -> Error {
         self.fail(Error::Transport {
             transport: self.transport.name(),
             problem: format!("{operation} came with a payload of {}", payload.element().name()),
@@ -276,9 +280,9 @@ impl Communicator {
     fn matching(
         &mut self,
         peer: usize,
-        (operation, phase): (&Operation, Phase),
-    ) -> Result<Message, Error> {
-        let wanted = |header: &Header| (header.operation.sequence, header.phase);
+        (operation, phase): (&MessageOperation, Phase),
+    ) -> Result<RankMessage, Error> {
+        let wanted = |header: &MessageHeader| (header.operation.sequence, header.phase);
         let own = (operation.sequence, phase);
         let at = self.early[peer].iter().position(|early| wanted(&early.header) == own);
         let message = match at.and_then(|at| self.early[peer].remove(at)) {
@@ -302,7 +306,7 @@ impl Communicator {
     }
 
     /// This rank and `peer` are in different operations.
-    fn mismatch(&self, peer: usize, operation: &Operation, got: &Header) -> Error {
+    fn mismatch(&self, peer: usize, operation: &MessageOperation, got: &MessageHeader) -> Error {
         Error::Mismatch {
             here: self.members[self.position] as u32,
             expected: operation.to_string(),
@@ -311,17 +315,22 @@ impl Communicator {
         }
     }
 
-    fn explain(&self, failure: Failure, peer: usize, operation: &Operation) -> Error {
+    fn explain(
+        &self,
+        failure: TransportFailure,
+        peer: usize,
+        operation: &MessageOperation,
+    ) -> Error {
         let rank = self.members[peer] as u32;
         match failure {
-            Failure::Left => Error::PeerLeft { rank, verb: operation.verb.name() },
-            Failure::Late => Error::Timeout {
+            TransportFailure::Left => Error::PeerLeft { rank, verb: operation.verb.name() },
+            TransportFailure::Late => Error::Timeout {
                 here: self.members[self.position] as u32,
                 rank,
                 operation: operation.to_string(),
                 waited: self.timeout.unwrap_or_default(),
             },
-            Failure::Broken(problem) => {
+            TransportFailure::Broken(problem) => {
                 Error::Transport { transport: self.transport.name(), problem }
             }
         }

@@ -8,22 +8,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::element::Pool;
-use crate::message::{HEADER_BYTES, Message};
-use crate::transport::{Deadline, Failure, SharedTransport, Transport};
+use crate::message::{HEADER_BYTES, RankMessage};
+use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 
 /// What every message of a rank to another one passes, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
+pub struct DelayedLink {
     /// From the last byte sent to the last byte received.
     pub latency: Duration,
     /// Bytes per second.
     pub bandwidth: f64,
 }
 
-/// One rank's end of a transport behind a [`Link`].
+/// One rank's end of a transport behind a [`DelayedLink`].
 pub struct Delayed {
     inner: SharedTransport,
-    link: Link,
+    link: DelayedLink,
     outgoing: Mutex<Outgoing>,
     forwarder: Option<JoinHandle<()>>,
 }
@@ -38,13 +38,13 @@ struct Outgoing {
 struct Due {
     at: Instant,
     to: usize,
-    message: Message,
+    message: RankMessage,
 }
 
 impl Delayed {
     /// `inner` behind `link`.
     #[must_use]
-    pub fn new(inner: SharedTransport, link: Link) -> Self {
+    pub fn new(inner: SharedTransport, link: DelayedLink) -> Self {
         let (queue, due) = channel();
         let through = Arc::clone(&inner);
         let forwarder = std::thread::spawn(move || forward(&*through, &due));
@@ -77,7 +77,7 @@ impl Transport for Delayed {
         self.inner.world_size()
     }
 
-    fn send(&self, to: usize, message: Message) -> Result<(), Failure> {
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         if to == self.rank() {
             return self.inner.send(to, message);
         }
@@ -86,15 +86,25 @@ impl Transport for Delayed {
         let sending = Duration::from_secs_f64(bytes as f64 / self.link.bandwidth);
         outgoing.free = outgoing.free.max(Instant::now()) + sending;
         let due = Due { at: outgoing.free + self.link.latency, to, message };
-        let queue = outgoing.queue.as_ref().ok_or(Failure::Left)?;
-        queue.send(due).map_err(|_| Failure::Left)
+        let queue = outgoing.queue.as_ref().ok_or(TransportFailure::Left)?;
+        queue.send(due).map_err(|_| TransportFailure::Left)
     }
 
-    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
         self.inner.receive(from, channel, deadline)
     }
 
-    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
         self.inner.probe(from, channel, deadline)
     }
 

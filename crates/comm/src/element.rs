@@ -55,7 +55,7 @@ impl ElementType {
 }
 
 /// Plain old data that collectives move and add.
-pub trait Element: bytemuck::Pod + Send + Sync + private::Stored {
+pub trait CommElement: bytemuck::Pod + Send + Sync + private::Stored {
     /// Which type it is.
     const TYPE: ElementType;
 
@@ -132,7 +132,7 @@ impl Payload {
     }
 
     /// The values, where they are of this type.
-    pub(crate) fn values<T: Element>(&self) -> Option<&[T]> {
+    pub(crate) fn values<T: CommElement>(&self) -> Option<&[T]> {
         (self.element() == T::TYPE).then(|| bytemuck::cast_slice(self.bytes()))
     }
 
@@ -140,7 +140,7 @@ impl Payload {
     ///
     /// # Errors
     /// The payload itself where it is of another type.
-    pub fn into_values<T: Element>(self) -> Result<Vec<T>, Self> {
+    pub fn into_values<T: CommElement>(self) -> Result<Vec<T>, Self> {
         T::from_payload(self)
     }
 }
@@ -154,7 +154,7 @@ pub enum Load {
     Shared(Arc<Payload>),
 }
 
-impl<T: Element> From<Vec<T>> for Load {
+impl<T: CommElement> From<Vec<T>> for Load {
     fn from(values: Vec<T>) -> Self {
         Self::Owned(Payload::from(values))
     }
@@ -192,7 +192,7 @@ impl Load {
     }
 }
 
-impl<T: Element> From<Vec<T>> for Payload {
+impl<T: CommElement> From<Vec<T>> for Payload {
     fn from(values: Vec<T>) -> Self {
         T::into_payload(values)
     }
@@ -220,7 +220,7 @@ const KEPT: usize = 64;
 
 impl Pool {
     /// A buffer of `len` values left over from earlier uses, or zeros.
-    pub fn take<T: Element>(&self, len: usize) -> Vec<T> {
+    pub fn take<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.take_back();
         let mut shelf = T::shelf(self).lock().unwrap_or_else(PoisonError::into_inner);
         // The smallest that is large enough, else the largest: it grows once. Of several that used
@@ -239,7 +239,7 @@ impl Pool {
     }
 
     /// Keeps a buffer for [`Self::take`].
-    pub fn give<T: Element>(&self, values: Vec<T>) {
+    pub fn give<T: CommElement>(&self, values: Vec<T>) {
         if values.capacity() == 0 {
             return;
         }
@@ -255,7 +255,7 @@ impl Pool {
     }
 
     /// Lends `values` to peers, until all of them have dropped what they were given.
-    pub(crate) fn lend<T: Element>(&self, values: Vec<T>) -> Arc<Payload> {
+    pub(crate) fn lend<T: CommElement>(&self, values: Vec<T>) -> Arc<Payload> {
         let payload = Payload::from(values);
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         for free in lent.iter_mut() {
@@ -311,7 +311,7 @@ impl Pool {
 
 macro_rules! element {
     ($type:ident, $variant:ident, $shelf:ident, $add:expr) => {
-        impl Element for $type {
+        impl CommElement for $type {
             const TYPE: ElementType = ElementType::$variant;
 
             #[inline]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::communicator::Communicator;
 use crate::element::Pool;
 use crate::mailbox::Mailbox;
-use crate::message::Message;
-use crate::transport::{Deadline, Failure, Transport};
+use crate::message::RankMessage;
+use crate::transport::{Deadline, Transport, TransportFailure};
 
 /// One rank's end.
 pub struct InProcess {
@@ -46,16 +46,26 @@ impl Transport for InProcess {
         self.mailboxes.len()
     }
 
-    fn send(&self, to: usize, message: Message) -> Result<(), Failure> {
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         self.mailboxes[to].put(self.rank, message);
         Ok(())
     }
 
-    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
         self.mailboxes[self.rank].take(from, channel, deadline)
     }
 
-    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
         self.mailboxes[self.rank].look(from, channel, deadline)
     }
 

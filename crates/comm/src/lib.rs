@@ -17,10 +17,10 @@ mod transport;
 mod verb;
 
 pub use communicator::Communicator;
-pub use delayed::{Delayed, Link};
-pub use element::{Element, ElementType, Load, Payload, Pool};
+pub use delayed::{Delayed, DelayedLink};
+pub use element::{CommElement, ElementType, Load, Payload, Pool};
 pub use error::Error;
 pub use in_process::{InProcess, world};
-pub use message::{HEADER_BYTES, Header, Message, Operation, Phase, Verb};
-pub use transport::{Deadline, Failure, SharedTransport, Transport};
-pub use verb::{Parts, Pending};
+pub use message::{HEADER_BYTES, MessageHeader, MessageOperation, Phase, RankMessage, Verb};
+pub use transport::{Deadline, SharedTransport, Transport, TransportFailure};
+pub use verb::{StartedCollective, VectorParts};

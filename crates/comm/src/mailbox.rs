@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::message::Message;
-use crate::transport::{Deadline, Failure};
+use crate::message::RankMessage;
+use crate::transport::{Deadline, TransportFailure};
 
 /// How often a waiting rank looks again at once: some microseconds, about what an exchange of a
 /// small message takes.
@@ -30,7 +30,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Arrivals {
-    messages: VecDeque<Message>,
+    messages: VecDeque<RankMessage>,
     left: bool,
 }
 
@@ -43,7 +43,7 @@ impl Mailbox {
     }
 
     /// Puts in a message of rank `from`.
-    pub fn put(&self, from: usize, message: Message) {
+    pub fn put(&self, from: usize, message: RankMessage) {
         let mut inner = self.lock();
         inner.from[from].messages.push_back(message);
         self.wake(inner);
@@ -64,16 +64,26 @@ impl Mailbox {
     }
 
     /// The first message of `channel` from rank `from`.
-    pub fn take(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+    pub fn take(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
         self.wait(deadline, |inner| inner.from[from].take(channel), from)
     }
 
     /// Whether there is such a message.
-    pub fn look(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+    pub fn look(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
         let found = |inner: &mut Inner| inner.from[from].find(channel);
         match self.wait(deadline, found, from) {
             Ok(_) => Ok(true),
-            Err(Failure::Late) => Ok(false),
+            Err(TransportFailure::Late) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
@@ -83,7 +93,7 @@ impl Mailbox {
         deadline: Deadline,
         mut find: impl FnMut(&mut Inner) -> Option<R>,
         from: usize,
-    ) -> Result<R, Failure> {
+    ) -> Result<R, TransportFailure> {
         for look in 0..LOOKS + YIELDS {
             if let Some(found) = find(&mut self.lock()) {
                 return Ok(found);
@@ -96,10 +106,10 @@ impl Mailbox {
                 return Ok(found);
             }
             if let Some(why) = &inner.broken {
-                return Err(Failure::Broken(why.clone()));
+                return Err(TransportFailure::Broken(why.clone()));
             }
             if inner.from[from].left {
-                return Err(Failure::Left);
+                return Err(TransportFailure::Left);
             }
             inner.parked += 1;
             inner = match deadline {
@@ -108,7 +118,7 @@ impl Mailbox {
                     let left = at.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         inner.parked -= 1;
-                        return Err(Failure::Late);
+                        return Err(TransportFailure::Late);
                     }
                     let waited = self.arrived.wait_timeout(inner, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -136,7 +146,7 @@ impl Arrivals {
         self.messages.iter().position(|message| message.header.channel == channel)
     }
 
-    fn take(&mut self, channel: u32) -> Option<Message> {
+    fn take(&mut self, channel: u32) -> Option<RankMessage> {
         self.find(channel).and_then(|at| self.messages.remove(at))
     }
 }

@@ -55,7 +55,7 @@ impl fmt::Display for Verb {
 /// The operation a message belongs to, as its sender sees it. Two ranks in the same one agree about
 /// all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct MessageOperation {
     /// The collective.
     pub verb: Verb,
     /// How many collectives of this communicator the sender has begun, this one included.
@@ -70,7 +70,7 @@ pub struct Operation {
     pub count: Option<u64>,
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for MessageOperation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verb, sequence, step, plan, element, count } = self;
         write!(out, "{verb} #{sequence} of ")?;
@@ -92,25 +92,25 @@ pub enum Phase {
 
 /// What is said ahead of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MessageHeader {
     /// The communicator.
     pub channel: u32,
     /// The operation.
-    pub operation: Operation,
+    pub operation: MessageOperation,
     /// The part of it.
     pub phase: Phase,
     /// Elements of the payload.
     pub len: u64,
 }
 
-/// Bytes of a [`Header`] on a wire.
+/// Bytes of a [`MessageHeader`] on a wire.
 pub const HEADER_BYTES: usize = 48;
 
-impl Header {
+impl MessageHeader {
     /// Its form on a wire, little-endian.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let Operation { verb, sequence, step, plan, element, count } = self.operation;
+        let MessageOperation { verb, sequence, step, plan, element, count } = self.operation;
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = verb as u8;
         bytes[1] = element as u8;
@@ -134,7 +134,7 @@ impl Header {
             .map(|word| word.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte)));
         let mut word = || words.next();
         let (sequence, step, plan, count, len) = (word()?, word()?, word()?, word()?, word()?);
-        let operation = Operation {
+        let operation = MessageOperation {
             verb: *Verb::ALL.get(usize::from(*verb))?,
             sequence,
             step,
@@ -149,22 +149,22 @@ impl Header {
 
 /// A header and its payload.
 #[derive(Debug)]
-pub struct Message {
+pub struct RankMessage {
     /// What it is about.
-    pub header: Header,
+    pub header: MessageHeader,
     /// The values.
     pub payload: Load,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Header, Operation, Phase, Verb};
+    use super::{MessageHeader, MessageOperation, Phase, Verb};
     use crate::element::ElementType;
 
     #[test]
     fn a_header_survives_the_wire_and_damage_is_noticed() {
         for count in [None, Some(0), Some(u64::MAX)] {
-            let operation = Operation {
+            let operation = MessageOperation {
                 verb: Verb::Barrier,
                 sequence: 3,
                 step: u64::MAX - 1,
@@ -172,11 +172,12 @@ mod tests {
                 element: ElementType::U8,
                 count,
             };
-            let header = Header { channel: 7, operation, phase: Phase::Second, len: 1 << 40 };
+            let header =
+                MessageHeader { channel: 7, operation, phase: Phase::Second, len: 1 << 40 };
             let mut bytes = header.to_bytes();
-            assert_eq!(Header::from_bytes(&bytes), Some(header));
+            assert_eq!(MessageHeader::from_bytes(&bytes), Some(header));
             bytes[0] = 6;
-            assert_eq!(Header::from_bytes(&bytes), None);
+            assert_eq!(MessageHeader::from_bytes(&bytes), None);
         }
     }
 }

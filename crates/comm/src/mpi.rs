@@ -7,42 +7,42 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::element::Pool;
-use crate::message::Message;
-use crate::transport::{Deadline, Failure, Transport};
+use crate::message::RankMessage;
+use crate::transport::{Deadline, Transport, TransportFailure};
 
 mod ffi;
 pub mod launcher;
 mod library;
 mod progress;
 
-pub use launcher::{Kind, Launcher};
+pub use launcher::{Launcher, LauncherKind};
 pub use library::{Interface, OpenError, candidates};
 
-use ffi::{Initialized, Library, Table};
-use progress::{Shared, Task};
+use ffi::{Initialized, MpiFunctions, MpiHandle};
+use progress::{ProgressShared, ProgressTask};
 
 /// Most bytes of one MPI message, whose count is an `int`.
 pub const PIECE_BYTES: usize = 1 << 30;
 
 /// An MPI library that was found.
-pub struct Found {
-    library: Library,
+pub struct MpiLibrary {
+    library: MpiHandle,
 }
 
-impl Found {
+impl MpiLibrary {
     /// Opens one library by name or path.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn open(name: &str) -> Result<Self, OpenError> {
-        Library::open(name).map(|library| Self { library })
+        MpiHandle::open(name).map(|library| Self { library })
     }
 
     /// The first of [`candidates`] that can be used.
     ///
     /// # Errors
     /// Why each of them cannot.
-    pub fn search(launcher: Option<Kind>) -> Result<Self, Vec<OpenError>> {
+    pub fn search(launcher: Option<LauncherKind>) -> Result<Self, Vec<OpenError>> {
         let mut errors = Vec::new();
         for name in candidates(launcher) {
             match Self::open(name) {
@@ -98,7 +98,7 @@ impl Found {
 
 type Told = mpsc::Sender<Result<Mpi, String>>;
 
-fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told) {
+fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told: &Told) {
     // Who asked waits for the answer, so that each of them is received.
     let started = table.map_err(|error| error.to_string());
     let started = started.and_then(|table| table.init().map(|world| (table, world)));
@@ -106,7 +106,7 @@ fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told)
         Ok(started) => started,
         Err(problem) => return told.send(Err(problem)).unwrap_or_default(),
     };
-    let shared = Arc::new(Shared::new(world.size, piece));
+    let shared = Arc::new(ProgressShared::new(world.size, piece));
     let sums = table.sums();
     if told.send(Ok(Mpi { world, sums, shared: Arc::clone(&shared) })).is_ok() {
         progress::serve(&table, &shared, world);
@@ -117,7 +117,7 @@ fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told)
 pub struct Mpi {
     world: Initialized,
     sums: bool,
-    shared: Arc<Shared>,
+    shared: Arc<ProgressShared>,
 }
 
 impl Mpi {
@@ -134,14 +134,14 @@ impl Mpi {
     /// What MPI says.
     pub fn finalize(&self) -> Result<(), String> {
         let (reply, hears) = mpsc::channel();
-        self.shared.ask(Task::Finalize(reply));
+        self.shared.ask(ProgressTask::Finalize(reply));
         hears.recv().map_err(|_| "MPI has ended before".to_owned())?
     }
 
     /// Ends all ranks with exit code `code`. Returns after `patience` if that does not end this
     /// one.
     pub fn abort(&self, code: i32, patience: Duration) {
-        self.shared.ask(Task::Abort(code));
+        self.shared.ask(ProgressTask::Abort(code));
         std::thread::sleep(patience);
     }
 }
@@ -159,20 +159,30 @@ impl Transport for Mpi {
         self.world.size
     }
 
-    fn send(&self, to: usize, message: Message) -> Result<(), Failure> {
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure> {
         if to == self.world.rank {
             self.shared.mailbox.put(to, message);
         } else {
-            self.shared.ask(Task::Send(to, message));
+            self.shared.ask(ProgressTask::Send(to, message));
         }
         Ok(())
     }
 
-    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure> {
         self.shared.mailbox.take(from, channel, deadline)
     }
 
-    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure> {
         self.shared.mailbox.look(from, channel, deadline)
     }
 
@@ -180,16 +190,16 @@ impl Transport for Mpi {
         self.sums
     }
 
-    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, Failure> {
+    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, TransportFailure> {
         let (reply, hears) = mpsc::channel();
-        self.shared.ask(Task::Sum(values, reply));
-        let broken = || Failure::Broken("MPI_Iallreduce failed".to_owned());
+        self.shared.ask(ProgressTask::Sum(values, reply));
+        let broken = || TransportFailure::Broken("MPI_Iallreduce failed".to_owned());
         match deadline {
             Deadline::Never => hears.recv().map_err(|_| broken()),
             Deadline::At(at) => {
                 let left = at.saturating_duration_since(Instant::now());
                 hears.recv_timeout(left).map_err(|error| match error {
-                    RecvTimeoutError::Timeout => Failure::Late,
+                    RecvTimeoutError::Timeout => TransportFailure::Late,
                     RecvTimeoutError::Disconnected => broken(),
                 })
             }

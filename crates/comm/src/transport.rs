@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::element::Pool;
-use crate::message::Message;
+use crate::message::RankMessage;
 
 /// Moves messages between ranks: one end of it, that of one rank. Messages of one channel from one
 /// rank arrive in the order in which they were sent.
@@ -21,20 +21,30 @@ pub trait Transport: Send + Sync {
     /// Sends `message` to rank `to`, which may be this one. Does not wait for it to be received.
     ///
     /// # Errors
-    /// [`Failure`].
-    fn send(&self, to: usize, message: Message) -> Result<(), Failure>;
+    /// [`TransportFailure`].
+    fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure>;
 
     /// The next message of `channel` from rank `from`; waits for it until `deadline`.
     ///
     /// # Errors
-    /// [`Failure`].
-    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure>;
+    /// [`TransportFailure`].
+    fn receive(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<RankMessage, TransportFailure>;
 
     /// Whether [`Self::receive`] would return at once; waits until `deadline` for that.
     ///
     /// # Errors
-    /// [`Failure`].
-    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure>;
+    /// [`TransportFailure`].
+    fn probe(
+        &self,
+        from: usize,
+        channel: u32,
+        deadline: Deadline,
+    ) -> Result<bool, TransportFailure>;
 
     /// Whether it can add up `f32` over all ranks by itself: [`Self::sum`].
     fn sums(&self) -> bool {
@@ -45,10 +55,10 @@ pub trait Transport: Send + Sync {
     /// All ranks call it as often; waits until `deadline`.
     ///
     /// # Errors
-    /// [`Failure`].
-    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, Failure> {
+    /// [`TransportFailure`].
+    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, TransportFailure> {
         let _ = (values, deadline);
-        Err(Failure::Broken("adds nothing up".to_owned()))
+        Err(TransportFailure::Broken("adds nothing up".to_owned()))
     }
 
     /// Buffers of messages received, to be used for those to be sent.
@@ -57,7 +67,7 @@ pub trait Transport: Send + Sync {
 
 /// Why a message was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum TransportFailure {
     /// The peer is no longer there.
     Left,
     /// Nothing came until the deadline.

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use schema::Rank;
 
 use crate::communicator::Communicator;
-use crate::element::{Element, Load};
+use crate::element::{CommElement, Load};
 use crate::error::Error;
-use crate::message::{Operation, Phase, Verb};
+use crate::message::{MessageOperation, Phase, Verb};
 
 mod all_reduce;
 
-pub use all_reduce::Parts;
+pub use all_reduce::VectorParts;
 
-/// A collective that was started. It owns its buffers until [`Pending::wait`].
+/// A collective that was started. It owns its buffers until [`StartedCollective::wait`].
 #[must_use = "the peers wait for it: call `wait`"]
-pub struct Pending<B, R = B> {
-    operation: Operation,
+pub struct StartedCollective<B, R = B> {
+    operation: MessageOperation,
     buffers: B,
-    finish: fn(&mut Communicator, Operation, B) -> Result<R, Error>,
+    finish: fn(&mut Communicator, MessageOperation, B) -> Result<R, Error>,
 }
 
 /// Buffers of a collective from one rank.
 type Rooted<T> = (Rank, Vec<T>);
 
-impl<B, R> Pending<B, R> {
+impl<B, R> StartedCollective<B, R> {
     /// Waits until it is done. Collectives of a communicator are waited for in the order in which
     /// they were started, on every rank.
     ///
@@ -46,7 +46,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::PeerLeft`], [`Error::Mismatch`], [`Error::Timeout`], [`Error::Transport`].
-    pub fn all_to_all<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<(), Error> {
+    pub fn all_to_all<T: CommElement>(&mut self, parts: &mut [Vec<T>]) -> Result<(), Error> {
         let operation = self.begin_all_to_all(parts)?;
         self.finish_all_to_all(operation, parts)
     }
@@ -55,12 +55,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_all_to_all<T: Element>(
+    pub fn start_all_to_all<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
-    ) -> Result<Pending<Vec<Vec<T>>>, Error> {
+    ) -> Result<StartedCollective<Vec<Vec<T>>>, Error> {
         let operation = self.begin_all_to_all(&mut parts)?;
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: parts,
             finish: |comm, operation, mut parts| {
@@ -70,7 +70,10 @@ impl Communicator {
         })
     }
 
-    fn begin_all_to_all<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<Operation, Error> {
+    fn begin_all_to_all<T: CommElement>(
+        &mut self,
+        parts: &mut [Vec<T>],
+    ) -> Result<MessageOperation, Error> {
         assert_eq!(parts.len(), self.world_size(), "all_to_all: one part per rank");
         let operation = self.begin(Verb::AllToAll, T::TYPE, None)?;
         for peer in self.peers() {
@@ -79,9 +82,9 @@ impl Communicator {
         Ok(operation)
     }
 
-    fn finish_all_to_all<T: Element>(
+    fn finish_all_to_all<T: CommElement>(
         &mut self,
-        operation: Operation,
+        operation: MessageOperation,
         parts: &mut [Vec<T>],
     ) -> Result<(), Error> {
         self.finish(&operation)?;
@@ -95,7 +98,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Self::all_to_all`].
-    pub fn all_gather<T: Element>(&mut self, mine: &[T]) -> Result<Vec<Vec<T>>, Error> {
+    pub fn all_gather<T: CommElement>(&mut self, mine: &[T]) -> Result<Vec<Vec<T>>, Error> {
         let mut gathered = Vec::new();
         self.all_gather_into(mine, &mut gathered)?;
         Ok(gathered)
@@ -105,7 +108,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn all_gather_into<T: Element>(
+    pub fn all_gather_into<T: CommElement>(
         &mut self,
         mine: &[T],
         gathered: &mut Vec<Vec<T>>,
@@ -122,12 +125,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_all_gather<T: Element>(
+    pub fn start_all_gather<T: CommElement>(
         &mut self,
         mine: Vec<T>,
-    ) -> Result<Pending<Vec<T>, Vec<Vec<T>>>, Error> {
+    ) -> Result<StartedCollective<Vec<T>, Vec<Vec<T>>>, Error> {
         let operation = self.begin_all_gather(&mine)?;
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: mine,
             finish: |comm, operation, mine| {
@@ -139,7 +142,7 @@ impl Communicator {
         })
     }
 
-    fn begin_all_gather<T: Element>(&mut self, mine: &[T]) -> Result<Operation, Error> {
+    fn begin_all_gather<T: CommElement>(&mut self, mine: &[T]) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::AllGather, T::TYPE, None)?;
         for peer in self.peers() {
             self.send_copy(peer, (&operation, Phase::First), mine)?;
@@ -147,9 +150,9 @@ impl Communicator {
         Ok(operation)
     }
 
-    fn finish_all_gather<T: Element>(
+    fn finish_all_gather<T: CommElement>(
         &mut self,
-        operation: Operation,
+        operation: MessageOperation,
         gathered: &mut [Vec<T>],
     ) -> Result<(), Error> {
         self.finish(&operation)?;
@@ -167,7 +170,10 @@ impl Communicator {
     /// Every addition is rounded to the element type; integers wrap.
     /// # Errors
     /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
-    pub fn reduce_scatter<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<Vec<T>, Error> {
+    pub fn reduce_scatter<T: CommElement>(
+        &mut self,
+        parts: &mut [Vec<T>],
+    ) -> Result<Vec<T>, Error> {
         let operation = self.begin_reduce_scatter(parts)?;
         self.finish_reduce_scatter(operation, parts)
     }
@@ -176,37 +182,37 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_reduce_scatter<T: Element>(
+    pub fn start_reduce_scatter<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
-    ) -> Result<Pending<Vec<Vec<T>>, Vec<T>>, Error> {
+    ) -> Result<StartedCollective<Vec<Vec<T>>, Vec<T>>, Error> {
         let operation = self.begin_reduce_scatter(&mut parts)?;
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: parts,
             finish: |comm, operation, mut parts| comm.finish_reduce_scatter(operation, &mut parts),
         })
     }
 
-    fn begin_reduce_scatter<T: Element>(
+    fn begin_reduce_scatter<T: CommElement>(
         &mut self,
         parts: &mut [Vec<T>],
-    ) -> Result<Operation, Error> {
+    ) -> Result<MessageOperation, Error> {
         assert_eq!(parts.len(), self.world_size(), "reduce_scatter: one part per rank");
         let own = parts[self.rank().index()].len();
         let operation = self.begin(Verb::ReduceScatter, T::TYPE, Some(own))?;
         for peer in self.peers() {
             let part = mem::take(&mut parts[peer]);
             // What the peer expects: the length of its own part.
-            let sent = Operation { count: Some(part.len() as u64), ..operation };
+            let sent = MessageOperation { count: Some(part.len() as u64), ..operation };
             self.send(peer, (&sent, Phase::First), part)?;
         }
         Ok(operation)
     }
 
-    fn finish_reduce_scatter<T: Element>(
+    fn finish_reduce_scatter<T: CommElement>(
         &mut self,
-        operation: Operation,
+        operation: MessageOperation,
         parts: &mut [Vec<T>],
     ) -> Result<Vec<T>, Error> {
         self.finish(&operation)?;
@@ -215,7 +221,11 @@ impl Communicator {
     }
 
     /// `own` and what all peers send in the first part of `operation`, added in rank order.
-    fn add_up<T: Element>(&mut self, operation: &Operation, own: Vec<T>) -> Result<Vec<T>, Error> {
+    fn add_up<T: CommElement>(
+        &mut self,
+        operation: &MessageOperation,
+        own: Vec<T>,
+    ) -> Result<Vec<T>, Error> {
         let (me, mut own) = (self.rank().index(), Some(own));
         let mut sum: Option<Vec<T>> = None;
         for rank in 0..self.world_size() {
@@ -239,7 +249,11 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`Self::all_to_all`].
-    pub fn broadcast<T: Element>(&mut self, root: Rank, values: &mut Vec<T>) -> Result<(), Error> {
+    pub fn broadcast<T: CommElement>(
+        &mut self,
+        root: Rank,
+        values: &mut Vec<T>,
+    ) -> Result<(), Error> {
         let operation = self.begin_broadcast(root, values)?;
         self.finish_broadcast(operation, root, values)
     }
@@ -248,13 +262,13 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_broadcast<T: Element>(
+    pub fn start_broadcast<T: CommElement>(
         &mut self,
         root: Rank,
         values: Vec<T>,
-    ) -> Result<Pending<Rooted<T>, Vec<T>>, Error> {
+    ) -> Result<StartedCollective<Rooted<T>, Vec<T>>, Error> {
         let operation = self.begin_broadcast(root, &values)?;
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: (root, values),
             finish: |comm, operation, (root, mut values)| {
@@ -264,11 +278,11 @@ impl Communicator {
         })
     }
 
-    fn begin_broadcast<T: Element>(
+    fn begin_broadcast<T: CommElement>(
         &mut self,
         root: Rank,
         values: &[T],
-    ) -> Result<Operation, Error> {
+    ) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::Broadcast, T::TYPE, None)?;
         if root == self.rank() {
             // One copy for all, which comes back: only the root sends.
@@ -283,9 +297,9 @@ impl Communicator {
         Ok(operation)
     }
 
-    fn finish_broadcast<T: Element>(
+    fn finish_broadcast<T: CommElement>(
         &mut self,
-        operation: Operation,
+        operation: MessageOperation,
         root: Rank,
         values: &mut Vec<T>,
     ) -> Result<(), Error> {
@@ -314,12 +328,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_barrier(&mut self) -> Result<Pending<()>, Error> {
+    pub fn start_barrier(&mut self) -> Result<StartedCollective<()>, Error> {
         let operation = self.begin(Verb::Barrier, u8::TYPE, Some(0))?;
         for peer in self.peers() {
             self.send(peer, (&operation, Phase::First), Vec::<u8>::new())?;
         }
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: (),
             finish: |comm, operation, ()| {
@@ -332,10 +346,10 @@ impl Communicator {
         })
     }
 
-    fn send_copy<T: Element>(
+    fn send_copy<T: CommElement>(
         &mut self,
         peer: usize,
-        of: (&Operation, Phase),
+        of: (&MessageOperation, Phase),
         values: &[T],
     ) -> Result<(), Error> {
         let mut copy = self.pool().take(values.len());
@@ -348,7 +362,7 @@ impl Communicator {
         &mut self,
         peer: usize,
         (expected, got): (usize, usize),
-        operation: &Operation,
+        operation: &MessageOperation,
     ) -> Result<(), Error> {
         if expected == got {
             return Ok(());
@@ -358,7 +372,7 @@ impl Communicator {
     }
 }
 
-fn add<T: Element>(sum: &mut [T], part: &[T]) {
+fn add<T: CommElement>(sum: &mut [T], part: &[T]) {
     for (sum, &part) in sum.iter_mut().zip(part) {
         *sum = sum.plus(part);
     }

@@ -1,24 +1,24 @@
 //! What takes rows: fitting and writing share every line of reading.
 
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// Takes the rows of a block.
 pub(crate) trait Accept: Send {
     /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
-    fn accept(&mut self, row: &Row) -> Result<(), String>;
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String>;
 
     /// Takes rows in columns, none of which is to be left out; `false`, and nothing taken, where
     /// they have to be looked at one by one.
-    fn accept_given(&mut self, _: &Given<'_>) -> bool {
+    fn accept_given(&mut self, _: &GivenColumns<'_>) -> bool {
         false
     }
 
     /// Takes rows of integers, none of which is refused: every column has one value. `columns` may
     /// be left with anything in it.
     fn accept_integers(&mut self, columns: &mut IntegerColumns) {
-        let mut row = Row::default();
+        let mut row = ParsedRow::default();
         for index in 0..columns.len() {
             columns.read(index, &mut row);
             let taken = self.accept(&row);

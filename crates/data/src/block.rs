@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{FieldLayout, WantedColumns};
 use crate::limit::Far;
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// When a block of text is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum BlockPace {
     /// When it is full, or the input ends.
     FullBlocks,
     /// When something has arrived that ends a record: whoever wrote it waits for the answer.
@@ -21,12 +21,12 @@ pub enum Pace {
 }
 
 /// A run of whole records of one file.
-pub(crate) struct Block {
+pub(crate) struct RecordBlock {
     /// Index of the input.
     pub file: usize,
     /// Its name.
     pub name: Arc<str>,
-    pub layout: Arc<Layout>,
+    pub layout: Arc<FieldLayout>,
     pub records: Box<dyn Records>,
     /// How far reading has come at its end.
     pub far: Far,
@@ -34,7 +34,7 @@ pub(crate) struct Block {
 
 /// Where a line starts in the decompressed content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct LineStart {
     /// Bytes before it.
     pub offset: u64,
     /// Its number, from 1.
@@ -49,25 +49,30 @@ pub(crate) trait Records: Send {
     }
 
     /// Where they start in their file, if reading can start there again.
-    fn start(&self) -> Option<Place> {
+    fn start(&self) -> Option<LineStart> {
         None
     }
 
     /// Hands on all rows, in order.
-    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows);
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows);
 
     /// Calls `take` with every cell of the column at `at`; records of another width are passed
     /// over.
-    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>));
+    fn cells(
+        &self,
+        at: usize,
+        columns: (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    );
 }
 
 /// What rows are handed on to: one by one, or in columns where a format has them so.
 pub(crate) trait TakeRows {
     /// One row of line `line`, which `read` fills in, or says why it cannot.
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut Row) -> Result<(), String>);
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), String>);
 
     /// Rows in columns, some of which may be refused.
-    fn given(&mut self, rows: Given<'_>);
+    fn given(&mut self, rows: GivenColumns<'_>);
 
     /// Rows of integers, none refused; leaves `rows` empty.
     fn integers(&mut self, rows: &mut IntegerColumns);

@@ -25,7 +25,7 @@ const DIGITS: usize = 16;
 impl Checksum {
     /// Of some bytes.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
     }
 }
@@ -127,7 +127,7 @@ pub fn sealed(content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
 
 /// Puts the checksum of a text in the place of its first field `checksum`, which must be zeros.
 pub fn fill(text: &mut [u8]) {
-    let checksum = Checksum::of(text).to_string();
+    let checksum = Checksum::compute(text).to_string();
     if let Some((_, digits)) = stated(text) {
         text[digits].copy_from_slice(checksum.as_bytes());
     }

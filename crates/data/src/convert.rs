@@ -4,22 +4,22 @@
 //! Knows no format.
 
 use crate::accept::Accept;
-use crate::block::{Block, Place, TakeRows};
+use crate::block::{LineStart, RecordBlock, TakeRows};
 use crate::error::Error;
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::ids;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::Wanted;
+use crate::layout::WantedColumns;
 use crate::limit::Far;
 use crate::loss::Losses;
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// A converted block.
 pub(crate) struct Parsed<A> {
     /// Index of the input.
     pub file: usize,
     /// Where the block starts in it, if reading can start there again.
-    pub start: Option<Place>,
+    pub start: Option<LineStart>,
     /// How far reading had come at its end.
     pub far: Far,
     /// What took the rows.
@@ -33,11 +33,15 @@ pub(crate) struct Parsed<A> {
 }
 
 /// Converts `block`, giving each row to `taken`.
-pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Parsed<A> {
-    let mut output = Output {
+pub(crate) fn convert<A: Accept>(
+    block: &RecordBlock,
+    wanted: &WantedColumns,
+    taken: A,
+) -> Parsed<A> {
+    let mut output = RowOutput {
         name: &block.name,
         wanted,
-        row: Row::default(),
+        row: ParsedRow::default(),
         parsed: Parsed {
             file: block.file,
             start: block.records.start(),
@@ -52,16 +56,16 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
     output.parsed
 }
 
-struct Output<'a, A> {
+struct RowOutput<'a, A> {
     name: &'a str,
-    wanted: &'a Wanted,
-    row: Row,
+    wanted: &'a WantedColumns,
+    row: ParsedRow,
     parsed: Parsed<A>,
 }
 
-impl<A: Accept> TakeRows for Output<'_, A> {
+impl<A: Accept> TakeRows for RowOutput<'_, A> {
     /// Rows in columns: all at once where none is to be left out, which is nearly always.
-    fn given(&mut self, given: Given<'_>) {
+    fn given(&mut self, given: GivenColumns<'_>) {
         let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
         if given.refused.is_empty()
             && self.wanted.time.is_none()
@@ -85,7 +89,7 @@ impl<A: Accept> TakeRows for Output<'_, A> {
         }
     }
 
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut Row) -> Result<(), String>) {
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), String>) {
         self.row.clear();
         self.row.line = line;
         let read = read(&mut self.row);
@@ -112,7 +116,7 @@ impl<A: Accept> TakeRows for Output<'_, A> {
     }
 }
 
-impl<A> Output<'_, A> {
+impl<A> RowOutput<'_, A> {
     #[cold]
     fn refuse(&mut self, (column, id, rows): (usize, i64, u64)) {
         let place = format!("{}:{}", self.name, self.row.line);

@@ -25,7 +25,7 @@ mod files;
 mod number;
 mod separators;
 
-pub(crate) use columns::{Form, Found, parse};
+pub(crate) use columns::{LineForm, TextItem, parse};
 pub use files::scan;
 
 /// Number of dense columns.

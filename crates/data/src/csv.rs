@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use schema::DataConfig;
 
-use crate::block::{Pace, Shown, TakeRows};
+use crate::block::{BlockPace, Shown, TakeRows};
 use crate::error::Error;
-use crate::layout::{Layout, Wanted};
-use crate::reader::{Reader, Reading, Send};
-use crate::text::{self, BLOCK_BYTES, First, Head, RECORD_BYTES, fill, name};
+use crate::layout::{FieldLayout, WantedColumns};
+use crate::reader::{FormatReader, InputReading, Send};
+use crate::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill, name};
 use crate::{block, record};
 
 /// What parts and what encloses fields.
@@ -29,7 +29,7 @@ pub(crate) struct Punctuation {
 
 impl Punctuation {
     /// As a configuration has it.
-    pub(crate) fn of(config: &DataConfig) -> Self {
+    pub(crate) fn new(config: &DataConfig) -> Self {
         let delimiter = match config.delimiter.as_deref() {
             None | Some("") => b",",
             Some("tab" | "\\t") => &b"\t"[..],
@@ -104,7 +104,7 @@ impl Records {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CsvState {
     /// Between records: blank lines are passed over.
     Between,
     FieldStart,
@@ -119,7 +119,7 @@ pub(crate) struct Splitter {
     punctuation: Punctuation,
     /// Where in the records' text the part of the current field begins that is not in quotes.
     bare: usize,
-    state: State,
+    state: CsvState,
     /// Line of the next byte.
     line: u64,
     /// Line where the current record starts.
@@ -130,7 +130,7 @@ pub(crate) struct Splitter {
 impl Splitter {
     pub(crate) fn new(punctuation: Punctuation) -> Self {
         let records = Records::default();
-        Self { punctuation, bare: 0, state: State::Between, line: 1, record_line: 1, records }
+        Self { punctuation, bare: 0, state: CsvState::Between, line: 1, record_line: 1, records }
     }
 
     pub(crate) fn split(&mut self, mut text: &[u8]) {
@@ -143,27 +143,27 @@ impl Splitter {
         while let Some(&byte) = text.first() {
             let mut used = 1;
             match (self.state, byte) {
-                (State::Between, b'\n') => self.line += 1,
-                (State::Between, b'\r') => {}
-                (State::Between, _) => {
-                    (self.state, self.record_line) = (State::FieldStart, self.line);
+                (CsvState::Between, b'\n') => self.line += 1,
+                (CsvState::Between, b'\r') => {}
+                (CsvState::Between, _) => {
+                    (self.state, self.record_line) = (CsvState::FieldStart, self.line);
                     self.bare = self.records.text.len();
                     used = 0;
                 }
-                (_, b'\n') if self.state != State::Quoted => {
+                (_, b'\n') if self.state != CsvState::Quoted => {
                     self.end_record();
                     self.line += 1;
                 }
-                (State::FieldStart, byte) if byte == quote => self.state = State::Quoted,
-                (State::QuoteSeen, byte) if byte == quote => {
+                (CsvState::FieldStart, byte) if byte == quote => self.state = CsvState::Quoted,
+                (CsvState::QuoteSeen, byte) if byte == quote => {
                     self.records.text.push(quote);
-                    self.state = State::Quoted;
+                    self.state = CsvState::Quoted;
                 }
-                (State::Quoted, byte) if byte == quote => {
-                    self.state = State::QuoteSeen;
+                (CsvState::Quoted, byte) if byte == quote => {
+                    self.state = CsvState::QuoteSeen;
                     self.bare = self.records.text.len();
                 }
-                (State::Quoted, _) => {
+                (CsvState::Quoted, _) => {
                     used = memchr::memchr(quote, text).unwrap_or(text.len());
                     self.line += newlines(&text[..used]);
                     self.records.text.extend_from_slice(&text[..used]);
@@ -172,10 +172,10 @@ impl Splitter {
                     self.records.text.truncate(self.records.text.len() - before.len());
                     self.records.end_field();
                     self.bare = self.records.text.len();
-                    self.state = State::FieldStart;
+                    self.state = CsvState::FieldStart;
                 }
-                (State::FieldStart | State::Plain | State::QuoteSeen, _) => {
-                    self.state = State::Plain;
+                (CsvState::FieldStart | CsvState::Plain | CsvState::QuoteSeen, _) => {
+                    self.state = CsvState::Plain;
                     // The byte itself is no end, even where it is the last of a delimiter.
                     let end = memchr::memchr2(last, b'\n', &text[1..]);
                     used = end.map_or(text.len(), |end| 1 + end);
@@ -190,12 +190,12 @@ impl Splitter {
         self.records.end_field();
         let fields = self.records.field_ends.len() as u32;
         self.records.records.push((fields, self.record_line));
-        self.state = State::Between;
+        self.state = CsvState::Between;
     }
 
     /// Ends the record that the text ended within, if any.
     pub(crate) fn end(&mut self) {
-        if self.state != State::Between {
+        if self.state != CsvState::Between {
             self.end_record();
         }
     }
@@ -227,11 +227,16 @@ pub(crate) struct Csv {
     pub punctuation: Punctuation,
 }
 
-impl Reader for Csv {
-    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+impl FormatReader for Csv {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
         let path = Path::new(input);
         let (read, _) = text::open(input, reading.tap)?;
-        let mut first = |head: &Head| text::first(&self.names, (head, path), reading);
+        let mut first = |head: &FileHead| text::first(&self.names, (head, path), reading);
         let text = (read, self.punctuation.clone());
         send_records((path, reading.pace), text, &mut first, send)
     }
@@ -242,13 +247,18 @@ impl block::Records for Records {
         self.text.len() + self.field_ends.len()
     }
 
-    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows) {
         self.for_each(|line, text, fields| {
             take.row(line, &mut |row| record::read(row, columns, text, fields));
         });
     }
 
-    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+    fn cells(
+        &self,
+        at: usize,
+        columns: (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
         self.for_each(|_, text, fields| text::cell((text, fields), (at, columns.1), take));
     }
 }
@@ -256,12 +266,12 @@ impl block::Records for Records {
 /// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
 /// `send` says `false`.
 fn send_records(
-    (path, pace): (&Path, Pace),
+    (path, pace): (&Path, BlockPace),
     (mut read, punctuation): (impl Read, Punctuation),
-    first: &mut dyn FnMut(&Head) -> Result<First, Error>,
+    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
     send: &mut Send<'_>,
 ) -> Result<(), Error> {
-    let mut layout: Option<Arc<Layout>> = None;
+    let mut layout: Option<Arc<FieldLayout>> = None;
     let mut splitter = Splitter::new(punctuation);
     let mut text = Vec::with_capacity(BLOCK_BYTES);
     let mut more = true;
@@ -272,8 +282,8 @@ fn send_records(
         let (path, line) = (path.to_owned(), splitter.record_line);
         if !more {
             match splitter.state {
-                State::Between => {}
-                State::Quoted => return Err(Error::UnclosedQuote { path, line }),
+                CsvState::Between => {}
+                CsvState::Quoted => return Err(Error::UnclosedQuote { path, line }),
                 _ => splitter.end_record(),
             }
         }
@@ -282,7 +292,7 @@ fn send_records(
             return Err(Error::RecordTooLong { path, line, limit: RECORD_BYTES as u64 });
         }
         if let (None, Some(fields)) = (&layout, records.head()) {
-            let head = Head { fields, widths: records.widths() };
+            let head = FileHead { fields, widths: records.widths() };
             let (found, is_header) = first(&head)?.split();
             layout = Some(found);
             if is_header {

@@ -366,7 +366,7 @@ fn first_of(first: Option<&Malformed>) -> String {
 fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> String {
     let malformed = losses.malformed_lines;
     let all = rows + malformed;
-    let share = Share::of(malformed, all);
+    let share = Share::from_parts(malformed, all);
     let mut text =
         format!("{malformed} of {all} rows are malformed ({share}), expected {max} at most");
     if let Some(read) = read {

@@ -4,21 +4,21 @@
 
 use std::path::PathBuf;
 
-use schema::source::Ids;
+use schema::source::IdMode;
 
 use crate::accept::Accept;
 use crate::error::Error;
 use crate::fitted::{Fitted, is_fitted};
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::Wanted;
+use crate::layout::WantedColumns;
 use crate::progress::Pass;
-use crate::row::Row;
+use crate::row::ParsedRow;
 use crate::vocabulary::Counting;
 
 /// What a block contributes: the values of the columns that are fitted, nothing of the others.
-pub(crate) struct Sample<'a> {
-    plan: &'a Plan,
+pub(crate) struct FitSample<'a> {
+    plan: &'a FitPlan,
     rows: usize,
     /// Per standardised column, NaN where missing.
     dense: Vec<Vec<f64>>,
@@ -27,7 +27,7 @@ pub(crate) struct Sample<'a> {
 }
 
 /// Which columns are fitted.
-pub(crate) struct Plan {
+pub(crate) struct FitPlan {
     /// Columns whose mean or newest time is wanted.
     standardised: Vec<usize>,
     counted: usize,
@@ -49,7 +49,7 @@ impl Categorical {
     }
 
     /// Refuses a row with none or several categories in a column of single ones.
-    pub(crate) fn check(&self, row: &Row) -> Result<(), String> {
+    pub(crate) fn check(&self, row: &ParsedRow) -> Result<(), String> {
         for (column, is_list) in self.is_list.iter().enumerate() {
             let count = row.column(column).len();
             if !is_list && count != 1 {
@@ -61,16 +61,16 @@ impl Categorical {
     }
 }
 
-impl Plan {
+impl FitPlan {
     /// What `fitted` leaves to learn; `None` if nothing.
-    pub(crate) fn of(fitted: &Fitted, wanted: &Wanted, is_list: &[bool]) -> Option<Self> {
+    pub(crate) fn new(fitted: &Fitted, wanted: &WantedColumns, is_list: &[bool]) -> Option<Self> {
         let learns = |&column: &usize| is_fitted(&wanted.dense[column]);
         let standardised: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
         let counted = if fitted.is_exact() { wanted.categorical.len() } else { 0 };
         let needed = !standardised.is_empty() || counted > 0;
         let usual = match fitted.ids {
-            Ids::Exact { min_count, .. } => min_count,
-            Ids::Modulo => 0,
+            IdMode::Exact { min_count, .. } => min_count,
+            IdMode::Modulo => 0,
         };
         let min_counts = wanted.categorical.iter().map(|c| c.min_count.unwrap_or(usual));
         let min_counts = min_counts.take(counted).collect();
@@ -85,8 +85,8 @@ impl Plan {
     }
 
     /// An empty sample of these columns.
-    pub(crate) fn sample(&self) -> Sample<'_> {
-        Sample {
+    pub(crate) fn sample(&self) -> FitSample<'_> {
+        FitSample {
             plan: self,
             rows: 0,
             dense: vec![Vec::new(); self.standardised.len()],
@@ -95,8 +95,8 @@ impl Plan {
     }
 }
 
-impl Accept for Sample<'_> {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+impl Accept for FitSample<'_> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.plan.categorical.check(row)?;
         for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
             values.push(row.dense[column]);
@@ -109,7 +109,7 @@ impl Accept for Sample<'_> {
         Ok(())
     }
 
-    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
         if !given.has_lists(&self.plan.categorical.is_list) {
             return false;
         }
@@ -148,7 +148,7 @@ impl Accept for Sample<'_> {
 
 /// What has been learnt so far.
 pub(crate) struct Fitting {
-    moments: Vec<Moments>,
+    moments: Vec<RunningMoments>,
     counting: Counting,
     /// Rows of the training part that are still to come.
     rows_left: u64,
@@ -157,14 +157,14 @@ pub(crate) struct Fitting {
 
 impl Fitting {
     /// Learns from the first `rows` rows; counts that do not fit in memory go to `folder`.
-    pub(crate) fn new(plan: &Plan, ids: Ids, rows: u64, folder: PathBuf) -> Self {
+    pub(crate) fn new(plan: &FitPlan, ids: IdMode, rows: u64, folder: PathBuf) -> Self {
         let memory_mib = match ids {
-            Ids::Exact { memory_mib, .. } => memory_mib,
-            Ids::Modulo => 0,
+            IdMode::Exact { memory_mib, .. } => memory_mib,
+            IdMode::Modulo => 0,
         };
         let memory = memory_mib.saturating_mul(1 << 20);
         Self {
-            moments: vec![Moments::default(); plan.standardised.len()],
+            moments: vec![RunningMoments::default(); plan.standardised.len()],
             counting: Counting::new(&plan.min_counts, memory, folder),
             rows_left: rows,
             rows: 0,
@@ -172,7 +172,7 @@ impl Fitting {
     }
 
     /// Learns from a block, as far as it belongs to the training part.
-    pub(crate) fn take(&mut self, sample: &Sample<'_>, pass: &Pass) -> Result<(), Error> {
+    pub(crate) fn take(&mut self, sample: &FitSample<'_>, pass: &Pass) -> Result<(), Error> {
         let rows = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(sample.rows);
         self.rows_left -= rows as u64;
         self.rows += rows as u64;
@@ -187,7 +187,7 @@ impl Fitting {
     }
 
     /// Puts what was learnt into `fitted`.
-    pub(crate) fn finish(self, plan: &Plan, fitted: &mut Fitted) -> Result<(), Error> {
+    pub(crate) fn finish(self, plan: &FitPlan, fitted: &mut Fitted) -> Result<(), Error> {
         for (moments, &column) in self.moments.iter().zip(&plan.standardised) {
             let dense = &mut fitted.dense[column];
             (dense.mean, dense.deviation) = moments.finish();
@@ -206,14 +206,14 @@ impl Fitting {
 
 /// Mean and sum of squared differences from it (Welford), in f64.
 #[derive(Clone, Copy, Default)]
-struct Moments {
+struct RunningMoments {
     count: u64,
     mean: f64,
     squares: f64,
     greatest: f64,
 }
 
-impl Moments {
+impl RunningMoments {
     fn add(&mut self, value: f64) {
         self.greatest = if self.count == 0 { value } else { self.greatest.max(value) };
         self.count += 1;

@@ -6,13 +6,13 @@
 use std::hash::Hasher;
 
 use schema::DataConfig;
-use schema::source::{CategoryKind, DatePart, DenseColumn, DenseTransform, Ids, OutOfRange};
+use schema::source::{CategoryKind, DatePart, DenseColumn, DenseTransform, IdMode, OutOfRange};
 use serde::{Deserialize, Serialize};
 
 use crate::datetime;
 use crate::error::Error;
 use crate::ids;
-use crate::layout::{Rules, Wanted};
+use crate::layout::{Rules, WantedColumns};
 
 /// Version of [`Fitted`] as written. The first, which is still read, knew no rule for ids outside
 /// their table: all were taken for unsigned.
@@ -33,7 +33,7 @@ pub struct Fitted {
     /// that text of Parquet lost the spaces around it.
     pub version: u32,
     /// How categories became ids.
-    pub ids: Ids,
+    pub ids: IdMode,
     /// One per dense column, in the order of the configuration.
     pub dense: Vec<FittedDense>,
     /// One per categorical column, in the order of the configuration.
@@ -105,7 +105,7 @@ pub struct FittedCategorical {
 
 impl Fitted {
     /// The state before any fitting: complete for configurations that need none.
-    pub(crate) fn unfitted(config: &DataConfig, wanted: &Wanted) -> Self {
+    pub(crate) fn unfitted(config: &DataConfig, wanted: &WantedColumns) -> Self {
         let dense = wanted.dense.iter().map(|column| FittedDense {
             column: column.column.clone(),
             transform: column.transform,
@@ -133,15 +133,16 @@ impl Fitted {
     /// a column does: one that is standardised, or any with exact ids.
     #[must_use]
     pub fn without_data(config: &DataConfig) -> Option<Self> {
-        let wanted = Wanted::of(config).ok()?;
-        let learns = matches!(config.ids, Ids::Exact { .. }) || wanted.dense.iter().any(is_fitted);
+        let wanted = WantedColumns::new(config).ok()?;
+        let learns =
+            matches!(config.ids, IdMode::Exact { .. }) || wanted.dense.iter().any(is_fitted);
         (!learns).then(|| Self::unfitted(config, &wanted))
     }
 
     /// Whether ids are final, as opposed to raw categories that are taken modulo a table's rows.
     #[must_use]
     pub fn is_exact(&self) -> bool {
-        matches!(self.ids, Ids::Exact { .. })
+        matches!(self.ids, IdMode::Exact { .. })
     }
 
     /// Number of exact ids of categorical column `column`, the two reserved ones included; `None`
@@ -198,7 +199,7 @@ impl Fitted {
     }
 
     /// Refuses a state that was fitted for other columns.
-    pub(crate) fn check(&self, config: &DataConfig, wanted: &Wanted) -> Result<(), Error> {
+    pub(crate) fn check(&self, config: &DataConfig, wanted: &WantedColumns) -> Result<(), Error> {
         let expected = Self::unfitted(config, wanted);
         self.rules()?;
         let exact = |fitted: &Self| if fitted.is_exact() { "exact" } else { "modulo" };
@@ -245,7 +246,7 @@ fn differ<T: PartialEq + std::fmt::Debug>(
 pub(crate) struct Applier<'a> {
     dense: &'a [FittedDense],
     /// Exact id of a category, per column; `None` where the raw category is kept.
-    ids: Vec<Option<Index<'a>>>,
+    ids: Vec<Option<CategoryIndex<'a>>>,
     /// `ln(k + 1)` of the small integers, which are most of Criteo's: a logarithm takes longer than
     /// all else that is done to a value.
     logarithms: Vec<f32>,
@@ -256,7 +257,7 @@ const LOGARITHMS: u32 = 4096;
 
 impl<'a> Applier<'a> {
     pub(crate) fn new(fitted: &'a Fitted) -> Self {
-        let index = |vocabulary: &'a Vec<i64>| Index::of(vocabulary);
+        let index = |vocabulary: &'a Vec<i64>| CategoryIndex::new(vocabulary);
         let ids = fitted.categorical.iter().map(|column| column.vocabulary.as_ref().map(index));
         let logarithms = (0..LOGARITHMS).map(|k| (f64::from(k) + 1.0).ln() as f32);
         Self { dense: &fitted.dense, ids: ids.collect(), logarithms: logarithms.collect() }
@@ -314,7 +315,7 @@ impl<'a> Applier<'a> {
 
 /// Where each category of a vocabulary stands in it: open addressing with places alone, a quarter
 /// of the memory of a map with keys and values.
-struct Index<'a> {
+struct CategoryIndex<'a> {
     vocabulary: &'a [i64],
     /// Places, and [`EMPTY`] in at least a third of the slots; a power of two of them.
     slots: Vec<u32>,
@@ -323,8 +324,8 @@ struct Index<'a> {
 /// No place: a vocabulary of so many categories would take 32 GiB.
 const EMPTY: u32 = u32::MAX;
 
-impl<'a> Index<'a> {
-    fn of(vocabulary: &'a [i64]) -> Self {
+impl<'a> CategoryIndex<'a> {
+    fn new(vocabulary: &'a [i64]) -> Self {
         assert!(vocabulary.len() < EMPTY as usize, "a vocabulary of {}", vocabulary.len());
         let size = (vocabulary.len() * 3 / 2 + 1).next_power_of_two();
         let mut index = Self { vocabulary, slots: vec![EMPTY; size] };

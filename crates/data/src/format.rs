@@ -1,25 +1,25 @@
 //! Every format there is, and what reads it: the one place that names them all.
 
 use schema::DataConfig;
-use schema::source::Format;
+use schema::source::DataFormat;
 
 use crate::csv::{Csv, Punctuation};
 use crate::error::Error;
 use crate::npy::Arrays;
-use crate::parquet::input::Tables;
-use crate::reader::Reader;
-use crate::text::Lines;
+use crate::parquet::input::ParquetReader;
+use crate::reader::FormatReader;
+use crate::text::TsvReader;
 use crate::{criteo_tsv, decompress};
 
 /// What reads inputs of a configuration.
-pub(crate) fn reader(config: &DataConfig) -> Box<dyn Reader> {
+pub(crate) fn reader(config: &DataConfig) -> Box<dyn FormatReader> {
     let names = config.columns.clone();
     match config.format {
-        Format::Criteo => Box::new(Lines { names: criteo_tsv::column_names() }),
-        Format::Tsv => Box::new(Lines { names }),
-        Format::Csv => Box::new(Csv { names, punctuation: Punctuation::of(config) }),
-        Format::Parquet => Box::new(Tables),
-        Format::Npy => Box::new(Arrays),
+        DataFormat::Criteo => Box::new(TsvReader { names: criteo_tsv::column_names() }),
+        DataFormat::Tsv => Box::new(TsvReader { names }),
+        DataFormat::Csv => Box::new(Csv { names, punctuation: Punctuation::new(config) }),
+        DataFormat::Parquet => Box::new(ParquetReader),
+        DataFormat::Npy => Box::new(Arrays),
     }
 }
 
@@ -27,9 +27,9 @@ pub(crate) fn reader(config: &DataConfig) -> Box<dyn Reader> {
 ///
 /// # Errors
 /// That of opening it.
-pub(crate) fn announced(input: &str) -> Result<Option<Format>, Error> {
-    let find = |is_it: &dyn Fn(&dyn Reader) -> bool| {
-        Format::ALL.into_iter().find(|format| is_it(&*reader(&DataConfig::new(*format))))
+pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
+    let find = |is_it: &dyn Fn(&dyn FormatReader) -> bool| {
+        DataFormat::ALL.into_iter().find(|format| is_it(&*reader(&DataConfig::new(*format))))
     };
     let by_name = find(&|reader| reader.has_name(input));
     if by_name.is_some() || input == decompress::STDIN {
@@ -43,6 +43,6 @@ pub(crate) fn announced(input: &str) -> Result<Option<Format>, Error> {
 ///
 /// # Errors
 /// [`Error::Array`] for the name of no set.
-pub fn input_files(format: Format, inputs: &[String]) -> Result<Vec<String>, Error> {
+pub fn input_files(format: DataFormat, inputs: &[String]) -> Result<Vec<String>, Error> {
     reader(&DataConfig::new(format)).files(inputs)
 }

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use schema::source::{CategoryKind, OutOfRange};
-use schema::{Batch, KeyedJaggedTensor};
+use schema::{Batch, JaggedTensor};
 
 use crate::column_shape::ColumnShape;
 use crate::dataset::Dataset;
@@ -15,8 +15,8 @@ use crate::fitted::Fitted;
 use crate::ids::{self, IdsOutside};
 use crate::layout::Rules;
 use crate::parquet::part;
-use crate::rows::{Bags, Categories, Rows};
-use crate::shuffle::Piece;
+use crate::rows::{Categories, ColumnBags, Rows};
+use crate::shuffle::GroupPiece;
 
 /// The features of a model in their order: categorical column and rows of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl ToId {
     }
 
     /// The same for the values of `bags`.
-    fn for_bags(self, bags: &Bags<'_>) -> Self {
+    fn for_bags(self, bags: &ColumnBags<'_>) -> Self {
         match self {
             Self::Signed(rows) if bags.unsigned => Self::Unsigned(rows),
             to_id => to_id,
@@ -99,7 +99,7 @@ pub(crate) struct Features {
 
 impl Features {
     /// Finds the features of `plan` among the columns of `fitted`; `place` names them in errors.
-    pub(crate) fn of(
+    pub(crate) fn new(
         plan: &FeaturePlan,
         fitted: &Fitted,
         place: &std::path::Path,
@@ -182,11 +182,11 @@ pub(crate) struct Decoded {
     /// Features that have one id in every row.
     singles: usize,
     /// `[rows, singles]`
-    ids: Ids,
+    ids: IdWindow,
     /// The other features.
     lists: Vec<Categories>,
     /// Where each feature of the model is.
-    places: Vec<Place>,
+    places: Vec<IdPlace>,
     /// Ids of each feature that are counted.
     read: Vec<IdsRead>,
 }
@@ -199,7 +199,7 @@ pub(crate) struct IdsRead {
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum IdPlace {
     /// At this position of the rows of [`Decoded::ids`].
     Single(usize),
     /// In this one of [`Decoded::lists`].
@@ -208,17 +208,17 @@ enum Place {
 
 /// Ids in no more memory than the largest table asks for: filling a window is in good part the cost
 /// of memory that was never touched before.
-enum Ids {
+enum IdWindow {
     Narrow(Vec<u32>),
     Wide(Vec<i64>),
 }
 
 /// Rows in columns, borrowed.
-struct Block<'a> {
+struct ColumnBlock<'a> {
     /// Label, then dense columns.
     numbers: Vec<&'a [f32]>,
     /// The categorical columns in use.
-    categorical: Vec<Bags<'a>>,
+    categorical: Vec<ColumnBags<'a>>,
 }
 
 impl Decoded {
@@ -235,7 +235,7 @@ impl Decoded {
     /// Decodes rows of a row group.
     pub(crate) fn read(
         dataset: &Dataset,
-        piece: &Piece,
+        piece: &GroupPiece,
         features: &Features,
     ) -> Result<Self, Error> {
         let (part, group) = dataset.part_of(piece.group)?;
@@ -248,23 +248,26 @@ impl Decoded {
         for batch in part.read((group, rows), (dense, used), DECODE_ROWS)? {
             let batch = batch?;
             let numbers = (0..=dense).map(|column| part::floats(&batch, column));
-            let categorical = (0..used.len())
-                .map(|at| Bags { unsigned: unsigned(at), ..part::bags(&batch, 1 + dense + at) });
-            let block = Block { numbers: numbers.collect(), categorical: categorical.collect() };
+            let categorical = (0..used.len()).map(|at| ColumnBags {
+                unsigned: unsigned(at),
+                ..part::bags(&batch, 1 + dense + at)
+            });
+            let block =
+                ColumnBlock { numbers: numbers.collect(), categorical: categorical.collect() };
             decoded.take(&block, features)?;
         }
         Ok(decoded)
     }
 
     /// Takes rows as they were converted.
-    pub(crate) fn of(rows: &Rows, features: &Features) -> Result<Self, Error> {
+    pub(crate) fn gather(rows: &Rows, features: &Features) -> Result<Self, Error> {
         let is_list = |column: usize| rows.categorical[column].ends.is_some();
         let mut decoded = Self::with_room(rows.len(), features, is_list);
         let mut numbers = vec![&rows.labels[..]];
         numbers.extend(rows.dense.iter().map(Vec::as_slice));
         let used = features.used.iter();
         let categorical = used.map(|&column| rows.categorical[column].bags()).collect();
-        decoded.take(&Block { numbers, categorical }, features)?;
+        decoded.take(&ColumnBlock { numbers, categorical }, features)?;
         Ok(decoded)
     }
 
@@ -279,16 +282,16 @@ impl Decoded {
         let mut place = |feature: &Feature| {
             if is_list(features.used[feature.at]) {
                 lists.push(Categories { ends: Some(Vec::new()), ..Categories::default() });
-                return Place::List(lists.len() - 1);
+                return IdPlace::List(lists.len() - 1);
             }
             singles += 1;
-            Place::Single(singles - 1)
+            IdPlace::Single(singles - 1)
         };
         let places = features.features.iter().map(&mut place).collect();
         let width = 1 + features.dense;
         let ids = match features.narrow {
-            true => Ids::Narrow(Vec::with_capacity(rows * singles)),
-            false => Ids::Wide(Vec::with_capacity(rows * singles)),
+            true => IdWindow::Narrow(Vec::with_capacity(rows * singles)),
+            false => IdWindow::Wide(Vec::with_capacity(rows * singles)),
         };
         let numbers = Vec::with_capacity(rows * width);
         let read = vec![IdsRead::default(); features.features.len()];
@@ -296,7 +299,7 @@ impl Decoded {
     }
 
     /// Counts the ids of `block` that are outside their tables.
-    fn count(&mut self, block: &Block<'_>, features: &Features) -> Result<(), Error> {
+    fn count(&mut self, block: &ColumnBlock<'_>, features: &Features) -> Result<(), Error> {
         for (feature, read) in features.features.iter().zip(&mut self.read) {
             let Some((column, rows, rule)) = &feature.counted else { continue };
             let values = block.categorical[feature.at].values;
@@ -317,7 +320,7 @@ impl Decoded {
     }
 
     /// Appends the rows of `block`.
-    fn take(&mut self, block: &Block<'_>, features: &Features) -> Result<(), Error> {
+    fn take(&mut self, block: &ColumnBlock<'_>, features: &Features) -> Result<(), Error> {
         self.count(block, features)?;
         let rows = block.numbers[0].len();
         let numbers = grown(&mut self.numbers, rows * self.width);
@@ -331,7 +334,7 @@ impl Decoded {
                 (bags, feature.to_id.for_bags(bags), place)
             })
         };
-        if let Ids::Narrow(ids) = &mut self.ids {
+        if let IdWindow::Narrow(ids) = &mut self.ids {
             let before = ids.len();
             let mut high = 0;
             place_ids((grown(ids, count), singles), columns(), |id| {
@@ -340,19 +343,19 @@ impl Decoded {
             });
             // What is no row of a table must not become one, and is to be named as it is.
             if high != 0 {
-                self.ids = Ids::Wide(ids[..before].iter().map(|&id| i64::from(id)).collect());
+                self.ids = IdWindow::Wide(ids[..before].iter().map(|&id| i64::from(id)).collect());
             }
         }
-        if let Ids::Wide(ids) = &mut self.ids {
+        if let IdWindow::Wide(ids) = &mut self.ids {
             place_ids((grown(ids, count), singles), columns(), |id| id);
         }
         for (bags, to_id, place) in columns() {
             match (place, to_id) {
-                (Place::Single(_), _) => {}
-                (Place::List(list), ToId::Missing(rows)) => {
+                (IdPlace::Single(_), _) => {}
+                (IdPlace::List(list), ToId::Missing(rows)) => {
                     self.lists[list].append_some(bags, |value| value.cast_unsigned() < rows);
                 }
-                (Place::List(list), _) => self.lists[list].append(bags, |value| to_id.id(value)),
+                (IdPlace::List(list), _) => self.lists[list].append(bags, |value| to_id.id(value)),
             }
         }
         Ok(())
@@ -371,8 +374,8 @@ impl Decoded {
     fn id(&self, row: u32, at: usize) -> i64 {
         let index = row as usize * self.singles + at;
         match &self.ids {
-            Ids::Narrow(ids) => i64::from(ids[index]),
-            Ids::Wide(ids) => ids[index],
+            IdWindow::Narrow(ids) => i64::from(ids[index]),
+            IdWindow::Wide(ids) => ids[index],
         }
     }
 }
@@ -387,16 +390,16 @@ fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
 /// Writes the ids of the features that have one in every row into rows of `singles` ids.
 fn place_ids<'a, T: Copy>(
     (ids, singles): (&mut [T], usize),
-    columns: impl Iterator<Item = (&'a Bags<'a>, ToId, Place)>,
+    columns: impl Iterator<Item = (&'a ColumnBags<'a>, ToId, IdPlace)>,
     mut stored: impl FnMut(i64) -> T,
 ) {
     for (bags, to_id, place) in columns {
         match (place, to_id) {
-            (Place::List(_), _) => {}
-            (Place::Single(at), ToId::Exact) => {
+            (IdPlace::List(_), _) => {}
+            (IdPlace::Single(at), ToId::Exact) => {
                 scatter(bags.values, (ids, singles, at), &mut stored);
             }
-            (Place::Single(at), _) => {
+            (IdPlace::Single(at), _) => {
                 scatter(bags.values, (ids, singles, at), |value| stored(to_id.id(value)));
             }
         }
@@ -461,12 +464,12 @@ impl Filling {
             }
             for (feature, (values, lengths)) in self.ids.iter_mut().enumerate() {
                 match from[0].places[feature] {
-                    Place::Single(at) => {
+                    IdPlace::Single(at) => {
                         let id = |&(part, row): &(u32, u32)| from[part as usize].id(row, at);
                         values.extend(rows.iter().map(id));
                         lengths.resize(lengths.len() + rows.len(), 1);
                     }
-                    Place::List(list) => {
+                    IdPlace::List(list) => {
                         for &(part, row) in rows {
                             let bag = from[part as usize].lists[list].row(row as usize);
                             values.extend_from_slice(bag);
@@ -488,7 +491,7 @@ impl Filling {
             values.append(ids);
             lengths.append(bags);
         }
-        let mut sparse = KeyedJaggedTensor::from_lengths(features, &lengths, values);
+        let mut sparse = JaggedTensor::from_lengths(features, &lengths, values);
         // A model without sparse features has no lengths to tell the batch size from.
         sparse.batch_size = size;
         Batch {
@@ -515,7 +518,7 @@ mod tests {
             let categorical = vec![Categories { values, ..Categories::default() }];
             let labels = vec![0.0; ids.len()];
             let rows = Rows { labels, categorical, ..Rows::default() };
-            let decoded = Decoded::of(&rows, &features).unwrap();
+            let decoded = Decoded::gather(&rows, &features).unwrap();
             assert_eq!([decoded.id(0, 0), decoded.id(1, 0)], ids[..]);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// Rows in columns, all of the same number of rows.
 #[derive(Default)]
-pub(crate) struct Given<'a> {
+pub(crate) struct GivenColumns<'a> {
     /// Line of the first row.
     pub first_line: u64,
     /// NaN in a file without labels.
@@ -42,7 +42,7 @@ impl GivenCategories<'_> {
     }
 
     /// Writes row `index` of column `column` into `row`.
-    fn read(&self, (index, column): (usize, usize), row: &mut Row) {
+    fn read(&self, (index, column): (usize, usize), row: &mut ParsedRow) {
         let start = match &self.ends {
             None => index,
             Some(_) if index == 0 => 0,
@@ -66,7 +66,7 @@ impl GivenCategories<'_> {
     }
 }
 
-impl Given<'_> {
+impl GivenColumns<'_> {
     /// Rows, those to be left out included.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
@@ -78,7 +78,7 @@ impl Given<'_> {
     }
 
     /// Writes row `index` into `row`.
-    pub(crate) fn read(&self, index: usize, row: &mut Row) {
+    pub(crate) fn read(&self, index: usize, row: &mut ParsedRow) {
         row.clear();
         row.line = self.first_line + index as u64;
         row.label = self.labels[index];

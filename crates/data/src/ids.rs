@@ -5,13 +5,13 @@
 //! id when a batch is made is `gather`'s.
 
 use schema::DataConfig;
-use schema::source::{CategoricalColumn, CategoryKind, Ids, OutOfRange};
+use schema::source::{CategoricalColumn, CategoryKind, IdMode, OutOfRange};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::given::GivenCategories;
 use crate::loss::IdCount;
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 impl IdCount {
     /// Counts `values`, of which those at `large` are large.
@@ -37,7 +37,7 @@ pub(crate) fn outside(values: &[i64], rows: u64) -> usize {
 pub(crate) fn rule(column: &CategoricalColumn, config: &DataConfig) -> Option<OutOfRange> {
     let numbers = config.format.holds_numbers();
     match (column.kind, config.ids) {
-        (CategoryKind::String, _) | (_, Ids::Exact { .. }) => None,
+        (CategoryKind::String, _) | (_, IdMode::Exact { .. }) => None,
         (CategoryKind::Hex, _) if !numbers => column.out_of_range,
         (CategoryKind::Hex | CategoryKind::Integer, _) => {
             Some(column.out_of_range.unwrap_or_default())
@@ -66,7 +66,7 @@ pub(crate) fn counted(columns: &[CategoricalColumn], config: &DataConfig) -> Vec
 
 /// The first id of `row` that its column refuses.
 #[inline]
-pub(crate) fn refused(row: &Row, counted: &[Counted]) -> Option<(usize, i64, u64)> {
+pub(crate) fn refused(row: &ParsedRow, counted: &[Counted]) -> Option<(usize, i64, u64)> {
     counted.iter().filter(|counted| counted.refuses).find_map(|counted| {
         let rows = counted.rows?;
         let mut ids = row.column(counted.column).iter().copied().flatten();
@@ -77,7 +77,7 @@ pub(crate) fn refused(row: &Row, counted: &[Counted]) -> Option<(usize, i64, u64
 
 /// Adds the ids of a row that was taken; one entry of `counts` per categorical column.
 #[inline]
-pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &Row, counted: &[Counted]) {
+pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[Counted]) {
     for counted in counted {
         let large = row.large.iter().filter(|&&column| column == counted.column).count();
         let (mut ids, mut negative, mut outside) = (0, 0, 0);

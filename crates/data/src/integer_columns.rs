@@ -1,6 +1,6 @@
 //! Rows of integers in columns: what the fastest readers make.
 
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// Rows whose columns each have one integer, or none, in columns.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,7 +79,7 @@ impl IntegerColumns {
     }
 
     /// Writes row `row` into `into`.
-    pub(crate) fn read(&self, row: usize, into: &mut Row) {
+    pub(crate) fn read(&self, row: usize, into: &mut ParsedRow) {
         into.clear();
         into.line = self.lines[row];
         into.label = self.labels[row];

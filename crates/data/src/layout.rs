@@ -11,7 +11,7 @@ use crate::ids::{self, Counted};
 
 /// The columns a configuration asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedColumns {
     pub label: LabelColumn,
     pub dense: Vec<DenseColumn>,
     pub categorical: Vec<CategoricalColumn>,
@@ -43,7 +43,7 @@ pub(crate) enum LabelNeed {
 
 /// The positions of the wanted columns among the fields of one file.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct FieldLayout {
     /// Fields of every record.
     pub fields: usize,
     /// `None` in a file without labels.
@@ -54,9 +54,9 @@ pub(crate) struct Layout {
     pub time: Option<usize>,
 }
 
-impl Wanted {
+impl WantedColumns {
     /// The wanted columns; a name may serve once as dense and once as categorical column.
-    pub(crate) fn of(config: &DataConfig) -> Result<Self, Error> {
+    pub(crate) fn new(config: &DataConfig) -> Result<Self, Error> {
         let label = config.label_column().ok_or_else(|| Error::Config {
             key: "data.label",
             problem: "missing: expected a column, or data.preset".to_owned(),
@@ -121,7 +121,7 @@ impl Wanted {
         names: &[String],
         path: &Path,
         need: LabelNeed,
-    ) -> Result<Layout, Error> {
+    ) -> Result<FieldLayout, Error> {
         let label = match position(names, &self.label.column, path) {
             Err(Error::MissingColumn { .. }) if need == LabelNeed::Optional => None,
             found => Some(found?),
@@ -129,7 +129,7 @@ impl Wanted {
         let dense = self.dense.iter().map(|column| position(names, &column.column, path));
         let categorical =
             self.categorical.iter().map(|column| position(names, &column.column, path));
-        Ok(Layout {
+        Ok(FieldLayout {
             fields: names.len(),
             label,
             dense: dense.collect::<Result<_, _>>()?,
@@ -141,7 +141,7 @@ impl Wanted {
         })
     }
 
-    /// Like [`Wanted::place`] for a headerless file of known columns, of whose first records
+    /// Like [`WantedColumns::place`] for a headerless file of known columns, of whose first records
     /// `widths` says how many have so many fields. Where more of them have one field fewer than
     /// there are columns than have all, the label is left out, if that is allowed; what one record
     /// looks like decides nothing.
@@ -150,7 +150,7 @@ impl Wanted {
         names: &[String],
         widths: &BTreeMap<usize, u64>,
         (path, need): (&Path, LabelNeed),
-    ) -> Result<Layout, Error> {
+    ) -> Result<FieldLayout, Error> {
         let records = |fields: usize| widths.get(&fields).copied().unwrap_or(0);
         let is_short = names.len().checked_sub(1).map(records) > Some(records(names.len()));
         if need == LabelNeed::Optional && is_short {

@@ -111,7 +111,7 @@ pub(crate) fn check_early(
     }
     match far.rows_left(rows + malformed) {
         Some(left) if !strictness.allows(malformed, rows as f64 + left) => {
-            let read = Share::of(far.bytes, far.bytes_total);
+            let read = Share::from_parts(far.bytes, far.bytes_total);
             Err(strictness.too_many((rows, losses), Some(read)))
         }
         _ => Ok(()),

@@ -20,7 +20,7 @@ use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::gather::{Decoded, FeaturePlan, Features, Filling, IdsRead};
 use crate::ids::IdsOutside;
-use crate::shuffle::{Order, Piece, Position, Window};
+use crate::shuffle::{GroupPiece, GroupWindow, Position, ShuffleOrder};
 
 pub use memory::{LoaderMemory, LoaderShape};
 
@@ -80,14 +80,14 @@ pub struct Loader {
     /// Taken from `batches` together.
     ready: std::vec::IntoIter<Loaded>,
     /// Taken when the loader ends.
-    batches: Option<Receiver<Message>>,
+    batches: Option<Receiver<LoaderMessage>>,
     threads: Vec<JoinHandle<()>>,
-    order: Order,
+    order: ShuffleOrder,
     features: Arc<Features>,
     read: Arc<Mutex<Vec<IdsRead>>>,
 }
 
-enum Message {
+enum LoaderMessage {
     Batches(Vec<Loaded>),
     Failed(Error),
     End,
@@ -105,13 +105,13 @@ impl Loader {
         features: &FeaturePlan,
         options: LoaderOptions,
     ) -> Result<Self, Error> {
-        let features = Arc::new(Features::of(features, dataset.fitted(), dataset.dir())?);
+        let features = Arc::new(Features::new(features, dataset.fitted(), dataset.dir())?);
         let order = order_of(dataset, &options)?;
         let start = order.resume(&options.start)?;
         let together = batches_together(options.batch_size);
         let (sender, batches) = bounded(batches_ahead(features.count(), options.batch_size));
         let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
-        let (jobs, queue) = unbounded::<Job>();
+        let (jobs, queue) = unbounded::<DecodeTask>();
         let decoders = decode_threads();
         let ahead = Ahead {
             windows: Windows::from(order, &start, options.epochs),
@@ -174,12 +174,12 @@ impl Iterator for Loader {
         }
         let message = self.batches.as_ref()?.recv();
         let end = match message {
-            Ok(Message::Batches(batches)) => {
+            Ok(LoaderMessage::Batches(batches)) => {
                 self.ready = batches.into_iter();
                 return self.ready.next().map(Ok);
             }
-            Ok(Message::Failed(error)) => Some(Err(error)),
-            Ok(Message::End) => None,
+            Ok(LoaderMessage::Failed(error)) => Some(Err(error)),
+            Ok(LoaderMessage::End) => None,
             Err(_) => Some(Err(Error::LoaderStopped { path: self.dir.clone() })),
         };
         self.batches = None;
@@ -220,7 +220,7 @@ fn decode_threads() -> usize {
     cores.clamp(2, DECODE_THREADS_MOST)
 }
 
-fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<Order, Error> {
+fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrder, Error> {
     let refuse = |key, problem| Err(Error::Config { key, problem });
     if options.batch_size == 0 {
         return refuse("batch_size", "expected at least 1, got 0".to_owned());
@@ -230,7 +230,7 @@ fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<Order, Error> 
         let text = format!("expected a part of 0..{}, got {start}..{end}", dataset.rows());
         return refuse("rows", text);
     }
-    let order = Order {
+    let order = ShuffleOrder {
         seed: options.shuffle.map(|shuffle| shuffle.seed),
         buffer_rows: options.shuffle.map_or(0, |shuffle| shuffle.buffer_rows as u64),
         batch_size: options.batch_size as u64,
@@ -252,14 +252,14 @@ fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<Order, Error> 
 
 /// The windows of all epochs from a position on.
 struct Windows {
-    order: Order,
+    order: ShuffleOrder,
     epochs: Option<u64>,
     epoch: u64,
-    left: std::vec::IntoIter<Window>,
+    left: std::vec::IntoIter<GroupWindow>,
 }
 
 impl Windows {
-    fn from(order: Order, start: &Position, epochs: Option<u64>) -> Self {
+    fn from(order: ShuffleOrder, start: &Position, epochs: Option<u64>) -> Self {
         let ended = epochs.is_some_and(|epochs| start.epoch >= epochs);
         let mut windows = if ended { Vec::new() } else { order.windows(start.epoch).0 };
         windows.drain(..(start.window as usize).min(windows.len()));
@@ -268,9 +268,9 @@ impl Windows {
 }
 
 impl Iterator for Windows {
-    type Item = Window;
+    type Item = GroupWindow;
 
-    fn next(&mut self) -> Option<Window> {
+    fn next(&mut self) -> Option<GroupWindow> {
         if let Some(window) = self.left.next() {
             return Some(window);
         }
@@ -283,7 +283,7 @@ impl Iterator for Windows {
     }
 }
 
-type Job = (Piece, Sender<Result<Decoded, Error>>);
+type DecodeTask = (GroupPiece, Sender<Result<Decoded, Error>>);
 
 /// Row groups in their order, as they are decoded.
 type Answers = Vec<Receiver<Result<Decoded, Error>>>;
@@ -299,10 +299,10 @@ enum Groups {
 /// Windows being decoded ahead of the one in use.
 struct Ahead {
     windows: Windows,
-    jobs: Sender<Job>,
-    submitted: VecDeque<(Window, Groups)>,
+    jobs: Sender<DecodeTask>,
+    submitted: VecDeque<(GroupWindow, Groups)>,
     /// Pieces of the window submitted last.
-    last: Vec<Piece>,
+    last: Vec<GroupPiece>,
     /// More than one where an epoch has fewer row groups than there are decoders.
     pieces_per_group: usize,
     /// Pieces to be on their way, in whole windows.
@@ -312,7 +312,7 @@ struct Ahead {
 
 impl Ahead {
     /// The next window, its row groups on their way.
-    fn next(&mut self) -> Option<(Window, Groups)> {
+    fn next(&mut self) -> Option<(GroupWindow, Groups)> {
         self.submit(1);
         self.submitted.pop_front()
     }
@@ -364,7 +364,7 @@ impl Ahead {
 }
 
 /// Where each of `pieces` is among `wanted`, if they are the same pieces.
-fn places(pieces: &[Piece], wanted: &[Piece]) -> Option<Vec<usize>> {
+fn places(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
     if pieces.len() != wanted.len() {
         return None;
     }
@@ -377,7 +377,7 @@ struct Outbox {
     batches: Vec<Loaded>,
     size: usize,
     most: usize,
-    sender: Sender<Message>,
+    sender: Sender<LoaderMessage>,
 }
 
 /// The loader was dropped.
@@ -399,14 +399,14 @@ impl Outbox {
         }
         let next = Vec::with_capacity(self.size);
         let batches = std::mem::replace(&mut self.batches, next);
-        self.sender.send(Message::Batches(batches)).map_err(|_| Dropped)
+        self.sender.send(LoaderMessage::Batches(batches)).map_err(|_| Dropped)
     }
 
     fn is_full(&self) -> bool {
         self.sender.is_full()
     }
 
-    fn end(mut self, message: Message) {
+    fn end(mut self, message: LoaderMessage) {
         if self.flush().is_ok() {
             // A failed send means that the loader was dropped.
             let _ = self.sender.send(message);
@@ -437,7 +437,7 @@ impl FirstEpoch {
 
 /// Assembles batches until the end, an error, or until the receiver is gone.
 fn assemble(
-    order: Order,
+    order: ShuffleOrder,
     features: &Features,
     (start, mut ahead): (Position, Ahead),
     (mut outbox, first): (Outbox, &FirstEpoch),
@@ -457,7 +457,7 @@ fn assemble(
         let rows = order.rows_of(&window);
         decoded = match ahead.decoded(groups, decoded) {
             Ok(decoded) => decoded,
-            Err(error) => return outbox.end(Message::Failed(error)),
+            Err(error) => return outbox.end(LoaderMessage::Failed(error)),
         };
         first.count(epoch, &decoded);
         let mut rows = &rows[std::mem::take(&mut skip)..];
@@ -494,5 +494,5 @@ fn assemble(
         }
         ahead.follow();
     }
-    outbox.end(Message::End);
+    outbox.end(LoaderMessage::End);
 }

@@ -37,7 +37,7 @@ pub struct CategoricalEntry {
 
 /// The columns of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Columns {
+pub struct DatasetColumns {
     /// Dense columns in model order.
     pub dense: Vec<String>,
     /// Categorical columns.
@@ -46,7 +46,7 @@ pub struct Columns {
 
 /// One Parquet file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct DatasetPart {
     /// File name within the folder.
     pub file: String,
     /// Its rows.
@@ -77,9 +77,9 @@ pub struct Manifest {
     /// Rows of every row group but the last.
     pub row_group_rows: u64,
     /// Columns beside `label`.
-    pub columns: Columns,
+    pub columns: DatasetColumns,
     /// The Parquet files in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<DatasetPart>,
     /// The inputs as they were named.
     pub inputs: Vec<String>,
     /// Transforms and vocabularies applied.
@@ -141,7 +141,7 @@ impl Manifest {
         if rows != self.rows || self.row_group_rows == 0 {
             return Err(format!("rows: expected {} over all parts, got {rows}", self.rows));
         }
-        let unlike = |part: &&Part| part.footer.is_some() != self.has_checksums();
+        let unlike = |part: &&DatasetPart| part.footer.is_some() != self.has_checksums();
         match self.parts.iter().find(unlike) {
             None => Ok(()),
             Some(part) => Err(format!(

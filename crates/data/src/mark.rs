@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::block::Place;
+use crate::block::LineStart;
 use crate::loss::Losses;
 
 /// A place in the inputs, with what was read before it. Reading resumes there.
@@ -11,7 +11,7 @@ pub(crate) struct Mark {
     /// Index of the input.
     pub file: usize,
     /// Where in it.
-    pub place: Place,
+    pub place: LineStart,
     /// Rows of each input so far.
     pub rows: Vec<u64>,
     /// What was left out of each so far.

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
 use crate::field::{self, Problem};
-use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
 use crate::origin::Tap;
-use crate::reader::{InputColumns, Reader, Reading, Send};
+use crate::reader::{FormatReader, InputColumns, InputReading, Send};
 use crate::record::refused;
 use crate::remote::is_remote;
-use crate::row::Row;
-use array::{Array, Kind, Values};
+use crate::row::ParsedRow;
+use array::{Array, ArrayValues, ElementKind};
 
 /// Rows read at a time.
 const BLOCK_ROWS: u64 = 8192;
@@ -37,7 +37,7 @@ struct Set {
 
 impl Set {
     /// The set that `input` belongs to.
-    fn of(input: &str) -> Result<Self, Error> {
+    fn named_by(input: &str) -> Result<Self, Error> {
         if is_remote(input) {
             let problem =
                 "expected files, as arrays are read side by side; copy them first".to_owned();
@@ -67,14 +67,14 @@ impl Set {
 /// Reads sets of arrays.
 pub(crate) struct Arrays;
 
-impl Reader for Arrays {
+impl FormatReader for Arrays {
     fn has_name(&self, input: &str) -> bool {
         input.ends_with(".npy") || input.ends_with(".npz")
     }
 
     fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
         let names = column_names(input)?;
-        let is_list = Set::of(input)?.is_multi_hot();
+        let is_list = Set::named_by(input)?.is_multi_hot();
         let lists = names.iter().map(|name| is_list && name.starts_with('C')).collect();
         Ok(Some(InputColumns { names, lists, unreadable: Vec::new() }))
     }
@@ -83,7 +83,7 @@ impl Reader for Arrays {
     fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
         let mut files = Vec::with_capacity(3 * inputs.len());
         for input in inputs {
-            let Set { dense, labels, sparse } = Set::of(input)?;
+            let Set { dense, labels, sparse } = Set::named_by(input)?;
             files.extend([dense, sparse].map(|path| path.display().to_string()));
             if labels.exists() {
                 files.push(labels.display().to_string());
@@ -96,38 +96,43 @@ impl Reader for Arrays {
         false
     }
 
-    fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
+    fn lists(&self, wanted: &WantedColumns, first: Option<&str>) -> Result<Vec<bool>, Error> {
         let is_list = match first {
-            Some(first) => Set::of(first)?.is_multi_hot(),
+            Some(first) => Set::named_by(first)?.is_multi_hot(),
             None => false,
         };
         Ok(vec![is_list; wanted.categorical.len()])
     }
 
-    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
         send_rows(input, reading, send)
     }
 }
 
 /// Some rows of all arrays.
-struct Rows {
+struct ArrayRows {
     first_row: u64,
     rows: usize,
     /// Empty in a set without labels.
-    labels: Values,
+    labels: ArrayValues,
     /// `[rows, dense columns]`
-    dense: Values,
+    dense: ArrayValues,
     /// All categorical columns as one array `[rows, columns]`, or an array `[rows, hot]` of each.
-    sparse: Vec<Values>,
+    sparse: Vec<ArrayValues>,
 }
 
 /// Sends the rows of the set that `input` names in blocks. Stops when `send` says `false`.
-fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
-    let Reading { wanted, label: need, tap, .. } = *reading;
-    let set = Set::of(input)?;
+fn send_rows(input: &str, reading: &InputReading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    let InputReading { wanted, label: need, tap, .. } = *reading;
+    let set = Set::named_by(input)?;
     let mut dense = Array::open(&set.dense, tap)?;
     dense.expect("a two-dimensional array of float32", |kind, width| {
-        kind == Kind::F32 && width.is_some()
+        kind == ElementKind::F32 && width.is_some()
     })?;
     let rows = dense.rows();
     if rows == 0 {
@@ -148,7 +153,7 @@ fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
     };
     for array in &mut sparse {
         array.expect("a two-dimensional array of int32 or int64", |kind, width| {
-            matches!(kind, Kind::I32 | Kind::I64) && width.is_some()
+            matches!(kind, ElementKind::I32 | ElementKind::I64) && width.is_some()
         })?;
         array.expect_rows(rows)?;
     }
@@ -158,12 +163,12 @@ fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
     let mut first_row = 0;
     while first_row < rows {
         let count = BLOCK_ROWS.min(rows - first_row) as usize;
-        let block = Rows {
+        let block = ArrayRows {
             first_row,
             rows: count,
             labels: match &mut labels {
                 Some(labels) => labels.read(count)?,
-                None => Values::default(),
+                None => ArrayValues::default(),
             },
             dense: dense.read(count)?,
             sparse: sparse.iter_mut().map(|array| array.read(count)).collect::<Result<_, _>>()?,
@@ -178,7 +183,7 @@ fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
 
 /// The names of the columns of a set.
 fn column_names(input: &str) -> Result<Vec<String>, Error> {
-    let set = Set::of(input)?;
+    let set = Set::named_by(input)?;
     let tap = Tap::default();
     let dense = Array::open(&set.dense, &tap)?.width();
     let columns = if set.is_multi_hot() {
@@ -190,7 +195,7 @@ fn column_names(input: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Calls `take` with every cell of the column at `at` of labelled rows.
-fn each_text(rows: &Rows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
+fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
     let dense = rows.dense.width(rows.rows);
     for index in 0..rows.rows {
         let mut number = |value: f64| match value.is_nan() {
@@ -223,24 +228,24 @@ fn names(label: bool, dense: usize, categorical: usize) -> Vec<String> {
     label.into_iter().chain(dense).chain((1..=categorical).map(|i| format!("C{i}"))).collect()
 }
 
-impl Records for Rows {
-    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
+impl Records for ArrayRows {
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows) {
         for index in 0..self.rows {
             let line = self.first_row + index as u64 + 1;
             take.row(line, &mut |row| read_row(row, columns, self, index));
         }
     }
 
-    fn cells(&self, at: usize, _: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+    fn cells(&self, at: usize, _: (&WantedColumns, &FieldLayout), take: &mut dyn FnMut(Shown<'_>)) {
         each_text(self, at, take);
     }
 }
 
 /// Reads row `index` of a block.
 fn read_row(
-    row: &mut Row,
-    (wanted, layout): (&Wanted, &Layout),
-    rows: &Rows,
+    row: &mut ParsedRow,
+    (wanted, layout): (&WantedColumns, &FieldLayout),
+    rows: &ArrayRows,
     index: usize,
 ) -> Result<(), String> {
     let refuse = |column: &str, problem: Problem, value: f64| {

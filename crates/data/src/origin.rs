@@ -25,10 +25,10 @@ const PIECE: usize = 1 << 20;
 
 /// One input file as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub struct InputOrigin {
     /// The file as it was named.
     pub path: String,
-    identity: Identity,
+    identity: FileIdentity,
     /// When `identity` was taken, before the first byte was read; nanoseconds since 1970.
     seen_ns: i128,
     /// XXH3-128 of all its bytes as they lie on the disk; `None` if not all were seen in order.
@@ -40,7 +40,7 @@ pub struct Origin {
 /// What the file system says of a file: a change of its content changes at least one time. Or what
 /// a server says of an object: its length and version, the other numbers are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -57,9 +57,9 @@ struct Beginning {
     fingerprint: Fingerprint,
 }
 
-impl Identity {
+impl FileIdentity {
     /// Of a regular file: of nothing else can the same content be read twice.
-    fn of(about: &Metadata) -> Option<Self> {
+    fn from_metadata(about: &Metadata) -> Option<Self> {
         let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         about.is_file().then(|| Self {
             device: about.dev(),
@@ -80,12 +80,12 @@ impl Identity {
 }
 
 /// The bytes of a file or object, from its start.
-type Content = Box<dyn Read + Send>;
+type ContentReader = Box<dyn Read + Send>;
 
-impl Origin {
+impl InputOrigin {
     /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
     /// for an object without a version.
-    fn open(path: &str) -> Result<Option<(Content, Self)>, Error> {
+    fn open(path: &str) -> Result<Option<(ContentReader, Self)>, Error> {
         let failed = || Error::open(Path::new(path));
         if is_remote(path) {
             let object = Object::open(path).map_err(failed())?;
@@ -97,14 +97,14 @@ impl Origin {
 
     fn noted(path: &str, file: &File) -> Result<Option<Self>, Error> {
         let about = file.metadata().map_err(Error::open(Path::new(path)))?;
-        Ok(Identity::of(&about).map(|identity| Self::seen(path, identity)))
+        Ok(FileIdentity::from_metadata(&about).map(|identity| Self::seen(path, identity)))
     }
 
     fn of_object(path: &str, object: &Object) -> Option<Self> {
-        Identity::of_object(object).map(|identity| Self::seen(path, identity))
+        FileIdentity::of_object(object).map(|identity| Self::seen(path, identity))
     }
 
-    fn seen(path: &str, identity: Identity) -> Self {
+    fn seen(path: &str, identity: FileIdentity) -> Self {
         let (path, seen_ns) = (path.to_owned(), now_ns());
         Self { path, identity, seen_ns, fingerprint: None, start: None }
     }
@@ -114,7 +114,7 @@ impl Origin {
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Read`].
-    pub fn of(path: &str, progress: &mut dyn FnMut(u64)) -> Result<Option<Self>, Error> {
+    pub fn read(path: &str, progress: &mut dyn FnMut(u64)) -> Result<Option<Self>, Error> {
         let Some((mut file, mut origin)) = Self::open(path)? else { return Ok(None) };
         let hashed = hashed(&mut file, u64::MAX, progress).map_err(Error::read(Path::new(path)))?;
         origin.fingerprint = Some(Fingerprint(hashed.hash.digest128()));
@@ -134,10 +134,11 @@ impl Origin {
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         if is_remote(&self.path) {
-            let now = Object::open(&self.path).ok().as_ref().and_then(Identity::of_object);
+            let now = Object::open(&self.path).ok().as_ref().and_then(FileIdentity::of_object);
             return now.as_ref() == Some(&self.identity);
         }
-        let identity = std::fs::metadata(&self.path).ok().as_ref().and_then(Identity::of);
+        let identity =
+            std::fs::metadata(&self.path).ok().as_ref().and_then(FileIdentity::from_metadata);
         identity.as_ref() == Some(&self.identity) && self.is_settled()
     }
 
@@ -206,11 +207,11 @@ pub(crate) struct Origins {
 }
 
 struct Noted {
-    origin: Origin,
-    running: Option<Shared>,
+    origin: InputOrigin,
+    running: Option<SharedOrigins>,
 }
 
-type Shared = Arc<Mutex<Running>>;
+type SharedOrigins = Arc<Mutex<Running>>;
 
 impl Origins {
     /// Those an interrupted preparation noted.
@@ -218,7 +219,7 @@ impl Origins {
     /// # Errors
     /// [`Error::InputChanged`] for a file that no longer begins as it did, or cannot be compared
     /// any more.
-    pub(crate) fn resumed(noted: &[Origin], folder: &Path) -> Result<Self, Error> {
+    pub(crate) fn resumed(noted: &[InputOrigin], folder: &Path) -> Result<Self, Error> {
         let mut files = BTreeMap::new();
         for origin in noted {
             let noted = Self::compared(origin).transpose().unwrap_or_else(|| {
@@ -231,14 +232,14 @@ impl Origins {
     }
 
     /// The file of `origin` if it still has the bytes that were read.
-    fn compared(origin: &Origin) -> Result<Option<Noted>, Error> {
+    fn compared(origin: &InputOrigin) -> Result<Option<Noted>, Error> {
         if origin.is_untouched() {
             // What follows the beginning will be read, but not hashed in one go with it.
-            let origin = Origin { start: None, ..origin.clone() };
+            let origin = InputOrigin { start: None, ..origin.clone() };
             return Ok(Some(Noted { origin, running: None }));
         }
         let path = Path::new(&origin.path);
-        let Some((mut file, now)) = Origin::open(&origin.path)? else { return Ok(None) };
+        let Some((mut file, now)) = InputOrigin::open(&origin.path)? else { return Ok(None) };
         let (length, expected) = match (origin.fingerprint, origin.start) {
             (Some(whole), _) => (u64::MAX, whole),
             (None, Some(start)) => (start.bytes, start.fingerprint),
@@ -249,12 +250,12 @@ impl Origins {
             return Ok(None);
         }
         let running = origin.fingerprint.is_none().then(|| Arc::new(Mutex::new(running)));
-        let origin = Origin { fingerprint: origin.fingerprint, start: origin.start, ..now };
+        let origin = InputOrigin { fingerprint: origin.fingerprint, start: origin.start, ..now };
         Ok(Some(Noted { origin, running }))
     }
 
     /// What is known of every file that was opened.
-    pub(crate) fn noted(&self) -> Vec<Origin> {
+    pub(crate) fn noted(&self) -> Vec<InputOrigin> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = |noted: &Noted| {
             let mut origin = noted.origin.clone();
@@ -269,7 +270,7 @@ impl Origins {
     }
 
     /// Notes a file that is read from byte `at` on; gives what hashes it on the way, if it can be.
-    fn begin(&self, origin: Option<Origin>, at: u64) -> Option<Shared> {
+    fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedOrigins> {
         let origin = origin?;
         let path = origin.path.clone();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +304,7 @@ impl Origins {
 
     /// Notes an object whose bytes are read in no order: it is known by its version alone.
     fn note_object(&self, path: &str, object: &Object) {
-        if let Some(origin) = Origin::of_object(path, object) {
+        if let Some(origin) = InputOrigin::of_object(path, object) {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
             files.insert(path.to_owned(), Noted { origin, running: None });
         }
@@ -337,7 +338,7 @@ impl Tap {
     /// A reader of `file`, the file `path` from byte `at` on, that reports what it reads.
     pub(crate) fn file(&self, path: &str, (file, at): (File, u64)) -> Result<Tapped<File>, Error> {
         let running = match &self.origins {
-            Some(origins) => origins.begin(Origin::noted(path, &file)?, at),
+            Some(origins) => origins.begin(InputOrigin::noted(path, &file)?, at),
             None => None,
         };
         Ok(Tapped { running, path: path.to_owned(), ..self.stream(file) })
@@ -349,7 +350,7 @@ impl Tap {
         path: &str,
         (object, at): (&Object, u64),
     ) -> Tapped<Box<dyn Read + Send>> {
-        let noted = || Origin::of_object(path, object);
+        let noted = || InputOrigin::of_object(path, object);
         let running = self.origins.as_ref().and_then(|origins| origins.begin(noted(), at));
         Tapped { running, path: path.to_owned(), ..self.stream(object.read_from(at)) }
     }
@@ -375,7 +376,7 @@ impl Tap {
             return Ok(());
         }
         let mut file = File::open(path).map_err(Error::open(Path::new(path)))?;
-        if origins.begin(Origin::noted(path, &file)?, 0).is_none() {
+        if origins.begin(InputOrigin::noted(path, &file)?, 0).is_none() {
             return Ok(());
         }
         let hashed = hashed(&mut file, u64::MAX, &mut |_| {});
@@ -389,7 +390,7 @@ pub(crate) struct Tapped<R> {
     inner: R,
     path: String,
     tap: Tap,
-    running: Option<Shared>,
+    running: Option<SharedOrigins>,
 }
 
 impl<R: Read> Read for Tapped<R> {

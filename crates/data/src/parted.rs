@@ -4,13 +4,13 @@
 use crate::accept::Accept;
 use crate::error::Error;
 use crate::fit::Categorical;
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
-use crate::row::Row;
+use crate::row::ParsedRow;
 
 /// A part of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum CutSide {
     /// Rows before the cut, and those without a time.
     Training,
     /// Rows from the cut on.
@@ -19,14 +19,14 @@ pub(crate) enum Side {
 
 /// The rows that are meant: those of one side of a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct SideRows {
     pub cut: f64,
-    pub side: Side,
+    pub side: CutSide,
 }
 
-impl Part {
+impl SideRows {
     fn has(self, time: f64) -> bool {
-        let side = if time >= self.cut { Side::HeldOut } else { Side::Training };
+        let side = if time >= self.cut { CutSide::HeldOut } else { CutSide::Training };
         side == self.side
     }
 }
@@ -34,18 +34,18 @@ impl Part {
 /// Gives rows of one part on; of all, if there are no parts.
 pub(crate) struct OfPart<'a, A> {
     pub inner: A,
-    part: Option<Part>,
+    part: Option<SideRows>,
     categorical: &'a Categorical,
 }
 
 impl<'a, A> OfPart<'a, A> {
-    pub(crate) fn new(inner: A, part: Option<Part>, categorical: &'a Categorical) -> Self {
+    pub(crate) fn new(inner: A, part: Option<SideRows>, categorical: &'a Categorical) -> Self {
         Self { inner, part, categorical }
     }
 }
 
 impl<A: Accept> Accept for OfPart<'_, A> {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         match self.part {
             // Malformed rows are the same for either side.
             Some(part) if !part.has(row.time) => self.categorical.check(row),
@@ -53,7 +53,7 @@ impl<A: Accept> Accept for OfPart<'_, A> {
         }
     }
 
-    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
         self.part.is_none() && self.inner.accept_given(given)
     }
 
@@ -64,19 +64,19 @@ impl<A: Accept> Accept for OfPart<'_, A> {
 }
 
 /// Collects the times of rows.
-pub(crate) struct Times<'a> {
+pub(crate) struct RowTimes<'a> {
     pub times: Vec<f64>,
     categorical: &'a Categorical,
 }
 
-impl<'a> Times<'a> {
+impl<'a> RowTimes<'a> {
     pub(crate) fn new(categorical: &'a Categorical) -> Self {
         Self { times: Vec::new(), categorical }
     }
 }
 
-impl Accept for Times<'_> {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+impl Accept for RowTimes<'_> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.times.push(row.time);
         Ok(())

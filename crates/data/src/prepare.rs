@@ -10,28 +10,28 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use schema::source::Ids;
+use schema::source::IdMode;
 
 use crate::accept::Accept;
-use crate::block::Pace;
+use crate::block::BlockPace;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
-use crate::fit::{Categorical, Fitting, Plan};
+use crate::fit::{Categorical, FitPlan, Fitting};
 use crate::fitted::{Applier, Fitted};
-use crate::given::Given;
+use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::loss::Losses;
-use crate::origin::Origin;
-use crate::parted::{self, OfPart, Part, Side, Times};
-use crate::progress::{Meter, Progress};
+use crate::origin::InputOrigin;
+use crate::parted::{self, CutSide, OfPart, RowTimes, SideRows};
+use crate::progress::{DataProgress, Meter};
 use crate::request::PrepareRequest;
 use crate::resume::{self, Building};
-use crate::row::Row;
+use crate::row::ParsedRow;
 use crate::rows::Rows;
-use crate::scan::Source;
+use crate::scan::ScanInputs;
 use crate::shape::DataShape;
-use crate::writer::{self, DatasetWriter, Record, WriterOptions};
+use crate::writer::{self, DatasetNotes, DatasetWriter, WriterOptions};
 use crate::{ordered, text, vocabulary};
 
 /// A finished preparation.
@@ -44,7 +44,7 @@ pub struct Prepared {
     /// Rows that an interrupted preparation had written already.
     pub resumed_rows: u64,
     /// The input files as they were read; without those that are streams.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<InputOrigin>,
 }
 
 /// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
@@ -56,7 +56,7 @@ pub fn default_threads() -> usize {
 /// Bytes that preparing a dataset of this shape takes at most: blocks of text and their rows on
 /// their way through the threads, row groups being encoded, and the counts of exact ids.
 #[must_use]
-pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
+pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
     let row = shape.prepared_row_bytes();
     let rows = shape.rows as f64;
     // A block without text is a batch of 8192 rows of a Parquet file or of arrays.
@@ -67,8 +67,8 @@ pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
     let blocks = (ordered::in_flight(threads) as f64 * block_rows).min(rows) * row.max(text);
     let groups = writer::groups_in_flight(threads) as f64 * shape.row_group_rows as f64;
     let counts = match ids {
-        Ids::Modulo => 0,
-        Ids::Exact { memory_mib, .. } => vocabulary::memory(shape.vocabulary, memory_mib << 20),
+        IdMode::Modulo => 0,
+        IdMode::Exact { memory_mib, .. } => vocabulary::memory(shape.vocabulary, memory_mib << 20),
     };
     (blocks + groups.min(rows) * row) as u64 + counts
 }
@@ -87,22 +87,22 @@ pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
 /// reads tab-separated text only from the last finished part on, other inputs once more.
 pub fn prepare(
     request: &PrepareRequest<'_>,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DataProgress),
 ) -> Result<Prepared, Error> {
-    let mut wanted = Wanted::of(request.config)?;
+    let mut wanted = WantedColumns::new(request.config)?;
     if let Some(fitted) = request.fitted {
         wanted.rules = fitted.rules()?;
     }
     if request.hold_out > 0.0 {
         wanted = wanted.parted_by_time(request.config);
     }
-    let source = Source {
+    let source = ScanInputs {
         inputs: request.inputs,
         config: request.config,
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness: request.strictness,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         threads: request.threads.max(1),
     };
     // Before anything is read: a fit may take long.
@@ -114,12 +114,12 @@ pub fn prepare(
     if let Some(fitted) = request.fitted {
         fitted.check(request.config, &wanted)?;
     }
-    let mut building = Building::of(request)?;
+    let mut building = Building::new(request)?;
     let learnt = request.fitted.cloned().or_else(|| building.fitted());
     let unfitted = || Fitted::unfitted(request.config, &wanted);
     let plan = match &learnt {
         Some(_) => None,
-        None => Plan::of(&unfitted(), &wanted, &is_list),
+        None => FitPlan::new(&unfitted(), &wanted, &is_list),
     };
     let mut fitted = learnt.unwrap_or_else(unfitted);
     let passes = match (&plan, &wanted.time) {
@@ -133,9 +133,9 @@ pub fn prepare(
     let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?
         .noting(Arc::clone(building.origins()));
     let names = wanted.categorical.iter().map(|column| &column.column);
-    let columns = Rule { categorical: Categorical::new(names, &is_list), cut: None };
+    let columns = RowRule { categorical: Categorical::new(names, &is_list), cut: None };
     let cut = wanted.time.as_ref().map(|_| cut((request, &source), &mut meter, &columns));
-    let columns = Rule { cut: cut.transpose()?, ..columns };
+    let columns = RowRule { cut: cut.transpose()?, ..columns };
     if let Some(plan) = &plan {
         fit((request, &source), &mut meter, (plan, &columns), &mut fitted)?;
         building.keep_fitted(&fitted)?;
@@ -149,25 +149,25 @@ pub fn prepare(
 }
 
 /// What rows are held against, and the time that parts them, if one does.
-struct Rule {
+struct RowRule {
     categorical: Categorical,
     cut: Option<f64>,
 }
 
-impl Rule {
-    fn part(&self, side: Side) -> Option<Part> {
-        self.cut.map(|cut| Part { cut, side })
+impl RowRule {
+    fn part(&self, side: CutSide) -> Option<SideRows> {
+        self.cut.map(|cut| SideRows { cut, side })
     }
 }
 
 /// The time from which on rows are held out. Takes 8 bytes for each row.
 fn cut(
-    (request, source): (&PrepareRequest<'_>, &Source<'_>),
+    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
     meter: &mut Meter<'_>,
-    columns: &Rule,
+    columns: &RowRule,
 ) -> Result<f64, Error> {
     let mut times = Vec::new();
-    let taker = || Times::new(&columns.categorical);
+    let taker = || RowTimes::new(&columns.categorical);
     source.scan(meter, taker, |mut block| {
         times.append(&mut block.taken.times);
         Ok(())
@@ -176,9 +176,9 @@ fn cut(
 }
 
 fn fit(
-    (request, source): (&PrepareRequest<'_>, &Source<'_>),
+    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
     meter: &mut Meter<'_>,
-    (plan, columns): (&Plan, &Rule),
+    (plan, columns): (&FitPlan, &RowRule),
     fitted: &mut Fitted,
 ) -> Result<(), Error> {
     let hold_out = request.hold_out;
@@ -187,7 +187,7 @@ fn fit(
         let mut all = 0;
         source.scan(
             meter,
-            || Count(plan),
+            || RowCount(plan),
             |block| {
                 all += block.rows;
                 Ok(())
@@ -199,7 +199,7 @@ fn fit(
     folder.push(".counting");
     let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
-    let training = columns.part(Side::Training);
+    let training = columns.part(CutSide::Training);
     let taker = || OfPart::new(plan.sample(), training, &columns.categorical);
     source.scan(meter, taker, |block| fitting.take(&block.taken.inner, &pass))?;
     fitting.finish(plan, fitted)
@@ -207,9 +207,9 @@ fn fit(
 
 fn write(
     (request, building): (&PrepareRequest<'_>, Building),
-    source: &Source<'_>,
+    source: &ScanInputs<'_>,
     meter: &mut Meter<'_>,
-    (fitted, columns): (Fitted, &Rule),
+    (fitted, columns): (Fitted, &RowRule),
 ) -> Result<Prepared, Error> {
     let is_list = &columns.categorical.is_list;
     let applier = Applier::new(&fitted);
@@ -218,10 +218,10 @@ fn write(
     let from = building.mark().cloned();
     let origins = Arc::clone(building.origins());
     let target = (request.out, building);
-    let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
-    let parts: Vec<Option<Part>> = match columns.cut {
+    let mut writer = DatasetWriter::resume(target, &fitted, is_list, options)?;
+    let parts: Vec<Option<SideRows>> = match columns.cut {
         None => vec![None],
-        Some(_) => [Side::Training, Side::HeldOut].map(|side| columns.part(side)).to_vec(),
+        Some(_) => [CutSide::Training, CutSide::HeldOut].map(|side| columns.part(side)).to_vec(),
     };
     let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
     for part in parts {
@@ -232,7 +232,7 @@ fn write(
         let found = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
             let rows = &block.taken.inner.rows;
             match (part, &mut held_out) {
-                (Some(Part { side: Side::HeldOut, .. }), Some(count)) => {
+                (Some(SideRows { side: CutSide::HeldOut, .. }), Some(count)) => {
                     *count += rows.len() as u64;
                 }
                 (Some(_), _) => {}
@@ -245,7 +245,7 @@ fn write(
     }
     let losses = losses.unwrap_or_default();
     drop(applier);
-    let record = Record {
+    let record = DatasetNotes {
         inputs: request.inputs.to_vec(),
         fitted,
         losses: losses.clone(),
@@ -257,14 +257,14 @@ fn write(
 }
 
 /// Counts rows that would be taken.
-struct Count<'a>(&'a Plan);
+struct RowCount<'a>(&'a FitPlan);
 
-impl Accept for Count<'_> {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+impl Accept for RowCount<'_> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.0.categorical().check(row)
     }
 
-    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
         given.has_lists(&self.0.categorical().is_list)
     }
 
@@ -287,7 +287,7 @@ impl<'a> Transformed<'a> {
 }
 
 impl Accept for Transformed<'_> {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.rows.labels.push(row.label);
         self.rows.lines.push(row.line);
@@ -304,7 +304,7 @@ impl Accept for Transformed<'_> {
         Ok(())
     }
 
-    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
         if !given.has_lists(&self.categorical.is_list) {
             return false;
         }

@@ -8,18 +8,18 @@ mod sniff;
 
 use schema::DataConfig;
 use schema::facts::{FileFacts, KnownLayout};
-use schema::source::{CategoricalColumn, CategoryKind, Format, LabelColumn};
+use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn};
 
-use crate::block::{Block, Pace, Shown};
+use crate::block::{BlockPace, RecordBlock, Shown};
 use crate::error::Error;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
-use crate::progress::{Meter, Pass, Progress};
+use crate::progress::{DataProgress, Meter, Pass};
 use crate::reader::InputColumns;
-use crate::scan::Source;
+use crate::scan::ScanInputs;
 use crate::{criteo_tsv, field, format, ordered};
 
-use column::{Column, Look, Tries};
+use column::{ColumnLook, ProfiledColumn, Tries};
 use sniff::TextForm;
 
 /// Rows of Parquet and of arrays that are sampled to find the kind of values.
@@ -43,7 +43,7 @@ pub fn of_files(
     inputs: &[String],
     delimiter: Option<&str>,
     threads: usize,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DataProgress),
 ) -> Result<Profile, Error> {
     let first = inputs.first().map_or("", String::as_str);
     let announced = format::announced(first)?;
@@ -51,20 +51,20 @@ pub fn of_files(
         Some(_) => None,
         None => Some(sniff::text_form(first, delimiter)?),
     };
-    let data = data_config(announced.unwrap_or(Format::Csv), form.as_ref());
+    let data = data_config(announced.unwrap_or(DataFormat::Csv), form.as_ref());
     let of_header = format::reader(&data).columns(first)?;
     let InputColumns { names, lists, unreadable } = of_header.unwrap_or_else(|| {
         let names = form.as_ref().map(|form| form.names.clone()).unwrap_or_default();
         InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
     });
     let wanted = every_column(&data, &names, &lists);
-    let source = Source {
+    let source = ScanInputs {
         inputs,
         config: &data,
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness: Strictness::ANY,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         threads: threads.max(1),
     };
     source.check(1)?;
@@ -96,13 +96,14 @@ pub fn of_files(
 }
 
 /// How files are read; of text in a format that is not announced, in that of `form`.
-fn data_config(format: Format, form: Option<&TextForm>) -> DataConfig {
-    let delimiter = form.filter(|form| form.format == Format::Csv).and_then(|form| {
-        match &form.punctuation.delimiter[..] {
-            b"," => None,
-            b"\t" => Some("tab".to_owned()),
-            other => Some(String::from_utf8_lossy(other).into_owned()),
-        }
+fn data_config(format: DataFormat, form: Option<&TextForm>) -> DataConfig {
+    let delimiter = form.filter(|form| form.format == DataFormat::Csv).and_then(|form| match &form
+        .punctuation
+        .delimiter[..]
+    {
+        b"," => None,
+        b"\t" => Some("tab".to_owned()),
+        other => Some(String::from_utf8_lossy(other).into_owned()),
     });
     let quote = form.and_then(|form| form.punctuation.quote).filter(|&quote| quote != b'"');
     let named = form.filter(|form| !form.has_header);
@@ -116,7 +117,7 @@ fn data_config(format: Format, form: Option<&TextForm>) -> DataConfig {
 }
 
 /// Every column as text. The label is any of them, which nobody reads.
-fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> Wanted {
+fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedColumns {
     let categorical = names.iter().zip(lists).map(|(name, is_list)| CategoricalColumn {
         column: name.clone(),
         kind: CategoryKind::String,
@@ -129,7 +130,7 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> Wanted {
         column: names.first().cloned().unwrap_or_default(),
         positive: vec![String::new()],
     };
-    Wanted::of_columns(data, label, categorical.collect())
+    WantedColumns::of_columns(data, label, categorical.collect())
 }
 
 fn of_records(form: &TextForm) -> Vec<Tries> {
@@ -142,10 +143,10 @@ fn of_records(form: &TextForm) -> Vec<Tries> {
 }
 
 /// The same from the first rows of Parquet; arrays hold numbers alone.
-fn of_first_block(source: &Source<'_>, lists: &[bool]) -> Result<Vec<Tries>, Error> {
+fn of_first_block(source: &ScanInputs<'_>, lists: &[bool]) -> Result<Vec<Tries>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); lists.len()];
     let tap = crate::origin::Tap::default();
-    source.produce((None, &Pass::counting(&tap)), &mut |block: Block| {
+    source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
             block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
                 Shown::Text(text) if sample.len() < SAMPLE_ROWS => sample.push(text.to_vec()),
@@ -163,21 +164,24 @@ fn of_first_block(source: &Source<'_>, lists: &[bool]) -> Result<Vec<Tries>, Err
 
 /// One block, column by column.
 struct Looked {
-    columns: Vec<Look>,
+    columns: Vec<ColumnLook>,
     rows: u64,
     /// How often each text of [`sniff::MISSING`] occurs.
     missing: Vec<u64>,
 }
 
 fn look_at_all(
-    source: &Source<'_>,
+    source: &ScanInputs<'_>,
     meter: &mut Meter<'_>,
     (names, tries): (&[String], &[Tries]),
-) -> Result<(u64, Vec<Column>, Option<String>), Error> {
+) -> Result<(u64, Vec<ProfiledColumn>, Option<String>), Error> {
     let pass = meter.pass();
-    let produce = |send: ordered::Send<'_, Block>| source.produce((None, &pass), send);
-    let mut columns: Vec<Column> =
-        names.iter().zip(tries).map(|(name, tries)| Column::new(name, tries.clone())).collect();
+    let produce = |send: ordered::Send<'_, RecordBlock>| source.produce((None, &pass), send);
+    let mut columns: Vec<ProfiledColumn> = names
+        .iter()
+        .zip(tries)
+        .map(|(name, tries)| ProfiledColumn::new(name, tries.clone()))
+        .collect();
     let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
     ordered::run(
         source.threads,
@@ -195,9 +199,9 @@ fn look_at_all(
     Ok((rows, columns, most.map(|at| sniff::MISSING[at].to_owned())))
 }
 
-fn look_at((block, wanted): (&Block, &Wanted), tries: &[Tries]) -> Looked {
+fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> Looked {
     let mut looked = Looked {
-        columns: tries.iter().map(Look::new).collect(),
+        columns: tries.iter().map(ColumnLook::new).collect(),
         rows: 0,
         missing: vec![0; sniff::MISSING.len()],
     };
@@ -233,7 +237,7 @@ fn look_at((block, wanted): (&Block, &Wanted), tries: &[Tries]) -> Looked {
 /// The published layout that these columns have.
 fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
     let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
-    if facts.format == Format::Npy {
+    if facts.format == DataFormat::Npy {
         return Some(KnownLayout::Arrays);
     }
     if is_criteo(facts) {
@@ -254,7 +258,7 @@ fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
 
 /// A label, 13 integers and 26 hexadecimal numbers of eight digits, without names.
 fn is_criteo(facts: &FileFacts) -> bool {
-    if facts.format != Format::Tsv || facts.has_names || facts.columns.len() != 40 {
+    if facts.format != DataFormat::Tsv || facts.has_names || facts.columns.len() != 40 {
         return false;
     }
     let (numbers, categories) = facts.columns.split_at(1 + criteo_tsv::DENSE);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use schema::Bytes;
-use schema::source::Format;
+use schema::source::DataFormat;
 
 use crate::decompress;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::origin::{Origins, Tap};
 
 /// How far a preparation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct DataProgress {
     /// Bytes of the (compressed) files read, over all passes.
     pub bytes_done: u64,
     /// Bytes there are to read over all passes; unknown for standard input.
@@ -31,7 +31,7 @@ pub(crate) struct Meter<'a> {
     bytes_total: Option<u64>,
     passes: u64,
     temporary: Arc<AtomicU64>,
-    show: &'a mut dyn FnMut(Progress),
+    show: &'a mut dyn FnMut(DataProgress),
 }
 
 /// One pass over the inputs, as those see it who need to know how far it is.
@@ -82,9 +82,9 @@ impl Pass {
 impl<'a> Meter<'a> {
     /// A meter for `passes` passes over `inputs`.
     pub(crate) fn new(
-        (format, inputs): (Format, &[String]),
+        (format, inputs): (DataFormat, &[String]),
         passes: u64,
-        show: &'a mut dyn FnMut(Progress),
+        show: &'a mut dyn FnMut(DataProgress),
     ) -> Result<Self, Error> {
         let files = input_files(format, inputs)?;
         let bytes_total = decompress::total_bytes(&files)?.map(|bytes| bytes * passes);
@@ -112,6 +112,11 @@ impl<'a> Meter<'a> {
     pub(crate) fn show(&mut self, rows: u64) {
         let bytes_done = self.tap.bytes_done.load(Ordering::Relaxed);
         let temporary_bytes = self.temporary.load(Ordering::Relaxed);
-        (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, temporary_bytes, rows });
+        (self.show)(DataProgress {
+            bytes_done,
+            bytes_total: self.bytes_total,
+            temporary_bytes,
+            rows,
+        });
     }
 }

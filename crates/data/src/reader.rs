@@ -1,25 +1,25 @@
-//! What the pipeline knows of a format: a [`Reader`], which sends an input in blocks.
+//! What the pipeline knows of a format: a [`FormatReader`], which sends an input in blocks.
 
 use std::sync::Arc;
 
-use crate::block::{Pace, Place, Records};
+use crate::block::{BlockPace, LineStart, Records};
 use crate::error::Error;
-use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
 use crate::origin::Tap;
 
 /// What is read of an input.
-pub(crate) struct Reading<'a> {
-    pub wanted: &'a Wanted,
+pub(crate) struct InputReading<'a> {
+    pub wanted: &'a WantedColumns,
     pub label: LabelNeed,
-    pub pace: Pace,
+    pub pace: BlockPace,
     /// Notes what was read.
     pub tap: &'a Tap,
     /// Where to begin, of inputs whose records said where they started; at the beginning if none.
-    pub from: Option<Place>,
+    pub from: Option<LineStart>,
 }
 
 /// Takes blocks; `false` where it wants no more.
-pub(crate) type Send<'a> = dyn FnMut(Arc<Layout>, Box<dyn Records>) -> bool + 'a;
+pub(crate) type Send<'a> = dyn FnMut(Arc<FieldLayout>, Box<dyn Records>) -> bool + 'a;
 
 /// The columns that an input says it has.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(crate) struct InputColumns {
 }
 
 /// Reads a format.
-pub(crate) trait Reader {
+pub(crate) trait FormatReader {
     /// Whether the name of an input says that it is of this format.
     fn has_name(&self, _input: &str) -> bool {
         false
@@ -70,7 +70,7 @@ pub(crate) trait Reader {
     ///
     /// # Errors
     /// Those of opening it.
-    fn lists(&self, wanted: &Wanted, _first: Option<&str>) -> Result<Vec<bool>, Error> {
+    fn lists(&self, wanted: &WantedColumns, _first: Option<&str>) -> Result<Vec<bool>, Error> {
         Ok(wanted.separated())
     }
 
@@ -78,5 +78,10 @@ pub(crate) trait Reader {
     ///
     /// # Errors
     /// What cannot be read.
-    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error>;
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error>;
 }

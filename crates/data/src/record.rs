@@ -3,15 +3,15 @@
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
 
 use crate::field::{self, Problem};
-use crate::layout::{Layout, Wanted};
-use crate::row::{Row, is_large};
+use crate::layout::{FieldLayout, WantedColumns};
+use crate::row::{ParsedRow, is_large};
 use crate::{datetime, number_form};
 
 /// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as
 /// ranges.
 pub(crate) fn read(
-    row: &mut Row,
-    (wanted, layout): (&Wanted, &Layout),
+    row: &mut ParsedRow,
+    (wanted, layout): (&WantedColumns, &FieldLayout),
     text: &[u8],
     fields: &[(u32, u32)],
 ) -> Result<(), String> {
@@ -68,7 +68,7 @@ pub(crate) fn read(
 }
 
 /// The label of a trimmed field: 1 for a positive value, or a number.
-pub(crate) fn text_label(wanted: &Wanted, text: &[u8]) -> Result<f32, String> {
+pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, String> {
     let name = &wanted.label.column;
     let is_number = wanted.label.positive.is_empty();
     if wanted.is_missing(text) || is_number && field::is_no_number(text) {

@@ -19,7 +19,7 @@ pub use problem::RemoteProblem;
 /// Whether `input` names an object on a network rather than a file.
 #[must_use]
 pub fn is_remote(input: &str) -> bool {
-    address::Scheme::of(input).is_some()
+    address::Scheme::parse(input).is_some()
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::format::input_files;
 use crate::limit::Strictness;
-use crate::manifest::{Part, replace};
+use crate::manifest::{DatasetPart, replace};
 use crate::mark::Mark;
-use crate::origin::{Origin, Origins};
+use crate::origin::{InputOrigin, Origins};
 use crate::remote::is_remote;
 use crate::request::{Begin, PrepareRequest};
 
@@ -41,7 +41,7 @@ pub struct Kept {
 #[must_use]
 pub fn kept(out: &Path) -> Option<Kept> {
     let folder = folder_of(out);
-    let state: State = read::<Option<State>>(&folder.join(STATE))??;
+    let state: SavedState = read::<Option<SavedState>>(&folder.join(STATE))??;
     let rows = state.parts.iter().map(|part| part.rows).sum();
     let has_learnt = folder.join(FITTED).exists();
     (rows > 0 || has_learnt).then_some(Kept { folder, rows })
@@ -62,25 +62,25 @@ pub fn discard(out: &Path) {
 pub(crate) struct Building {
     folder: PathBuf,
     /// `None` where the work cannot be taken up again.
-    state: Option<State>,
+    state: Option<SavedState>,
     origins: Arc<Origins>,
     keep: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct State {
+struct SavedState {
     version: u32,
     job: serde_json::Map<String, serde_json::Value>,
-    parts: Vec<Part>,
+    parts: Vec<DatasetPart>,
     /// The inputs as far as they were read.
     #[serde(default)]
-    origins: Vec<Origin>,
+    origins: Vec<InputOrigin>,
     /// Where the rows behind the last part are to be found.
     #[serde(default)]
     mark: Option<Mark>,
 }
 
-impl State {
+impl SavedState {
     /// Of a preparation that begins.
     fn new(job: serde_json::Map<String, serde_json::Value>) -> Self {
         Self { version: VERSION, job, parts: Vec::new(), origins: Vec::new(), mark: None }
@@ -119,7 +119,7 @@ impl Building {
     /// # Errors
     /// [`Error::OtherPreparation`] where it was another one, [`Error::InputChanged`] where an input
     /// has other content.
-    pub(crate) fn of(request: &PrepareRequest<'_>) -> Result<Self, Error> {
+    pub(crate) fn new(request: &PrepareRequest<'_>) -> Result<Self, Error> {
         // An input that cannot be read twice cannot be resumed.
         let files = input_files(request.config.format, request.inputs)?;
         let is_stream =
@@ -129,13 +129,13 @@ impl Building {
         }
         let job = job(request)?;
         let folder = folder_of(request.out);
-        let left: Option<State> = match request.begin {
-            Begin::Resume => State::read(&folder.join(STATE)),
+        let left: Option<SavedState> = match request.begin {
+            Begin::Resume => SavedState::read(&folder.join(STATE)),
             Begin::Restart => None,
         };
         let Some(left) = left else {
             let mut building = Self::anew(request.out)?;
-            building.state = Some(State::new(job));
+            building.state = Some(SavedState::new(job));
             building.write_state()?;
             return Ok(building);
         };
@@ -146,7 +146,7 @@ impl Building {
         }
         let rows: u64 = left.parts.iter().map(|part| part.rows).sum();
         let fits = |mark: &Mark| mark.fits(request.inputs.len(), rows);
-        let left = State { mark: left.mark.filter(fits), ..left };
+        let left = SavedState { mark: left.mark.filter(fits), ..left };
         let origins = Arc::new(Origins::resumed(&left.origins, &folder)?);
         let building = Self { folder, state: Some(left), origins, keep: true };
         building.remove_unfinished()?;
@@ -163,7 +163,7 @@ impl Building {
     }
 
     /// The finished parts.
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[DatasetPart] {
         self.state.as_ref().map_or(&[], |state| &state.parts)
     }
 
@@ -189,7 +189,11 @@ impl Building {
     }
 
     /// Keeps a part, which is on the disk, and a place at or before its end.
-    pub(crate) fn keep_part(&mut self, part: &Part, mark: Option<&Mark>) -> Result<(), Error> {
+    pub(crate) fn keep_part(
+        &mut self,
+        part: &DatasetPart,
+        mark: Option<&Mark>,
+    ) -> Result<(), Error> {
         if let Some(state) = &mut self.state {
             state.parts.push(part.clone());
             state.mark = mark.cloned();

@@ -2,7 +2,7 @@
 
 /// One record, read but not yet transformed. Reused from record to record.
 #[derive(Default)]
-pub(crate) struct Row {
+pub(crate) struct ParsedRow {
     pub line: u64,
     /// NaN in a file without labels.
     pub label: f32,
@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub large: Vec<usize>,
 }
 
-impl Row {
+impl ParsedRow {
     /// Forgets the values of the previous record.
     pub(crate) fn clear(&mut self) {
         self.time = f64::NAN;

@@ -70,9 +70,9 @@ impl Rows {
 
 impl Categories {
     /// All of it, borrowed.
-    pub(crate) fn bags(&self) -> Bags<'_> {
+    pub(crate) fn bags(&self) -> ColumnBags<'_> {
         let ends = self.ends.as_deref().map(Cow::Borrowed);
-        Bags { values: &self.values, ends, unsigned: self.unsigned }
+        ColumnBags { values: &self.values, ends, unsigned: self.unsigned }
     }
 
     /// The values of row `row`.
@@ -82,7 +82,7 @@ impl Categories {
     }
 
     /// Appends rows to a list column, `map` applied to each value.
-    pub(crate) fn append(&mut self, from: &Bags<'_>, map: impl Fn(i64) -> i64) {
+    pub(crate) fn append(&mut self, from: &ColumnBags<'_>, map: impl Fn(i64) -> i64) {
         let shift = self.values.len() as u32;
         self.values.extend(from.values.iter().map(|&value| map(value)));
         if let (Some(into), Some(ends)) = (&mut self.ends, &from.ends) {
@@ -91,7 +91,7 @@ impl Categories {
     }
 
     /// Appends rows to a list column without the values that `keep` refuses.
-    pub(crate) fn append_some(&mut self, from: &Bags<'_>, keep: impl Fn(i64) -> bool) {
+    pub(crate) fn append_some(&mut self, from: &ColumnBags<'_>, keep: impl Fn(i64) -> bool) {
         let Some(into) = &mut self.ends else { return };
         for row in 0..from.ends.as_ref().map_or(0, |ends| ends.len()) {
             self.values.extend(from.row(row).iter().copied().filter(|&value| keep(value)));
@@ -115,7 +115,7 @@ impl Categories {
 }
 
 /// One categorical column of a block that is kept elsewhere.
-pub(crate) struct Bags<'a> {
+pub(crate) struct ColumnBags<'a> {
     pub values: &'a [i64],
     /// As in [`Categories`].
     pub ends: Option<Cow<'a, [u32]>>,
@@ -123,7 +123,7 @@ pub(crate) struct Bags<'a> {
     pub unsigned: bool,
 }
 
-impl Bags<'_> {
+impl ColumnBags<'_> {
     /// The values of row `row`.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {

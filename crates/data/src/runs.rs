@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 
 /// Ordered by its first number, then by the others.
-pub(crate) type Record = [u64; 3];
+pub(crate) type SortRecord = [u64; 3];
 /// Bytes of a record on disk.
 pub(crate) const RECORD_BYTES: usize = 24;
 /// Smallest and largest buffer of a run that is read.
@@ -60,7 +60,7 @@ impl Runs {
     /// Sorts the records, writes them as one run and leaves none in memory.
     pub(crate) fn spill(
         &mut self,
-        records: &mut Vec<Record>,
+        records: &mut Vec<SortRecord>,
         scratch: &mut Scratch,
     ) -> Result<(), Error> {
         if records.is_empty() {
@@ -88,7 +88,7 @@ impl Runs {
     pub(crate) fn merge(
         self,
         memory: u64,
-        mut take: impl FnMut(Record) -> Result<(), Error>,
+        mut take: impl FnMut(SortRecord) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let share = usize::try_from(memory).unwrap_or(usize::MAX) / self.files.len().max(1);
         let buffer = share.clamp(*BUFFER.start(), *BUFFER.end());
@@ -119,7 +119,7 @@ impl Runs {
 }
 
 /// The next record of a run; `None` at its end.
-fn next(run: &mut impl Read, path: &Path) -> Result<Option<Record>, Error> {
+fn next(run: &mut impl Read, path: &Path) -> Result<Option<SortRecord>, Error> {
     let mut bytes = [0; RECORD_BYTES];
     match run.read_exact(&mut bytes) {
         Ok(()) => {}

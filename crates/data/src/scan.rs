@@ -8,32 +8,32 @@ use std::sync::atomic::Ordering;
 use schema::DataConfig;
 
 use crate::accept::Accept;
-use crate::block::{Block, Pace, Place, Records};
+use crate::block::{BlockPace, LineStart, RecordBlock, Records};
 use crate::convert::{Parsed, convert};
 use crate::decompress::{self, STDIN};
 use crate::error::Error;
 use crate::format;
 use crate::ids;
-use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
 use crate::limit::{Far, Strictness, check_early};
 use crate::loss::Losses;
 use crate::mark::Mark;
 use crate::ordered;
 use crate::progress::{Meter, Pass};
-use crate::reader::Reading;
+use crate::reader::InputReading;
 
 /// The inputs and how they are read.
-pub(crate) struct Source<'a> {
+pub(crate) struct ScanInputs<'a> {
     pub inputs: &'a [String],
     pub config: &'a DataConfig,
-    pub wanted: &'a Wanted,
+    pub wanted: &'a WantedColumns,
     pub label: LabelNeed,
     pub strictness: Strictness,
-    pub pace: Pace,
+    pub pace: BlockPace,
     pub threads: usize,
 }
 
-impl Source<'_> {
+impl ScanInputs<'_> {
     /// Which categorical columns hold lists: those with a separator, or that are lists in the first
     /// file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
@@ -81,9 +81,9 @@ impl Source<'_> {
         mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
         let pass = meter.pass();
-        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &pass), send);
-        let work = |block: Block| convert(&block, self.wanted, taker());
-        let mut tally = Tally::new(self, from);
+        let produce = |send: ordered::Send<'_, RecordBlock>| self.produce((from, &pass), send);
+        let work = |block: RecordBlock| convert(&block, self.wanted, taker());
+        let mut tally = FileTally::new(self, from);
         let mut rows = from.map_or(0, Mark::rows_before);
         let consume = |mut parsed: Parsed<A>| {
             let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
@@ -101,7 +101,7 @@ impl Source<'_> {
     pub(crate) fn produce(
         &self,
         (from, pass): (Option<&Mark>, &Pass),
-        send: ordered::Send<'_, Block>,
+        send: ordered::Send<'_, RecordBlock>,
     ) -> Result<(), Error> {
         let (reader, tap) = (format::reader(self.config), pass.tap());
         let mut text = 0;
@@ -111,7 +111,7 @@ impl Source<'_> {
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let shared: Arc<str> = name.as_str().into();
             let mut stopped = false;
-            let mut send = |layout: Arc<Layout>, records: Box<dyn Records>| {
+            let mut send = |layout: Arc<FieldLayout>, records: Box<dyn Records>| {
                 text += records.text_bytes() as u64;
                 let far = Far {
                     bytes: pass.bytes(),
@@ -120,12 +120,13 @@ impl Source<'_> {
                     text,
                     row_bytes_least: layout.fields as u64,
                 };
-                stopped = !send(Block { file, name: Arc::clone(&shared), layout, records, far });
+                stopped =
+                    !send(RecordBlock { file, name: Arc::clone(&shared), layout, records, far });
                 !stopped
             };
             let from = from.filter(|mark| mark.file == file).map(|mark| mark.place);
             let (wanted, label, pace) = (self.wanted, self.label, self.pace);
-            reader.send(name, &Reading { wanted, label, pace, tap, from }, &mut send)?;
+            reader.send(name, &InputReading { wanted, label, pace, tap, from }, &mut send)?;
             if stopped {
                 break;
             }
@@ -135,14 +136,14 @@ impl Source<'_> {
 }
 
 /// Good rows and losses per file.
-struct Tally<'a> {
-    source: &'a Source<'a>,
+struct FileTally<'a> {
+    source: &'a ScanInputs<'a>,
     rows: Vec<u64>,
     losses: Vec<Losses>,
 }
 
-impl<'a> Tally<'a> {
-    fn new(source: &'a Source<'a>, from: Option<&Mark>) -> Self {
+impl<'a> FileTally<'a> {
+    fn new(source: &'a ScanInputs<'a>, from: Option<&Mark>) -> Self {
         let files = source.inputs.len();
         let (rows, losses) = match from {
             None => (vec![0; files], vec![Losses::default(); files]),
@@ -152,7 +153,7 @@ impl<'a> Tally<'a> {
     }
 
     /// The mark of a block that has not been counted yet.
-    fn mark(&self, file: usize, place: Place) -> Mark {
+    fn mark(&self, file: usize, place: LineStart) -> Mark {
         Mark { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 

@@ -9,19 +9,19 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use schema::{Batch, DataConfig};
 
-use crate::block::Pace;
+use crate::block::BlockPace;
 use crate::convert::Parsed;
 use crate::error::Error;
 use crate::fitted::{Applier, Fitted};
 use crate::gather::FeaturePlan;
 use crate::gather::{Decoded, Features, Filling};
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::prepare::Transformed;
 use crate::progress::Meter;
 use crate::rows::Rows;
-use crate::scan::Source;
+use crate::scan::ScanInputs;
 
 /// What is scored, and how it is read.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct ScoreRequest {
     /// Most samples of a batch.
     pub batch_size: usize,
     /// Whether batches are filled, or given out as their rows come.
-    pub pace: Pace,
+    pub pace: BlockPace,
     /// What a malformed record does.
     pub strictness: Strictness,
     /// Threads that convert.
@@ -53,21 +53,21 @@ pub struct ScoringBatch {
     pub lines: Vec<u64>,
     /// The samples. Labels are NaN where the file has none.
     pub batch: Batch,
-    /// Malformed records met so far, with [`Pace::AsItComes`] exactly those before the end of this
-    /// batch. Such a batch may have no sample where all of a block was malformed.
+    /// Malformed records met so far, with [`BlockPace::AsItComes`] exactly those before the end of
+    /// this batch. Such a batch may have no sample where all of a block was malformed.
     pub malformed: u64,
 }
 
 /// Yields the batches of raw files; an error ends it.
 pub struct ScoringReader {
-    messages: Option<Receiver<Message>>,
+    messages: Option<Receiver<ScoreMessage>>,
     thread: Option<JoinHandle<()>>,
     features: Features,
     batch_size: usize,
-    pace: Pace,
+    pace: BlockPace,
     malformed: u64,
     /// The block being cut into batches.
-    block: Option<Cut>,
+    block: Option<CutRows>,
     filling: Filling,
     filling_lines: Vec<u64>,
     filling_input: usize,
@@ -75,7 +75,7 @@ pub struct ScoringReader {
 }
 
 /// A block of rows of which some are used.
-struct Cut {
+struct CutRows {
     input: usize,
     lines: Vec<u64>,
     decoded: [Decoded; 1],
@@ -83,7 +83,7 @@ struct Cut {
     malformed: u64,
 }
 
-enum Message {
+enum ScoreMessage {
     /// The index of the input, rows, and how many records were malformed.
     Rows(usize, Rows, u64),
     Done(Result<Losses, Error>),
@@ -100,17 +100,17 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
         let problem = "expected at least 1, got 0".to_owned();
         return Err(Error::Config { key: "batch_size", problem });
     }
-    let mut wanted = Wanted::of(&request.config)?;
+    let mut wanted = WantedColumns::new(&request.config)?;
     wanted.rules = request.fitted.rules()?;
     request.fitted.check(&request.config, &wanted)?;
-    let features = Features::of(&request.features, &request.fitted, Path::new("[data]"))?;
+    let features = Features::new(&request.features, &request.fitted, Path::new("[data]"))?;
     source(&request, &wanted).check(1)?;
     let (sender, messages) = bounded(2);
     let (batch_size, pace) = (request.batch_size, request.pace);
     let thread = std::thread::spawn(move || {
         let losses = read(&request, &wanted, &sender);
         // A failed send means that the reader was dropped.
-        let _ = sender.send(Message::Done(losses));
+        let _ = sender.send(ScoreMessage::Done(losses));
     });
     Ok(ScoringReader {
         messages: Some(messages),
@@ -127,8 +127,8 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     })
 }
 
-fn source<'a>(request: &'a ScoreRequest, wanted: &'a Wanted) -> Source<'a> {
-    Source {
+fn source<'a>(request: &'a ScoreRequest, wanted: &'a WantedColumns) -> ScanInputs<'a> {
+    ScanInputs {
         inputs: &request.inputs,
         config: &request.config,
         wanted,
@@ -141,8 +141,8 @@ fn source<'a>(request: &'a ScoreRequest, wanted: &'a Wanted) -> Source<'a> {
 
 fn read(
     request: &ScoreRequest,
-    wanted: &Wanted,
-    sender: &Sender<Message>,
+    wanted: &WantedColumns,
+    sender: &Sender<ScoreMessage>,
 ) -> Result<Losses, Error> {
     let source = source(request, wanted);
     let is_list = source.lists()?;
@@ -152,7 +152,7 @@ fn read(
         let columns = parsed.taken.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
         let malformed = parsed.losses.malformed_lines;
-        let message = Message::Rows(parsed.file, parsed.taken.rows, malformed);
+        let message = ScoreMessage::Rows(parsed.file, parsed.taken.rows, malformed);
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };
     let mut silent = |_| {};
@@ -194,7 +194,7 @@ impl ScoringReader {
             self.malformed += block.malformed;
             self.block = None;
         }
-        self.filling.len() == self.batch_size || (is_done && self.pace == Pace::AsItComes)
+        self.filling.len() == self.batch_size || (is_done && self.pace == BlockPace::AsItComes)
     }
 }
 
@@ -209,11 +209,11 @@ impl Iterator for ScoringReader {
                 }
             }
             match self.messages.as_ref().map(Receiver::recv) {
-                Some(Ok(Message::Rows(input, rows, malformed))) => {
-                    match Decoded::of(&rows, &self.features) {
+                Some(Ok(ScoreMessage::Rows(input, rows, malformed))) => {
+                    match Decoded::gather(&rows, &self.features) {
                         Ok(decoded) => {
                             let (lines, decoded, used) = (rows.lines, [decoded], 0);
-                            self.block = Some(Cut { input, lines, decoded, used, malformed });
+                            self.block = Some(CutRows { input, lines, decoded, used, malformed });
                         }
                         Err(error) => {
                             self.messages = None;
@@ -222,11 +222,11 @@ impl Iterator for ScoringReader {
                         }
                     }
                 }
-                Some(Ok(Message::Done(Ok(losses)))) => {
+                Some(Ok(ScoreMessage::Done(Ok(losses)))) => {
                     self.losses = losses;
                     self.messages = None;
                 }
-                Some(Ok(Message::Done(Err(error)))) => {
+                Some(Ok(ScoreMessage::Done(Err(error)))) => {
                     self.messages = None;
                     self.filling.finish();
                     return Some(Err(error));

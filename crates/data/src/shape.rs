@@ -4,23 +4,23 @@
 use std::sync::atomic::Ordering;
 
 use schema::DataConfig;
-use schema::source::Ids;
+use schema::source::IdMode;
 
 use crate::accept::Accept;
-use crate::block::{Block, Pace};
+use crate::block::{BlockPace, RecordBlock};
 use crate::column_shape::ColumnShape;
 use crate::convert::convert;
 use crate::dataset::Dataset;
 use crate::decompress;
 use crate::error::Error;
 use crate::format::input_files;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
 use crate::origin::Tap;
 use crate::progress::Pass;
 use crate::request::DEFAULT_ROW_GROUP_ROWS;
-use crate::row::Row;
-use crate::scan::Source;
+use crate::row::ParsedRow;
+use crate::scan::ScanInputs;
 use crate::synthetic::SyntheticConfig;
 
 /// Blocks of raw files that are sampled.
@@ -54,7 +54,7 @@ impl DataShape {
     ///
     /// # Errors
     /// Those of opening its files.
-    pub fn of(dataset: &Dataset) -> Result<Self, Error> {
+    pub fn read(dataset: &Dataset) -> Result<Self, Error> {
         let manifest = dataset.manifest();
         let (columns, rows) = (&manifest.columns, dataset.rows());
         let ids = dataset.ids()?;
@@ -106,14 +106,14 @@ impl DataShape {
         config: &DataConfig,
         most_categories: u64,
     ) -> Result<Self, Error> {
-        let wanted = Wanted::of(config)?;
-        let source = Source {
+        let wanted = WantedColumns::new(config)?;
+        let source = ScanInputs {
             inputs,
             config,
             wanted: &wanted,
             label: LabelNeed::Required,
             strictness: Strictness::ANY,
-            pace: Pace::FullBlocks,
+            pace: BlockPace::FullBlocks,
             threads: 1,
         };
         source.check(1)?;
@@ -122,9 +122,9 @@ impl DataShape {
         let is_file = |input: &String| std::fs::metadata(input).is_ok_and(|about| about.is_file());
         let files = input_files(config.format, inputs)?;
         let seen = if !files.iter().all(is_file) {
-            Seen::unknown(config, &is_list)
+            FirstBlocks::unknown(config, &is_list)
         } else {
-            Seen::of(&source, &files)?
+            FirstBlocks::count(&source, &files)?
         };
         let column = |((column, &ids), &is_list): ((&schema::source::CategoricalColumn, _), _)| {
             let ids_per_row = if is_list { ids } else { 1.0 };
@@ -134,8 +134,8 @@ impl DataShape {
         let categorical: Vec<_> = columns.map(column).collect();
         let ids: f64 = categorical.iter().map(|column| column.ids_per_row).sum();
         let vocabulary = match config.ids {
-            Ids::Modulo => 0,
-            Ids::Exact { .. } => most_categories.min((seen.rows as f64 * ids) as u64),
+            IdMode::Modulo => 0,
+            IdMode::Exact { .. } => most_categories.min((seen.rows as f64 * ids) as u64),
         };
         Ok(Self {
             rows: seen.rows,
@@ -172,13 +172,13 @@ impl DataShape {
 }
 
 /// What the first blocks show.
-struct Seen {
+struct FirstBlocks {
     rows: u64,
     ids_per_row: Vec<f64>,
     text_row_bytes: f64,
 }
 
-impl Seen {
+impl FirstBlocks {
     fn unknown(config: &DataConfig, is_list: &[bool]) -> Self {
         let ids = |&is_list: &bool| if is_list { UNKNOWN_IDS } else { 1.0 };
         let ids_per_row: Vec<f64> = is_list.iter().map(ids).collect();
@@ -186,15 +186,16 @@ impl Seen {
         Self { rows: UNKNOWN_ROWS, ids_per_row, text_row_bytes: 2.0 + UNKNOWN_FIELD_BYTES * fields }
     }
 
-    fn of(source: &Source<'_>, files: &[String]) -> Result<Self, Error> {
+    fn count(source: &ScanInputs<'_>, files: &[String]) -> Result<Self, Error> {
         let columns = source.wanted.categorical.len();
         let tap = Tap::default();
         let (mut blocks, mut text_bytes) = (0, 0);
-        let mut sample = Sample { rows: 0, ids: vec![0; columns] };
+        let mut sample = RowCounter { rows: 0, ids: vec![0; columns] };
         let mut stopped = false;
-        source.produce((None, &Pass::counting(&tap)), &mut |block: Block| {
+        source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
             text_bytes += block.records.text_bytes();
-            let parsed = convert(&block, source.wanted, Sample { rows: 0, ids: vec![0; columns] });
+            let parsed =
+                convert(&block, source.wanted, RowCounter { rows: 0, ids: vec![0; columns] });
             sample.add(&parsed.taken);
             blocks += 1;
             stopped = blocks == BLOCKS;
@@ -214,20 +215,20 @@ impl Seen {
 }
 
 /// Counts rows and the ids of each column.
-struct Sample {
+struct RowCounter {
     rows: u64,
     ids: Vec<u64>,
 }
 
-impl Sample {
+impl RowCounter {
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
         self.ids.iter_mut().zip(&other.ids).for_each(|(sum, ids)| *sum += ids);
     }
 }
 
-impl Accept for Sample {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+impl Accept for RowCounter {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.rows += 1;
         for (column, ids) in self.ids.iter_mut().enumerate() {
             *ids += row.column(column).iter().flatten().count() as u64;

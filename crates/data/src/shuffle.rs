@@ -16,7 +16,7 @@ const STREAM: u64 = 0x7368_7566_666c_6531;
 
 /// Everything the order of rows and batches depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct ShuffleOrder {
     /// Seed of the shuffle; `None` for the order of the files.
     pub seed: Option<u64>,
     /// Rows the shuffle holds; 0 without shuffle.
@@ -46,12 +46,12 @@ pub struct Position {
     /// Rows of that window already consumed.
     pub offset: u64,
     /// What the position belongs to; `None` fits everything.
-    pub order: Option<Order>,
+    pub order: Option<ShuffleOrder>,
 }
 
 /// Part of one row group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct GroupPiece {
     pub group: u64,
     /// Rows within the group.
     pub rows: Range<u32>,
@@ -59,13 +59,13 @@ pub(crate) struct Piece {
 
 /// Row groups that are decoded and shuffled together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct GroupWindow {
     pub epoch: u64,
     pub index: u64,
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<GroupPiece>,
 }
 
-impl Piece {
+impl GroupPiece {
     /// Its rows in up to `most` pieces of at least `rows_least` rows.
     fn divided(&self, most: usize, rows_least: usize) -> impl Iterator<Item = Self> + use<> {
         let Range { start, end } = self.rows;
@@ -76,15 +76,15 @@ impl Piece {
     }
 }
 
-impl Window {
+impl GroupWindow {
     /// The same rows, each piece divided into up to `most` of at least `rows_least` rows.
     pub(crate) fn divided(self, most: usize, rows_least: usize) -> Self {
-        let divided = |piece: &Piece| piece.divided(most, rows_least);
+        let divided = |piece: &GroupPiece| piece.divided(most, rows_least);
         Self { pieces: self.pieces.iter().flat_map(divided).collect(), ..self }
     }
 }
 
-impl Order {
+impl ShuffleOrder {
     pub(crate) fn rows(&self) -> u64 {
         self.end_row - self.first_row
     }
@@ -108,7 +108,7 @@ impl Order {
     }
 
     /// The windows of `epoch` in order, and the number of rows up to the end of each.
-    pub(crate) fn windows(&self, epoch: u64) -> (Vec<Window>, Vec<u64>) {
+    pub(crate) fn windows(&self, epoch: u64) -> (Vec<GroupWindow>, Vec<u64>) {
         let size = self.row_group_rows;
         let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
         let mut per_window = 1;
@@ -119,24 +119,24 @@ impl Order {
         let mut end = 0;
         let (mut windows, mut ends) = (Vec::new(), Vec::new());
         for (index, groups) in (0..).zip(groups.chunks(per_window)) {
-            let pieces: Vec<Piece> = groups.iter().map(|&group| self.piece(group)).collect();
+            let pieces: Vec<GroupPiece> = groups.iter().map(|&group| self.piece(group)).collect();
             end += pieces.iter().map(|piece| piece.rows.len() as u64).sum::<u64>();
-            windows.push(Window { epoch, index, pieces });
+            windows.push(GroupWindow { epoch, index, pieces });
             ends.push(end);
         }
         (windows, ends)
     }
 
-    fn piece(&self, group: u64) -> Piece {
+    fn piece(&self, group: u64) -> GroupPiece {
         let start = group * self.row_group_rows;
         let end = (start + self.row_group_rows).min(self.end_row);
         let first = self.first_row.max(start);
-        Piece { group, rows: (first - start) as u32..(end - start) as u32 }
+        GroupPiece { group, rows: (first - start) as u32..(end - start) as u32 }
     }
 
     /// The rows of `window` in their order, as (piece, row within the piece). How it is divided
     /// into pieces changes nothing but their names.
-    pub(crate) fn rows_of(&self, window: &Window) -> Vec<(u32, u32)> {
+    pub(crate) fn rows_of(&self, window: &GroupWindow) -> Vec<(u32, u32)> {
         let mut rows: Vec<(u32, u32)> = (0..)
             .zip(&window.pieces)
             .flat_map(|(piece, part)| (0..part.rows.len() as u32).map(move |row| (piece, row)))
@@ -215,10 +215,10 @@ fn permute<T>(items: &mut [T], rng: CounterRng) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Order, Position, Window};
+    use super::{GroupWindow, Position, ShuffleOrder};
 
-    fn order(seed: Option<u64>) -> Order {
-        Order {
+    fn order(seed: Option<u64>) -> ShuffleOrder {
+        ShuffleOrder {
             seed,
             buffer_rows: 25,
             batch_size: 7,
@@ -229,12 +229,12 @@ mod tests {
         }
     }
 
-    fn rows(order: &Order, epoch: u64) -> Vec<u64> {
+    fn rows(order: &ShuffleOrder, epoch: u64) -> Vec<u64> {
         let (windows, ends) = order.windows(epoch);
         let mut all = Vec::new();
         for (window, end) in windows.iter().zip(ends) {
             let rows = order.rows_of(window);
-            let row = |window: &Window, &(piece, row): &(u32, u32)| {
+            let row = |window: &GroupWindow, &(piece, row): &(u32, u32)| {
                 let piece = &window.pieces[piece as usize];
                 piece.group * 10 + u64::from(piece.rows.start + row)
             };
@@ -269,7 +269,7 @@ mod tests {
         let mine = order(Some(1));
         let saved = mine.position(0, 5, &mine.windows(0).1);
         assert_eq!(mine.resume(&saved).ok(), Some(saved.clone()));
-        let other = Order { batch_size: 8, ..mine };
+        let other = ShuffleOrder { batch_size: 8, ..mine };
         let text = other.resume(&saved).map_err(|error| error.to_string());
         assert_eq!(text, Err("resume position: batch size: expected 8, got 7".to_owned()));
         let moved = Position { offset: saved.offset + 1, ..saved };

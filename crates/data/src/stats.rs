@@ -15,19 +15,19 @@ use schema::source::DenseColumn;
 use serde::Serialize;
 
 use crate::accept::Accept;
-use crate::block::Pace;
+use crate::block::BlockPace;
 use crate::dataset::Dataset;
 use crate::error::Error;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::ordered;
 use crate::parquet::part;
-use crate::progress::{Meter, Progress};
-use crate::row::Row;
-use crate::scan::Source;
+use crate::progress::{DataProgress, Meter};
+use crate::row::ParsedRow;
+use crate::scan::ScanInputs;
 
-pub use figure::{CategoricalStats, Count, DenseStats};
+pub use figure::{CategoricalStats, CountMethod, DenseStats};
 
 use category::CategoryTally;
 use dense::DenseTally;
@@ -44,8 +44,8 @@ pub struct Stats {
     pub rows: u64,
     /// Mean of the labels; `None` without rows or labels.
     pub click_rate: Option<f64>,
-    /// What the values are: see [`Values`].
-    pub values: Values,
+    /// What the values are: see [`ValuesSeen`].
+    pub values: ValuesSeen,
     /// Dense columns in order.
     pub dense: Vec<DenseStats>,
     /// Categorical columns in order.
@@ -55,7 +55,7 @@ pub struct Stats {
 /// Which values were looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Values {
+pub enum ValuesSeen {
     /// As in the files; missing fields are known.
     Raw,
     /// As prepared: dense values transformed, missing ones filled in and no longer told apart (none
@@ -78,7 +78,7 @@ pub fn of_dataset(
 ) -> Result<Stats, Error> {
     let columns = &dataset.manifest().columns;
     let names = columns.categorical.iter().map(|entry| entry.name.clone()).collect();
-    let mut tally = Tally::new(columns.dense.clone(), names);
+    let mut tally = ColumnTally::new(columns.dense.clone(), names);
     let size = dataset.manifest().row_group_rows;
     let groups = rows.start / size..rows.end.min(dataset.rows()).div_ceil(size);
     let produce = |send: ordered::Send<'_, u64>| {
@@ -92,14 +92,14 @@ pub fn of_dataset(
     let work = |group: u64| {
         let start = group * size;
         let within = rows.start.saturating_sub(start)..rows.end.saturating_sub(start);
-        Columns::of_group(dataset, group, within)
+        BlockColumns::of_group(dataset, group, within)
     };
     ordered::run(threads, produce, work, |block| {
         tally.take(&block?);
         progress(tally.rows);
         Ok(())
     })?;
-    Ok(tally.finish(Values::Prepared))
+    Ok(tally.finish(ValuesSeen::Prepared))
 }
 
 /// The figures of raw files (or `-`), and what could not be read of them.
@@ -113,30 +113,30 @@ pub fn of_inputs(
     config: &DataConfig,
     strictness: Strictness,
     threads: usize,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(DataProgress),
 ) -> Result<(Stats, Losses), Error> {
-    let wanted = Wanted::of(config)?;
+    let wanted = WantedColumns::new(config)?;
     let dense = wanted.dense.iter().map(DenseColumn::name).collect();
     let categorical: Vec<String> =
         wanted.categorical.iter().map(|column| column.column.clone()).collect();
-    let source = Source {
+    let source = ScanInputs {
         inputs,
         config,
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         threads: threads.max(1),
     };
     source.check(1)?;
     let mut meter = Meter::new((config.format, inputs), 1, progress)?;
-    let mut tally = Tally::new(dense, categorical);
-    let empty = || Columns::empty(tally_width(&wanted));
+    let mut tally = ColumnTally::new(dense, categorical);
+    let empty = || BlockColumns::empty(tally_width(&wanted));
     let losses = source.scan(&mut meter, empty, |block| {
         tally.take(&block.taken);
         Ok(())
     })?;
-    let mut stats = tally.finish(Values::Raw);
+    let mut stats = tally.finish(ValuesSeen::Raw);
     for (column, count) in stats.categorical.iter_mut().zip(&losses.ids) {
         column.ids_outside = count.rows.map(|_| count.outside);
     }
@@ -146,33 +146,33 @@ pub fn of_inputs(
 /// Numbers of dense and categorical columns.
 type Width = (usize, usize);
 
-fn tally_width(wanted: &Wanted) -> Width {
+fn tally_width(wanted: &WantedColumns) -> Width {
     (wanted.dense.len(), wanted.categorical.len())
 }
 
 /// A block of rows in columns.
-struct Columns {
+struct BlockColumns {
     labels: Vec<f32>,
     /// Each `[rows]`; NaN is missing.
     dense: Vec<Vec<f64>>,
-    categorical: Vec<Bags>,
+    categorical: Vec<BlockBags>,
 }
 
 /// One categorical column of a block.
 #[derive(Clone, Default)]
-struct Bags {
+struct BlockBags {
     /// The categories present.
     values: Vec<i64>,
     /// Rows without any.
     empty: u64,
 }
 
-impl Columns {
+impl BlockColumns {
     fn empty((dense, categorical): Width) -> Self {
         Self {
             labels: Vec::new(),
             dense: vec![Vec::new(); dense],
-            categorical: vec![Bags::default(); categorical],
+            categorical: vec![BlockBags::default(); categorical],
         }
     }
 
@@ -206,7 +206,7 @@ impl Columns {
     }
 }
 
-impl Bags {
+impl BlockBags {
     fn push(&mut self, categories: impl Iterator<Item = i64>) {
         let before = self.values.len();
         self.values.extend(categories);
@@ -214,8 +214,8 @@ impl Bags {
     }
 }
 
-impl Accept for Columns {
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
+impl Accept for BlockColumns {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.labels.push(row.label);
         for (values, &value) in self.dense.iter_mut().zip(&row.dense) {
             values.push(value);
@@ -228,7 +228,7 @@ impl Accept for Columns {
 }
 
 /// Running figures of all columns.
-struct Tally {
+struct ColumnTally {
     rows: u64,
     clicks: f64,
     rng: CounterRng,
@@ -236,7 +236,7 @@ struct Tally {
     categorical: Vec<CategoryTally>,
 }
 
-impl Tally {
+impl ColumnTally {
     fn new(dense: Vec<String>, categorical: Vec<String>) -> Self {
         Self {
             rows: 0,
@@ -247,7 +247,7 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, block: &Columns) {
+    fn take(&mut self, block: &BlockColumns) {
         let rows = block.labels.len() as u64;
         self.clicks += block.labels.iter().map(|&label| f64::from(label)).sum::<f64>();
         // Reservoir sampling; the slot a row gets is a function of its number.
@@ -265,7 +265,7 @@ impl Tally {
         self.rows += rows;
     }
 
-    fn finish(self, values: Values) -> Stats {
+    fn finish(self, values: ValuesSeen) -> Stats {
         let rate = self.clicks / self.rows as f64;
         let rows = self.rows;
         Stats {

@@ -26,8 +26,8 @@ use crate::ordered;
 use chunk::{CHUNK_ROWS, for_each_chunk};
 use planted::Planted;
 
-pub use config::{Hotness, Layout, PlantedConfig, SyntheticConfig, SyntheticFeature};
-pub use draw::Block;
+pub use config::{Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFeature};
+pub use draw::DrawnBlock;
 pub use reuse::reuse_histogram;
 
 /// Rows at the file's beginning over which the ceiling is measured at most.
@@ -42,7 +42,7 @@ const CEILING_ROWS: u64 = 1 << 20;
 /// fitted to the true probabilities of further rows. The better of start and fit is reported, so it
 /// is an estimate of the best linear model from below that training on labels will hardly beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct SyntheticReport {
     /// Rows written.
     pub rows: u64,
     /// Bytes of text, before compression.
@@ -67,7 +67,7 @@ pub struct Report {
 
 /// How far the writing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteProgress {
     /// Rows written so far.
     pub rows: u64,
     /// Bytes of text written so far, before compression.
@@ -84,8 +84,8 @@ pub fn write(
     config: &SyntheticConfig,
     path: &Path,
     threads: usize,
-    progress: &mut dyn FnMut(Written),
-) -> Result<Report, Error> {
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
     config.check()?;
     file::replace(path, |out| write_to(config, out, threads, progress))
 }
@@ -98,11 +98,11 @@ pub fn write_to(
     config: &SyntheticConfig,
     out: &mut dyn Write,
     threads: usize,
-    progress: &mut dyn FnMut(Written),
-) -> Result<Report, Error> {
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
     config.check()?;
     let planted = Planted::new(config);
-    let mut tally = Tally::default();
+    let mut tally = SyntheticTally::default();
     let header = text::header(config);
     let mut emit = |bytes: &[u8]| out.write_all(bytes).map_err(file::stream_error);
     emit(&header)?;
@@ -114,7 +114,7 @@ pub fn write_to(
     for_each_chunk(threads, 0..config.rows, make, |(lines, block)| {
         emit(&lines)?;
         tally.add(&lines, &block);
-        progress(Written { rows: tally.rows, bytes_text: tally.bytes_text });
+        progress(WriteProgress { rows: tally.rows, bytes_text: tally.bytes_text });
         Ok(())
     })?;
     let linear = linear::best(config, &planted, threads)?;
@@ -125,7 +125,7 @@ pub fn write_to(
 ///
 /// # Errors
 /// [`Error::Synthetic`] for a configuration that cannot be met.
-pub fn sample(config: &SyntheticConfig, rows: Range<u64>) -> Result<Block, Error> {
+pub fn sample(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
     config.check()?;
     Ok(Planted::new(config).block(config, rows))
 }
@@ -156,7 +156,7 @@ pub fn ceiling_auc(
 #[must_use]
 pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
-    let row = draw::Block::row_bytes(config, ids);
+    let row = draw::DrawnBlock::row_bytes(config, ids);
     let in_flight = (ordered::in_flight(threads) as u64 * CHUNK_ROWS) as f64;
     let rows = |most: u64| in_flight.min(most as f64);
     let written = rows(config.rows) * (row + text::row_bytes(config, ids));
@@ -169,7 +169,7 @@ pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
 
 /// Running figures of one file.
 #[derive(Default)]
-struct Tally {
+struct SyntheticTally {
     rows: u64,
     clicks: u64,
     bytes_text: u64,
@@ -177,8 +177,8 @@ struct Tally {
     labels: Vec<bool>,
 }
 
-impl Tally {
-    fn add(&mut self, lines: &[u8], block: &Block) {
+impl SyntheticTally {
+    fn add(&mut self, lines: &[u8], block: &DrawnBlock) {
         self.rows += block.labels.len() as u64;
         self.clicks += block.labels.iter().filter(|&&label| label).count() as u64;
         self.bytes_text += lines.len() as u64;
@@ -188,8 +188,8 @@ impl Tally {
         }
     }
 
-    fn report(&self, config: &SyntheticConfig, linear: &linear::Best) -> Report {
-        Report {
+    fn report(&self, config: &SyntheticConfig, linear: &linear::BestLinear) -> SyntheticReport {
+        SyntheticReport {
             rows: self.rows,
             bytes_text: self.bytes_text,
             seed: config.seed,

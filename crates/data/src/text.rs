@@ -9,15 +9,15 @@ use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::block::{Pace, Place, Records, Shown, TakeRows};
-use crate::criteo_tsv::{self, Form, Found};
+use crate::block::{BlockPace, LineStart, Records, Shown, TakeRows};
+use crate::criteo_tsv::{self, LineForm, TextItem};
 use crate::decompress;
 use crate::error::Error;
 use crate::field;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{FieldLayout, WantedColumns};
 use crate::origin::Tap;
-use crate::reader::{Reader, Reading, Send};
+use crate::reader::{FormatReader, InputReading, Send};
 use crate::record;
 
 /// Text in a block, about.
@@ -69,7 +69,7 @@ fn end_line(
 }
 
 /// What is seen of a file before its columns are known.
-pub(crate) struct Head {
+pub(crate) struct FileHead {
     /// The fields of the first record.
     pub fields: Vec<String>,
     /// How many records of the first block have so many fields.
@@ -79,13 +79,13 @@ pub(crate) struct Head {
 /// How the first record of a file is used.
 pub(crate) enum First {
     /// It names the columns and is not data.
-    Header(Layout),
+    Header(FieldLayout),
     /// It is data.
-    Data(Layout),
+    Data(FieldLayout),
 }
 
 impl First {
-    pub(crate) fn split(self) -> (Arc<Layout>, bool) {
+    pub(crate) fn split(self) -> (Arc<FieldLayout>, bool) {
         match self {
             Self::Header(layout) => (Arc::new(layout), true),
             Self::Data(layout) => (Arc::new(layout), false),
@@ -94,15 +94,20 @@ impl First {
 }
 
 /// Reads tab-separated lines.
-pub(crate) struct Lines {
+pub(crate) struct TsvReader {
     /// The columns of files without a header; of none the first line names them.
     pub names: Vec<String>,
 }
 
-impl Reader for Lines {
-    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+impl FormatReader for TsvReader {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
         let path = Path::new(input);
-        let mut first = |head: &Head| first(&self.names, (head, path), reading);
+        let mut first = |head: &FileHead| first(&self.names, (head, path), reading);
         let Some(place) = reading.from else {
             let text = open(input, reading.tap)?;
             return send_lines((path, reading.pace), text, &mut first, send);
@@ -116,7 +121,7 @@ impl Reader for Lines {
         })?;
         let Some(layout) = layout else { return Ok(()) };
         let rest = (decompress::open_at(input, place.offset, reading.tap)?, place);
-        let mut first = |_: &Head| Ok(First::Data(Layout::clone(&layout)));
+        let mut first = |_: &FileHead| Ok(First::Data(FieldLayout::clone(&layout)));
         send_lines((path, reading.pace), rest, &mut first, send)
     }
 }
@@ -124,10 +129,10 @@ impl Reader for Lines {
 /// How the first record of a file of text is used, whose columns are `names` if it has no header.
 pub(crate) fn first(
     names: &[String],
-    (head, path): (&Head, &Path),
-    reading: &Reading<'_>,
+    (head, path): (&FileHead, &Path),
+    reading: &InputReading<'_>,
 ) -> Result<First, Error> {
-    let Reading { wanted, label, .. } = *reading;
+    let InputReading { wanted, label, .. } = *reading;
     if names.is_empty() {
         return Ok(First::Header(wanted.place(&head.fields, path, label)?));
     }
@@ -138,7 +143,7 @@ pub(crate) fn first(
 pub(crate) fn open(
     input: &str,
     tap: &Tap,
-) -> Result<(impl Read + std::marker::Send + use<>, Place), Error> {
+) -> Result<(impl Read + std::marker::Send + use<>, LineStart), Error> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     // Its mark and how the header of its first page begins: a column may be named PAR1.
     const PARQUET: &[u8] = b"PAR1\x15";
@@ -158,7 +163,7 @@ pub(crate) fn open(
     if first == PARQUET {
         return Err(Error::NotText { path: path.to_owned() });
     }
-    let mut place = Place { offset: 0, line: 1 };
+    let mut place = LineStart { offset: 0, line: 1 };
     if first.starts_with(BYTE_ORDER_MARK) {
         first.drain(..BYTE_ORDER_MARK.len());
         place.offset = BYTE_ORDER_MARK.len() as u64;
@@ -168,7 +173,7 @@ pub(crate) fn open(
 
 /// Some lines.
 struct Text {
-    start: Place,
+    start: LineStart,
     text: Vec<u8>,
 }
 
@@ -177,18 +182,23 @@ impl Records for Text {
         self.text.len()
     }
 
-    fn start(&self) -> Option<Place> {
+    fn start(&self) -> Option<LineStart> {
         Some(self.start)
     }
 
-    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
-        match Form::of(columns.0, columns.1) {
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows) {
+        match LineForm::recognise(columns.0, columns.1) {
             Some(form) => criteo_rows((&self.text, self.start.line), form, columns, take),
             None => line_rows((&self.text, self.start.line), columns, take),
         }
     }
 
-    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+    fn cells(
+        &self,
+        at: usize,
+        columns: (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
         for_each_line(&self.text, self.start.line, |_, text, fields| {
             cell((text, fields), (at, columns.1), take);
         });
@@ -198,7 +208,7 @@ impl Records for Text {
 /// Calls `take` with field `at` of a record, if it has as many as its file.
 pub(crate) fn cell(
     (text, fields): (&[u8], &[(u32, u32)]),
-    (at, layout): (usize, &Layout),
+    (at, layout): (usize, &FieldLayout),
     take: &mut dyn FnMut(Shown<'_>),
 ) {
     if fields.len() == layout.fields {
@@ -209,7 +219,7 @@ pub(crate) fn cell(
 
 fn line_rows(
     (text, first_line): (&[u8], u64),
-    columns: (&Wanted, &Layout),
+    columns: (&WantedColumns, &FieldLayout),
     take: &mut dyn TakeRows,
 ) {
     for_each_line(text, first_line, |line, text, fields| {
@@ -220,8 +230,8 @@ fn line_rows(
 /// Lines of Criteo's layout: the usual ones in columns, the others like any text.
 fn criteo_rows(
     (text, first_line): (&[u8], u64),
-    form: Form,
-    columns: (&Wanted, &Layout),
+    form: LineForm,
+    columns: (&WantedColumns, &FieldLayout),
     take: &mut dyn TakeRows,
 ) {
     // A published line has some 250 bytes.
@@ -229,7 +239,7 @@ fn criteo_rows(
     let mut integers = IntegerColumns::with_room(shape, text.len() / 200);
     criteo_tsv::parse((text, first_line), form, &mut integers, |integers, found| {
         take.integers(integers);
-        if let Found::Unusual(line, text) = found {
+        if let TextItem::Unusual(line, text) = found {
             line_rows((text, line), columns, take);
         }
     });
@@ -238,12 +248,12 @@ fn criteo_rows(
 /// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
 /// first line. Stops when `send` says `false`.
 fn send_lines(
-    (path, pace): (&Path, Pace),
-    (mut read, mut place): (impl Read, Place),
-    first: &mut dyn FnMut(&Head) -> Result<First, Error>,
+    (path, pace): (&Path, BlockPace),
+    (mut read, mut place): (impl Read, LineStart),
+    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
     send: &mut Send<'_>,
 ) -> Result<(), Error> {
-    let mut layout: Option<Arc<Layout>> = None;
+    let mut layout: Option<Arc<FieldLayout>> = None;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
     loop {
         let more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
@@ -264,7 +274,7 @@ fn send_lines(
             let (head, bytes, lines) = head_line(&text);
             if let Some(head) = head {
                 let (found, is_header) =
-                    first(&Head { fields: head, widths: widths(&text) })?.split();
+                    first(&FileHead { fields: head, widths: widths(&text) })?.split();
                 layout = Some(found);
                 if is_header {
                     text.drain(..bytes);
@@ -273,7 +283,7 @@ fn send_lines(
                 }
             }
         }
-        let next = Place {
+        let next = LineStart {
             offset: place.offset + text.len() as u64,
             line: place.line + memchr::memchr_iter(b'\n', &text).count() as u64,
         };
@@ -323,14 +333,14 @@ pub(crate) fn name(field: &[u8]) -> String {
 }
 
 /// Appends up to a block; `false` at the end of the file.
-pub(crate) fn fill(pace: Pace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) fn fill(pace: BlockPace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
     match pace {
-        Pace::FullBlocks => {
+        BlockPace::FullBlocks => {
             let wanted = BLOCK_BYTES as u64;
             let got = read.take(wanted).read_to_end(text)?;
             Ok(got as u64 == wanted)
         }
-        Pace::AsItComes => {
+        BlockPace::AsItComes => {
             let start = text.len();
             text.resize(start + ARRIVING_BYTES, 0);
             let got = loop {

@@ -18,7 +18,7 @@ use schema::Bytes;
 use crate::error::Error;
 use crate::fitted::{MixHasher, RareCategories};
 use crate::progress::Pass;
-use crate::runs::{RECORD_BYTES, Record, Runs, Scratch};
+use crate::runs::{RECORD_BYTES, Runs, Scratch, SortRecord};
 
 /// Bytes of a category in a finished vocabulary, its index included.
 const KEPT_BYTES: u64 = 16;
@@ -34,7 +34,7 @@ pub(crate) fn memory(categories: u64, allowed: u64) -> u64 {
 
 /// Counts of several columns.
 pub(crate) struct Counting {
-    columns: Vec<Column>,
+    columns: Vec<CategoryCounts>,
     /// Bytes all may use.
     memory: u64,
     folder: PathBuf,
@@ -77,7 +77,7 @@ impl Counting {
     /// Counts a column for each of `min_counts` in about `memory` bytes; runs go to `folder`, made
     /// when needed.
     pub(crate) fn new(min_counts: &[u64], memory: u64, folder: PathBuf) -> Self {
-        let column = |&min_count: &u64| Column { min_count, ..Column::default() };
+        let column = |&min_count: &u64| CategoryCounts { min_count, ..CategoryCounts::default() };
         let columns = min_counts.iter().map(column).collect();
         let forecast = Forecast::Unknown;
         Self { columns, memory, folder, scratch: None, forecast }
@@ -94,7 +94,7 @@ impl Counting {
     /// what is to come. A part of the memory is left for what is read meanwhile.
     pub(crate) fn make_room(&mut self, pass: &Pass) -> Result<(), Error> {
         self.foretell(pass)?;
-        let bytes: u64 = self.columns.iter().map(Column::bytes).sum();
+        let bytes: u64 = self.columns.iter().map(CategoryCounts::bytes).sum();
         if bytes <= self.memory / 8 * 5 {
             return Ok(());
         }
@@ -188,8 +188,8 @@ fn available(folder: &Path) -> Option<Bytes> {
 
 /// Categories of one column in the order of their first appearance, with counts.
 #[derive(Default)]
-struct Column {
-    seen: Vec<Seen>,
+struct CategoryCounts {
+    seen: Vec<SeenCategory>,
     index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
     /// Categories taken so far, repeated ones included: the time of the next.
     time: u64,
@@ -197,18 +197,18 @@ struct Column {
     runs: Runs,
 }
 
-struct Seen {
+struct SeenCategory {
     category: i64,
     count: u64,
     first: u64,
 }
 
-impl Column {
+impl CategoryCounts {
     fn add(&mut self, category: i64) {
         let next = self.seen.len();
         let at = *self.index.entry(category).or_insert(next);
         if at == next {
-            self.seen.push(Seen { category, count: 0, first: self.time });
+            self.seen.push(SeenCategory { category, count: 0, first: self.time });
         }
         self.seen[at].count += 1;
         self.time += 1;
@@ -226,7 +226,7 @@ impl Column {
         self.index = HashMap::default();
         let seen = std::mem::take(&mut self.seen).into_iter();
         // Of the same size, so that the records take the place of what was seen.
-        let mut records: Vec<Record> =
+        let mut records: Vec<SortRecord> =
             seen.map(|seen| [seen.category.cast_unsigned(), seen.first, seen.count]).collect();
         self.runs.spill(&mut records, scratch)
     }
@@ -246,9 +246,9 @@ impl Column {
         let mut rare = RareCategories { all_ids: self.time, ..RareCategories::default() };
         self.spill(scratch)?;
         let most = (memory as usize / RECORD_BYTES).max(1);
-        let (mut kept, mut by_first): (Vec<Record>, _) = (Vec::new(), Runs::default());
-        let mut current: Option<Record> = None;
-        let mut keep = |[category, first, count]: Record, scratch: &mut Scratch| {
+        let (mut kept, mut by_first): (Vec<SortRecord>, _) = (Vec::new(), Runs::default());
+        let mut current: Option<SortRecord> = None;
+        let mut keep = |[category, first, count]: SortRecord, scratch: &mut Scratch| {
             if count >= self.min_count {
                 kept.push([first, category, 0]);
             } else {

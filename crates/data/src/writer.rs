@@ -15,7 +15,7 @@ use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::fitted::{Fitted, FittedDense};
 use crate::loss::Losses;
-use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
+use crate::manifest::{CategoricalEntry, DatasetColumns, DatasetPart, Manifest};
 use crate::mark::Mark;
 use crate::parquet::part::{Encoded, Encoder, PartWriter};
 use crate::resume::Building;
@@ -39,7 +39,7 @@ pub(crate) fn groups_in_flight(threads: usize) -> usize {
     threads + 2
 }
 
-type Job = (Rows, Sender<Result<Encoded, ParquetError>>);
+type EncodeTask = (Rows, Sender<Result<Encoded, ParquetError>>);
 
 /// Writes one dataset.
 pub struct DatasetWriter {
@@ -49,18 +49,18 @@ pub struct DatasetWriter {
     skip: u64,
     /// Places in the inputs of rows not yet in finished parts, the last place before them first.
     marks: VecDeque<Mark>,
-    columns: Columns,
+    columns: DatasetColumns,
     options: WriterOptions,
     group: Rows,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<EncodeTask>>,
     workers: Vec<JoinHandle<()>>,
     pending: VecDeque<Receiver<Result<Encoded, ParquetError>>>,
-    part: Option<(PartWriter, Part, usize)>,
-    parts: Vec<Part>,
+    part: Option<(PartWriter, DatasetPart, usize)>,
+    parts: Vec<DatasetPart>,
 }
 
 /// What is recorded beside the rows.
-pub struct Record {
+pub struct DatasetNotes {
     /// The inputs as they were named.
     pub inputs: Vec<String>,
     /// Transforms and vocabularies applied.
@@ -86,12 +86,12 @@ impl DatasetWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         check(out, options)?;
-        Self::go_on((out, Building::anew(out)?), fitted, is_list, options)
+        Self::resume((out, Building::anew(out)?), fitted, is_list, options)
     }
 
     /// Like [`Self::create`] in a folder that may have parts already, whose rows from its mark on
     /// will be pushed again.
-    pub(crate) fn go_on(
+    pub(crate) fn resume(
         (out, building): (&Path, Building),
         fitted: &Fitted,
         is_list: &[bool],
@@ -102,7 +102,7 @@ impl DatasetWriter {
         let out: PathBuf = out.components().collect();
         let parts = building.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
-        let columns = Columns {
+        let columns = DatasetColumns {
             dense: fitted.dense.iter().map(FittedDense::name).collect(),
             categorical: entries
                 .map(|(c, &is_list)| {
@@ -157,7 +157,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// [`Error::Write`], [`Error::Parquet`].
-    pub fn finish(mut self, record: Record) -> Result<Dataset, Error> {
+    pub fn finish(mut self, record: DatasetNotes) -> Result<Dataset, Error> {
         if !self.group.is_empty() {
             self.submit()?;
         }
@@ -219,7 +219,7 @@ impl DatasetWriter {
                 let file = format!("rows-{:05}.parquet", self.parts.len());
                 let folder = self.building.as_ref().map_or(&*self.out, Building::folder);
                 let writer = PartWriter::create(&folder.join(&file), &self.columns)?;
-                empty.insert((writer, Part { file, rows: 0, bytes: 0, footer: None }, 0))
+                empty.insert((writer, DatasetPart { file, rows: 0, bytes: 0, footer: None }, 0))
             }
         };
         part.rows += encoded.rows;
@@ -269,11 +269,11 @@ fn check(out: &Path, options: WriterOptions) -> Result<(), Error> {
 }
 
 fn start(
-    columns: &Columns,
+    columns: &DatasetColumns,
     threads: usize,
-) -> Result<(Sender<Job>, Vec<JoinHandle<()>>), ParquetError> {
+) -> Result<(Sender<EncodeTask>, Vec<JoinHandle<()>>), ParquetError> {
     let threads = threads.max(1);
-    let (jobs, queue) = bounded::<Job>(threads);
+    let (jobs, queue) = bounded::<EncodeTask>(threads);
     let mut workers = Vec::with_capacity(threads);
     for _ in 0..threads {
         let encoder = Encoder::new(columns)?;

@@ -14,15 +14,15 @@ pub use arguments::{
     CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
     LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
 };
-pub use on_cuda::{Cuda, Moments, SOURCES};
+pub use on_cuda::{Cuda, QueueMoments, SOURCES};
 use schema::random::CounterRng;
-use schema::{KeyedJaggedTensor, Optimizer, Precision};
+use schema::{JaggedTensor, Optimizer, Precision};
 
 use crate::cpu::Pool;
 use crate::error::Error;
 use crate::ops::Slot;
-use crate::ops::embedding_backward::{Origin, Updated};
-use crate::optimizer::Rule;
+use crate::ops::embedding_backward::{TileOrigin, Updated};
+use crate::optimizer::UpdateRule;
 use crate::weights::{Weights, WeightsView};
 
 /// A device, and how one trains on it.
@@ -92,7 +92,7 @@ pub trait Backend: Sized + Send {
     ///
     /// # Errors
     /// If the device refuses.
-    fn moments(&self, _queue: &Self::Queue) -> Result<Option<Moments>, Error> {
+    fn moments(&self, _queue: &Self::Queue) -> Result<Option<QueueMoments>, Error> {
         Ok(None)
     }
     /// A matrix of zeros, room for `[rows, columns]`.
@@ -165,7 +165,7 @@ pub trait Backend: Sized + Send {
     fn send_ids(
         &self,
         queue: &Self::Queue,
-        jagged: &KeyedJaggedTensor,
+        jagged: &JaggedTensor,
         scales: Option<&[f32]>,
         to: &mut Self::Jagged,
     ) -> Result<(), Error>;
@@ -326,7 +326,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         weight: &mut Self::Weight,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
         scalars: &Self::Scalars,
     ) -> Result<(), Error>;
     /// The same of a vector.
@@ -337,7 +337,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         arguments: VectorUpdate<'_, Self>,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
         scalars: &Self::Scalars,
     ) -> Result<(), Error>;
 
@@ -479,7 +479,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         tables: &mut Self::Tables,
-        ids: Ids<'_, Self>,
+        ids: BatchIds<'_, Self>,
         out: &mut Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
@@ -492,7 +492,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         tables: &mut Self::Tables,
-        ids: Ids<'_, Self>,
+        ids: BatchIds<'_, Self>,
         gradient: &Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
@@ -542,7 +542,7 @@ pub trait Backend: Sized + Send {
     ///
     /// # Errors
     /// If the device failed.
-    fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<Outcome, Error>;
+    fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<StepOutcome, Error>;
 }
 
 /// Extents of a weight, and how it is used.
@@ -582,7 +582,7 @@ pub struct TileValues {
     /// Name of the table, for messages.
     pub name: String,
     /// Where the tile lies in its table.
-    pub origin: Origin,
+    pub origin: TileOrigin,
 }
 
 /// Some rows of a tile.
@@ -607,9 +607,9 @@ pub struct TileRoom {
 #[derive(Clone, Copy, Debug)]
 pub struct StepScalars {
     /// The rule of dense parameters.
-    pub dense: Rule,
+    pub dense: UpdateRule,
     /// The rule of rows.
-    pub sparse: Rule,
+    pub sparse: UpdateRule,
     /// What the loss is divided by: the samples of all ranks.
     pub normaliser: f64,
     /// Random bits for writing to 16-bit tables.
@@ -618,7 +618,7 @@ pub struct StepScalars {
 
 /// What a step found out.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// Σ of the losses of this rank's samples.
     pub loss: f64,
     /// Rows that were updated.
@@ -628,9 +628,9 @@ pub struct Outcome {
 }
 
 /// The ids of a batch, or of what all ranks look up here.
-pub struct Ids<'a, B: Backend> {
+pub struct BatchIds<'a, B: Backend> {
     /// The host's copy.
-    pub jagged: &'a KeyedJaggedTensor,
+    pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
     /// The device's copy, as [`Backend::send_ids`] made it.
@@ -639,7 +639,7 @@ pub struct Ids<'a, B: Backend> {
 
 /// A gradient summed over all ranks.
 #[derive(Clone, Copy)]
-pub enum Sum<'a> {
+pub enum GradientSum<'a> {
     /// In one piece.
     Whole(&'a [f32]),
     /// In several: this copies it.

@@ -23,20 +23,20 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use argument::Arguments;
+pub use argument::KernelArguments;
 use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
-pub use emulation::{Checks, Emulation, Order};
-pub use error::{DriverError, Fault, FaultKind, Place};
-pub use event::Event;
+pub use emulation::{BlockOrder, Checks, Emulation};
+pub use error::{DriverError, Fault, FaultKind, SourceLine};
+pub use event::StreamEvent;
 pub use grid::Grid;
-use machine::Machine;
-pub use source::{PRELUDE, Source};
+use machine::GpuMachine;
+pub use source::{KernelSource, PRELUDE};
 
 /// A device and the way to talk to it; cheap to clone.
 #[derive(Clone)]
 pub struct Driver {
-    machine: Arc<Machine>,
+    machine: Arc<GpuMachine>,
     accuracy: Accuracy,
 }
 
@@ -67,7 +67,7 @@ pub struct Module {
 #[derive(Clone)]
 enum ModuleHandle {
     Native(usize),
-    Emulated(Arc<emulated::Library>),
+    Emulated(Arc<emulated::KernelLibrary>),
 }
 
 /// A function that runs on the device.
@@ -96,14 +96,14 @@ impl Driver {
         libraries: Option<PathBuf>,
         cache: PathBuf,
     ) -> Result<Self, DriverError> {
-        let device = native::Device::open(ordinal, libraries, cache)?;
-        Ok(Self { machine: Arc::new(Machine::Native(device)), accuracy: Accuracy::F32 })
+        let device = native::NativeDevice::open(ordinal, libraries, cache)?;
+        Ok(Self { machine: Arc::new(GpuMachine::Native(device)), accuracy: Accuracy::F32 })
     }
 
     /// The emulator.
     #[must_use]
     pub fn emulated(emulation: Emulation) -> Self {
-        let machine = Arc::new(Machine::Emulated(emulated::Device::new(emulation)));
+        let machine = Arc::new(GpuMachine::Emulated(emulated::EmulatedDevice::new(emulation)));
         Self { machine, accuracy: Accuracy::F32 }
     }
 
@@ -117,15 +117,15 @@ impl Driver {
     #[must_use]
     pub fn name(&self) -> String {
         match &*self.machine {
-            Machine::Native(device) => device.name.clone(),
-            Machine::Emulated(_) => "emulated".to_owned(),
+            GpuMachine::Native(device) => device.name.clone(),
+            GpuMachine::Emulated(_) => "emulated".to_owned(),
         }
     }
 
     /// Whether kernels are run by the emulator, whose work is done when a call returns.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
-        matches!(&*self.machine, Machine::Emulated(_))
+        matches!(&*self.machine, GpuMachine::Emulated(_))
     }
 
     /// Bytes free and bytes in all; `None` of the emulator, which has what the host has.
@@ -134,8 +134,8 @@ impl Driver {
     /// [`DriverError::Call`].
     pub fn memory(&self) -> Result<Option<[usize; 2]>, DriverError> {
         match &*self.machine {
-            Machine::Native(device) => device.memory().map(Some),
-            Machine::Emulated(_) => Ok(None),
+            GpuMachine::Native(device) => device.memory().map(Some),
+            GpuMachine::Emulated(_) => Ok(None),
         }
     }
 
@@ -143,10 +143,10 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError::Compile`] with the compiler's words.
-    pub fn module(&self, source: Source) -> Result<Module, DriverError> {
+    pub fn module(&self, source: KernelSource) -> Result<Module, DriverError> {
         let handle = match &*self.machine {
-            Machine::Native(device) => ModuleHandle::Native(device.module(source)?),
-            Machine::Emulated(device) => ModuleHandle::Emulated(device.library(source)?),
+            GpuMachine::Native(device) => ModuleHandle::Native(device.module(source)?),
+            GpuMachine::Emulated(device) => ModuleHandle::Emulated(device.library(source)?),
         };
         Ok(Module { driver: self.clone(), name: source.name, handle })
     }
@@ -157,8 +157,8 @@ impl Driver {
     /// [`DriverError::OutOfMemory`].
     pub fn alloc(&self, bytes: usize) -> Result<Buffer, DriverError> {
         let address = match &*self.machine {
-            Machine::Native(device) => device.alloc(bytes)?,
-            Machine::Emulated(device) => device.alloc(bytes)?,
+            GpuMachine::Native(device) => device.alloc(bytes)?,
+            GpuMachine::Emulated(device) => device.alloc(bytes)?,
         };
         Ok(Buffer::new(&self.machine, address, bytes))
     }
@@ -169,8 +169,8 @@ impl Driver {
     /// [`DriverError::Call`].
     pub fn pinned(&self, bytes: usize) -> Result<Pinned, DriverError> {
         let memory = match &*self.machine {
-            Machine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
-            Machine::Emulated(_) => PinnedMemory::Emulated(vec![0; bytes]),
+            GpuMachine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
+            GpuMachine::Emulated(_) => PinnedMemory::Emulated(vec![0; bytes]),
         };
         Ok(Pinned::new(&self.machine, memory))
     }
@@ -181,8 +181,8 @@ impl Driver {
     /// [`DriverError::Call`].
     pub fn stream(&self) -> Result<Stream, DriverError> {
         let handle = match &*self.machine {
-            Machine::Native(device) => device.stream()?,
-            Machine::Emulated(_) => 0,
+            GpuMachine::Native(device) => device.stream()?,
+            GpuMachine::Emulated(_) => 0,
         };
         Ok(Stream { driver: self.clone(), handle })
     }
@@ -191,12 +191,12 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn event(&self) -> Result<Event, DriverError> {
+    pub fn event(&self) -> Result<StreamEvent, DriverError> {
         let handle = match &*self.machine {
-            Machine::Native(device) => device.event()?,
-            Machine::Emulated(_) => 0,
+            GpuMachine::Native(device) => device.event()?,
+            GpuMachine::Emulated(_) => 0,
         };
-        Ok(Event::new(&self.machine, handle))
+        Ok(StreamEvent::new(&self.machine, handle))
     }
 }
 
@@ -209,13 +209,13 @@ impl Module {
         let missing =
             || DriverError::NoKernel { source_name: self.name.to_owned(), kernel: name.to_owned() };
         let handle = match (&*self.driver.machine, &self.handle) {
-            (Machine::Native(device), ModuleHandle::Native(module)) => {
+            (GpuMachine::Native(device), ModuleHandle::Native(module)) => {
                 KernelHandle::Native(device.function(*module, name)?.ok_or_else(missing)?)
             }
             (_, ModuleHandle::Emulated(library)) => {
                 KernelHandle::Emulated(emulated::Entry::find(library, name).ok_or_else(missing)?)
             }
-            (Machine::Emulated(_), ModuleHandle::Native(_)) => return Err(missing()),
+            (GpuMachine::Emulated(_), ModuleHandle::Native(_)) => return Err(missing()),
         };
         Ok(Kernel { driver: self.driver.clone(), name, handle })
     }
@@ -241,17 +241,17 @@ impl Stream {
         &self,
         kernel: &Kernel,
         grid: Grid,
-        arguments: &Arguments,
+        arguments: &KernelArguments,
     ) -> Result<(), DriverError> {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
         let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
         match (&*self.driver.machine, &kernel.handle) {
-            (Machine::Native(device), KernelHandle::Native(function)) if is_here => {
+            (GpuMachine::Native(device), KernelHandle::Native(function)) if is_here => {
                 device.launch(*function, kernel.name, self.handle, grid, arguments.bytes())
             }
-            (Machine::Emulated(device), KernelHandle::Emulated(entry)) if is_here => {
+            (GpuMachine::Emulated(device), KernelHandle::Emulated(entry)) if is_here => {
                 device.launch(entry, kernel.name, grid, arguments.bytes())
             }
             _ => Err(DriverError::NoKernel {
@@ -272,8 +272,8 @@ impl Stream {
             return Ok(());
         }
         match &*self.driver.machine {
-            Machine::Native(device) => device.upload(self.handle, address, bytes),
-            Machine::Emulated(device) => device.upload(address, bytes),
+            GpuMachine::Native(device) => device.upload(self.handle, address, bytes),
+            GpuMachine::Emulated(device) => device.upload(address, bytes),
         }
     }
 
@@ -285,7 +285,7 @@ impl Stream {
     pub fn upload_pinned(
         &self,
         pinned: Pinned,
-        done: Event,
+        done: StreamEvent,
         parts: &[(Range<usize>, &Buffer)],
     ) -> Result<InFlight, DriverError> {
         for (range, to) in parts {
@@ -307,18 +307,18 @@ impl Stream {
         &self,
         buffer: &Buffer,
         mut pinned: Pinned,
-        done: Event,
+        done: StreamEvent,
     ) -> Result<InFlight, DriverError> {
         let bytes = buffer.bytes();
         if bytes > pinned.bytes().len() {
             return Err(pinned.too_short("download to pinned memory", bytes));
         }
         match &*self.driver.machine {
-            Machine::Native(device) => {
+            GpuMachine::Native(device) => {
                 // The memory is locked away in what this returns until `done` has passed.
                 device.download(self.handle, buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
             }
-            Machine::Emulated(device) => {
+            GpuMachine::Emulated(device) => {
                 device.download(buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
             }
         }
@@ -341,11 +341,11 @@ impl Stream {
             return Ok(());
         }
         match &*self.driver.machine {
-            Machine::Native(device) => {
+            GpuMachine::Native(device) => {
                 device.download(self.handle, address, bytes)?;
                 device.synchronize(self.handle)
             }
-            Machine::Emulated(device) => device.download(address, bytes),
+            GpuMachine::Emulated(device) => device.download(address, bytes),
         }
     }
 
@@ -356,8 +356,8 @@ impl Stream {
     pub fn copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<(), DriverError> {
         let (from, to) = (from.part("copy from", 0, bytes)?, to.part("copy to", 0, bytes)?);
         match &*self.driver.machine {
-            Machine::Native(device) => device.copy(self.handle, [from, to], bytes),
-            Machine::Emulated(device) => device.copy([from, to], bytes),
+            GpuMachine::Native(device) => device.copy(self.handle, [from, to], bytes),
+            GpuMachine::Emulated(device) => device.copy([from, to], bytes),
         }
     }
 
@@ -367,10 +367,10 @@ impl Stream {
     /// [`DriverError::Call`].
     pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => {
+            GpuMachine::Native(device) => {
                 device.fill(self.handle, buffer.address(), buffer.bytes(), byte)
             }
-            Machine::Emulated(device) => device.fill(buffer.address(), buffer.bytes(), byte),
+            GpuMachine::Emulated(device) => device.fill(buffer.address(), buffer.bytes(), byte),
         }
     }
 
@@ -378,10 +378,10 @@ impl Stream {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn record(&self, event: &Event) -> Result<(), DriverError> {
+    pub fn record(&self, event: &StreamEvent) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => device.record(event.handle(), self.handle),
-            Machine::Emulated(_) => Ok(()),
+            GpuMachine::Native(device) => device.record(event.handle(), self.handle),
+            GpuMachine::Emulated(_) => Ok(()),
         }
     }
 
@@ -389,10 +389,10 @@ impl Stream {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn wait(&self, event: &Event) -> Result<(), DriverError> {
+    pub fn wait(&self, event: &StreamEvent) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => device.wait(self.handle, event.handle()),
-            Machine::Emulated(_) => Ok(()),
+            GpuMachine::Native(device) => device.wait(self.handle, event.handle()),
+            GpuMachine::Emulated(_) => Ok(()),
         }
     }
 
@@ -402,15 +402,15 @@ impl Stream {
     /// [`DriverError::Call`], also of a kernel before.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         match &*self.driver.machine {
-            Machine::Native(device) => device.synchronize(self.handle),
-            Machine::Emulated(_) => Ok(()),
+            GpuMachine::Native(device) => device.synchronize(self.handle),
+            GpuMachine::Emulated(_) => Ok(()),
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Machine::Native(device) = &*self.driver.machine {
+        if let GpuMachine::Native(device) = &*self.driver.machine {
             device.drop_stream(self.handle);
         }
     }
@@ -425,4 +425,4 @@ macro_rules! shown {
         }
     )*};
 }
-shown!(Driver, Stream, Event, Module, Kernel, Buffer, Pinned, InFlight);
+shown!(Driver, Stream, StreamEvent, Module, Kernel, Buffer, Pinned, InFlight);

@@ -29,7 +29,7 @@ impl Mapping {
     ///
     /// # Errors
     /// What the operating system said.
-    pub fn of(file: File) -> io::Result<Self> {
+    pub fn map(file: File) -> io::Result<Self> {
         catch_lost_pages();
         // SAFETY: the mapping is read only and lives as long as the value. Nothing in this program
         // writes to a file under the name of a checkpoint; a foreign writer is the caller's risk,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_file_that_is_cut_off_is_noticed_and_touching_it_ends_with_a_message() {
         if let Some(path) = std::env::var_os(CHILD) {
-            let mapping = Mapping::of(File::open(&path).unwrap()).unwrap();
+            let mapping = Mapping::map(File::open(&path).unwrap()).unwrap();
             assert_eq!(mapping[100_000], 7);
             assert!(mapping.check_length().unwrap().is_ok());
             File::options().write(true).open(&path).unwrap().set_len(10).unwrap();

@@ -249,14 +249,14 @@ impl<'a> WeightsMut<'a> {
 }
 
 /// One stored weight.
-pub trait Element: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
+pub trait StoredWeight: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The nearest to `value`.
     fn nearest(value: f32) -> Self;
     /// `value`, rounded up or down by `noise` where the format is narrower.
     fn round(value: f32, noise: u32) -> Self;
 }
 
-impl Element for f32 {
+impl StoredWeight for f32 {
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         value
@@ -269,7 +269,7 @@ impl Element for f32 {
 
 macro_rules! half {
     ($half:ty, $round:path) => {
-        impl Element for $half {
+        impl StoredWeight for $half {
             #[inline(always)]
             fn nearest(value: f32) -> Self {
                 Self::from_f32(value)

@@ -19,7 +19,7 @@ const WORKFLOW_MAX: usize = 64;
 
 /// A run of a user's job, as its scheduler or launcher names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct SchedulerRun {
     /// `slurm`, `kubernetes`, `torchrun`, or `prolog` where a file names it.
     pub scheduler: &'static str,
     /// Its job, `123_4` for a task of an array.
@@ -35,10 +35,10 @@ pub struct Run {
 }
 
 /// Which runs hold which GPU, by its index (`0`, `0-1` for an instance) or UUID.
-pub type Holders = BTreeMap<String, Vec<Run>>;
+pub type Holders = BTreeMap<String, Vec<SchedulerRun>>;
 
 /// The run a process belongs to; `None` if unknown.
-pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
+pub fn run_of(process: &Process, group: Option<&str>) -> Option<SchedulerRun> {
     let variable = |name: &str| {
         let value = process.variable(name).filter(|value| !value.is_empty())?;
         Some(value.chars().filter(|c| !c.is_control()).take(VALUE_MAX).collect::<String>())
@@ -47,7 +47,7 @@ pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
     if let Some(id) = variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID")) {
         let array = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
         let job = array.map_or(id, |(job, task)| format!("{job}_{task}"));
-        return Some(Run {
+        return Some(SchedulerRun {
             scheduler: "slurm",
             job,
             name: variable("SLURM_JOB_NAME"),
@@ -62,7 +62,7 @@ pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
     if let Some(pod) = variable("POD_NAME").or_else(|| variable("POD_UID")) {
         let (name, partition) = (variable("POD_NAME"), variable("POD_NAMESPACE"));
         let user = Some(process.uid.to_string());
-        return Some(Run {
+        return Some(SchedulerRun {
             scheduler: "kubernetes",
             job: pod,
             name,
@@ -77,12 +77,12 @@ pub fn run_of(process: &Process, group: Option<&str>) -> Option<Run> {
         Some(format!("{host}:{port}"))
     });
     let user = Some(process.uid.to_string());
-    job.map(|job| Run { scheduler: "torchrun", job, user, ..Run::default() })
+    job.map(|job| SchedulerRun { scheduler: "torchrun", job, user, ..SchedulerRun::default() })
 }
 
 /// The workflow type of a process, whose runs are much alike: what it says itself, else its job's
 /// name, else its script.
-pub fn workflow_of(process: &Process, run: Option<&Run>) -> String {
+pub fn workflow_of(process: &Process, run: Option<&SchedulerRun>) -> String {
     let own = ["ROWMILL_WORKFLOW", "PT_PROFILER_JOB_NAME"].iter();
     let own = own.filter_map(|name| process.variable(name)).find(|name| !name.is_empty());
     let script = || {
@@ -102,15 +102,15 @@ pub fn gpus_of(process: &Process) -> Vec<String> {
 }
 
 /// The run that a control group's path names: `…/job_7/step_0/…`, `…/kubepods…/pod<uid>…`.
-pub fn group_run(path: &str) -> Option<Run> {
+pub fn group_run(path: &str) -> Option<SchedulerRun> {
     let mut parts = path.split('/');
     if path.contains("slurm") {
         let job = parts.find_map(|part| part.strip_prefix("job_"))?;
         let is_number = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
-        return is_number.then(|| Run {
+        return is_number.then(|| SchedulerRun {
             scheduler: "slurm",
             job: job.to_owned(),
-            ..Run::default()
+            ..SchedulerRun::default()
         });
     }
     let pod = parts.filter(|_| path.contains("kubepods")).find_map(|part| {
@@ -122,7 +122,7 @@ pub fn group_run(path: &str) -> Option<Run> {
             rest.len() >= 32 && rest.bytes().all(|b| b.is_ascii_hexdigit() || b"-_".contains(&b));
         is_uid.then(|| rest.replace('_', "-"))
     })?;
-    Some(Run { scheduler: "kubernetes", job: pod, ..Run::default() })
+    Some(SchedulerRun { scheduler: "kubernetes", job: pod, ..SchedulerRun::default() })
 }
 
 /// The control group of a process (version 2), or its Slurm group of version 1.
@@ -148,7 +148,7 @@ pub fn mapped(folder: &Path) -> Holders {
         let mut text = String::new();
         let opened = fs::File::open(entry.path());
         let read = opened.and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
-        let runs: Vec<Run> = text.lines().filter_map(line).collect();
+        let runs: Vec<SchedulerRun> = text.lines().filter_map(line).collect();
         if read.is_ok() && !runs.is_empty() {
             found.insert(name, runs);
         }
@@ -156,11 +156,11 @@ pub fn mapped(folder: &Path) -> Holders {
     found
 }
 
-fn line(text: &str) -> Option<Run> {
+fn line(text: &str) -> Option<SchedulerRun> {
     let mut words = text.split_ascii_whitespace();
     let job = words.next().filter(|job| job.len() <= VALUE_MAX && *job != "0")?;
     let user = words.next().map(str::to_owned);
-    Some(Run { scheduler: "prolog", job: job.to_owned(), user, ..Run::default() })
+    Some(SchedulerRun { scheduler: "prolog", job: job.to_owned(), user, ..SchedulerRun::default() })
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
     fn process(variables: &[(&str, &str)]) -> Process {
         let pair = |&(a, b): &(&str, &str)| (a.to_owned(), b.to_owned());
         let environment: BTreeMap<String, String> = variables.iter().map(pair).collect();
-        Process { environment: Some(environment), ..Process::of(std::process::id()).unwrap() }
+        Process { environment: Some(environment), ..Process::read(std::process::id()).unwrap() }
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ipc::message::{self, Message};
-use crate::ipc::request::{POLL, Reason, Request, Sight};
+use crate::ipc::message::{self, ProcessMessage};
+use crate::ipc::request::{CaptureRequest, POLL, Reason, Sight};
 use crate::ipc::socket::Peer;
 use crate::process::Process;
 
@@ -23,7 +23,7 @@ pub struct Member {
     /// Whether its profiler was free then.
     pub is_free: bool,
     /// The request sent to it.
-    pub request: Option<Request>,
+    pub request: Option<CaptureRequest>,
 }
 
 /// The processes of this host that asked.
@@ -67,11 +67,11 @@ impl Capture {
 
     /// Takes a message in; what is answered, if anything.
     pub fn answer(&mut self, now: Duration, peer: Peer, bytes: &[u8]) -> Option<Vec<u8>> {
-        match Message::parse(bytes) {
-            Ok(Message::Register { .. }) => {
+        match ProcessMessage::parse(bytes) {
+            Ok(ProcessMessage::Register { .. }) => {
                 Some(message::register_answer(i32::try_from(self.members.len()).unwrap_or(0)))
             }
-            Ok(Message::Poll { free, job, pids }) => {
+            Ok(ProcessMessage::Poll { free, job, pids }) => {
                 let config = self.poll(now, peer, (free, job, pids.first().copied()?));
                 Some(message::poll_answer(config.unwrap_or_default()))
             }
@@ -93,7 +93,7 @@ impl Capture {
     }
 
     /// Asks something of a process that has asked.
-    pub fn request(&mut self, pid: u32, request: Request) {
+    pub fn request(&mut self, pid: u32, request: CaptureRequest) {
         if let Some(member) = self.members.get_mut(&pid) {
             member.request = Some(request);
         }
@@ -127,7 +127,7 @@ impl Capture {
 
     /// Whether every request is done or lost.
     pub fn is_over(&self) -> bool {
-        self.members.values().filter_map(|m| m.request.as_ref()).all(Request::is_over)
+        self.members.values().filter_map(|m| m.request.as_ref()).all(CaptureRequest::is_over)
     }
 
     fn poll(&mut self, now: Duration, peer: Peer, poll: (i32, i64, i32)) -> Option<&str> {
@@ -184,7 +184,7 @@ fn ancestors(process: &Process, parents: &mut BTreeMap<u32, u32>) -> Vec<u32> {
     // No chain is longer, and one whose members end and begin meanwhile must not go on for ever.
     while at > 0 && above.len() < 64 {
         above.push(at);
-        let look = || Process::of(at).map_or(0, |process| process.parent);
+        let look = || Process::read(at).map_or(0, |process| process.parent);
         at = *parents.entry(at).or_insert_with(look);
     }
     above

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::ipc::socket::{FOLDER_MAX, Place, VARIABLE};
+use crate::ipc::socket::{FOLDER_MAX, SocketPlace, VARIABLE};
 use crate::ipc::staging;
 use crate::process::{self, Process};
 
@@ -13,7 +13,7 @@ const SWITCH: &str = "KINETO_USE_DAEMON";
 
 /// What a check says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckVerdict {
     /// As it has to be.
     Right,
     /// We may not look.
@@ -28,7 +28,7 @@ pub struct Check {
     /// What.
     pub name: &'static str,
     /// How it is.
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// What was found.
     pub found: String,
     /// What to change, where something is wrong.
@@ -41,7 +41,7 @@ pub fn has_torch(process: &Process) -> bool {
 }
 
 /// Looks at a process whose requests would come to `place`.
-pub fn of(process: &Process, place: &Place) -> Vec<Check> {
+pub fn diagnose(process: &Process, place: &SocketPlace) -> Vec<Check> {
     let mut checks = vec![
         running(process),
         user(process, process::own_uid()),
@@ -50,15 +50,15 @@ pub fn of(process: &Process, place: &Place) -> Vec<Check> {
         library(process),
     ];
     match place {
-        Place::Abstract => checks.push(network(process)),
-        Place::Folder(folder) => checks.push(socket_folder(process, folder)),
+        SocketPlace::Abstract => checks.push(network(process)),
+        SocketPlace::Folder(folder) => checks.push(socket_folder(process, folder)),
     }
     checks.push(endpoint(process));
     checks.push(trace_folder(process));
     checks
 }
 
-fn check(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
+fn check(name: &'static str, verdict: CheckVerdict, found: impl Into<String>) -> Check {
     Check { name, verdict, found: found.into(), cure: None }
 }
 
@@ -71,45 +71,49 @@ impl Check {
 fn running(process: &Process) -> Check {
     let name = "runs";
     match process.state {
-        'T' | 't' => check(name, Verdict::Wrong, "stopped")
+        'T' | 't' => check(name, CheckVerdict::Wrong, "stopped")
             .cure(format!("let it go on: kill -CONT {}, or leave the debugger", process.pid)),
-        'Z' | 'X' => check(name, Verdict::Wrong, "ended, not yet collected by its parent"),
-        _ => check(name, Verdict::Right, "yes"),
+        'Z' | 'X' => check(name, CheckVerdict::Wrong, "ended, not yet collected by its parent"),
+        _ => check(name, CheckVerdict::Right, "yes"),
     }
 }
 
 fn user(process: &Process, own: u32) -> Check {
     let name = "user";
     if own == 0 || own == process.uid {
-        return check(name, Verdict::Right, format!("{}, ours is {own}", process.uid));
+        return check(name, CheckVerdict::Right, format!("{}, ours is {own}", process.uid));
     }
-    check(name, Verdict::Wrong, format!("{}, ours is {own}", process.uid))
+    check(name, CheckVerdict::Wrong, format!("{}, ours is {own}", process.uid))
         .cure("run rowmill capture as the job's user, or as root")
 }
 
 fn switch(process: &Process) -> Check {
     if process.environment.is_none() {
-        return check(SWITCH, Verdict::Unknown, "its environment is hidden from us");
+        return check(SWITCH, CheckVerdict::Unknown, "its environment is hidden from us");
     }
     match process.variable(SWITCH) {
-        Some(value) => check(SWITCH, Verdict::Right, format!("{value:?}, set when it started")),
-        None => check(SWITCH, Verdict::Wrong, "not set when the process started")
+        Some(value) => {
+            check(SWITCH, CheckVerdict::Right, format!("{value:?}, set when it started"))
+        }
+        None => check(SWITCH, CheckVerdict::Wrong, "not set when the process started")
             .cure(format!("start the job with {SWITCH}=1; a running process cannot be given it")),
     }
 }
 
-fn same_place(process: &Process, place: &Place) -> Check {
+fn same_place(process: &Process, place: &SocketPlace) -> Check {
     if process.environment.is_none() {
-        return check(VARIABLE, Verdict::Unknown, "its environment is hidden from us");
+        return check(VARIABLE, CheckVerdict::Unknown, "its environment is hidden from us");
     }
     let theirs = process.variable(VARIABLE).filter(|folder| !folder.is_empty());
     let (ours, found) = match place {
-        Place::Abstract => (None, theirs.unwrap_or("not set").to_owned()),
-        Place::Folder(folder) => (Some(folder.as_path()), theirs.unwrap_or("not set").to_owned()),
+        SocketPlace::Abstract => (None, theirs.unwrap_or("not set").to_owned()),
+        SocketPlace::Folder(folder) => {
+            (Some(folder.as_path()), theirs.unwrap_or("not set").to_owned())
+        }
     };
     let is_long = theirs.is_some_and(|folder| folder.len() > FOLDER_MAX);
     if is_long {
-        return check(VARIABLE, Verdict::Wrong, found).cure(format!(
+        return check(VARIABLE, CheckVerdict::Wrong, found).cure(format!(
             "choose a folder of at most {FOLDER_MAX} bytes: sockets' names are short"
         ));
     }
@@ -118,43 +122,46 @@ fn same_place(process: &Process, place: &Place) -> Check {
         (theirs, ours) => theirs.is_none() && ours.is_none(),
     };
     if same {
-        return check(VARIABLE, Verdict::Right, found);
+        return check(VARIABLE, CheckVerdict::Right, found);
     }
     let cure = match theirs {
         Some(folder) => format!("listen where it asks: rowmill capture --socket-dir {folder}"),
         None => format!("listen where it asks: leave --socket-dir and {VARIABLE} out here"),
     };
-    check(VARIABLE, Verdict::Wrong, found).cure(cure)
+    check(VARIABLE, CheckVerdict::Wrong, found).cure(cure)
 }
 
 fn library(process: &Process) -> Check {
     let name = "PyTorch";
     let Some(found) = process.libraries("libtorch_cpu") else {
-        return check(name, Verdict::Unknown, "its libraries are hidden from us");
+        return check(name, CheckVerdict::Unknown, "its libraries are hidden from us");
     };
     let Some(path) = found.first() else {
-        return check(name, Verdict::Wrong, "libtorch_cpu is not loaded").cure(
+        return check(name, CheckVerdict::Wrong, "libtorch_cpu is not loaded").cure(
             "wait until it has imported torch; a launcher's child may be the one that trains",
         );
     };
     let shown = path.display().to_string();
     match process::contains(process, path, SWITCH.as_bytes()) {
-        Some(true) => check(name, Verdict::Right, shown),
-        Some(false) => check(name, Verdict::Wrong, format!("{shown}: built without the daemon"))
-            .cure("use a PyTorch built with Kineto's daemon support, as the wheels for Linux are"),
-        None => check(name, Verdict::Unknown, format!("{shown}: cannot be read")),
+        Some(true) => check(name, CheckVerdict::Right, shown),
+        Some(false) => {
+            check(name, CheckVerdict::Wrong, format!("{shown}: built without the daemon")).cure(
+                "use a PyTorch built with Kineto's daemon support, as the wheels for Linux are",
+            )
+        }
+        None => check(name, CheckVerdict::Unknown, format!("{shown}: cannot be read")),
     }
 }
 
 fn network(process: &Process) -> Check {
     let name = "network space";
     match process.shares("net") {
-        Some(true) => check(name, Verdict::Right, "ours"),
-        Some(false) => check(name, Verdict::Wrong, "another: a container's").cure(format!(
+        Some(true) => check(name, CheckVerdict::Right, "ours"),
+        Some(false) => check(name, CheckVerdict::Wrong, "another: a container's").cure(format!(
             "mount one folder into the container and set {VARIABLE} to it in the job, and give \
              --socket-dir here"
         )),
-        None => check(name, Verdict::Unknown, "hidden from us"),
+        None => check(name, CheckVerdict::Unknown, "hidden from us"),
     }
 }
 
@@ -162,7 +169,7 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
     let name = "socket folder";
     let shown = folder.display().to_string();
     let Ok(found) = fs::metadata(folder) else {
-        return check(name, Verdict::Wrong, format!("{shown}: no such folder"))
+        return check(name, CheckVerdict::Wrong, format!("{shown}: no such folder"))
             .cure(format!("make it before the job starts: mkdir -m 1777 {shown}"));
     };
     let bits = if found.uid() == process.uid {
@@ -173,9 +180,9 @@ fn socket_folder(process: &Process, folder: &Path) -> Check {
         0o003
     };
     if process.uid == 0 || found.mode() & bits == bits {
-        return check(name, Verdict::Right, shown);
+        return check(name, CheckVerdict::Right, shown);
     }
-    check(name, Verdict::Wrong, format!("{shown}: user {} may not write there", process.uid))
+    check(name, CheckVerdict::Wrong, format!("{shown}: user {} may not write there", process.uid))
         .cure(format!("let the job make its sockets there: chmod 1777 {shown}"))
 }
 
@@ -186,7 +193,7 @@ fn endpoint(process: &Process) -> Check {
     let fds = fs::read_dir(format!("/proc/{}/fd", process.pid));
     let table = fs::read_to_string(format!("/proc/{}/net/unix", process.pid));
     let (Ok(fds), Ok(table)) = (fds, table) else {
-        return check(name, Verdict::Unknown, "hidden from us");
+        return check(name, CheckVerdict::Unknown, "hidden from us");
     };
     let inodes: Vec<String> = fds
         .flatten()
@@ -202,9 +209,10 @@ fn endpoint(process: &Process) -> Check {
     };
     match table.lines().find(is_ours) {
         Some(line) => {
-            check(name, Verdict::Right, line.split_ascii_whitespace().last().unwrap_or_default())
+            let socket = line.split_ascii_whitespace().last().unwrap_or_default();
+            check(name, CheckVerdict::Right, socket)
         }
-        None => check(name, Verdict::Wrong, format!("none named {CLIENT}…: it does not ask")).cure(
+        None => check(name, CheckVerdict::Wrong, format!("none named {CLIENT}…: it does not ask")).cure(
             "set the variable before torch is imported; with KINETO_LOG_LEVEL=0 the job says why",
         ),
     }
@@ -213,15 +221,15 @@ fn endpoint(process: &Process) -> Check {
 fn trace_folder(process: &Process) -> Check {
     let name = "trace folder";
     if process.environment.is_none() {
-        return check(name, Verdict::Unknown, "its environment is hidden from us");
+        return check(name, CheckVerdict::Unknown, "its environment is hidden from us");
     }
     let folder = staging::allowed(process);
     let cure = format!("set {} to a folder the job may write", staging::VARIABLE);
     let seen = process.path(Path::new(folder));
     if folder.starts_with('/') && seen.is_dir() {
-        return check(name, Verdict::Right, folder);
+        return check(name, CheckVerdict::Right, folder);
     }
-    check(name, Verdict::Wrong, format!("{folder}: no such folder")).cure(cure)
+    check(name, CheckVerdict::Wrong, format!("{folder}: no such folder")).cure(cure)
 }
 
 fn reached(process: &Process, folder: &str) -> PathBuf {
@@ -236,30 +244,30 @@ fn canonical(path: &Path) -> PathBuf {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Check, Verdict, of};
-    use crate::ipc::socket::Place;
+    use super::{Check, CheckVerdict, diagnose};
+    use crate::ipc::socket::SocketPlace;
     use crate::process::Process;
 
     fn process(variables: &[(&str, &str)]) -> Process {
         let pair = |&(a, b): &(&str, &str)| (a.to_owned(), b.to_owned());
         let environment: BTreeMap<String, String> = variables.iter().map(pair).collect();
-        Process { environment: Some(environment), ..Process::of(std::process::id()).unwrap() }
+        Process { environment: Some(environment), ..Process::read(std::process::id()).unwrap() }
     }
 
-    fn verdict(process: &Process, place: &Place, name: &str) -> Check {
-        of(process, place).into_iter().find(|check| check.name == name).unwrap()
+    fn verdict(process: &Process, place: &SocketPlace, name: &str) -> Check {
+        diagnose(process, place).into_iter().find(|check| check.name == name).unwrap()
     }
 
     #[test]
     fn a_process_that_never_heard_of_capture_is_told_everything() {
-        let checks = of(&process(&[]), &Place::Abstract);
+        let checks = diagnose(&process(&[]), &SocketPlace::Abstract);
         let wrong: Vec<&str> = checks
             .iter()
-            .filter(|check| check.verdict == Verdict::Wrong)
+            .filter(|check| check.verdict == CheckVerdict::Wrong)
             .map(|check| check.name)
             .collect();
         assert_eq!(wrong, ["KINETO_USE_DAEMON", "PyTorch", "its own socket"]);
-        assert!(checks.iter().all(|c| c.cure.is_some() == (c.verdict == Verdict::Wrong)));
+        assert!(checks.iter().all(|c| c.cure.is_some() == (c.verdict == CheckVerdict::Wrong)));
     }
 
     #[test]
@@ -267,26 +275,26 @@ mod tests {
         let name = "KINETO_IPC_SOCKET_DIR";
         let folder = tempfile::tempdir_in("/tmp").unwrap();
         let path = folder.path().to_str().unwrap();
-        let here = Place::Folder(folder.path().to_owned());
+        let here = SocketPlace::Folder(folder.path().to_owned());
         let asks = process(&[("KINETO_USE_DAEMON", "0"), (name, path)]);
-        assert_eq!(verdict(&asks, &here, name).verdict, Verdict::Right);
-        assert_eq!(verdict(&asks, &here, "socket folder").verdict, Verdict::Right);
-        assert_eq!(verdict(&asks, &here, "KINETO_USE_DAEMON").verdict, Verdict::Right);
-        let elsewhere = verdict(&asks, &Place::Abstract, name);
+        assert_eq!(verdict(&asks, &here, name).verdict, CheckVerdict::Right);
+        assert_eq!(verdict(&asks, &here, "socket folder").verdict, CheckVerdict::Right);
+        assert_eq!(verdict(&asks, &here, "KINETO_USE_DAEMON").verdict, CheckVerdict::Right);
+        let elsewhere = verdict(&asks, &SocketPlace::Abstract, name);
         assert_eq!(
             elsewhere.cure.unwrap(),
             format!("listen where it asks: rowmill capture --socket-dir {path}")
         );
-        assert_eq!(verdict(&process(&[]), &here, name).verdict, Verdict::Wrong);
+        assert_eq!(verdict(&process(&[]), &here, name).verdict, CheckVerdict::Wrong);
         let long = process(&[(name, &format!("/{}", "x".repeat(60)))]);
-        assert_eq!(verdict(&long, &here, name).verdict, Verdict::Wrong);
+        assert_eq!(verdict(&long, &here, name).verdict, CheckVerdict::Wrong);
         let stopped = Process { state: 'T', ..asks.clone() };
-        assert_eq!(verdict(&stopped, &here, "runs").verdict, Verdict::Wrong);
+        assert_eq!(verdict(&stopped, &here, "runs").verdict, CheckVerdict::Wrong);
         let hidden = Process { environment: None, ..asks };
-        assert_eq!(verdict(&hidden, &here, name).verdict, Verdict::Unknown);
+        assert_eq!(verdict(&hidden, &here, name).verdict, CheckVerdict::Unknown);
         let traces = process(&[("KINETO_ONDEMAND_TRACE_DIR", "/no/such")]);
-        assert_eq!(verdict(&traces, &here, "trace folder").verdict, Verdict::Wrong);
-        assert_eq!(super::user(&stopped, 0).verdict, Verdict::Right);
-        assert_eq!(super::user(&stopped, stopped.uid + 1).verdict, Verdict::Wrong);
+        assert_eq!(verdict(&traces, &here, "trace folder").verdict, CheckVerdict::Wrong);
+        assert_eq!(super::user(&stopped, 0).verdict, CheckVerdict::Right);
+        assert_eq!(super::user(&stopped, stopped.uid + 1).verdict, CheckVerdict::Wrong);
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use schema::Bytes;
 
-use crate::untrusted::{Credentials, Error, Expected, Folder, Owner};
+use crate::untrusted::{Credentials, Expected, Owner, UntrustedError, UntrustedFolder};
 
 /// Larger files are not searched: the largest library of PyTorch has about a gigabyte.
 const SEARCHED_MAX: Bytes = Bytes(8 << 30);
@@ -41,7 +41,7 @@ pub struct Process {
 
 impl Process {
     /// Looks at a process; `None` if there is none.
-    pub fn of(pid: u32) -> Option<Self> {
+    pub fn read(pid: u32) -> Option<Self> {
         let place = folder(pid);
         let (parent, state, started) = stat(&fs::read_to_string(place.join("stat")).ok()?)?;
         // Not the owner of the folder: that is root for a process that hides its memory.
@@ -149,9 +149,9 @@ pub fn all() -> Vec<u32> {
 /// The path is the process's word: whatever it names by now is opened without blocking.
 pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
-    let folder = Folder::open(&process.root(), folder, &process.credentials()).ok()?;
+    let folder = UntrustedFolder::open(&process.root(), folder, &process.credentials()).ok()?;
     let expected = Expected { owner: Owner::Anyone, size_max: SEARCHED_MAX };
-    let file: Result<_, Error> = folder.file(name, &expected);
+    let file: Result<_, UntrustedError> = folder.file(name, &expected);
     search(file.ok()??.into_reader(), needle)
 }
 
@@ -224,14 +224,14 @@ mod tests {
 
     #[test]
     fn our_own_process_is_known() {
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::read(std::process::id()).unwrap();
         assert!(own.is_alive() && all().contains(&own.pid));
         assert_eq!(own.variable("PATH"), std::env::var("PATH").ok().as_deref());
         assert_eq!(own.path(Path::new("/tmp/x")), Path::new("/tmp/x"));
         assert_eq!(own.shares("net"), Some(true));
         assert!(!own.libraries("libc").unwrap().is_empty());
         assert!(!Process { started: own.started + 1, ..own.clone() }.is_alive());
-        assert_eq!(Process::of(u32::MAX), None);
+        assert_eq!(Process::read(u32::MAX), None);
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn launchers_are_told_from_workers() {
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::read(std::process::id()).unwrap();
         let with = |words: &[&str]| {
             let command = words.iter().map(ToString::to_string).collect();
             Process { command, ..own.clone() }.is_launcher()
@@ -259,7 +259,7 @@ mod tests {
         let mut bytes = vec![b'x'; (1 << 20) - 3];
         bytes.extend_from_slice(b"KINETO_USE_DAEMON");
         std::fs::write(file.path(), &bytes).unwrap();
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::read(std::process::id()).unwrap();
         assert_eq!(contains(&own, file.path(), b"KINETO_USE_DAEMON"), Some(true));
         assert_eq!(contains(&own, file.path(), b"KINETO_USE_NOTHING"), Some(false));
         assert_eq!(contains(&own, Path::new("/no/such"), b"x"), None);
@@ -271,7 +271,7 @@ mod tests {
         let found = credentials(status).unwrap();
         assert_eq!((found.uid, found.gid, found.groups), (4, 8, vec![9, 10]));
         assert_eq!(credentials("Uid:\t1\n"), None);
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::read(std::process::id()).unwrap();
         assert_eq!((own.uid, own.credentials().uid), (own_uid(), own_uid()));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use crate::wire::{self, TraceFile, TraceRow, TraceState, When};
+use crate::wire::{self, RecordWhen, TraceFile, TraceRow, TraceState};
 
 /// The version of every message here.
 pub const VERSION: u32 = 1;
@@ -23,7 +23,7 @@ pub const SIZE_MAX: usize = 8 << 20;
 
 /// Entries of one queue, in the order of their numbers. Answered by [`Ack`].
 #[derive(Clone, PartialEq, Message)]
-pub struct Batch {
+pub struct EntryBatch {
     /// [`VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
@@ -97,7 +97,7 @@ pub struct GpuInterval {
     pub instance: Option<u32>,
     /// Who has it allocated.
     #[prost(message, repeated, tag = "7")]
-    pub runs: Vec<Run>,
+    pub runs: Vec<GpuRun>,
     /// Seconds that were observed; the rest of the interval is unobserved.
     #[prost(double, tag = "8")]
     pub observed_s: f64,
@@ -132,7 +132,7 @@ pub struct GpuInterval {
 
 /// A run that holds a GPU.
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Run {
+pub struct GpuRun {
     /// Who says so: `slurm`, `kubernetes`, `torchrun`, `prolog`.
     #[prost(string, tag = "1")]
     pub scheduler: String,
@@ -334,12 +334,12 @@ pub struct ProcessState {
     pub reason: String,
     /// Its trace, which comes in parts.
     #[prost(message, optional, tag = "6")]
-    pub file: Option<File>,
+    pub file: Option<TraceFileBytes>,
 }
 
 /// As [`TraceFile`].
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct File {
+pub struct TraceFileBytes {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
@@ -356,7 +356,7 @@ pub struct File {
 
 /// A part of a trace; without bytes, a question how much the hub has. Answered by [`PartAck`].
 #[derive(Clone, PartialEq, Eq, Message)]
-pub struct Part {
+pub struct TracePart {
     /// [`VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
@@ -371,7 +371,7 @@ pub struct Part {
     pub token: String,
     /// The whole file.
     #[prost(message, optional, tag = "5")]
-    pub file: Option<File>,
+    pub file: Option<TraceFileBytes>,
     /// Where in the file the bytes begin.
     #[prost(uint64, tag = "6")]
     pub offset: u64,
@@ -391,10 +391,10 @@ pub struct PartAck {
 impl From<TraceOrder> for wire::TraceOrder {
     fn from(order: TraceOrder) -> Self {
         let when = if order.iterations > 0 {
-            When::Iterations { count: order.iterations, align: order.align }
+            RecordWhen::Iterations { count: order.iterations, align: order.align }
         } else {
             let TraceOrder { length_ms, warmup_s, start_unix_ms, .. } = order;
-            When::Duration { length_ms, warmup_s, start_unix_ms }
+            RecordWhen::Duration { length_ms, warmup_s, start_unix_ms }
         };
         Self {
             token: order.token,
@@ -411,7 +411,7 @@ impl From<TraceOrder> for wire::TraceOrder {
 
 impl OrderState {
     /// The state of traces.
-    pub fn of(id: u64, state: &TraceState) -> Self {
+    pub fn new(id: u64, state: &TraceState) -> Self {
         Self {
             id,
             token: state.token.clone(),
@@ -436,12 +436,12 @@ impl From<&TraceRow> for ProcessState {
             command: row.command.clone(),
             state: row.state.clone(),
             reason: row.reason.clone().unwrap_or_default(),
-            file: row.file.as_ref().map(File::from),
+            file: row.file.as_ref().map(TraceFileBytes::from),
         }
     }
 }
 
-impl From<&TraceFile> for File {
+impl From<&TraceFile> for TraceFileBytes {
     fn from(file: &TraceFile) -> Self {
         Self {
             name: file.name.clone(),

@@ -31,7 +31,7 @@ impl Roster {
             if self.known.get(&seen.pid).is_some_and(Process::is_alive) {
                 continue;
             }
-            match Process::of(seen.pid) {
+            match Process::read(seen.pid) {
                 // A number is used again: what was asked of its last owner is not asked of this
                 // one.
                 Some(process) if !self.known.contains_key(&seen.pid) => {

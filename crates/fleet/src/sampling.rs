@@ -21,14 +21,14 @@ const FRAMES: usize = 3;
 /// Looks at some processes.
 #[derive(Debug)]
 pub struct Sampler {
-    targets: Vec<Target>,
+    targets: Vec<SampledProcess>,
 }
 
 #[derive(Debug)]
-struct Target {
+struct SampledProcess {
     process: Process,
     looks: u32,
-    places: BTreeMap<Place, u32>,
+    places: BTreeMap<ThreadPlace, u32>,
     before: Used,
     rss_peak: Option<u64>,
     is_ended: bool,
@@ -36,7 +36,7 @@ struct Target {
 
 /// What a thread did at one look.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct ThreadPlace {
     thread: String,
     state: char,
     at: Option<String>,
@@ -48,7 +48,7 @@ impl Sampler {
         let target = |process: Process| {
             let before = used(&folder(&process));
             let (places, rss_peak) = (BTreeMap::new(), before.rss_bytes);
-            Target { process, looks: 0, places, before, rss_peak, is_ended: false }
+            SampledProcess { process, looks: 0, places, before, rss_peak, is_ended: false }
         };
         Self { targets: processes.into_iter().map(target).collect() }
     }
@@ -74,11 +74,11 @@ impl Sampler {
 
     /// What was seen.
     pub fn end(self) -> Vec<Sampled> {
-        self.targets.into_iter().map(Target::end).collect()
+        self.targets.into_iter().map(SampledProcess::end).collect()
     }
 }
 
-impl Target {
+impl SampledProcess {
     fn end(self) -> Sampled {
         let is_ended = self.is_ended || !self.process.is_alive();
         let after = if is_ended { Used::default() } else { used(&folder(&self.process)) };
@@ -198,13 +198,13 @@ fn rss(folder: &Path) -> Option<u64> {
     named(&status, "VmRSS:").map(|kib| kib * 1024)
 }
 
-fn place(thread: &Path) -> Option<Place> {
+fn place(thread: &Path) -> Option<ThreadPlace> {
     let stat = fs::read_to_string(thread.join("stat")).ok()?;
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
     let state = rest.trim_start().chars().next()?;
     let name = name.chars().filter(|c| !c.is_control()).collect();
     let at = if state == 'R' { None } else { waits_at(thread) };
-    Some(Place { thread: name, state, at })
+    Some(ThreadPlace { thread: name, state, at })
 }
 
 /// Where the kernel holds a thread: the functions of its stack for root, else the innermost one.
@@ -235,7 +235,7 @@ mod tests {
     use crate::wire::Sampled;
 
     fn sample(pid: u32, meanwhile: impl Fn()) -> Sampled {
-        let mut sampler = Sampler::begin(vec![Process::of(pid).unwrap()]);
+        let mut sampler = Sampler::begin(vec![Process::read(pid).unwrap()]);
         for _ in 0..20 {
             sampler.look();
             std::thread::sleep(Duration::from_millis(10));

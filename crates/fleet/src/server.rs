@@ -12,8 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::capture::Capture;
-use crate::ipc::request::{Reason, Request, Sight, State};
-use crate::ipc::socket::{Datagram, Error, Socket};
+use crate::ipc::request::{CaptureRequest, Reason, RequestState, Sight};
+use crate::ipc::socket::{Datagram, Socket, SocketError};
 
 /// Kineto waits 90 ms for an answer; a poll that is older than this is not answered.
 pub const LATE: Duration = Duration::from_millis(50);
@@ -28,13 +28,13 @@ pub type Tap = Box<dyn Fn(char, Duration, u32, &[u8]) + Send>;
 /// The thread that answers, and the table it answers from.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// One process as the table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenProcess {
     /// Its process number.
     pub pid: u32,
     /// Its user.
@@ -53,7 +53,7 @@ pub struct Seen {
 
 /// What the thread has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ServerTally {
     /// Messages answered.
     pub answered: u64,
     /// Polls that were too old to be answered.
@@ -67,8 +67,8 @@ pub struct Tally {
 }
 
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<Table>,
+struct ServerShared {
+    table: Mutex<ServerTable>,
     heard: Condvar,
     began: Instant,
     stop: AtomicBool,
@@ -79,11 +79,11 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct Table {
+struct ServerTable {
     capture: Capture,
     /// Messages so far: shows a waiter that one came.
     messages: u64,
-    failure: Option<Error>,
+    failure: Option<SocketError>,
 }
 
 impl Server {
@@ -92,8 +92,8 @@ impl Server {
     /// # Errors
     /// The operating system gives no thread.
     pub fn start(socket: Socket, uid: u32, tap: Option<Tap>) -> io::Result<Self> {
-        let table = Table { capture: Capture::new(uid), messages: 0, failure: None };
-        let shared = Arc::new(Shared {
+        let table = ServerTable { capture: Capture::new(uid), messages: 0, failure: None };
+        let shared = Arc::new(ServerShared {
             table: Mutex::new(table),
             heard: Condvar::new(),
             began: Instant::now(),
@@ -128,10 +128,11 @@ impl Server {
     ///
     /// # Errors
     /// The socket can no longer be read.
-    pub fn wait(&self, wait: Duration) -> Result<bool, Error> {
+    pub fn wait(&self, wait: Duration) -> Result<bool, SocketError> {
         let table = self.shared.lock();
         let before = table.messages;
-        let is_quiet = |table: &mut Table| table.messages == before && table.failure.is_none();
+        let is_quiet =
+            |table: &mut ServerTable| table.messages == before && table.failure.is_none();
         let waited = self.shared.heard.wait_timeout_while(table, wait, is_quiet);
         let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match table.failure.take() {
@@ -141,11 +142,11 @@ impl Server {
     }
 
     /// Everyone who asked, by process number.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<SeenProcess> {
         let table = self.shared.lock();
         let members = table.capture.members().iter();
         members
-            .map(|(&pid, member)| Seen {
+            .map(|(&pid, member)| SeenProcess {
                 pid,
                 uid: member.peer.uid,
                 own_pid: member.own_pid,
@@ -166,7 +167,7 @@ impl Server {
 
     /// Asks something of a process; its own idea of its number. `None` where it has never asked, or
     /// where an earlier request to it is still open.
-    pub fn request(&self, pid: u32, request: Request) -> Option<i32> {
+    pub fn request(&self, pid: u32, request: CaptureRequest) -> Option<i32> {
         let mut table = self.shared.lock();
         let member = table.capture.members().get(&pid)?;
         if member.request.as_ref().is_some_and(|request| !request.is_over()) {
@@ -178,7 +179,7 @@ impl Server {
     }
 
     /// What a process and its file look like; where its request stands then.
-    pub fn look(&self, pid: u32, sight: &Sight) -> Option<State> {
+    pub fn look(&self, pid: u32, sight: &Sight) -> Option<RequestState> {
         let now = self.now();
         let mut table = self.shared.lock();
         table.capture.look(now, pid, sight);
@@ -196,7 +197,7 @@ impl Server {
     }
 
     /// Where a request stands.
-    pub fn state(&self, pid: u32) -> Option<State> {
+    pub fn state(&self, pid: u32) -> Option<RequestState> {
         self.shared.lock().state(pid)
     }
 
@@ -206,10 +207,10 @@ impl Server {
     }
 
     /// What has been done so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> ServerTally {
         let refused = self.shared.lock().capture.refused();
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Tally {
+        ServerTally {
             answered: read(&self.shared.answered),
             late: read(&self.shared.late),
             refused,
@@ -225,21 +226,21 @@ impl Drop for Server {
     }
 }
 
-impl Tally {
+impl ServerTally {
     /// The bounds of `within_us`, in microseconds.
     pub const BOUNDS_US: [u64; 7] = LATENCY_BOUNDS_US;
 }
 
-impl Table {
-    fn state(&self, pid: u32) -> Option<State> {
+impl ServerTable {
+    fn state(&self, pid: u32) -> Option<RequestState> {
         let request = self.capture.members().get(&pid)?.request.as_ref()?;
         Some(request.state().clone())
     }
 }
 
-impl Shared {
+impl ServerShared {
     /// A thread that panicked leaves a table that is still whole: every change is one assignment.
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ServerTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

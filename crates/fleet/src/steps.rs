@@ -40,7 +40,7 @@ pub enum Phase {
 
 /// One datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct StepMessage {
     /// What the job does.
     pub phase: Phase,
     /// The process as it sees itself.
@@ -57,7 +57,7 @@ pub struct Message {
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum StepMessageError {
     /// Another length.
     #[error("step: expected {LENGTH} bytes, got {got}")]
     Length {
@@ -92,19 +92,19 @@ impl Phase {
     }
 }
 
-impl Message {
+impl StepMessage {
     /// Reads a datagram.
     ///
     /// # Errors
     /// Its length, version or phase is not one that is known.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, StepMessageError> {
         let whole: Option<&[u8; LENGTH]> = bytes.try_into().ok();
-        let whole = whole.ok_or(Error::Length { got: bytes.len() })?;
+        let whole = whole.ok_or(StepMessageError::Length { got: bytes.len() })?;
         if whole[0] != 1 {
-            return Err(Error::Version { got: whole[0] });
+            return Err(StepMessageError::Version { got: whole[0] });
         }
         let phase = Phase::ALL.get(usize::from(whole[1])).copied();
-        let phase = phase.ok_or(Error::Phase { got: whole[1] })?;
+        let phase = phase.ok_or(StepMessageError::Phase { got: whole[1] })?;
         let long =
             |at: usize| whole[at..].first_chunk().map_or(0, |field| u64::from_le_bytes(*field));
         let own_pid = whole[4..].first_chunk().map_or(0, |field| u32::from_le_bytes(*field));
@@ -130,7 +130,7 @@ impl Message {
 
 /// What one process has reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct StepProgress {
     /// What it does.
     pub phase: Phase,
     /// Its last step.
@@ -153,7 +153,7 @@ pub struct Progress {
     times_ns: VecDeque<u64>,
 }
 
-impl Progress {
+impl StepProgress {
     /// The median time of its last steps.
     pub fn step_time(&self) -> Option<Duration> {
         let mut times: Vec<u64> = self.times_ns.iter().copied().collect();
@@ -174,18 +174,18 @@ impl Progress {
 
 /// All processes that report steps, by process id, as the kernel reports it.
 #[derive(Debug, Default)]
-pub struct Steps {
-    processes: BTreeMap<u32, Progress>,
+pub struct ReportedSteps {
+    processes: BTreeMap<u32, StepProgress>,
 }
 
-impl Steps {
+impl ReportedSteps {
     /// Takes a message of the process `pid` in.
-    pub fn hear(&mut self, now: Duration, pid: u32, message: &Message) {
+    pub fn hear(&mut self, now: Duration, pid: u32, message: &StepMessage) {
         if pid == 0 || (self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&pid))
         {
             return;
         }
-        let progress = self.processes.entry(pid).or_insert_with(|| Progress {
+        let progress = self.processes.entry(pid).or_insert_with(|| StepProgress {
             phase: message.phase,
             step: message.step,
             heard: now,
@@ -225,12 +225,12 @@ impl Steps {
     }
 
     /// What a process has reported.
-    pub fn of(&self, pid: u32) -> Option<&Progress> {
+    pub fn progress(&self, pid: u32) -> Option<&StepProgress> {
         self.processes.get(&pid)
     }
 
     /// Everyone, by process number.
-    pub fn all(&self) -> &BTreeMap<u32, Progress> {
+    pub fn all(&self) -> &BTreeMap<u32, StepProgress> {
         &self.processes
     }
 
@@ -244,45 +244,48 @@ impl Steps {
 mod tests {
     use std::time::Duration;
 
-    use super::{Error, LENGTH, Message, Phase, Steps};
+    use super::{LENGTH, Phase, ReportedSteps, StepMessage, StepMessageError};
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn message(phase: Phase, step: u64, seconds: u64) -> Message {
+    fn message(phase: Phase, step: u64, seconds: u64) -> StepMessage {
         let monotonic_ns = seconds * 1_000_000_000;
-        Message { phase, own_pid: 7, step, monotonic_ns, samples: 32, exposed_ns: None }
+        StepMessage { phase, own_pid: 7, step, monotonic_ns, samples: 32, exposed_ns: None }
     }
 
     #[test]
     fn a_message_survives_its_bytes_and_every_lie_is_named() {
-        let with = Message { exposed_ns: Some(5), ..message(Phase::Save, u64::MAX - 1, 3) };
+        let with = StepMessage { exposed_ns: Some(5), ..message(Phase::Save, u64::MAX - 1, 3) };
         for message in [message(Phase::Train, 9, 1), with] {
-            assert_eq!(Message::parse(&message.to_bytes()), Ok(message));
+            assert_eq!(StepMessage::parse(&message.to_bytes()), Ok(message));
         }
         let bytes = with.to_bytes();
         for length in 0..LENGTH {
-            assert_eq!(Message::parse(&bytes[..length]), Err(Error::Length { got: length }));
+            assert_eq!(
+                StepMessage::parse(&bytes[..length]),
+                Err(StepMessageError::Length { got: length })
+            );
         }
         let changed = |at: usize, value: u8| {
             let mut bytes = bytes;
             bytes[at] = value;
-            Message::parse(&bytes)
+            StepMessage::parse(&bytes)
         };
-        assert_eq!(changed(0, 2), Err(Error::Version { got: 2 }));
-        assert_eq!(changed(1, 4), Err(Error::Phase { got: 4 }));
+        assert_eq!(changed(0, 2), Err(StepMessageError::Version { got: 2 }));
+        assert_eq!(changed(1, 4), Err(StepMessageError::Phase { got: 4 }));
     }
 
     #[test]
     fn only_training_that_stopped_with_a_busy_gpu_is_a_hang() {
-        let mut steps = Steps::default();
+        let mut steps = ReportedSteps::default();
         steps.hear(s(0), 40, &message(Phase::Setup, 0, 0));
-        assert!(!steps.of(40).unwrap().is_hung(s(9_000), 1.0), "before the first step");
+        assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "before the first step");
         for step in 1..=20 {
             steps.hear(s(step * 2), 40, &message(Phase::Train, step, step * 2));
         }
-        let progress = steps.of(40).unwrap().clone();
+        let progress = steps.progress(40).unwrap().clone();
         assert_eq!((progress.step_time(), progress.steps), (Some(s(2)), 20));
         assert_eq!(progress.samples, 20 * 32);
         assert!(!progress.is_hung(s(40 + 120), 1.0));
@@ -290,24 +293,24 @@ mod tests {
         assert!(!progress.is_hung(s(40 + 121), 0.94), "it waits for data");
         for phase in [Phase::Evaluate, Phase::Save] {
             steps.hear(s(41), 40, &message(phase, 20, 41));
-            assert!(!steps.of(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
+            assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
         }
         // Slow steps have a longer patience: ten of them.
-        let mut slow = Steps::default();
+        let mut slow = ReportedSteps::default();
         for step in 1..=5 {
             slow.hear(s(step * 60), 41, &message(Phase::Train, step, step * 60));
         }
-        assert!(!slow.of(41).unwrap().is_hung(s(300 + 600), 1.0));
-        assert!(slow.of(41).unwrap().is_hung(s(300 + 601), 1.0));
+        assert!(!slow.progress(41).unwrap().is_hung(s(300 + 600), 1.0));
+        assert!(slow.progress(41).unwrap().is_hung(s(300 + 601), 1.0));
     }
 
     #[test]
     fn lost_late_and_repeated_messages_do_not_bend_the_figures() {
-        let mut steps = Steps::default();
+        let mut steps = ReportedSteps::default();
         for (step, at) in [(1, 1), (2, 2), (2, 2), (6, 6), (5, 5), (7, 7)] {
             steps.hear(s(at), 40, &message(Phase::Train, step, at));
         }
-        let progress = steps.of(40).unwrap();
+        let progress = steps.progress(40).unwrap();
         assert_eq!((progress.step, progress.step_time()), (7, Some(s(1))));
         assert_eq!((progress.timed_steps, progress.timed_ns), (6, 6_000_000_000));
         steps.keep(|_| false);

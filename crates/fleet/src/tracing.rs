@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use schema::Bytes;
 
 use crate::ipc::config::{Config, Detail, Trigger};
-use crate::ipc::request::{POLL, Reason, Request, Sight, State, Timing};
+use crate::ipc::request::{CaptureRequest, POLL, Reason, RequestState, Sight, Timing};
 use crate::ipc::staging::Staging;
 use crate::process::Process;
 use crate::server::Server;
@@ -22,7 +22,7 @@ pub const START_ROOM: Duration = Duration::from_secs(5);
 
 /// What is recorded, of whichever processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct TracingOrder {
     /// Its name, part of every trace id: letters, digits and `-`.
     pub token: String,
     /// When, and how long.
@@ -38,12 +38,12 @@ pub struct Order {
 /// An order at work.
 #[derive(Debug)]
 pub struct Tracing {
-    targets: Vec<Target>,
+    targets: Vec<TracedProcess>,
 }
 
 /// One process of it.
 #[derive(Debug)]
-struct Target {
+struct TracedProcess {
     process: Process,
     own_pid: i32,
     /// None where the process could not write.
@@ -52,27 +52,27 @@ struct Target {
     copying: Option<Copying>,
     file: PathBuf,
     bytes: u64,
-    state: State,
+    state: RequestState,
     /// What was left of its folder.
     left: Option<PathBuf>,
 }
 
 /// What changed since the last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct StateChange {
     /// Which process.
     pub process: Process,
     /// Where its request stands now.
-    pub state: State,
+    pub state: RequestState,
 }
 
 /// One process in the end, or so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TracingOutcome {
     /// Which process.
     pub process: Process,
     /// Where its request stands.
-    pub state: State,
+    pub state: RequestState,
     /// Where its trace is, if it is written.
     pub file: PathBuf,
     /// Bytes of the trace.
@@ -83,7 +83,7 @@ pub struct Outcome {
 
 impl Tracing {
     /// Asks every chosen process for its trace, which will be copied to the path beside it.
-    pub fn begin(server: &Server, chosen: Vec<(Process, PathBuf)>, order: &Order) -> Self {
+    pub fn begin(server: &Server, chosen: Vec<(Process, PathBuf)>, order: &TracingOrder) -> Self {
         let timing = timing(order.trigger, server.now());
         let target = |(process, file): (Process, PathBuf)| {
             let id = format!("{}-{}", order.token, process.pid);
@@ -92,23 +92,32 @@ impl Tracing {
                 // What one process makes impossible must not end the capture of the others.
                 Err(problem) => (None, String::new(), Some(problem)),
             };
-            let mut request = Request::new(server.now(), (text, id), timing, order.patience);
-            let mut state = State::Requested;
+            let mut request = CaptureRequest::new(server.now(), (text, id), timing, order.patience);
+            let mut state = RequestState::Requested;
             if let Some(problem) = problem {
                 request.lose(Reason::Unwritable(problem.clone()));
             }
             let own_pid = server.request(process.pid, request);
             if own_pid.is_none() {
-                state = State::Lost(Reason::Taken);
+                state = RequestState::Lost(Reason::Taken);
             }
             let own_pid = own_pid.unwrap_or(0);
-            Target { process, own_pid, staging, copying: None, file, bytes: 0, state, left: None }
+            TracedProcess {
+                process,
+                own_pid,
+                staging,
+                copying: None,
+                file,
+                bytes: 0,
+                state,
+                left: None,
+            }
         };
         Self { targets: chosen.into_iter().map(target).collect() }
     }
 
     /// Checks every process and file, and continues one copy; returns what changed.
-    pub fn step(&mut self, server: &Server) -> Vec<Change> {
+    pub fn step(&mut self, server: &Server) -> Vec<StateChange> {
         self.copy(server);
         let mut changes = Vec::new();
         for target in &mut self.targets {
@@ -123,7 +132,7 @@ impl Tracing {
             }
             if target.state.word() != before {
                 let (process, state) = (target.process.clone(), target.state.clone());
-                changes.push(Change { process, state });
+                changes.push(StateChange { process, state });
             }
         }
         changes
@@ -131,7 +140,7 @@ impl Tracing {
 
     /// Whether there is a trace or a reason for every process.
     pub fn is_over(&self) -> bool {
-        self.targets.iter().all(Target::is_over)
+        self.targets.iter().all(TracedProcess::is_over)
     }
 
     /// Whether a copy is being made, so that the next step should come at once.
@@ -147,8 +156,8 @@ impl Tracing {
     }
 
     /// Every process as it stands.
-    pub fn outcomes(&self) -> Vec<Outcome> {
-        let outcome = |target: &Target| Outcome {
+    pub fn outcomes(&self) -> Vec<TracingOutcome> {
+        let outcome = |target: &TracedProcess| TracingOutcome {
             process: target.process.clone(),
             state: target.state.clone(),
             file: target.file.clone(),
@@ -177,23 +186,23 @@ impl Tracing {
     }
 }
 
-impl Target {
+impl TracedProcess {
     fn is_over(&self) -> bool {
-        matches!(self.state, State::Written | State::Lost(_))
+        matches!(self.state, RequestState::Written | RequestState::Lost(_))
     }
 
     fn look(&mut self, server: &Server) {
         let pid = self.process.pid;
         let sight = match &mut self.staging {
-            Some(staging) if self.state != State::Finished => {
+            Some(staging) if self.state != RequestState::Finished => {
                 staging.look(&self.process, self.own_pid)
             }
             _ => Sight::default(),
         };
         // A process that was forgotten has ended, and its table entry with it.
-        let gone = State::Lost(Reason::Killed);
+        let gone = RequestState::Lost(Reason::Killed);
         self.state = server.look(pid, &sight).unwrap_or(gone);
-        if self.state == State::Finished && self.copying.is_none() {
+        if self.state == RequestState::Finished && self.copying.is_none() {
             self.begin_copy(server);
         }
     }
@@ -205,7 +214,7 @@ impl Target {
             Err(error) => {
                 let pid = self.process.pid;
                 server.lose(pid, Reason::NotCopied(error.to_string()));
-                self.state = server.state(pid).unwrap_or(State::Lost(Reason::Killed));
+                self.state = server.state(pid).unwrap_or(RequestState::Lost(Reason::Killed));
             }
         }
     }
@@ -255,7 +264,7 @@ fn timing(trigger: Trigger, now: Duration) -> Timing {
 }
 
 /// The folder of a process's trace and the text of its request, or why there can be none.
-fn prepare(process: &Process, id: &str, order: &Order) -> Result<(Staging, String), String> {
+fn prepare(process: &Process, id: &str, order: &TracingOrder) -> Result<(Staging, String), String> {
     let staging =
         Staging::prepare(process, id, order.size_max).map_err(|error| error.to_string())?;
     let (path, detail) = (staging.requested(), order.detail);

@@ -1,10 +1,10 @@
 //! Files of a process that is not trusted: opened without following links, without blocking and
 //! without believing a name twice.
 //!
-//! The owner of a folder can replace anything in it between two system calls. So a [`Folder`] is
-//! held by its descriptor, a [`File`] is checked by its own, and whatever is read or copied later
-//! is read through that same descriptor. What may be wrong with a file is an [`Error`] that says
-//! what was found in its place. Knows nothing of traces.
+//! The owner of a folder can replace anything in it between two system calls. So a
+//! [`UntrustedFolder`] is held by its descriptor, a [`UntrustedFile`] is checked by its own, and
+//! whatever is read or copied later is read through that same descriptor. What may be wrong with a
+//! file is an [`UntrustedError`] that says what was found in its place. Knows nothing of traces.
 
 use std::fs;
 use std::io::{self, Read};
@@ -24,7 +24,8 @@ mod walk;
 pub use copying::{Copying, Insertion};
 use walk::Mounts;
 
-/// Entries of a folder that [`Folder::clear`] looks at: its owner may add more all the time.
+/// Entries of a folder that [`UntrustedFolder::clear`] looks at: its owner may add more all the
+/// time.
 const CLEARED_MAX: usize = 64;
 /// Bits of a mode: write, and pass through.
 const WRITE: u32 = 0o2;
@@ -62,7 +63,7 @@ pub struct Expected {
 
 /// Why a file or folder is not used.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum UntrustedError {
     /// Nothing has the name.
     #[error("{}: no such folder", path.display())]
     Missing {
@@ -159,8 +160,8 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// An [`Error::Io`] for `map_err`.
+impl UntrustedError {
+    /// An [`UntrustedError::Io`] for `map_err`.
     fn io<E: Into<io::Error>>(path: &Path, doing: &'static str) -> impl FnOnce(E) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, doing, source: source.into() }
@@ -169,21 +170,21 @@ impl Error {
 
 /// A folder, held by its descriptor: renaming it or putting another in its place changes nothing.
 #[derive(Debug)]
-pub struct Folder {
+pub struct UntrustedFolder {
     descriptor: OwnedFd,
     path: PathBuf,
 }
 
 /// A regular file that was found as expected, held by its descriptor.
 #[derive(Debug)]
-pub struct File {
+pub struct UntrustedFile {
     file: fs::File,
     path: PathBuf,
     size: u64,
     modified: (i64, u64),
 }
 
-impl Folder {
+impl UntrustedFolder {
     /// Opens the absolute `path` below `root`, component by component, on behalf of a process with
     /// the credentials `who`. `root` is trusted: `/`, or `/proc/PID/root` for another view.
     ///
@@ -192,7 +193,7 @@ impl Folder {
     ///
     /// # Errors
     /// A component is missing, no folder, a link of the user, or closed to the user.
-    pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<Self, Error> {
+    pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<Self, UntrustedError> {
         let descriptor = walk::open(root, path, who)?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
@@ -201,14 +202,15 @@ impl Folder {
     ///
     /// # Errors
     /// `who` may not write here; the name is taken; the new folder was replaced at once.
-    pub fn make(&self, name: &str, who: &Credentials) -> Result<Self, Error> {
+    pub fn make(&self, name: &str, who: &Credentials) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
-        let own = rustix::fs::fstat(&self.descriptor).map_err(Error::io(&self.path, "look at"))?;
+        let own = rustix::fs::fstat(&self.descriptor)
+            .map_err(UntrustedError::io(&self.path, "look at"))?;
         if !who.may(&own, WRITE | ENTER) {
-            return Err(Error::Unwritable { path: self.path.clone(), uid: who.uid });
+            return Err(UntrustedError::Unwritable { path: self.path.clone(), uid: who.uid });
         }
         rustix::fs::mkdirat(&self.descriptor, name, Mode::RWXU)
-            .map_err(Error::io(&path, "make the folder"))?;
+            .map_err(UntrustedError::io(&path, "make the folder"))?;
         let made = self.enter(name).and_then(|folder| folder.give(who).map(|()| folder));
         if made.is_err() {
             // Removes only an empty folder, and nothing else can be removed by this call.
@@ -222,44 +224,48 @@ impl Folder {
     ///
     /// # Errors
     /// Something else has the name, or a file that is not as `expected`.
-    pub fn file(&self, name: &str, expected: &Expected) -> Result<Option<File>, Error> {
+    pub fn file(
+        &self,
+        name: &str,
+        expected: &Expected,
+    ) -> Result<Option<UntrustedFile>, UntrustedError> {
         let path = self.path.join(name);
         // A descriptor for looking only: opening has no effect on what it refers to.
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let looked = match walk::open_name(&self.descriptor, name, flags, Mounts::Refuse) {
             Ok(looked) => looked,
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::XDEV) => return Err(Error::Mounted { path }),
-            Err(errno) => return Err(Error::io(&path, "open")(errno)),
+            Err(Errno::XDEV) => return Err(UntrustedError::Mounted { path }),
+            Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
-        let before = rustix::fs::fstat(&looked).map_err(Error::io(&path, "look at"))?;
+        let before = rustix::fs::fstat(&looked).map_err(UntrustedError::io(&path, "look at"))?;
         check(&path, &before, expected)?;
         // The same file again, by its descriptor and not by its name, now for reading. A file that
         // somebody holds a lease of must not make us wait either.
         let file = match walk::reopen(&looked) {
             Ok(file) => file,
-            Err(Errno::AGAIN) => return Err(Error::Leased { path }),
-            Err(errno) => return Err(Error::io(&path, "open")(errno)),
+            Err(Errno::AGAIN) => return Err(UntrustedError::Leased { path }),
+            Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
-        let found = rustix::fs::fstat(&file).map_err(Error::io(&path, "look at"))?;
+        let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(&path, "look at"))?;
         check(&path, &found, expected)?;
         if identity(&found) != identity(&before) {
-            return Err(Error::Changed { path });
+            return Err(UntrustedError::Changed { path });
         }
         let (size, modified) = (length(&found), modified(&found));
-        Ok(Some(File { file: file.into(), path, size, modified }))
+        Ok(Some(UntrustedFile { file: file.into(), path, size, modified }))
     }
 
     /// The size of the regular file `name`, which is not opened; `None` where nothing has the name.
     ///
     /// # Errors
     /// Something else has the name, or a file that is not as `expected`.
-    pub fn size(&self, name: &str, expected: &Expected) -> Result<Option<u64>, Error> {
+    pub fn size(&self, name: &str, expected: &Expected) -> Result<Option<u64>, UntrustedError> {
         let path = self.path.join(name);
         match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => check(&path, &found, expected).map(|()| Some(length(&found))),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::io(&path, "look at")(errno)),
+            Err(errno) => Err(UntrustedError::io(&path, "look at")(errno)),
         }
     }
 
@@ -294,33 +300,33 @@ impl Folder {
         }
     }
 
-    fn enter(&self, name: &str) -> Result<Self, Error> {
+    fn enter(&self, name: &str) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match walk::open_name(&self.descriptor, name, flags, Mounts::Refuse) {
             Ok(descriptor) => Ok(Self { descriptor, path }),
             Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT | Errno::XDEV) => {
-                Err(Error::Replaced { path })
+                Err(UntrustedError::Replaced { path })
             }
-            Err(errno) => Err(Error::io(&path, "open")(errno)),
+            Err(errno) => Err(UntrustedError::io(&path, "open")(errno)),
         }
     }
 
     /// Gives the folder, which was made a moment ago, to `who`.
     ///
     /// Making and opening are two steps: a folder that is not empty, or not ours, is another one.
-    fn give(&self, who: &Credentials) -> Result<(), Error> {
+    fn give(&self, who: &Credentials) -> Result<(), UntrustedError> {
         let look = || rustix::fs::fstat(&self.descriptor);
-        let found = look().map_err(Error::io(&self.path, "look at"))?;
+        let found = look().map_err(UntrustedError::io(&self.path, "look at"))?;
         if found.st_uid != process::own_uid() || !self.is_empty() {
-            return Err(Error::Replaced { path: self.path.clone() });
+            return Err(UntrustedError::Replaced { path: self.path.clone() });
         }
         if found.st_uid == who.uid {
             return Ok(());
         }
         let (uid, gid) = (Uid::from_raw(who.uid), Gid::from_raw(who.gid));
         rustix::fs::fchown(&self.descriptor, Some(uid), Some(gid))
-            .map_err(Error::io(&self.path, "give the folder to the process's user"))
+            .map_err(UntrustedError::io(&self.path, "give the folder to the process's user"))
     }
 
     fn is_empty(&self) -> bool {
@@ -330,7 +336,7 @@ impl Folder {
     }
 }
 
-impl File {
+impl UntrustedFile {
     /// Its size when it was opened.
     pub fn size(&self) -> u64 {
         self.size
@@ -340,7 +346,7 @@ impl File {
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn head(&self, count: u64) -> Result<Vec<u8>, Error> {
+    pub fn head(&self, count: u64) -> Result<Vec<u8>, UntrustedError> {
         let mut bytes = vec![0; usize::try_from(count.min(self.size)).unwrap_or(0)];
         let mut filled = 0;
         while filled < bytes.len() {
@@ -348,7 +354,7 @@ impl File {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(&self.path, "read")(error)),
+                Err(error) => return Err(UntrustedError::io(&self.path, "read")(error)),
             }
         }
         bytes.truncate(filled);
@@ -381,25 +387,25 @@ impl Credentials {
     }
 }
 
-fn check(path: &Path, found: &Stat, expected: &Expected) -> Result<(), Error> {
+fn check(path: &Path, found: &Stat, expected: &Expected) -> Result<(), UntrustedError> {
     let path = || path.to_owned();
     if kind(found) != FileType::RegularFile {
-        return Err(Error::Kind { path: path(), expected: "file", got: kind_name(found) });
+        return Err(UntrustedError::Kind { path: path(), expected: "file", got: kind_name(found) });
     }
     if let Owner::Only(uid) = expected.owner {
         if found.st_uid != uid {
-            return Err(Error::Owner { path: path(), expected: uid, got: found.st_uid });
+            return Err(UntrustedError::Owner { path: path(), expected: uid, got: found.st_uid });
         }
         // Wider than the count of any machine: its type is another on each.
         let names = u128::from(found.st_nlink);
         // A file that was removed since has none, and is read all the same.
         if names > 1 {
-            return Err(Error::Names { path: path(), got: names });
+            return Err(UntrustedError::Names { path: path(), got: names });
         }
     }
     let (size_max, got) = (expected.size_max, Bytes(length(found)));
     if got.0 > size_max.0 {
-        return Err(Error::Size { path: path(), size_max, got });
+        return Err(UntrustedError::Size { path: path(), size_max, got });
     }
     Ok(())
 }

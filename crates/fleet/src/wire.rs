@@ -126,7 +126,7 @@ pub struct TraceOrder {
     /// Of this Slurm job only.
     pub job: Option<i64>,
     /// When, and how long.
-    pub when: When,
+    pub when: RecordWhen,
     /// What beside names and times: `shapes`, `stacks`, `flops`, `modules`, `memory`.
     #[serde(default)]
     pub with: Vec<String>,
@@ -146,7 +146,7 @@ impl TraceOrder {
 /// When to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum When {
+pub enum RecordWhen {
     /// Whole iterations.
     Iterations {
         /// How many.
@@ -312,7 +312,7 @@ pub struct Pause {
 
 /// Why something was not done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct OrderRefusal {
     /// What, where, expected, got.
     pub error: String,
 }

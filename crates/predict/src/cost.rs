@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::collectives::Operation;
+use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::program::{Action, Program, Returns, WorkKind};
@@ -102,7 +102,7 @@ impl Constants {
     }
 
     /// The time of a collective once all ranks have arrived; `None` for unknown operations.
-    pub fn transfer_ns(&self, operation: Operation, bytes: u64) -> Option<i64> {
+    pub fn transfer_ns(&self, operation: CollectiveOperation, bytes: u64) -> Option<i64> {
         let transfer = self.transfer.get(&operation_name(operation))?;
         let ns = transfer.fixed_ns + transfer.per_byte_ns * bytes as f64;
         Some(ns.max(0.0).round() as i64)
@@ -110,13 +110,13 @@ impl Constants {
 }
 
 /// An operation as files spell it.
-pub fn operation_name(operation: Operation) -> String {
+pub fn operation_name(operation: CollectiveOperation) -> String {
     let text = serde_json::to_string(&operation).unwrap_or_default();
     text.trim_matches('"').to_owned()
 }
 
 /// The operation that files spell so.
-pub fn operation_of(name: &str) -> Option<Operation> {
+pub fn operation_of(name: &str) -> Option<CollectiveOperation> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 

@@ -1,7 +1,7 @@
 //! A step without times: what its threads do in which order, what they launch, and who waits for
 //! whom. Knows no durations ([`Costs`](crate::cost::Costs) do) and no trace.
 
-use analyze::collectives::Operation;
+use analyze::collectives::CollectiveOperation;
 use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};
 
@@ -232,7 +232,7 @@ pub enum WorkKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     /// Bytes of the larger side of the message, of the rank with the most.
     pub bytes: u64,
     /// Places of ranks, and their work.

@@ -15,8 +15,8 @@ mod works;
 use std::collections::{BTreeMap, BTreeSet};
 
 use analyze::Scope;
-use analyze::job::{Shapes, Tensors};
-use analyze::tree::Tree;
+use analyze::job::{OperatorTensors, Tensors};
+use analyze::tree::OperatorTree;
 use schema::OpWork;
 use trace::store::StringId;
 
@@ -153,14 +153,14 @@ pub struct Step {
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     /// The tensors of operators.
-    pub tensors: Shapes,
+    pub tensors: OperatorTensors,
     /// FLOPs and bytes of operators that say both, as those of our own runs do; by rank and row.
     pub work: BTreeMap<(u32, u32), OpWork>,
 }
 
 /// The traces of a job, prepared for reading steps.
 pub struct Job<'a> {
-    facts: analyze::Job<'a>,
+    facts: analyze::JobFacts<'a>,
     structure: Structure,
     /// By rank and row.
     size_texts: BTreeMap<(u32, u32), String>,
@@ -174,7 +174,7 @@ impl<'a> Job<'a> {
     /// # Cost
     /// `O(n log n)` in the rows of the traces.
     pub fn new(scopes: &'a [Scope<'a>], sizes: impl FnOnce(&[Vec<u32>]) -> Sizes) -> Self {
-        let facts = analyze::Job::new(scopes);
+        let facts = analyze::JobFacts::new(scopes);
         let asked = facts.ranks.iter().map(|rank| sizes::rows(rank.scope, rank.tree()));
         let sizes = sizes(&asked.collect::<Vec<_>>());
         let mut structure = Structure::of(&facts);
@@ -255,7 +255,7 @@ impl<'a> Job<'a> {
 /// What is read of one rank.
 struct Reader<'a> {
     scope: &'a Scope<'a>,
-    tree: &'a Tree,
+    tree: &'a OperatorTree,
     waits: &'a structure::RankWaits,
     size_texts: &'a BTreeMap<(u32, u32), String>,
     work: &'a BTreeMap<(u32, u32), OpWork>,

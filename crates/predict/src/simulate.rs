@@ -5,7 +5,9 @@
 
 mod write;
 
-use analyze::graph::{self, DependencyGraph, Edge, EdgeKind, Node, NodeId, NodeKind, Times};
+use analyze::graph::{
+    self, DependencyGraph, Edge, EdgeKind, GraphNode, NodeId, NodeKind, NodeTimes,
+};
 use trace::store::StringId;
 
 use crate::Error;
@@ -20,7 +22,7 @@ pub struct Simulation {
     /// The program with its costs.
     pub graph: DependencyGraph,
     /// Its solution, nanoseconds on the clock of all ranks.
-    pub times: Times,
+    pub times: NodeTimes,
     ranks: Vec<RankNodes>,
 }
 
@@ -140,13 +142,13 @@ fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
 /// A graph being built.
 struct Draft<'a> {
     constants: &'a Constants,
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
     edges: Vec<Edge>,
 }
 
 impl Draft<'_> {
     fn node(&mut self, kind: NodeKind, weight: i64) -> NodeId {
-        self.nodes.push(Node { kind, weight });
+        self.nodes.push(GraphNode { kind, weight });
         NodeId(self.nodes.len() as u32 - 1)
     }
 

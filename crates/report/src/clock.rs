@@ -20,7 +20,7 @@ pub struct Zero {
 
 impl Zero {
     /// The start of what the ranks recorded, clocks told by the ends of their collectives.
-    pub fn of(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
+    pub fn new(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
         let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
         let end = |one: &Matched, rank: u32| {
             one.participants.iter().find(|part| part.rank == rank).map(|part| part.end_ns)

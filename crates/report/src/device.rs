@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use analyze::distribution::Durations;
 use analyze::kernels::{self, HistogramRow, KernelRow, Quantity};
 use analyze::occupancy::{self, Occupancy};
-use analyze::queue::{self, Queue};
-use analyze::{Class, Scope};
+use analyze::queue::{self, StreamQueue};
+use analyze::{Scope, WorkClass};
 use serde::Serialize;
 
 /// Names that are listed, those with most time; the rest is summed.
@@ -27,7 +27,7 @@ pub struct DevicePart {
     /// How full each device is while it computes.
     pub occupancy: Vec<Occupancy>,
     /// What waits for each stream.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<StreamQueue>,
 }
 
 /// Device work of one name and class.
@@ -38,7 +38,7 @@ pub struct KernelView {
     /// Name without types and arguments.
     pub short_name: String,
     /// What it is for.
-    pub class: Class,
+    pub class: WorkClass,
     /// How often, on all ranks.
     pub count: u64,
     /// Durations, on all ranks.
@@ -87,7 +87,7 @@ pub struct KernelOfRank {
 
 pub(crate) fn of(scopes: &[Scope<'_>]) -> DevicePart {
     let rows = scopes.iter().flat_map(kernels::of);
-    let mut found: BTreeMap<(String, Class), KernelView> = BTreeMap::new();
+    let mut found: BTreeMap<(String, WorkClass), KernelView> = BTreeMap::new();
     for row in rows {
         let key = (row.name.clone(), row.class);
         let view = found.entry(key).or_insert_with(|| KernelView::new(&row));

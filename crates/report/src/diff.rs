@@ -1,20 +1,21 @@
 //! Two recordings of a job beside each other: what changed, and one step of each on a timeline.
 
-use analyze::diff::{self as analysis, Change, Diff, Subject, Unit};
-use analyze::{Job, Scope, coverage, pool};
+use analyze::diff::{self as analysis, Diff, DiffSubject, DiffUnit, SpentChange};
+use analyze::{JobFacts, Scope, coverage, pool};
 use serde::Serialize;
 
 use crate::clock::Zero;
 use crate::step::{self, StepView};
 use crate::timeline::{self, Timeline};
-use crate::{Error, Options, Steps, path};
+use crate::{Error, Options, TimelineSteps, path};
 
 /// Changes that are listed of each subject, the greatest first.
 const CHANGES: usize = 150;
 /// Single times that are drawn of a side.
 const TIMES: usize = 2000;
 /// What is listed. Paths of the call tree are many and say the same as operators.
-const SUBJECTS: [Subject; 4] = [Subject::Kernel, Subject::Operator, Subject::Host, Subject::Call];
+const SUBJECTS: [DiffSubject; 4] =
+    [DiffSubject::Kernel, DiffSubject::Operator, DiffSubject::Host, DiffSubject::Call];
 
 /// Everything that a page of a comparison shows.
 #[derive(Clone, Debug, Serialize)]
@@ -50,21 +51,25 @@ pub struct SideView {
 
 /// A recording and what is known of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Side<'a> {
+pub struct RecordingSide<'a> {
     /// What it is called.
     pub name: &'a str,
     /// Its ranks, and what is known of them.
-    pub job: &'a Job<'a>,
+    pub job: &'a JobFacts<'a>,
 }
 
 /// Puts a comparison and its sides on a page.
 ///
 /// # Errors
 /// None that a recording can cause: a step that is shown is one of its own.
-pub fn of(sides: [Side<'_>; 2], diff: &Diff, options: &Options) -> Result<DiffReport, Error> {
+pub fn of(
+    sides: [RecordingSide<'_>; 2],
+    diff: &Diff,
+    options: &Options,
+) -> Result<DiffReport, Error> {
     let traces = || sides.iter().flat_map(|side| side.job.scopes()).map(|scope| scope.trace);
     let (missing, is_pool) = (coverage::missing(traces()), pool::are_pools(traces()));
-    let mut changes: Vec<Change> = Vec::new();
+    let mut changes: Vec<SpentChange> = Vec::new();
     for subject in SUBJECTS {
         let real = diff.of_subject(subject).filter(|change| !change.is_noise);
         changes.extend(real.take(CHANGES).cloned());
@@ -83,12 +88,13 @@ pub fn of(sides: [Side<'_>; 2], diff: &Diff, options: &Options) -> Result<DiffRe
     })
 }
 
-fn view(side: Side<'_>, unit: Unit, options: &Options) -> Result<SideView, Error> {
+fn view(side: RecordingSide<'_>, unit: DiffUnit, options: &Options) -> Result<SideView, Error> {
     let (job, scopes) = (side.job, side.job.scopes());
-    let zero = Zero::of(scopes, job.collectives());
+    let zero = Zero::new(scopes, job.collectives());
     let (_, marked) = path::of(job.paths(), &zero);
-    let number = if unit == Unit::Step { median_step(scopes) } else { None };
-    let steps = number.map_or(Steps::Fitting, |number| Steps::Numbered(number..number + 1));
+    let number = if unit == DiffUnit::Step { median_step(scopes) } else { None };
+    let steps =
+        number.map_or(TimelineSteps::Fitting, |number| TimelineSteps::Numbered(number..number + 1));
     // Two timelines share the room of one.
     let events_max = options.events_max / 2;
     let wanted = Options { steps, events_max, ..options.clone() };

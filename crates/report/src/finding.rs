@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use analyze::Scope;
 use analyze::antipattern::{
-    Bound, Category, Confidence, Finding, HeldBack, Number, Proof, Report, Saving, Severity,
-    Suppressed,
+    Bound, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Number, Proof, Saving,
+    Severity, Suppressed,
 };
 use serde::Serialize;
 
@@ -34,7 +34,7 @@ pub struct FindingView {
     /// Its name.
     pub title: String,
     /// What it is about.
-    pub category: Category,
+    pub category: FindingCategory,
     /// How much is at stake.
     pub severity: Severity,
     /// How sure it is.
@@ -78,7 +78,7 @@ pub struct ProofView {
     pub total_ns: i64,
 }
 
-pub(crate) fn of(scopes: &[Scope<'_>], found: &Report, zero: &Zero) -> FindingPart {
+pub(crate) fn of(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zero) -> FindingPart {
     let by_rank: BTreeMap<u32, &Scope<'_>> =
         scopes.iter().map(|scope| (scope.trace.rank, scope)).collect();
     let view = |finding: &Finding| FindingView {

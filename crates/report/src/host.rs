@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use analyze::Job;
+use analyze::JobFacts;
 use analyze::annotations::{self, AnnotationRow};
 use analyze::distribution::Durations;
 use analyze::launches::{self, GroupedBy, LaunchDistribution, LaunchSummary};
@@ -71,7 +71,7 @@ pub struct OperatorOfRank {
     pub durations: Durations,
 }
 
-pub(crate) fn of(job: &Job<'_>) -> HostPart {
+pub(crate) fn of(job: &JobFacts<'_>) -> HostPart {
     let mut found: BTreeMap<String, OperatorView> = BTreeMap::new();
     let (mut annotated, mut calls, mut sums) = (Vec::new(), Vec::new(), Vec::new());
     for rank in &job.ranks {

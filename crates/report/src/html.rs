@@ -85,7 +85,7 @@ const PREDICTED_SCRIPT: &str = concat!(
 
 /// Where a page comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum PageOrigin {
     /// A file, which fetches nothing.
     File,
     /// A server that also has the trace, for ui.perfetto.dev.
@@ -106,7 +106,7 @@ pub enum Origin {
 ///
 /// # Errors
 /// [`Error::Data`].
-pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
+pub fn page(report: &Report, origin: &PageOrigin) -> Result<String, Error> {
     assembled(&report.title, report, SCRIPT, origin)
 }
 
@@ -114,7 +114,7 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
 ///
 /// # Errors
 /// Those of `out`, and of a value that has no JSON.
-pub fn write(report: &Report, origin: &Origin, out: &mut impl Write) -> io::Result<()> {
+pub fn write(report: &Report, origin: &PageOrigin, out: &mut impl Write) -> io::Result<()> {
     assemble(&report.title, report, (SCRIPT, origin), out)
 }
 
@@ -123,7 +123,7 @@ pub fn write(report: &Report, origin: &Origin, out: &mut impl Write) -> io::Resu
 /// # Errors
 /// [`Error::Data`].
 pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
-    assembled(&report.title, report, DIFF_SCRIPT, &Origin::File)
+    assembled(&report.title, report, DIFF_SCRIPT, &PageOrigin::File)
 }
 
 /// The page of a training run.
@@ -131,19 +131,19 @@ pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
 /// # Errors
 /// [`Error::Data`].
 pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
-    assembled(&report.title, report, TRAINING_SCRIPT, &Origin::File)
+    assembled(&report.title, report, TRAINING_SCRIPT, &PageOrigin::File)
 }
 
 /// The page that shows a prediction; of a server, one that edits it.
 ///
 /// # Errors
 /// [`Error::Data`].
-pub fn predicted_page(view: &Predicted, origin: &Origin) -> Result<String, Error> {
+pub fn predicted_page(view: &Predicted, origin: &PageOrigin) -> Result<String, Error> {
     assembled(&view.title, view, PREDICTED_SCRIPT, origin)
 }
 
 /// Content security policy of a prediction.
-pub fn predicted_policy(origin: &Origin) -> String {
+pub fn predicted_policy(origin: &PageOrigin) -> String {
     policy_of(PREDICTED_SCRIPT, origin)
 }
 
@@ -151,7 +151,7 @@ fn assembled(
     title: &str,
     data: &impl Serialize,
     script: &str,
-    origin: &Origin,
+    origin: &PageOrigin,
 ) -> Result<String, Error> {
     let mut page = Vec::new();
     // Memory takes everything: what fails is a value without JSON.
@@ -163,15 +163,15 @@ fn assembled(
 fn assemble(
     title: &str,
     data: &impl Serialize,
-    (script, origin): (&str, &Origin),
+    (script, origin): (&str, &PageOrigin),
     out: &mut impl Write,
 ) -> io::Result<()> {
     let server = match origin {
-        Origin::File => serde_json::Value::Null,
-        Origin::Server { trace, file_name } => {
+        PageOrigin::File => serde_json::Value::Null,
+        PageOrigin::Server { trace, file_name } => {
             serde_json::json!({ "trace": trace, "file_name": file_name })
         }
-        Origin::Editor { edit } => serde_json::json!({ "edit": edit }),
+        PageOrigin::Editor { edit } => serde_json::json!({ "edit": edit }),
     };
     let policy = policy_of(script, origin);
     let title = text(title);
@@ -195,14 +195,14 @@ fn assemble(
 }
 
 /// What the page may do: run this script, use this style, and nothing else.
-pub fn policy(origin: &Origin) -> String {
+pub fn policy(origin: &PageOrigin) -> String {
     policy_of(SCRIPT, origin)
 }
 
-fn policy_of(script: &str, origin: &Origin) -> String {
+fn policy_of(script: &str, origin: &PageOrigin) -> String {
     let connect = match origin {
-        Origin::File => "",
-        Origin::Server { .. } | Origin::Editor { .. } => " connect-src 'self';",
+        PageOrigin::File => "",
+        PageOrigin::Server { .. } | PageOrigin::Editor { .. } => " connect-src 'self';",
     };
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}';{connect} base-uri 'none'; \

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use analyze::Job;
+use analyze::JobFacts;
 use analyze::idle::{DeviceCause, DeviceIdle, IdleOwner};
 use serde::Serialize;
 
@@ -43,7 +43,7 @@ pub struct GapView {
     pub ended_by: Option<String>,
 }
 
-pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> IdlePart {
+pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> IdlePart {
     let mut part =
         IdlePart { causes: Vec::new(), owners: Vec::new(), gaps: Vec::new(), gap_count: 0 };
     for rank in &job.ranks {

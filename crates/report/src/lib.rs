@@ -20,7 +20,7 @@ mod step;
 pub mod timeline;
 pub mod training;
 
-use analyze::Job;
+use analyze::JobFacts;
 use std::ops::Range;
 
 use analyze::antipattern;
@@ -50,14 +50,14 @@ pub struct Options {
     /// The program that made it, with its version.
     pub program: String,
     /// Which steps the timeline shows.
-    pub steps: Steps,
+    pub steps: TimelineSteps,
     /// Events of the timeline, where `steps` does not say otherwise.
     pub events_max: usize,
 }
 
 /// Which steps the timeline holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Steps {
+pub enum TimelineSteps {
     /// The first ones, as many as [`Options::events_max`] allows, one at least.
     Fitting,
     /// So many of the first ones.
@@ -135,7 +135,7 @@ pub struct IssueLine {
     pub hint: &'static str,
 }
 
-fn line(kind: &quality::IssueKind, job: &Job<'_>) -> IssueLine {
+fn line(kind: &quality::IssueKind, job: &JobFacts<'_>) -> IssueLine {
     IssueLine {
         id: kind.id,
         severity: kind.severity,
@@ -154,9 +154,13 @@ const TOP: usize = 8;
 /// `O(n log n)` in the rows of the traces.
 /// # Errors
 /// [`Error::NoSuchStep`].
-pub fn of(job: &Job<'_>, found: &antipattern::Report, options: &Options) -> Result<Report, Error> {
+pub fn of(
+    job: &JobFacts<'_>,
+    found: &antipattern::FindingReport,
+    options: &Options,
+) -> Result<Report, Error> {
     let scopes = job.scopes();
-    let zero = Zero::of(scopes, job.collectives());
+    let zero = Zero::new(scopes, job.collectives());
     let (path, marked) = path::of(job.paths(), &zero);
     Ok(Report {
         title: options.title.clone(),

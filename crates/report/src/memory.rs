@@ -1,6 +1,6 @@
 //! Copies and what they achieve; memory over time, its peak and who allocated.
 
-use analyze::Job;
+use analyze::JobFacts;
 use analyze::bandwidth::{self, Bandwidth};
 use analyze::memory::{self, AllocatorRow, MemoryPeak, MemoryPoint};
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub struct Curve {
     pub points: Vec<(i64, i64, i64)>,
 }
 
-pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> MemoryPart {
+pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
     for rank in &job.ranks {
         part.copies.extend(bandwidth::of(rank.scope));

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use analyze::Job;
+use analyze::JobFacts;
 use analyze::clock::RankClock;
-use analyze::collectives::{Matched, Operation, Unmatched};
+use analyze::collectives::{CollectiveOperation, Matched, Unmatched};
 use analyze::stragglers::{LateArrival, Straggler};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub struct CollectiveView {
     /// The kernel's name up to its parameters.
     pub name: String,
     /// What it does.
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     /// The process group.
     pub group: String,
     /// Ranks that take part.
@@ -65,7 +65,7 @@ pub struct CollectiveView {
     pub ranks: Vec<(u32, i64, i64, i64)>,
 }
 
-pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> NetworkPart {
+pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> NetworkPart {
     let (scopes, matched, found) = (job.scopes(), job.collectives(), job.stragglers());
     let mut collectives: Vec<CollectiveView> =
         matched.matched.iter().map(|one| view(one, zero)).collect();

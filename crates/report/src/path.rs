@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::critical_path::{Category, Contributor, CriticalPath, Part, Path};
+use analyze::critical_path::{CategoryPart, Contributor, CriticalPath, Path, PathCategory};
 use analyze::graph::measured::Evidence;
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ pub struct PathView {
     /// What the parts sum to.
     pub window_ns: i64,
     /// By category.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CategoryPart>,
     /// By category and name, the longest first.
     pub contributors: Vec<Contributor>,
     /// By time: rank, place among the parts, start on the page's clock, duration. Neighbours of one
@@ -50,7 +50,7 @@ pub(crate) fn of(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)
 
 fn view(path: &Path, zero: &Zero) -> PathView {
     let rank = path.segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
-    let place = |category: Category| {
+    let place = |category: PathCategory| {
         let place = path.parts.iter().position(|part| part.category == category);
         place.unwrap_or_default()
     };
@@ -67,7 +67,7 @@ fn view(path: &Path, zero: &Zero) -> PathView {
     }
 }
 
-fn strip(path: &Path, zero: &Zero) -> Vec<(u32, Category, i64, i64)> {
+fn strip(path: &Path, zero: &Zero) -> Vec<(u32, PathCategory, i64, i64)> {
     let segments = path.segments.iter().map(|one| {
         let at = zero.at(one.rank, one.start_ns);
         (one.rank, one.category, at, one.end_ns - one.start_ns)
@@ -81,15 +81,15 @@ fn strip(path: &Path, zero: &Zero) -> Vec<(u32, Category, i64, i64)> {
 
 /// A window in columns of one length, each with the rank and category that have most of it.
 fn majority(
-    segments: impl Iterator<Item = (u32, Category, i64, i64)>,
+    segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
     start: i64,
     window_ns: i64,
-) -> impl Iterator<Item = (u32, Category, i64, i64)> {
+) -> impl Iterator<Item = (u32, PathCategory, i64, i64)> {
     let edge = move |column: usize| {
         let share = i128::from(window_ns) * column as i128 / STRETCHES as i128;
         start.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
     };
-    let mut columns: Vec<BTreeMap<(u32, Category), i64>> = vec![BTreeMap::new(); STRETCHES];
+    let mut columns: Vec<BTreeMap<(u32, PathCategory), i64>> = vec![BTreeMap::new(); STRETCHES];
     for (rank, category, at, length) in segments {
         let elapsed = i128::from((at - start).clamp(0, window_ns));
         let first = (elapsed * STRETCHES as i128 / i128::from(window_ns.max(1))) as usize;
@@ -111,9 +111,9 @@ fn majority(
 
 /// Neighbours of one rank and category as one.
 fn joined(
-    segments: impl Iterator<Item = (u32, Category, i64, i64)>,
-) -> Vec<(u32, Category, i64, i64)> {
-    let mut strip: Vec<(u32, Category, i64, i64)> = Vec::new();
+    segments: impl Iterator<Item = (u32, PathCategory, i64, i64)>,
+) -> Vec<(u32, PathCategory, i64, i64)> {
+    let mut strip: Vec<(u32, PathCategory, i64, i64)> = Vec::new();
     for (rank, category, at, length) in segments {
         match strip.last_mut() {
             Some((last_rank, last, _, sum)) if (*last_rank, *last) == (rank, category) => {
@@ -127,7 +127,7 @@ fn joined(
 
 #[cfg(test)]
 mod tests {
-    use super::{Category, STRETCHES, joined, majority};
+    use super::{PathCategory, STRETCHES, joined, majority};
 
     #[test]
     fn each_column_goes_to_what_has_most_of_it() {
@@ -136,13 +136,13 @@ mod tests {
         let count = STRETCHES as i64;
         let each = |at: i64| {
             let works = if at + 1 < count { 60 } else { 0 };
-            let (work, rest) = (Category::Compute, Category::DeviceGap);
+            let (work, rest) = (PathCategory::Compute, PathCategory::DeviceGap);
             [(0, work, 7 + 100 * at, works), (0, rest, 7 + 100 * at + works, 100 - works)]
         };
         let found = joined(majority((0..count).flat_map(each), 7, 100 * count));
         let expected = [
-            (0, Category::Compute, 7, 100 * (count - 1)),
-            (0, Category::DeviceGap, 7 + 100 * (count - 1), 100),
+            (0, PathCategory::Compute, 7, 100 * (count - 1)),
+            (0, PathCategory::DeviceGap, 7 + 100 * (count - 1), 100),
         ];
         assert_eq!(found, expected);
     }

@@ -35,16 +35,16 @@ pub struct RankView {
     /// Of the prediction without edits.
     pub error_pct: f64,
     /// The recorded step.
-    pub measured: Lanes,
+    pub measured: BarLanes,
     /// The predicted one.
-    pub predicted: Lanes,
+    pub predicted: BarLanes,
     /// Who waits for whom in the predicted step, by places of its bars.
     pub edges: Vec<(u32, u32, EdgeKind)>,
 }
 
 /// Bars in lanes: threads, then streams.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Lanes {
+pub struct BarLanes {
     /// What the lanes are called.
     pub lanes: Vec<String>,
     /// Operators, thread by thread, then device work.
@@ -101,15 +101,15 @@ pub fn of(title: &str, step: &Step, (found, edits): (&WhatIf, String)) -> Predic
     let mut names = Names::default();
     // First, so that their names have the same places whatever the edits are.
     let recorded = step.program.ranks.iter().zip(&step.recorded.ranks);
-    let measured: Vec<Lanes> = recorded
-        .map(|(rank, when)| Drawn { program: &step.program, rank }.lanes(&mut names, when).0)
+    let measured: Vec<BarLanes> = recorded
+        .map(|(rank, when)| DrawnRank { program: &step.program, rank }.lanes(&mut names, when).0)
         .collect();
     let one = |row: &WhatIfRow| {
         let at = found.rows.iter().position(|other| other.rank == row.rank).unwrap_or_default();
         let rank = &found.program.ranks[at];
         let recorded = rank.copy_of.unwrap_or(at);
         let measured_ns = step.recorded.ranks[recorded].step_ns;
-        let drawn = Drawn { program: &found.program, rank };
+        let drawn = DrawnRank { program: &found.program, rank };
         let (predicted, operators) = drawn.lanes(&mut names, &Simulated(&found.simulation, at));
         RankView {
             row: row.clone(),
@@ -150,14 +150,14 @@ impl Names {
 }
 
 /// When things happen.
-trait When {
+trait ActionTimes {
     /// When an action of a thread is done.
     fn action_ns(&self, thread: usize, action: usize) -> i64;
     /// From when to when a work runs.
     fn work_ns(&self, work: u32) -> (i64, i64);
 }
 
-impl When for RecordedRank {
+impl ActionTimes for RecordedRank {
     fn action_ns(&self, thread: usize, action: usize) -> i64 {
         self.actions[thread][action].1
     }
@@ -170,7 +170,7 @@ impl When for RecordedRank {
 /// The rank at a place of a simulation.
 struct Simulated<'a>(&'a Simulation, usize);
 
-impl When for Simulated<'_> {
+impl ActionTimes for Simulated<'_> {
     fn action_ns(&self, thread: usize, action: usize) -> i64 {
         self.0.action_ns(self.1, thread, action).1 - self.0.start_ns(self.1)
     }
@@ -183,7 +183,7 @@ impl When for Simulated<'_> {
 }
 
 /// A rank that is drawn.
-struct Drawn<'a> {
+struct DrawnRank<'a> {
     program: &'a Program,
     rank: &'a Rank,
 }
@@ -191,13 +191,13 @@ struct Drawn<'a> {
 /// Where the operators are among the bars: thread, first and last action.
 type Operators = Vec<(usize, usize, usize)>;
 
-impl Drawn<'_> {
-    fn lanes(&self, names: &mut Names, when: &impl When) -> (Lanes, Operators) {
+impl DrawnRank<'_> {
+    fn lanes(&self, names: &mut Names, when: &impl ActionTimes) -> (BarLanes, Operators) {
         let rank = self.rank;
         let threads = rank.threads.iter().map(|thread| format!("thread {}", thread.tid));
         let streams = rank.streams.iter();
         let streams = streams.map(|one| format!("device {}, stream {}", one.device, one.number));
-        let mut lanes = Lanes { lanes: threads.chain(streams).collect(), bars: Vec::new() };
+        let mut lanes = BarLanes { lanes: threads.chain(streams).collect(), bars: Vec::new() };
         let operators = operators(rank);
         for (thread, first, last) in &operators {
             let of = &rank.threads[*thread].actions[*first..=*last];

@@ -1,6 +1,6 @@
 //! Each step of each rank, on the page's clock.
 
-use analyze::job::{Job, RankFacts};
+use analyze::job::{JobFacts, RankFacts};
 use analyze::steps;
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub struct StepView {
     pub memory_ns: Option<i64>,
 }
 
-pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> StepPart {
+pub(crate) fn of(job: &JobFacts<'_>, zero: &Zero) -> StepPart {
     let of_all = job.ranks.iter().flat_map(RankFacts::steps);
     let mut rows: Vec<StepView> = of_all.map(|row| view(row, zero)).collect();
     let left_out_count = rows.len().saturating_sub(ROWS_MAX) as u64;

@@ -12,13 +12,13 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use analyze::kernels::short_name;
-use analyze::{Class, Scope, pool};
+use analyze::{Scope, WorkClass, pool};
 use serde::Serialize;
-use trace::store::{Kind, StringId, Trace};
+use trace::store::{EventKind, StringId, Trace};
 
 use crate::clock::Zero;
 use crate::{Error, Options};
-use lay::Line;
+use lay::PackedLane;
 
 /// What is drawn.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -85,7 +85,7 @@ pub const KINDS: [&str; 12] = [
 
 /// An event that is drawn.
 #[derive(Clone, Copy, Debug)]
-struct Event {
+struct DrawnEvent {
     row: u32,
     start: i64,
     end: i64,
@@ -101,8 +101,8 @@ pub(crate) fn of(
     options: &Options,
 ) -> Result<Timeline, Error> {
     let chosen = choose::stretch(scopes, zero, options)?;
-    let mut texts = Texts::default();
-    let mut lines: Vec<Line> = Vec::new();
+    let mut texts = InternedTexts::default();
+    let mut lines: Vec<PackedLane> = Vec::new();
     let mut tracks = Vec::new();
     for scope in scopes {
         let drawn = choose::rows(scope, zero, &chosen);
@@ -110,7 +110,7 @@ pub(crate) fn of(
             scope,
             zero,
             &drawn,
-            &mut Sink { texts: &mut texts, lines: &mut lines, tracks: &mut tracks },
+            &mut LaneSink { texts: &mut texts, lines: &mut lines, tracks: &mut tracks },
         );
     }
     let labels = texts.by_frequency();
@@ -135,15 +135,15 @@ pub(crate) fn of(
 }
 
 /// Where the lanes of all ranks go.
-struct Sink<'a> {
-    texts: &'a mut Texts,
-    lines: &'a mut Vec<Line>,
+struct LaneSink<'a> {
+    texts: &'a mut InternedTexts,
+    lines: &'a mut Vec<PackedLane>,
     tracks: &'a mut Vec<TrackView>,
 }
 
-fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut Sink<'_>) {
+fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut LaneSink<'_>) {
     let trace = scope.trace;
-    let classes: BTreeMap<u32, Class> =
+    let classes: BTreeMap<u32, WorkClass> =
         scope.device_rows.iter().copied().zip(scope.classes.iter().copied()).collect();
     let mut labels: HashMap<(StringId, u8), u32> = HashMap::new();
     let mut by_track: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -171,9 +171,9 @@ fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut Sink<'_>) 
             // The profiler's own work may begin before anything else does.
             let start = zero.at(trace.rank, trace.slices.start(*row)).max(0);
             let end = zero.at(trace.rank, trace.slices.end(*row)).max(start);
-            Event { row: *row, start, end, label, note }
+            DrawnEvent { row: *row, start, end, label, note }
         };
-        let events: Vec<Event> = rows.iter().map(event).collect();
+        let events: Vec<DrawnEvent> = rows.iter().map(event).collect();
         let at = sink.tracks.len() as u32;
         let placed = lay::lanes(trace, events, is_device, (trace.rank, at));
         sink.tracks.push(TrackView {
@@ -187,8 +187,9 @@ fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut Sink<'_>) 
 }
 
 fn is_device(trace: &Trace, rows: &[u32]) -> bool {
-    let is_device =
-        |kind: Kind| kind.is_device_work() || matches!(kind, Kind::DeviceAnnotation | Kind::Sync);
+    let is_device = |kind: EventKind| {
+        kind.is_device_work() || matches!(kind, EventKind::DeviceAnnotation | EventKind::Sync)
+    };
     rows.iter().any(|row| is_device(trace.kind(*row)))
 }
 
@@ -207,35 +208,35 @@ fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
 }
 
 /// Place among [`KINDS`].
-fn kind(trace: &Trace, row: u32, class: Option<Class>) -> u8 {
+fn kind(trace: &Trace, row: u32, class: Option<WorkClass>) -> u8 {
     match trace.kind(row) {
-        Kind::Kernel | Kind::Memcpy | Kind::Memset => match class {
-            Some(Class::Compute) => 0,
-            Some(Class::Communication) => 1,
-            Some(Class::Memory) => 2,
-            Some(Class::Other) | None => 3,
+        EventKind::Kernel | EventKind::Memcpy | EventKind::Memset => match class {
+            Some(WorkClass::Compute) => 0,
+            Some(WorkClass::Communication) => 1,
+            Some(WorkClass::Memory) => 2,
+            Some(WorkClass::Other) | None => 3,
         },
-        Kind::Operator => 4,
-        Kind::Annotation | Kind::DeviceAnnotation => 5,
-        Kind::Runtime => 6,
-        Kind::Driver => 7,
-        Kind::Sync => 8,
-        Kind::Python => 9,
-        Kind::Overhead => 10,
-        Kind::Event | Kind::Window | Kind::Other => 11,
+        EventKind::Operator => 4,
+        EventKind::Annotation | EventKind::DeviceAnnotation => 5,
+        EventKind::Runtime => 6,
+        EventKind::Driver => 7,
+        EventKind::Sync => 8,
+        EventKind::Python => 9,
+        EventKind::Overhead => 10,
+        EventKind::Event | EventKind::Window | EventKind::Other => 11,
     }
 }
 
 /// Names and notes, each once.
 #[derive(Debug)]
-struct Texts {
+struct InternedTexts {
     labels: BTreeMap<(String, u8), u32>,
     counts: Vec<u64>,
     notes: Vec<String>,
     note_places: BTreeMap<String, u32>,
 }
 
-impl Default for Texts {
+impl Default for InternedTexts {
     fn default() -> Self {
         // Note 0: nothing to say.
         let notes = vec![String::new()];
@@ -246,11 +247,11 @@ impl Default for Texts {
 /// Labels by how often they occur.
 struct Labels {
     texts: Vec<(String, u8, String)>,
-    /// By the number that [`Texts::label`] gave.
+    /// By the number that [`InternedTexts::label`] gave.
     place: Vec<u32>,
 }
 
-impl Texts {
+impl InternedTexts {
     fn label(&mut self, name: &str, kind: u8) -> u32 {
         let new = self.counts.len() as u32;
         let number = *self.labels.entry((name.to_owned(), kind)).or_insert(new);

@@ -40,7 +40,7 @@ pub struct TrainingReport {
     /// What made it.
     pub program: String,
     /// The run in a sentence or two.
-    pub verdict: Verdict,
+    pub verdict: TrainingVerdict,
     /// Steps done.
     pub steps: u64,
     /// Samples trained on.
@@ -52,13 +52,13 @@ pub struct TrainingReport {
     /// Share of it spent waiting for input.
     pub input_wait_share: f64,
     /// Lines of the log, where there are many a few of them taken together.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<LogInterval>,
     /// How many lines of the log a point stands for, at most.
     pub lines_per_point: u64,
     /// Evaluations on held-out rows.
     pub evaluations: Vec<EvaluationAt>,
     /// Checkpoints.
-    pub checkpoints: Vec<Checkpoint>,
+    pub checkpoints: Vec<SavedCheckpoint>,
     /// The tables, as they were configured.
     pub tables: Vec<TableView>,
     /// Lines that could not be read.
@@ -67,7 +67,7 @@ pub struct TrainingReport {
 
 /// What a reader is told first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct TrainingVerdict {
     /// Whether the model is worth something.
     pub outcome: TrainingOutcome,
     /// In a sentence or two.
@@ -92,7 +92,7 @@ pub enum TrainingOutcome {
 
 /// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct LogInterval {
     /// Steps done.
     pub step: u64,
     /// Samples since the beginning.
@@ -114,12 +114,12 @@ pub struct EvaluationAt {
     pub step: u64,
     /// Its figures.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: EvaluationFigures,
 }
 
 /// The figures of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct EvaluationFigures {
     /// Held-out samples.
     pub samples: u64,
     /// Mean loss.
@@ -146,7 +146,7 @@ pub struct ByGroup {
 
 /// A checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct SavedCheckpoint {
     /// Steps done.
     pub step: u64,
     /// Its size.
@@ -184,17 +184,17 @@ pub struct TableUse {
 /// A line of the file, as far as it is shown.
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum Line {
-    Interval(Interval),
+enum LogLine {
+    Interval(LogInterval),
     Evaluation {
         step: u64,
-        evaluation: Figures,
+        evaluation: EvaluationFigures,
     },
     Tables {
         step: u64,
         tables: serde_json::Map<String, serde_json::Value>,
     },
-    Checkpoint(Checkpoint),
+    Checkpoint(SavedCheckpoint),
     #[serde(other)]
     Other,
 }
@@ -205,22 +205,22 @@ pub fn of(lines: &str, about: &About) -> TrainingReport {
     let mut report = empty(about);
     for line in lines.lines().filter(|line| !line.trim().is_empty()) {
         match serde_json::from_str(line) {
-            Ok(Line::Interval(interval)) => report.intervals.push(interval),
-            Ok(Line::Evaluation { step, evaluation }) => {
+            Ok(LogLine::Interval(interval)) => report.intervals.push(interval),
+            Ok(LogLine::Evaluation { step, evaluation }) => {
                 report.evaluations.push(EvaluationAt { step, figures: evaluation });
             }
-            Ok(Line::Tables { step, tables }) => {
+            Ok(LogLine::Tables { step, tables }) => {
                 for view in &mut report.tables {
                     view.uses.extend(tables.get(&view.name).and_then(|value| used(step, value)));
                 }
             }
-            Ok(Line::Checkpoint(checkpoint)) => report.checkpoints.push(checkpoint),
-            Ok(Line::Other) => {}
+            Ok(LogLine::Checkpoint(checkpoint)) => report.checkpoints.push(checkpoint),
+            Ok(LogLine::Other) => {}
             Err(_) => report.lines_lost += 1,
         }
     }
     sums(&mut report);
-    report.verdict = verdict::of(&report, about.best_by.unwrap_or(schema::Figure::Auc));
+    report.verdict = verdict::judge(&report, about.best_by.unwrap_or(schema::Figure::Auc));
     thin(&mut report);
     report
 }
@@ -234,7 +234,7 @@ fn empty(about: &About) -> TrainingReport {
         drawn_norm: (table.dim as f64 / (3.0 * table.rows.max(1) as f64)).sqrt(),
         uses: Vec::new(),
     };
-    let nothing = Verdict {
+    let nothing = TrainingVerdict {
         outcome: TrainingOutcome::Unknown,
         text: String::new(),
         detail: None,
@@ -278,12 +278,12 @@ fn sums(report: &mut TrainingReport) {
 
 /// Several lines of the log as one.
 struct Together {
-    interval: Interval,
+    interval: LogInterval,
     seconds: f64,
 }
 
 /// Takes consecutive lines together, the first of which began at `before` samples.
-fn together(lines: &[Interval], before: u64) -> Together {
+fn together(lines: &[LogInterval], before: u64) -> Together {
     let (mut seconds, mut waited, mut loss, mut at) = (0.0, 0.0, 0.0, before);
     for line in lines {
         let samples = line.samples.saturating_sub(at) as f64;
@@ -295,7 +295,7 @@ fn together(lines: &[Interval], before: u64) -> Together {
     }
     let samples = at.saturating_sub(before) as f64;
     let last = lines.last();
-    let interval = Interval {
+    let interval = LogInterval {
         step: last.map_or(0, |last| last.step),
         samples: at,
         loss: loss / samples.max(1.0),
@@ -313,7 +313,7 @@ fn thin(report: &mut TrainingReport) {
         return;
     }
     let mut before = 0;
-    let point = |lines: &[Interval]| {
+    let point = |lines: &[LogInterval]| {
         let point = together(lines, before).interval;
         before = point.samples;
         point

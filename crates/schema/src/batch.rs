@@ -2,10 +2,10 @@
 
 /// Per feature and sample a bag of ids, feature-major: bag `(f, b)` is number `f·B + b`.
 ///
-/// Invariant (checked by [`KeyedJaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at
+/// Invariant (checked by [`JaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at
 /// 0, never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeyedJaggedTensor {
+pub struct JaggedTensor {
     /// F, the number of features.
     pub features: usize,
     /// B, the number of samples.
@@ -18,7 +18,7 @@ pub struct KeyedJaggedTensor {
     pub weights: Option<Vec<f32>>,
 }
 
-impl KeyedJaggedTensor {
+impl JaggedTensor {
     /// A tensor of `features × batch_size` empty bags.
     #[must_use]
     pub fn empty(features: usize, batch_size: usize) -> Self {
@@ -105,7 +105,7 @@ impl KeyedJaggedTensor {
     }
 }
 
-/// What is wrong with a [`KeyedJaggedTensor`]'s layout.
+/// What is wrong with a [`JaggedTensor`]'s layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JaggedError {
     /// Wrong number of offsets.
@@ -150,7 +150,7 @@ pub struct Batch {
     /// Dense features, `[B, dense_features]`.
     pub dense: Vec<f32>,
     /// Sparse features in the order of the model's features.
-    pub sparse: KeyedJaggedTensor,
+    pub sparse: JaggedTensor,
     /// Labels, `[B]`.
     pub labels: Vec<f32>,
 }
@@ -180,11 +180,11 @@ impl Batch {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{JaggedError, KeyedJaggedTensor};
+    use super::{JaggedError, JaggedTensor};
 
     #[test]
     fn a_wrong_layout_is_named() {
-        let mut kjt = KeyedJaggedTensor::from_lengths(2, &[1, 0, 2, 1], vec![5, 6, 7, 8]);
+        let mut kjt = JaggedTensor::from_lengths(2, &[1, 0, 2, 1], vec![5, 6, 7, 8]);
         assert_eq!(kjt.check(), Ok(()));
         kjt.values.push(9);
         assert_eq!(kjt.check(), Err(JaggedError::Ends { first: 0, last: 4, values: 5 }));
@@ -204,7 +204,7 @@ mod tests {
             let features = 2;
             let lengths = &lengths[..lengths.len() / features * features];
             let values: Vec<i64> = (0..lengths.iter().sum::<usize>() as i64).collect();
-            let whole = KeyedJaggedTensor::from_lengths(features, lengths, values);
+            let whole = JaggedTensor::from_lengths(features, lengths, values);
             let cut = cut.min(whole.batch_size);
             let (a, b) = (whole.slice(0..cut), whole.slice(cut..whole.batch_size));
             prop_assert_eq!(a.check(), Ok(()));

@@ -10,7 +10,7 @@ use crate::config_error::ConfigError;
 use crate::model::{ModelConfig, TableConfig};
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
 use crate::reference;
-use crate::source::{CategoryKind, DataConfig, DenseTransform, Format, Ids};
+use crate::source::{CategoryKind, DataConfig, DataFormat, DenseTransform, IdMode};
 use crate::synthetic::SyntheticConfig;
 use crate::training::TrainingConfig;
 
@@ -55,7 +55,7 @@ impl JobConfig {
     /// [`ConfigError`] naming the key.
     pub fn parse(text: &str, overrides: &[(String, String)]) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(syntax)?;
-        let mut lines = reference::Lines::of(text);
+        let mut lines = reference::KeyLines::parse(text);
         for (key, value) in overrides {
             let fail = |problem| ConfigError::Override { key: key.clone(), problem };
             lines.forget(&reference::set(&mut table, key, value).map_err(fail)?);
@@ -141,7 +141,7 @@ impl JobConfig {
             let table = &self.model.tables[feature.table];
             let column = columns.iter().find(|column| column.column == feature.name);
             let is_number = column.is_some_and(|column| column.kind == CategoryKind::Integer);
-            if table.is_auto() && self.data.ids == Ids::Modulo && !is_number {
+            if table.is_auto() && self.data.ids == IdMode::Modulo && !is_number {
                 let text = format!(
                     "\"auto\" needs ids.mode = \"exact\" in [data], or a column of kind integer: \
                      the hashes of column {:?} have no greatest id",
@@ -174,7 +174,7 @@ impl JobConfig {
             [("data.delimiter", &data.delimiter, 4), ("data.quote", &data.quote, 1)]
         {
             let Some(text) = text else { continue };
-            if data.format != Format::Csv {
+            if data.format != DataFormat::Csv {
                 let problem = "expected format = \"csv\" beside it".to_owned();
                 return Err(ConfigError::shape(key, problem));
             }
@@ -186,7 +186,7 @@ impl JobConfig {
             }
         }
         if data.hold_out_by.is_some() && data.format.has_own_columns() {
-            let named = Format::ALL.into_iter().filter(|format| !format.has_own_columns());
+            let named = DataFormat::ALL.into_iter().filter(|format| !format.has_own_columns());
             let named: Vec<String> = named.map(|format| format.name().to_owned()).collect();
             let problem = format!("expected format {} beside it", reference::listed(&named));
             return Err(ConfigError::shape("data.hold_out_by", problem));
@@ -206,14 +206,14 @@ impl JobConfig {
     fn check_ids(&self) -> Result<(), ConfigError> {
         for column in &self.data.categorical {
             let (text, exact) = match (column.kind, self.data.ids) {
-                (_, Ids::Modulo) if column.min_count.is_some() => {
+                (_, IdMode::Modulo) if column.min_count.is_some() => {
                     let key = format!("data.categorical {:?}: min_count", column.column);
                     let text = "expected ids.mode = \"exact\" in [data] beside it".to_owned();
                     return Err(ConfigError::shape(key, text));
                 }
                 (CategoryKind::String, _) => ("a column of kind integer or hex", false),
-                (_, Ids::Exact { .. }) => ("ids.mode = \"modulo\"", true),
-                (_, Ids::Modulo) => continue,
+                (_, IdMode::Exact { .. }) => ("ids.mode = \"modulo\"", true),
+                (_, IdMode::Modulo) => continue,
             };
             let key = match (column.out_of_range, column.missing) {
                 (Some(_), _) => "out_of_range",

@@ -3,13 +3,13 @@
 
 use serde::Serialize;
 
-use crate::source::Format;
+use crate::source::DataFormat;
 
 /// A file, or several of the same layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileFacts {
     /// Its format.
-    pub format: Format,
+    pub format: DataFormat,
     /// What stands between fields, where that is no comma.
     pub delimiter: Option<String>,
     /// What encloses fields, where that is no `"`.

@@ -25,7 +25,7 @@ pub mod topology;
 pub mod training;
 pub mod unit;
 
-pub use batch::{Batch, KeyedJaggedTensor};
+pub use batch::{Batch, JaggedTensor};
 pub use config::{JobConfig, Optimizers};
 pub use config_error::ConfigError;
 pub use distribution::{IdLaw, IndexDistribution};

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::KeyedJaggedTensor;
+use crate::batch::JaggedTensor;
 use crate::config_error::ConfigError;
 use crate::unit::Bytes;
 
@@ -288,7 +288,7 @@ impl ModelConfig {
         self.tables.iter().any(TableConfig::is_auto)
     }
 
-    /// All sparse features in the order of a batch's [`crate::KeyedJaggedTensor`].
+    /// All sparse features in the order of a batch's [`crate::JaggedTensor`].
     #[must_use]
     pub fn features(&self) -> Vec<Feature<'_>> {
         let mut column = 0;
@@ -316,7 +316,7 @@ impl ModelConfig {
 
     /// Ids of a batch that lie beyond their table's sequence length and are not looked up.
     #[must_use]
-    pub fn ids_left_out(&self, sparse: &KeyedJaggedTensor) -> usize {
+    pub fn ids_left_out(&self, sparse: &JaggedTensor) -> usize {
         let lengths = self
             .tables
             .iter()

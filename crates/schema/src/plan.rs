@@ -149,7 +149,7 @@ impl ShardingPlan {
                 rank: Rank(least as u32),
             });
         }
-        Self::of(world_size, tiles)
+        Self::from_tiles(world_size, tiles)
     }
 
     /// Rows of every table in blocks of ⌈R/W⌉; late ranks may hold fewer rows or none.
@@ -165,7 +165,7 @@ impl ShardingPlan {
                 tiles.push(Tile { table: TableId(id as u32), rows, columns, rank: Rank(rank) });
             }
         }
-        Self::of(world_size, tiles)
+        Self::from_tiles(world_size, tiles)
     }
 
     /// Columns of every table in blocks of ⌈D/W⌉; late ranks may hold fewer columns or none.
@@ -181,7 +181,7 @@ impl ShardingPlan {
                 tiles.push(Tile { table: TableId(id as u32), rows, columns, rank: Rank(rank) });
             }
         }
-        Self::of(world_size, tiles)
+        Self::from_tiles(world_size, tiles)
     }
 
     /// Tables take turns: whole, by rows, by columns, and as a 2 × 2 grid with ranks in rotation.
@@ -194,7 +194,7 @@ impl ShardingPlan {
                 0 => Self::table_wise(one, 1),
                 1 => Self::row_wise(one, world_size),
                 2 => Self::column_wise(one, world_size),
-                _ => Self::of(4, grid(table)),
+                _ => Self::from_tiles(4, grid(table)),
             };
             for mut tile in plan.tiles {
                 tile.table = TableId(id as u32);
@@ -202,10 +202,10 @@ impl ShardingPlan {
                 tiles.push(tile);
             }
         }
-        Self::of(world_size, tiles)
+        Self::from_tiles(world_size, tiles)
     }
 
-    fn of(world_size: u32, mut tiles: Vec<Tile>) -> Self {
+    fn from_tiles(world_size: u32, mut tiles: Vec<Tile>) -> Self {
         tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
         tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
         Self { world_size, tiles }

@@ -18,9 +18,9 @@ mod role;
 mod text;
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
-use crate::source::Format;
+use crate::source::DataFormat;
 pub use plan::Wish;
-use plan::{Input, Label, Plan};
+use plan::{Input, PlannedLabel, ProposalPlan};
 use role::role_of;
 
 /// A configuration, and what is to be said of it.
@@ -106,7 +106,7 @@ pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError
             .map(|input| format!("{}: {}", input.facts.name, input.role.reason(input.facts)));
         return Err(ProposalError::NoInputs { reasons: reasons.collect() });
     }
-    let plan = Plan::of(&facts, &inputs, wish);
+    let plan = ProposalPlan::new(&facts, &inputs, wish);
     let text = text::written(&facts, (&label, &inputs), &plan, wish);
     let column = &facts.columns[label.at];
     let of_label =
@@ -120,7 +120,7 @@ pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError
     Ok(Proposal { text, uses, remarks: remarks(&facts, column, &plan) })
 }
 
-fn remarks(facts: &FileFacts, label: &ColumnFacts, plan: &Plan) -> Vec<String> {
+fn remarks(facts: &FileFacts, label: &ColumnFacts, plan: &ProposalPlan) -> Vec<String> {
     let mut remarks = Vec::new();
     let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
     if sorted && plan.time.is_none() && plan.holds_out {
@@ -188,7 +188,7 @@ const LABELS: [&str; 22] = [
 const POSITIVE: [&str; 12] =
     ["1", "yes", "y", "true", "t", "click", "clicked", "positive", "pos", "+", "good", ">50k"];
 
-fn label_of(facts: &FileFacts, wish: &Wish) -> Result<Label, ProposalError> {
+fn label_of(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, ProposalError> {
     let columns = || facts.columns.iter().map(|column| column.name.clone()).collect();
     let position = |name: &str| facts.columns.iter().position(|column| column.name == name);
     if let Some(name) = &wish.label {
@@ -235,11 +235,11 @@ fn classes(
     at: usize,
     wish: &Wish,
     reason: String,
-) -> Result<Label, ProposalError> {
+) -> Result<PlannedLabel, ProposalError> {
     let column = &facts.columns[at];
     let is_number = column.numbers == column.present;
     if is_number && column.least >= Some(0.0) && column.greatest <= Some(1.0) {
-        return Ok(Label { at, positive: Vec::new(), reason });
+        return Ok(PlannedLabel { at, positive: Vec::new(), reason });
     }
     let refused =
         || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
@@ -269,7 +269,7 @@ fn classes(
             positive.push(text.clone());
         }
     }
-    Ok(Label { at, positive, reason: format!("{reason}; {why}") })
+    Ok(PlannedLabel { at, positive, reason: format!("{reason}; {why}") })
 }
 
 /// The least rating that counts as liked: four of five stars, or the upper two fifths.
@@ -284,8 +284,8 @@ fn above_middle(column: &ColumnFacts) -> f64 {
 /// Rows of a table from which on counting takes more memory than most machines give to it.
 const EXACT_CATEGORIES: u64 = 40_000_000;
 
-impl Plan {
-    fn of(facts: &FileFacts, inputs: &[Input<'_>], wish: &Wish) -> Self {
+impl ProposalPlan {
+    fn new(facts: &FileFacts, inputs: &[Input<'_>], wish: &Wish) -> Self {
         let tables = || inputs.iter().filter(|input| input.role.is_category());
         let most = tables().map(|input| input.role.categories(input.facts)).max().unwrap_or(0);
         let all: u64 = tables().map(|input| input.role.categories(input.facts)).sum();
@@ -327,7 +327,7 @@ impl Plan {
             evaluate_every: (per_epoch / 2).clamp(1, 20_000),
             time,
             holds_out,
-            exact_ids: facts.format != Format::Npy && all <= EXACT_CATEGORIES,
+            exact_ids: facts.format != DataFormat::Npy && all <= EXACT_CATEGORIES,
         }
     }
 }

@@ -7,17 +7,17 @@ mod keys;
 
 use std::fmt;
 
-pub(crate) use check::{Lines, check};
+pub(crate) use check::{KeyLines, check};
 pub(crate) use edit::set;
 pub use keys::KEYS;
 
 /// A key of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Key {
+pub struct ConfigKey {
     /// Its dotted path; `[]` stands for each entry of a list, `*` for any name.
     pub path: &'static str,
     /// What its value is.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Whether it must be there.
     pub need: Need,
     /// Which values are allowed, where its kind does not say.
@@ -30,7 +30,7 @@ pub struct Key {
 
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     /// A whole number.
     Integer,
     /// A number.
@@ -78,7 +78,7 @@ pub enum Need {
     },
 }
 
-impl Key {
+impl ConfigKey {
     /// The last part of its path.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -96,7 +96,7 @@ impl Key {
     pub fn expected(&self) -> String {
         let kind = self.kind.to_string();
         let range = match self.kind {
-            Kind::Rows => "",
+            ValueKind::Rows => "",
             _ => self.range,
         };
         if range.is_empty() { kind } else { format!("{kind}, {range}") }
@@ -112,7 +112,7 @@ impl Key {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ValueKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer => out.write_str("an integer"),
@@ -147,14 +147,14 @@ pub(crate) fn listed(items: &[String]) -> String {
 }
 
 /// The keys directly in `section`.
-pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
+pub fn keys_of(section: &str) -> impl Iterator<Item = &'static ConfigKey> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
 /// The keys that `text` may mean: the one of that path, or all whose path ends so. `[]` may be left
 /// out.
 #[must_use]
-pub fn find(text: &str) -> Vec<&'static Key> {
+pub fn find(text: &str) -> Vec<&'static ConfigKey> {
     let plain = |path: &str| path.replace("[]", "");
     let wanted = plain(text);
     if let Some(key) = KEYS.iter().find(|key| plain(key.path) == wanted) {

@@ -54,7 +54,7 @@ const LISTED: usize = 6;
 impl RowScope {
     /// The scope of `optimizer` under a tiling of `tables`.
     #[must_use]
-    pub fn of(optimizer: Optimizer, tiles: &[Tile], tables: &[TableConfig]) -> Self {
+    pub fn new(optimizer: Optimizer, tiles: &[Tile], tables: &[TableConfig]) -> Self {
         if !optimizer.looks_at_rows() {
             return Self::EachWeight;
         }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn scope(kind: Optimizer, plan: &ShardingPlan) -> RowScope {
-        RowScope::of(kind, plan.tiles(), &tables())
+        RowScope::new(kind, plan.tiles(), &tables())
     }
 
     #[test]
@@ -240,12 +240,12 @@ mod tests {
     #[test]
     fn a_scope_is_said_in_words() {
         let plan = ShardingPlan::column_wise(&tables()[..1], 4);
-        let uneven = RowScope::of(Optimizer::Lamb, plan.tiles(), &tables()[..1]).to_string();
+        let uneven = RowScope::new(Optimizer::Lamb, plan.tiles(), &tables()[..1]).to_string();
         assert_eq!(uneven, "a: 3 column tiles of 2 columns");
         let mut tiles = plan.tiles().to_vec();
         tiles[1].columns = 2..5;
         tiles[2].columns = 5..6;
-        let uneven = RowScope::of(Optimizer::Lamb, &tiles, &tables()[..1]).to_string();
+        let uneven = RowScope::new(Optimizer::Lamb, &tiles, &tables()[..1]).to_string();
         assert_eq!(uneven, "a: 3 column tiles (0..2, 2..5, 5..6)");
     }
 }

@@ -25,7 +25,7 @@ pub struct DataConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_out_by: Option<String>,
     /// How the columns are found.
-    pub format: Format,
+    pub format: DataFormat,
     /// What stands between the fields of `csv`: up to four ASCII characters; a comma if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<String>,
@@ -53,7 +53,7 @@ pub struct DataConfig {
     pub missing: Option<String>,
     /// How categories become ids.
     #[serde(default)]
-    pub ids: Ids,
+    pub ids: IdMode,
     /// Rows of the table of each categorical column that a model looks up: of a whole job alone,
     /// which knows the model. No part of the written configuration.
     #[serde(skip)]
@@ -67,7 +67,7 @@ fn default_hold_out() -> f64 {
 /// The layout of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
+pub enum DataFormat {
     /// Criteo's tab-separated layout: label, 13 integers, 26 hexadecimal categories; no header.
     Criteo,
     /// Text with quoted fields, separated by commas or by `delimiter`; `columns` or a header line
@@ -91,7 +91,7 @@ struct FormatFacts {
     has_own_columns: bool,
 }
 
-impl Format {
+impl DataFormat {
     /// Every format.
     pub const ALL: [Self; 5] = [Self::Criteo, Self::Csv, Self::Tsv, Self::Parquet, Self::Npy];
 
@@ -362,7 +362,7 @@ pub enum CategoryKind {
 /// How categories become rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
-pub enum Ids {
+pub enum IdMode {
     /// The category, or its hash, modulo the table's rows; a missing one is row 0.
     #[default]
     Modulo,
@@ -389,7 +389,7 @@ const CRITEO_CATEGORICAL: usize = 26;
 impl DataConfig {
     /// No inputs and no columns; all else as a configuration that leaves it out.
     #[must_use]
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: DataFormat) -> Self {
         Self {
             train: Vec::new(),
             evaluation: Vec::new(),
@@ -404,7 +404,7 @@ impl DataConfig {
             dense: Vec::new(),
             categorical: Vec::new(),
             missing: None,
-            ids: Ids::Modulo,
+            ids: IdMode::Modulo,
             table_rows: BTreeMap::new(),
         }
     }
@@ -429,7 +429,7 @@ impl DataConfig {
     pub fn dense_columns(&self) -> Vec<DenseColumn> {
         let Some(preset) = self.preset else { return self.dense.clone() };
         let transform = match (self.format, preset) {
-            (Format::Npy, _) => DenseTransform::None,
+            (DataFormat::Npy, _) => DenseTransform::None,
             (_, Preset::CriteoDlrm) => DenseTransform::Log1p,
             (_, Preset::CriteoTorchrec) => DenseTransform::Log3,
         };
@@ -466,15 +466,15 @@ impl DataConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::Format;
+    use super::DataFormat;
 
     #[test]
     fn every_format_is_listed_by_the_name_that_configurations_use() {
-        for format in Format::ALL {
+        for format in DataFormat::ALL {
             assert_eq!(toml::Value::try_from(format).unwrap().as_str(), Some(format.name()));
         }
-        let refused = toml::Value::from("?").try_into::<Format>().unwrap_err().to_string();
-        let names = Format::ALL.map(|format| format!("`{}`", format.name())).join(", ");
+        let refused = toml::Value::from("?").try_into::<DataFormat>().unwrap_err().to_string();
+        let names = DataFormat::ALL.map(|format| format!("`{}`", format.name())).join(", ");
         assert!(refused.contains(&format!("expected one of {names}\n")), "{refused}");
     }
 }

@@ -133,7 +133,7 @@ impl Topology {
     /// [`HardwareError`]
     pub fn parse(text: &str) -> Result<Self, HardwareError> {
         if let Ok(device) = hardware(text) {
-            return Ok(Self::of(device, 1, 1));
+            return Ok(Self::uniform(device, 1, 1));
         }
         let lower = text.to_ascii_lowercase();
         let (hosts, rest) = match lower.split_once('x') {
@@ -148,10 +148,10 @@ impl Topology {
             let value = digits.parse::<u32>().ok().filter(|count| (1..=65_536).contains(count));
             value.ok_or_else(|| HardwareError::Count { text: text.to_owned() })
         };
-        Ok(Self::of(hardware(device)?, count(hosts)?, count(ranks)?))
+        Ok(Self::uniform(hardware(device)?, count(hosts)?, count(ranks)?))
     }
 
-    fn of(device: &HardwareSpec, hosts: u32, ranks_per_host: u32) -> Self {
+    fn uniform(device: &HardwareSpec, hosts: u32, ranks_per_host: u32) -> Self {
         let (within, between) = (Link::within(device), Link::network());
         Self { device: device.clone(), hosts, ranks_per_host, within, between }
     }

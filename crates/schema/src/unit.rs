@@ -76,7 +76,7 @@ pub struct Share(pub f64);
 impl Share {
     /// `part` of `whole`; nothing of nothing is nothing.
     #[must_use]
-    pub fn of(part: u64, whole: u64) -> Self {
+    pub fn from_parts(part: u64, whole: u64) -> Self {
         Self(part as f64 / whole.max(1) as f64)
     }
 }
@@ -150,7 +150,7 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let shown = [(0, 1), (1, 100), (1, 3), (19_990, 20_000), (1_001, 100_000), (5, 5), (0, 0)];
-        let shown = shown.map(|(part, whole)| Share::of(part, whole).to_string());
+        let shown = shown.map(|(part, whole)| Share::from_parts(part, whole).to_string());
         assert_eq!(shown, ["0 %", "1 %", "33.33 %", "99.95 %", "1.001 %", "100 %", "0 %"]);
     }
 

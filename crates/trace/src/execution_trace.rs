@@ -11,12 +11,12 @@ mod recorded;
 mod tree;
 mod value;
 
-pub use collective::Collective;
-pub use node::{Node, ProcessGroup, Scope};
+pub use collective::NodeCollective;
+pub use node::{Node, ProcessGroup, RecordScope};
 pub use open::read;
 pub use recorded::ExecutionTrace;
-pub use tree::Tree;
-pub use value::{Argument, Tensor, Value};
+pub use tree::NodeForest;
+pub use value::{Argument, NodeTensor, TraceValue};
 
 use crate::Error;
 use crate::format::execution_trace::read as json;

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-pub use options::{Arguments, Counter, Options, Overlaps, Written};
+pub use options::{Counter, ExportedEvents, Options, Overlaps, WhichArguments};
 
 use crate::Error;
 use crate::file;
@@ -40,9 +40,9 @@ enum Compression {
 ///
 /// # Errors
 /// [`Error::Write`]; no file of that name appears or changes.
-pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<Written, Error> {
+pub fn write(path: &Path, merged: &Merged<'_>, options: &Options) -> Result<ExportedEvents, Error> {
     let (format, compression) = form(path);
-    let mut written = Written::default();
+    let mut written = ExportedEvents::default();
     let mut spill = path.as_os_str().to_owned();
     spill.push(format!(".{}.arguments.tmp", std::process::id()));
     let spill = PathBuf::from(spill);

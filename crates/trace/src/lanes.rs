@@ -13,7 +13,7 @@ const NESTING: usize = 8;
 
 /// Which lane of its track every slice is drawn in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lanes {
+pub struct SliceLanes {
     /// By row; 0 is the track's own line.
     pub lane: Vec<u32>,
     /// By track: how many lanes it has, at least 1.
@@ -24,7 +24,7 @@ pub struct Lanes {
     first: Vec<usize>,
 }
 
-impl Lanes {
+impl SliceLanes {
     /// The rows of a track by start, longer ones first.
     pub fn rows(&self, track: usize) -> &[u32] {
         &self.order[self.first[track]..self.first[track + 1]]
@@ -40,7 +40,7 @@ impl Lanes {
 ///
 /// # Cost
 /// `n log n`; slices that are in order cost less.
-pub fn assign(slices: &Slices, tracks: usize) -> Lanes {
+pub fn assign(slices: &Slices, tracks: usize) -> SliceLanes {
     let (mut order, first) = by_track(slices, tracks);
     let mut lane = vec![0; slices.len()];
     let mut count = vec![1; tracks];
@@ -49,13 +49,13 @@ pub fn assign(slices: &Slices, tracks: usize) -> Lanes {
         rows.sort_by_key(|row| (slices.start(*row), Reverse(slices.end(*row)), *row));
         count[track] = assign_track(slices, rows, &mut lane);
     }
-    Lanes { lane, count, order, first }
+    SliceLanes { lane, count, order, first }
 }
 
 /// All rows on their own track's line, whether they overlap or not.
-pub fn none(slices: &Slices, tracks: usize) -> Lanes {
+pub fn none(slices: &Slices, tracks: usize) -> SliceLanes {
     let (order, first) = by_track(slices, tracks);
-    Lanes { lane: vec![0; slices.len()], count: vec![1; tracks], order, first }
+    SliceLanes { lane: vec![0; slices.len()], count: vec![1; tracks], order, first }
 }
 
 fn by_track(slices: &Slices, tracks: usize) -> (Vec<u32>, Vec<usize>) {

@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::execution_trace::ExecutionTrace;
 use crate::store::{Trace, TrackId};
-use sequence::{Host, Sequence};
+use sequence::{HostSequence, Sequence};
 
 /// Which node is which row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct TraceLink {
     /// How they were joined.
-    pub method: Method,
+    pub method: LinkMethod,
     /// The row of each node, by its place in [`ExecutionTrace::nodes`]. Where a recording repeats
     /// the nodes, those of the first whole repetition.
     pub rows: Vec<Option<u32>>,
@@ -30,7 +30,7 @@ pub struct Link {
 
 /// How nodes and rows were joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum LinkMethod {
     /// `Record function id` of the rows is `rf_id` of the nodes, and names agree.
     RecordFunction,
     /// Names in order of start, thread by thread.
@@ -52,7 +52,7 @@ pub struct ThreadLink {
     pub matched: u64,
 }
 
-impl Link {
+impl TraceLink {
     /// Share of the nodes that were joined, 0..=1; `None` if there are none.
     pub fn node_score(&self) -> Option<f64> {
         self.score(|thread| thread.nodes)
@@ -74,18 +74,18 @@ impl Link {
 ///
 /// # Cost
 /// `O(n log n)` in nodes and rows, times the threads of the execution trace.
-pub fn of(execution: &ExecutionTrace, trace: &Trace) -> Link {
-    let host = Host::of(execution, trace);
+pub fn join(execution: &ExecutionTrace, trace: &Trace) -> TraceLink {
+    let host = HostSequence::new(execution, trace);
     let by_id = by_record_function(execution, trace, &host);
     let matched = count(&by_id);
     if matched > 0 && 2 * matched >= host.node_count() {
-        return link(Method::RecordFunction, vec![by_id], &host);
+        return link(LinkMethod::RecordFunction, vec![by_id], &host);
     }
     let by_order = order::repetitions(&host);
     match by_order.first() {
-        Some(first) if count(first) >= matched => link(Method::Order, by_order, &host),
-        None if matched == 0 => link(Method::Order, vec![by_id], &host),
-        _ => link(Method::RecordFunction, vec![by_id], &host),
+        Some(first) if count(first) >= matched => link(LinkMethod::Order, by_order, &host),
+        None if matched == 0 => link(LinkMethod::Order, vec![by_id], &host),
+        _ => link(LinkMethod::RecordFunction, vec![by_id], &host),
     }
 }
 
@@ -97,7 +97,7 @@ fn count(rows: &[Option<u32>]) -> usize {
 fn by_record_function(
     execution: &ExecutionTrace,
     trace: &Trace,
-    host: &Host<'_>,
+    host: &HostSequence<'_>,
 ) -> Vec<Option<u32>> {
     let mut rows: HashMap<u64, u32> = HashMap::new();
     for (row, id) in trace.slices.record_function.iter() {
@@ -116,7 +116,11 @@ fn by_record_function(
 }
 
 /// Counts how well the first repetition fits.
-fn link(method: Method, mut repetitions: Vec<Vec<Option<u32>>>, host: &Host<'_>) -> Link {
+fn link(
+    method: LinkMethod,
+    mut repetitions: Vec<Vec<Option<u32>>>,
+    host: &HostSequence<'_>,
+) -> TraceLink {
     let rows = repetitions.remove(0);
     let threads = host.threads.iter().map(|thread| {
         let joined: Vec<u32> =
@@ -131,7 +135,7 @@ fn link(method: Method, mut repetitions: Vec<Vec<Option<u32>>>, host: &Host<'_>)
             matched: joined.len() as u64,
         }
     });
-    Link { method, threads: threads.collect(), rows, repetitions }
+    TraceLink { method, threads: threads.collect(), rows, repetitions }
 }
 
 /// Rows of a track from the first joined one to the last.

@@ -1,12 +1,12 @@
 //! Several ranks' traces as one: whose process ids, correlations and clocks no longer collide.
 //!
-//! Nothing is copied: a [`Part`] maps each number of its trace. Knows no format.
+//! Nothing is copied: a [`MergedPart`] maps each number of its trace. Knows no format.
 
 mod namespace;
 
 use std::collections::BTreeMap;
 
-use crate::store::{Job, Kind, Trace, TrackKey};
+use crate::store::{EventKind, Job, Trace, TrackKey};
 pub use namespace::IdKind;
 use namespace::Namespace;
 
@@ -21,12 +21,12 @@ pub struct Offsets {
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
     /// By rank.
-    pub parts: Vec<Part<'a>>,
+    pub parts: Vec<MergedPart<'a>>,
 }
 
 /// One rank's share.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct MergedPart<'a> {
     /// The trace, in its own numbers.
     pub trace: &'a Trace,
     /// Where its clock is ahead, subtracted from its times.
@@ -37,7 +37,7 @@ pub struct Part<'a> {
 
 /// One trace, every number as it is.
 pub fn alone(trace: &Trace) -> Merged<'_> {
-    Merged { parts: vec![Part::new(trace, 0, None)] }
+    Merged { parts: vec![MergedPart::new(trace, 0, None)] }
 }
 
 /// All traces of a job, numbers prefixed with the rank: process 12345 of rank 3 becomes 312345.
@@ -46,17 +46,18 @@ pub fn alone(trace: &Trace) -> Merged<'_> {
 ///
 /// # Panics
 /// If two traces have one rank.
-pub fn of<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
+pub fn merge<'a>(job: &'a Job, offsets: &Offsets) -> Merged<'a> {
     let ahead = |trace: &Trace| offsets.ahead_ns.get(&trace.rank).copied().unwrap_or(0);
     if let [trace] = job.traces.as_slice() {
-        return Merged { parts: vec![Part::new(trace, ahead(trace), None)] };
+        return Merged { parts: vec![MergedPart::new(trace, ahead(trace), None)] };
     }
     let mut traces: Vec<_> = job.traces.iter().collect();
     traces.sort_by_key(|trace| trace.rank);
     let distinct = traces.windows(2).all(|pair| pair[0].rank != pair[1].rank);
     assert!(distinct, "each trace of a job has a rank of its own");
-    let namespaces = namespace::of(&traces);
-    let part = |(trace, namespace): (&'a Trace, _)| Part::new(trace, ahead(trace), Some(namespace));
+    let namespaces = namespace::assign(&traces);
+    let part =
+        |(trace, namespace): (&'a Trace, _)| MergedPart::new(trace, ahead(trace), Some(namespace));
     Merged { parts: traces.into_iter().zip(namespaces).map(part).collect() }
 }
 
@@ -71,7 +72,7 @@ impl Merged<'_> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> MergedPart<'a> {
     fn new(trace: &'a Trace, ahead_ns: i64, namespace: Option<Namespace>) -> Self {
         Self { trace, ahead_ns, namespace, device_tracks: device_tracks(trace) }
     }
@@ -123,12 +124,12 @@ fn device_tracks(trace: &Trace) -> Vec<bool> {
     let mut host = vec![false; trace.tracks.len()];
     for (track, category) in trace.slices.track.iter().zip(&trace.slices.category) {
         match trace.categories[usize::from(*category)].kind {
-            Kind::Kernel
-            | Kind::Memcpy
-            | Kind::Memset
-            | Kind::DeviceAnnotation
-            | Kind::Sync
-            | Kind::Event => device[track.0 as usize] = true,
+            EventKind::Kernel
+            | EventKind::Memcpy
+            | EventKind::Memset
+            | EventKind::DeviceAnnotation
+            | EventKind::Sync
+            | EventKind::Event => device[track.0 as usize] = true,
             _ => host[track.0 as usize] = true,
         }
     }

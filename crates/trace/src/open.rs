@@ -21,10 +21,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-pub use event::{Events, arguments, arguments_of, event_texts};
+pub use event::{TraceRows, arguments, arguments_of, event_texts};
 pub(crate) use find::has_ending;
 pub(crate) use gunzip::Gunzip;
-pub use request::{Attendance, Progress, Reading, Request, Skipped};
+pub use request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped};
 
 use crate::Error;
 use crate::format::blocks::Blocks;
@@ -35,7 +35,7 @@ use crate::store::{Job, Trace};
 ///
 /// # Errors
 /// As [`read_with`], never [`Error::Cancelled`].
-pub fn read(request: &Request) -> Result<Job, Error> {
+pub fn read(request: &ReadRequest) -> Result<Job, Error> {
     let never = AtomicBool::new(false);
     let attendance = Attendance { progress: &|_| {}, cancelled: &never };
     read_with(request, &attendance).map(|reading| reading.job)
@@ -47,7 +47,7 @@ pub fn read(request: &Request) -> Result<Job, Error> {
 /// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
 /// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any;
 /// [`Error::Cancelled`].
-pub fn read_with(request: &Request, attendance: &Attendance<'_>) -> Result<Reading, Error> {
+pub fn read_with(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
     gather::traces(request, attendance)
 }
 
@@ -56,7 +56,7 @@ pub fn read_with(request: &Request, attendance: &Attendance<'_>) -> Result<Readi
 ///
 /// # Errors
 /// [`Error::Ranks`] if they are not one for each trace, all different.
-pub fn assign_ranks(job: &mut Job, request: &Request, ranks: &[u32]) -> Result<(), Error> {
+pub fn assign_ranks(job: &mut Job, request: &ReadRequest, ranks: &[u32]) -> Result<(), Error> {
     rank::give(&mut job.traces, &request.paths, ranks)
 }
 
@@ -66,7 +66,7 @@ pub fn assign_ranks(job: &mut Job, request: &Request, ranks: &[u32]) -> Result<(
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
-        let reason = format!("got {} ({})", look::words(&look::of(text)), problem.reason);
+        let reason = format!("got {} ({})", look::words(&look::recognise(text)), problem.reason);
         Error::NotATrace { path: PathBuf::from("text"), reason }
     })?;
     trace.origin.text_bytes = text.len() as u64;
@@ -75,8 +75,8 @@ pub fn parse(text: &[u8]) -> Result<Trace, Error> {
 
 /// What a text looks like, in words.
 pub(crate) fn looks_like(text: &[u8]) -> String {
-    match look::of(text) {
-        look::Look::Timeline(format) => format!("a {} trace", format.name),
+    match look::recognise(text) {
+        look::TextLook::Timeline(format) => format!("a {} trace", format.name),
         look => look::words(&look),
     }
 }

@@ -9,7 +9,7 @@ mod spans;
 use std::path::Path;
 
 pub use clock::Clock;
-pub(crate) use spans::Step;
+pub(crate) use spans::StepSpan;
 pub use spans::{OpSpan, Recorder, RunInfo};
 
 use crate::format::{execution_trace, kineto};

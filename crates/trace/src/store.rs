@@ -16,9 +16,9 @@ mod string;
 mod track;
 
 pub use argument::{Collective, LaunchShape, PythonFrame, StackLine, SyncWait};
-pub use category::{Category, Kind};
-pub use cut::{Covered, Cut, Ending};
-pub use header::{Device, Distributed, Header, ProcessGroup};
+pub use category::{Category, EventKind};
+pub use cut::{Covered, CutRecording, Ending};
+pub use header::{DeviceProperties, Distributed, ProcessGroup, TraceHeader};
 pub use loss::{Loss, LossCount, Losses};
 pub use mark::{Allocation, Counter, Flow, FlowPhase, Instant};
 pub use slice::{NewSlice, Slices};
@@ -42,9 +42,9 @@ pub struct Trace {
     /// The rank: from the content, else the file's name, else its place among the files.
     pub rank: u32,
     /// Where it came from; empty for a trace that was never a file.
-    pub origin: Origin,
+    pub origin: TraceOrigin,
     /// Everything outside the list of events.
-    pub header: Header,
+    pub header: TraceHeader,
     /// Every name, once.
     pub strings: Strings,
     /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
@@ -68,12 +68,12 @@ pub struct Trace {
     /// What could not be read.
     pub losses: Losses,
     /// How the recording ended early; `None` where it did not.
-    pub cut: Option<Cut>,
+    pub cut: Option<CutRecording>,
 }
 
 /// Where a trace came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct TraceOrigin {
     /// The file as it was named; `-` for standard input.
     pub path: PathBuf,
     /// The member of an archive.
@@ -94,7 +94,7 @@ pub enum Encoding {
     Whole,
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for TraceOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.path.display())?;
         self.member.as_ref().map_or(Ok(()), |member| write!(f, ":{member}"))
@@ -108,7 +108,7 @@ impl Trace {
     }
 
     /// What kind of event a slice is.
-    pub fn kind(&self, row: u32) -> Kind {
+    pub fn kind(&self, row: u32) -> EventKind {
         self.categories[usize::from(self.slices.category[row as usize])].kind
     }
 

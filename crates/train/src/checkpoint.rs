@@ -16,10 +16,12 @@ mod write;
 
 pub use data::Checksum;
 pub use folder::{NewestGood, best, clean, list, list_aside, newest_good, previous_good, retain};
-pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Pieces, Seeds, SeenData, VERSION};
+pub use manifest::{
+    Chunk, FileRecord, Manifest, Pieces, Seeds, SeenData, TablePart, TensorContent, VERSION,
+};
 pub(crate) use mapped::MappedTables;
 pub use read::{Checkpoint, read_bytes};
-pub use write::{Committed, Meta, Writer, Written};
+pub use write::{CheckpointWriter, Committed, Meta, WrittenFile};
 
 pub(crate) use folder::{set_aside_after, set_best, sync_folder};
 pub(crate) use tensor_file::{TensorEntry, TensorReader, TensorWriter, dtype, float_bytes};

@@ -4,32 +4,32 @@
 //! of layers.
 
 use device::Backend;
-use device::backend::{LinearBackwardWeight, Sum, VectorUpdate, WeightPart, WeightShape};
+use device::backend::{GradientSum, LinearBackwardWeight, VectorUpdate, WeightPart, WeightShape};
 use device::weights::WeightsView;
 use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
 use crate::context::{On, RankContext};
-use crate::memory::{MemoryUse, Room};
+use crate::memory::{MemoryUse, ZeroBuffers};
 use crate::parameter::{DenseParameter, Spot};
 
 mod bucket;
 
 pub use bucket::BUCKET_BYTES;
-use bucket::{Buckets, Sums};
+use bucket::{BucketSums, Buckets};
 
 /// All dense parameters of a model.
 pub struct Dense<B: Backend> {
     optimizer: Optimizer,
-    weights: Vec<Weight<B>>,
-    vectors: Vec<Vector<B>>,
+    weights: Vec<DenseWeight<B>>,
+    vectors: Vec<DenseVector<B>>,
     /// The model's order, which is that of the checkpoint.
-    order: Vec<Place>,
+    order: Vec<ParameterId>,
     buckets: Buckets,
 }
 
 /// A weight `[N, K]`.
-pub struct Weight<B: Backend> {
+pub struct DenseWeight<B: Backend> {
     name: String,
     /// Its number in the model's order.
     number: usize,
@@ -39,7 +39,7 @@ pub struct Weight<B: Backend> {
 }
 
 /// A parameter that no matrix product reads.
-pub struct Vector<B: Backend> {
+pub struct DenseVector<B: Backend> {
     name: String,
     shape: Vec<usize>,
     /// The values.
@@ -58,7 +58,7 @@ pub struct WeightId(usize);
 pub struct VectorId(usize);
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ParameterId {
     Weight(WeightId),
     Vector(VectorId),
 }
@@ -79,57 +79,62 @@ impl<B: Backend> Dense<B> {
     /// Elements of the gradient of parameter number `i`, as ranks add it up.
     fn gradient_len(&self, device: &B, i: usize) -> usize {
         match self.order[i] {
-            Place::Weight(WeightId(id)) => device.gradient_len(&self.weights[id].values),
-            Place::Vector(VectorId(id)) => self.vectors[id].len(),
+            ParameterId::Weight(WeightId(id)) => device.gradient_len(&self.weights[id].values),
+            ParameterId::Vector(VectorId(id)) => self.vectors[id].len(),
         }
     }
 
     /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
     pub fn add_weight(
         &mut self,
-        room: &mut Room<'_, B>,
+        room: &mut ZeroBuffers<'_, B>,
         name: String,
         shape @ (n, k): (usize, usize),
         precision: Precision,
     ) -> WeightId {
         let id = WeightId(self.weights.len());
         let values = room.weight(WeightShape { n, k, precision, optimizer: self.optimizer });
-        self.weights.push(Weight { name, number: self.order.len(), shape, values });
-        self.order.push(Place::Weight(id));
+        self.weights.push(DenseWeight { name, number: self.order.len(), shape, values });
+        self.order.push(ParameterId::Weight(id));
         id
     }
 
     /// Adds a vector of zeros.
-    pub fn add_vector(&mut self, room: &mut Room<'_, B>, name: &str, shape: &[usize]) -> VectorId {
+    pub fn add_vector(
+        &mut self,
+        room: &mut ZeroBuffers<'_, B>,
+        name: &str,
+        shape: &[usize],
+    ) -> VectorId {
         let id = VectorId(self.vectors.len());
         let len = shape.iter().product();
         let state = DenseParameter::state_len(shape, self.optimizer);
         let mut vector = |len| room.vector(MemoryUse::DenseParameters, len);
-        self.vectors.push(Vector {
+        self.vectors.push(DenseVector {
             name: name.to_owned(),
             shape: shape.to_vec(),
             values: vector(len),
             gradient: vector(len),
             state: vector(state),
         });
-        self.order.push(Place::Vector(id));
+        self.order.push(ParameterId::Vector(id));
         id
     }
 
     /// A weight.
     #[must_use]
-    pub fn weight(&self, id: WeightId) -> &Weight<B> {
+    pub fn weight(&self, id: WeightId) -> &DenseWeight<B> {
         &self.weights[id.0]
     }
 
     /// A vector.
     #[must_use]
-    pub fn vector(&self, id: VectorId) -> &Vector<B> {
+    pub fn vector(&self, id: VectorId) -> &DenseVector<B> {
         &self.vectors[id.0]
     }
 
     /// A vector, to be changed.
-    pub fn vector_mut(&mut self, id: VectorId) -> &mut Vector<B> {
+    pub fn vector_mut(&mut self, id: VectorId) -> &mut DenseVector<B> {
         &mut self.vectors[id.0]
     }
 
@@ -137,7 +142,7 @@ impl<B: Backend> Dense<B> {
     ///
     /// # Panics
     /// Where they do not.
-    pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut Vector<B>; 2] {
+    pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut DenseVector<B>; 2] {
         let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
         [first, second]
     }
@@ -164,8 +169,12 @@ impl<B: Backend> Dense<B> {
     pub fn not_finite(&self, on: On<'_, B>) -> Result<Option<Spot>, Error> {
         for place in &self.order {
             let is_good = match *place {
-                Place::Weight(WeightId(id)) => on.0.is_finite(on.1, &self.weights[id].values)?,
-                Place::Vector(VectorId(id)) => self.vectors[id].is_finite(on, self.optimizer)?,
+                ParameterId::Weight(WeightId(id)) => {
+                    on.0.is_finite(on.1, &self.weights[id].values)?
+                }
+                ParameterId::Vector(VectorId(id)) => {
+                    self.vectors[id].is_finite(on, self.optimizer)?
+                }
             };
             if is_good {
                 continue;
@@ -186,10 +195,10 @@ impl<B: Backend> Dense<B> {
         self.order.iter().map(|place| self.to_parameter(on, *place)).collect()
     }
 
-    fn to_parameter(&self, on: On<'_, B>, place: Place) -> Result<DenseParameter, Error> {
+    fn to_parameter(&self, on: On<'_, B>, place: ParameterId) -> Result<DenseParameter, Error> {
         match place {
-            Place::Weight(id) => self.weights[id.0].to_parameter(on, self.optimizer),
-            Place::Vector(id) => self.vectors[id.0].to_parameter(on, self.optimizer),
+            ParameterId::Weight(id) => self.weights[id.0].to_parameter(on, self.optimizer),
+            ParameterId::Vector(id) => self.vectors[id.0].to_parameter(on, self.optimizer),
         }
     }
 
@@ -208,11 +217,11 @@ impl<B: Backend> Dense<B> {
             self.set_values((device, queue), i, &parameter.weight)?;
             let state = &parameter.state[..];
             match self.order[i] {
-                Place::Weight(WeightId(id)) => {
+                ParameterId::Weight(WeightId(id)) => {
                     let weight = &mut self.weights[id].values;
                     device.set_weight(queue, WeightPart::State, state, weight)?;
                 }
-                Place::Vector(VectorId(id)) => {
+                ParameterId::Vector(VectorId(id)) => {
                     device.write(queue, state, &mut self.vectors[id].state, 0)?;
                 }
             }
@@ -233,11 +242,11 @@ impl<B: Backend> Dense<B> {
         values: &[f32],
     ) -> Result<(), Error> {
         match self.order[i] {
-            Place::Weight(WeightId(id)) => {
+            ParameterId::Weight(WeightId(id)) => {
                 let weight = &mut self.weights[id].values;
                 device.set_weight(queue, WeightPart::Values, values, weight)?;
             }
-            Place::Vector(VectorId(id)) => {
+            ParameterId::Vector(VectorId(id)) => {
                 device.write(queue, values, &mut self.vectors[id].values, 0)?;
             }
         }
@@ -283,7 +292,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         samples: usize,
     ) -> Result<(), Error> {
         let Dense { weights, vectors, optimizer, .. } = &mut *self.dense;
-        let Weight { number, values: weight, .. } = &mut weights[weight.0];
+        let DenseWeight { number, values: weight, .. } = &mut weights[weight.0];
         let number = *number;
         let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient);
         let RankContext { device, queue, comm, profiler } = &mut *context;
@@ -340,11 +349,11 @@ impl<'a, B: Backend> DenseStep<'a, B> {
             buckets.open(&comm.dense);
             let mut take = |gradient: &[f32]| buckets.write(gradient);
             match order[self.left] {
-                Place::Weight(id) => {
+                ParameterId::Weight(id) => {
                     device.lend_gradient(queue, &weights[id.0].values, &mut take)?;
                 }
-                Place::Vector(id) => {
-                    let Vector { gradient, .. } = &vectors[id.0];
+                ParameterId::Vector(id) => {
+                    let DenseVector { gradient, .. } = &vectors[id.0];
                     device.lend(queue, gradient, 0..vectors[id.0].len(), &mut take)?;
                 }
             }
@@ -365,25 +374,25 @@ impl<B: Backend> Dense<B> {
         context: &mut RankContext<B>,
         number: usize,
         scalars: &B::Scalars,
-        sums: Option<Sums<'_>>,
+        sums: Option<BucketSums<'_>>,
     ) -> Result<(), Error> {
         let len = self.gradient_len(&context.device, number);
         let RankContext { device, queue, profiler, .. } = context;
         let copy = |to: &mut [f32]| sums.into_iter().for_each(|(bucket, at)| bucket.read(at, to));
         let sum = sums.map(|(bucket, at)| match bucket.slice(at, len) {
-            Some(sum) => Sum::Whole(sum),
-            None => Sum::Pieces(&copy),
+            Some(sum) => GradientSum::Whole(sum),
+            None => GradientSum::Pieces(&copy),
         });
         let optimizer = self.optimizer;
         match self.order[number] {
-            Place::Weight(id) => {
-                let Weight { shape: (n, k), values, .. } = &mut self.weights[id.0];
+            ParameterId::Weight(id) => {
+                let DenseWeight { shape: (n, k), values, .. } = &mut self.weights[id.0];
                 let (elements, packed) = (*n * *k, *n * *k);
                 let op = Op::DenseUpdate { elements, packed, optimizer };
                 profiler.op(op, || device.update_weight(queue, values, sum, scalars))?;
             }
-            Place::Vector(id) => {
-                let Vector { shape, values, gradient, state, .. } = &mut self.vectors[id.0];
+            ParameterId::Vector(id) => {
+                let DenseVector { shape, values, gradient, state, .. } = &mut self.vectors[id.0];
                 let op = Op::DenseUpdate { elements: len, packed: 0, optimizer };
                 let dim = shape[1..].iter().product();
                 let arguments = VectorUpdate { values, gradient, state, dim };
@@ -394,7 +403,7 @@ impl<B: Backend> Dense<B> {
     }
 }
 
-impl<B: Backend> Weight<B> {
+impl<B: Backend> DenseWeight<B> {
     fn to_parameter(
         &self,
         (device, queue): On<'_, B>,
@@ -409,7 +418,7 @@ impl<B: Backend> Weight<B> {
     }
 }
 
-impl<B: Backend> Vector<B> {
+impl<B: Backend> DenseVector<B> {
     fn len(&self) -> usize {
         self.shape.iter().product()
     }

@@ -9,4 +9,4 @@ pub mod layout;
 pub mod output_dist;
 
 pub use collection::EmbeddingCollection;
-pub use layout::Layout;
+pub use layout::SlotLayout;

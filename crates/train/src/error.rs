@@ -12,7 +12,7 @@ use schema::{ConfigError, Optimizer};
 use crate::checkpoint::Checksum;
 use crate::metric::NotFinite;
 use crate::parameter::Spot;
-use crate::state_dict::{Mismatch, Target};
+use crate::state_dict::{Dialect, Mismatch};
 
 /// Why the trainer refused to go on.
 #[derive(Debug, thiserror::Error)]
@@ -348,7 +348,7 @@ pub enum Error {
     #[error("{target} has no such model: {problem}")]
     NotExpressible {
         /// The other library.
-        target: Target,
+        target: Dialect,
         /// Which part of the model, and what the library has instead.
         problem: String,
     },

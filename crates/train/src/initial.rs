@@ -1,7 +1,7 @@
 //! Initial weights: a function of seed, parameter and position alone, so that every plan starts
 //! alike.
 
-use device::weights::Element;
+use device::weights::StoredWeight;
 use device::{Pool, Weights};
 use schema::model::DenseInit;
 use schema::random::CounterRng;
@@ -37,8 +37,8 @@ pub fn tile_weights(host: &Pool, model: &ModelConfig, tile: &Tile) -> Weights {
     weights
 }
 
-fn fill<E: Element>(host: &Pool, model: &ModelConfig, tile: &Tile, weights: &mut [E]) {
-    let (draw, dim) = (Draw::of(model, tile), tile.dim());
+fn fill<E: StoredWeight>(host: &Pool, model: &ModelConfig, tile: &Tile, weights: &mut [E]) {
+    let (draw, dim) = (Draw::new(model, tile), tile.dim());
     host.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;
         for (row, values) in (first..).zip(part.chunks_exact_mut(dim)) {
@@ -60,7 +60,7 @@ pub struct Draw {
 impl Draw {
     /// That of `tile`.
     #[must_use]
-    pub fn of(model: &ModelConfig, tile: &Tile) -> Self {
+    pub fn new(model: &ModelConfig, tile: &Tile) -> Self {
         let table = &model.tables[tile.table.index()];
         Self {
             rng: CounterRng::new(model.seed, TABLE_STREAM).child(u64::from(tile.table.0)),
@@ -78,7 +78,7 @@ impl Draw {
 
     /// Whether `values` are what the row was drawn as.
     #[must_use]
-    pub fn is_row<E: Element>(self, row: u64, values: &[E]) -> bool {
+    pub fn is_row<E: StoredWeight>(self, row: u64, values: &[E]) -> bool {
         values.iter().zip(self.row(row)).all(|(value, drawn)| *value == E::nearest(drawn))
     }
 }

@@ -14,13 +14,13 @@ use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
 use crate::initial::Initial;
-use crate::memory::Room;
+use crate::memory::ZeroBuffers;
 
 /// Collects the dense parameters while layers are built, and gives the layers their buffers; the
 /// parameters' order is part of the checkpoint.
 pub struct ParameterList<'a, B: Backend> {
     /// The source of buffers.
-    pub room: Room<'a, B>,
+    pub room: ZeroBuffers<'a, B>,
     precision: Precision,
     dense: Dense<B>,
     initial: Vec<Initial>,
@@ -29,7 +29,7 @@ pub struct ParameterList<'a, B: Backend> {
 impl<'a, B: Backend> ParameterList<'a, B> {
     /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(room: Room<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
+    pub fn new(room: ZeroBuffers<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
         Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
@@ -42,7 +42,7 @@ impl<'a, B: Backend> ParameterList<'a, B> {
     /// All parameters, zero as yet, and how they start, in the order they were added; and the room
     /// they are in.
     #[must_use]
-    pub fn finish(self) -> (Dense<B>, Vec<Initial>, Room<'a, B>) {
+    pub fn finish(self) -> (Dense<B>, Vec<Initial>, ZeroBuffers<'a, B>) {
         (self.dense, self.initial, self.room)
     }
 

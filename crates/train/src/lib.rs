@@ -24,7 +24,9 @@ pub use context::RankContext;
 pub use dense::BUCKET_BYTES;
 pub use error::Error;
 pub use metric::Evaluation;
-pub use model::{Model, Share, Step};
-pub use run::{Event, Interval, Outcome, RuleChange, RunRequest, Start, TraceRequest, run};
+pub use model::{Model, RunStep, SampleShare};
+pub use run::{
+    LoggedInterval, RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, run,
+};
 pub use scorer::Scorer;
 pub use table_use::TableUse;

@@ -1,10 +1,10 @@
 //! Estimates the memory of a training run, by use and by moment, before anything is allocated.
 //! Reads neither the machine nor files; the caller compares it with available memory.
 //!
-//! Buffers of known length are counted by the constructors that allocate them ([`Room`]); buffers
-//! that grow with the data by functions beside them, from the mean number of ids per row. Allocator
-//! caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`ARENA_BYTES`] and
-//! [`SLACK`], measured.
+//! Buffers of known length are counted by the constructors that allocate them ([`ZeroBuffers`]);
+//! buffers that grow with the data by functions beside them, from the mean number of ids per row.
+//! Allocator caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`ARENA_BYTES`]
+//! and [`SLACK`], measured.
 
 mod room;
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::model::Model;
 use crate::run::feature_plan;
 
-pub use room::Room;
+pub use room::ZeroBuffers;
 
 /// The program's own pages that are touched, its libraries, and what it allocates before it trains.
 const PROGRAM_BYTES: u64 = 22 << 20;
@@ -108,7 +108,7 @@ impl MemoryUse {
 /// When memory is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum When {
+pub enum MemoryPhase {
     /// Rows are made up.
     Generation,
     /// Raw training files are prepared.
@@ -127,7 +127,7 @@ pub enum When {
     Checkpoint,
 }
 
-impl When {
+impl MemoryPhase {
     /// The moment in words, after "while".
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -155,9 +155,9 @@ pub struct MemoryPart {
 
 /// All memory at one moment of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Moment {
+pub struct MemoryMoment {
     /// Which.
-    pub when: When,
+    pub when: MemoryPhase,
     /// Sum of the parts.
     pub total: Bytes,
     /// Uses, the largest first; none is 0.
@@ -168,13 +168,13 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEstimate {
     /// At least one.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<MemoryMoment>,
 }
 
 impl MemoryEstimate {
     /// The moment that takes most.
     #[must_use]
-    pub fn peak(&self) -> Option<&Moment> {
+    pub fn peak(&self) -> Option<&MemoryMoment> {
         self.moments.iter().max_by_key(|moment| moment.total)
     }
 
@@ -261,16 +261,17 @@ pub struct RankMemory {
 /// Estimates the memory of a run on devices of one kind.
 #[must_use]
 pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
-    let program = Parts::of(MemoryUse::Program, program_bytes(run));
+    let program = MemoryParts::single(MemoryUse::Program, program_bytes(run));
     let mut moments = Vec::new();
     if run.generation > 0 {
-        moments.push(program.with(MemoryUse::Generation, run.generation).at(When::Generation));
+        moments
+            .push(program.with(MemoryUse::Generation, run.generation).at(MemoryPhase::Generation));
     }
     let (ids, threads) = (run.config.data.ids, run.threads);
     let prepared = |shape| data::prepare_memory(shape, ids, threads);
     if matches!(run.raw, RawData::Training | RawData::Both) {
         let bytes = prepared(run.train);
-        moments.push(program.with(MemoryUse::Preparation, bytes).at(When::Preparation));
+        moments.push(program.with(MemoryUse::Preparation, bytes).at(MemoryPhase::Preparation));
     }
     let vocabulary = 8 * run.train.vocabulary;
     let (loader, readers) = (loader(run), readers(run));
@@ -282,7 +283,7 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
         // Indices of the vocabularies beside what is written.
         let bytes = prepared(shape) + 2 * vocabulary;
         let parts = first.with(MemoryUse::Preparation, bytes);
-        moments.push(parts.at(When::EvaluationPreparation));
+        moments.push(parts.at(MemoryPhase::EvaluationPreparation));
     }
     // What decoding them took is returned before the first step.
     let first = loader.is_one_window.then_some(first);
@@ -294,24 +295,24 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
 /// What the ranks of this host hold of one device of this kind while they train: their models, ids
 /// and the sort of their updates.
 #[must_use]
-pub fn on_device<B: Backend>(run: &RunShape<'_>) -> Moment {
-    let mut held = Parts(BTreeMap::new());
+pub fn on_device<B: Backend>(run: &RunShape<'_>) -> MemoryMoment {
+    let mut held = MemoryParts(BTreeMap::new());
     for (&of, &bytes) in ranks::<B>(run).iter().flat_map(|rank| &rank.held) {
         held.add(of, bytes);
     }
-    listed(held.0, When::Training)
+    listed(held.0, MemoryPhase::Training)
 }
 
 /// The moments at which the model is in memory; `first` is what reading takes before the first
 /// step, where that is more than during the steps.
 fn model_moments<B: Backend>(
     run: &RunShape<'_>,
-    first: Option<Parts>,
-    reading: Parts,
-    moments: &mut Vec<Moment>,
+    first: Option<MemoryParts>,
+    reading: MemoryParts,
+    moments: &mut Vec<MemoryMoment>,
 ) {
     let ranks = ranks::<B>(run);
-    let with_model = |mut parts: Parts| {
+    let with_model = |mut parts: MemoryParts| {
         for (&of, &bytes) in ranks.iter().flat_map(|rank| &rank.held) {
             parts.add(of, bytes);
         }
@@ -331,8 +332,8 @@ fn model_moments<B: Backend>(
         idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
     }
     idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
-    moments.extend(first.iter().map(|first| first.at(When::FirstRead)));
-    moments.push(idle.at(When::Training));
+    moments.extend(first.iter().map(|first| first.at(MemoryPhase::FirstRead)));
+    moments.push(idle.at(MemoryPhase::Training));
     let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
     let names = run.train.vocabulary * CATEGORY_BYTES;
     if run.weights == WeightSource::Checkpoint {
@@ -341,12 +342,12 @@ fn model_moments<B: Backend>(
         let chunks = sum(|rank| rank.chunk);
         let copies = world_size * saved + names + chunks;
         let read = first.unwrap_or_else(|| idle.untouched());
-        moments.push(read.with(MemoryUse::Checkpoint, copies).at(When::Restoration));
+        moments.push(read.with(MemoryUse::Checkpoint, copies).at(MemoryPhase::Restoration));
     }
-    moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(When::Checkpoint));
+    moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(MemoryPhase::Checkpoint));
     if let Some((shape, rows)) = run.evaluation {
         let bytes = evaluation_bytes(run, shape, rows);
-        moments.push(idle.with(MemoryUse::Evaluation, bytes).at(When::Evaluation));
+        moments.push(idle.with(MemoryUse::Evaluation, bytes).at(MemoryPhase::Evaluation));
     }
 }
 
@@ -460,10 +461,10 @@ fn ops(config: &JobConfig) -> u64 {
 
 /// Bytes by use.
 #[derive(Clone, Debug)]
-struct Parts(BTreeMap<MemoryUse, u64>);
+struct MemoryParts(BTreeMap<MemoryUse, u64>);
 
-impl Parts {
-    fn of(of: MemoryUse, bytes: u64) -> Self {
+impl MemoryParts {
+    fn single(of: MemoryUse, bytes: u64) -> Self {
         Self(BTreeMap::from([(of, bytes)]))
     }
 
@@ -507,7 +508,7 @@ impl Parts {
     }
 
     /// Adds what the allocator keeps of buffers that come and go, and sorts.
-    fn at(&self, when: When) -> Moment {
+    fn at(&self, when: MemoryPhase) -> MemoryMoment {
         let mut parts = self.0.clone();
         let fleeting = [
             MemoryUse::Exchange,
@@ -524,11 +525,11 @@ impl Parts {
 }
 
 /// The uses that are not 0, the largest first.
-fn listed(parts: BTreeMap<MemoryUse, u64>, when: When) -> Moment {
+fn listed(parts: BTreeMap<MemoryUse, u64>, when: MemoryPhase) -> MemoryMoment {
     let mut parts: Vec<MemoryPart> =
         parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();
     parts.retain(|part| part.bytes.0 > 0);
     parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     let total = parts.iter().map(|part| part.bytes.0).fold(0, u64::saturating_add);
-    Moment { when, total: Bytes(total), parts }
+    MemoryMoment { when, total: Bytes(total), parts }
 }

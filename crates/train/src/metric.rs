@@ -71,7 +71,7 @@ pub struct Groups(Option<usize>);
 impl Groups {
     /// Those that `config` asks for.
     #[must_use]
-    pub fn of(config: &JobConfig) -> Self {
+    pub fn new(config: &JobConfig) -> Self {
         let features = config.model.features();
         let by = config.training.auc_by.as_ref();
         Self(by.and_then(|by| features.iter().position(|feature| feature.name == *by)))
@@ -220,15 +220,15 @@ impl Accumulator {
 }
 
 #[derive(Default)]
-struct Sums {
+struct MetricSums {
     probabilities: f64,
     labels: f64,
     cross_entropy: f64,
     right: u64,
 }
 
-fn sum(samples: &[u64]) -> Sums {
-    let mut sums = Sums::default();
+fn sum(samples: &[u64]) -> MetricSums {
+    let mut sums = MetricSums::default();
     for &sample in samples {
         let (p, y) = unpack(sample);
         sums.probabilities += f64::from(p);

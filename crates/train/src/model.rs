@@ -5,7 +5,7 @@ use std::path::Path;
 
 use device::backend::{LossArguments, Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
-use device::optimizer::Rule;
+use device::optimizer::UpdateRule;
 use device::{Backend, Pool};
 use schema::{
     Batch, JobConfig, Loss, ModelConfig, Op, Optimizer, OptimizerConfig, Optimizers, Precision,
@@ -23,12 +23,12 @@ use crate::layer::ParameterList;
 use crate::layer::interaction::{self, InteractionLayer};
 use crate::layer::logit::{self, Logit};
 use crate::layer::mlp::Mlp;
-use crate::memory::{MemoryUse, RankMemory, Room, Traffic};
+use crate::memory::{MemoryUse, RankMemory, Traffic, ZeroBuffers};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Share<'a> {
+pub struct SampleShare<'a> {
     /// This rank's samples.
     pub batch: &'a Batch,
     /// Number of the first of them in the global batch.
@@ -39,7 +39,7 @@ pub struct Share<'a> {
 
 /// Which step of the run a batch is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct RunStep {
     /// Steps of the run before it: 0 at the first. Kept over a resumption, for bias corrections.
     pub number: u64,
     /// Factor on the base learning rates.
@@ -114,7 +114,7 @@ impl<B: Backend> ForwardModel<B> {
     ///
     /// # Errors
     /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
-    pub(crate) fn check(&self, share: Share<'_>) -> Result<(), Error> {
+    pub(crate) fn check(&self, share: SampleShare<'_>) -> Result<(), Error> {
         self.model.check(share.batch)?;
         self.model.embedding.check_ids(&share.batch.sparse, share.first_sample)
     }
@@ -132,7 +132,7 @@ impl<B: Backend> ForwardModel<B> {
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
     ) -> Result<(&[f32], f64), Error> {
         self.model.evaluate(context, share)
     }
@@ -144,7 +144,7 @@ impl<B: Backend> ForwardModel<B> {
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
     ) -> Result<&[f32], Error> {
         self.model.score(context, share)
     }
@@ -178,13 +178,13 @@ pub struct Model<B: Backend> {
 /// What a forward is for.
 #[derive(Clone, Copy)]
 enum Purpose {
-    Training(Step),
+    Training(RunStep),
     Looking,
 }
 
 impl Purpose {
     /// Selects the block of this purpose.
-    fn of<'a, S>(self, training: &'a mut S, looking: &'a mut S) -> &'a mut S {
+    fn choose<'a, S>(self, training: &'a mut S, looking: &'a mut S) -> &'a mut S {
         match self {
             Self::Training(_) => training,
             Self::Looking => looking,
@@ -213,7 +213,7 @@ struct Buffers<B: Backend> {
 
 impl<B: Backend> Buffers<B> {
     fn new(
-        room: &mut Room<'_, B>,
+        room: &mut ZeroBuffers<'_, B>,
         model: &ModelConfig,
         last_width: usize,
         batch_max: usize,
@@ -259,7 +259,7 @@ impl<B: Backend> Model<B> {
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
         let (mut model, initial, room) =
-            Self::build(Room::of(on.0), config, plan, rank, batch_max, tiles);
+            Self::build(ZeroBuffers::new(on.0), config, plan, rank, batch_max, tiles);
         room.finish()?;
         for (i, initial) in initial.into_iter().enumerate() {
             model.parameters.set_values(on, i, &initial.values(host, &config.model))?;
@@ -279,7 +279,7 @@ impl<B: Backend> Model<B> {
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        let room = Room::of(on.0);
+        let room = ZeroBuffers::new(on.0);
         let (mut model, _, room) =
             Self::build(room, config, plan, rank, batch_max, parameters.tiles);
         room.finish()?;
@@ -296,7 +296,7 @@ impl<B: Backend> Model<B> {
         batch_max: usize,
         traffic: &Traffic<'_>,
     ) -> RankMemory {
-        let room = Room::counting();
+        let room = ZeroBuffers::counting();
         let (model, _, mut room) = Self::build(room, config, plan, rank, batch_max, Vec::new());
         let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
         for tile in plan.tiles_of(rank) {
@@ -323,13 +323,13 @@ impl<B: Backend> Model<B> {
 
     /// A model whose dense parameters are zero, how they start, and the room it is in.
     fn build<'r>(
-        room: Room<'r, B>,
+        room: ZeroBuffers<'r, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> (Self, Vec<Initial>, Room<'r, B>) {
+    ) -> (Self, Vec<Initial>, ZeroBuffers<'r, B>) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
@@ -400,7 +400,7 @@ impl<B: Backend> Model<B> {
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
     ) -> Result<(&[f32], f64), Error> {
         self.begin(context, share, Purpose::Looking)?;
         self.forward(context, share, Purpose::Looking)?;
@@ -432,7 +432,7 @@ impl<B: Backend> Model<B> {
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
     ) -> Result<&[f32], Error> {
         self.begin(context, share, Purpose::Looking)?;
         self.forward(context, share, Purpose::Looking)?;
@@ -447,8 +447,8 @@ impl<B: Backend> Model<B> {
     pub fn train(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
-        step: Step,
+        share: SampleShare<'_>,
+        step: RunStep,
     ) -> Result<f64, Error> {
         let started = self.start(context, share, step)?;
         self.finish(context, started, share)
@@ -461,8 +461,8 @@ impl<B: Backend> Model<B> {
     pub fn start(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
-        step: Step,
+        share: SampleShare<'_>,
+        step: RunStep,
     ) -> Result<Started<B>, Error> {
         let purpose = Purpose::Training(step);
         self.begin(context, share, purpose)?;
@@ -485,7 +485,7 @@ impl<B: Backend> Model<B> {
         &mut self,
         context: &mut RankContext<B>,
         Started { step, end }: Started<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
     ) -> Result<f64, Error> {
         let outcome = context.device.outcome(&mut self.scalars, end)?;
         if outcome.bad_id.is_some() {
@@ -500,35 +500,35 @@ impl<B: Backend> Model<B> {
     fn begin(
         &mut self,
         context: &RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
         purpose: Purpose,
     ) -> Result<(), Error> {
         let step = match purpose {
             Purpose::Training(step) => step,
-            Purpose::Looking => Step { number: 0, factor: 0.0 },
+            Purpose::Looking => RunStep { number: 0, factor: 0.0 },
         };
         let (sparse, dense) = &self.optimizers;
         let [sparse, dense] =
-            [sparse, dense].map(|config| Rule::new(config, step.factor, step.number));
+            [sparse, dense].map(|config| UpdateRule::new(config, step.factor, step.number));
         let numbers = StepScalars {
             dense,
             sparse,
             normaliser: share.global_size as f64,
             rounding: initial::rounding(self.seed, step.number),
         };
-        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
         Ok(context.device.begin(&context.queue, &numbers, scalars)?)
     }
 
     fn forward(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
         purpose: Purpose,
     ) -> Result<(), Error> {
         let (batch, samples) = (share.batch, share.batch.size);
         self.check(batch)?;
-        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
         let Buffers { input, pooled, logits, .. } = &mut self.buffers;
         let check = match purpose {
             Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
@@ -569,10 +569,10 @@ impl<B: Backend> Model<B> {
     fn loss(
         &mut self,
         context: &mut RankContext<B>,
-        share: Share<'_>,
+        share: SampleShare<'_>,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
         let RankContext { device, queue, profiler, .. } = context;
         let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
         let arguments = LossArguments {
@@ -587,7 +587,11 @@ impl<B: Backend> Model<B> {
     }
 
     /// The gradient of the pooled vectors, and the dense parameters' update.
-    fn backward(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
+    fn backward(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: SampleShare<'_>,
+    ) -> Result<(), Error> {
         let samples = share.batch.size;
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
@@ -599,12 +603,12 @@ impl<B: Backend> Model<B> {
         let mut step = DenseStep::new(&mut self.parameters, &mut self.scalars);
         let joined = self.interaction.output();
         let (x, d_y, after_relu) = (self.top.output(joined), &*d_logits, self.logit_after_relu);
-        let given = logit::Given { x, d_y, after_relu, samples };
+        let given = logit::LogitGiven { x, d_y, after_relu, samples };
         self.logit.backward(context, step.dense, given, d_last)?;
         let d_x = Some(&mut *d_interaction);
         self.top.backward(context, &mut step, joined, d_last, samples, d_x)?;
         let dense = self.bottom.output(input);
-        let given = interaction::Given { dense, pooled, d_out: d_interaction, samples };
+        let given = interaction::InteractionGiven { dense, pooled, d_out: d_interaction, samples };
         self.interaction.backward(context, &mut step, given, &mut *d_dense, d_pooled)?;
         self.bottom.last_relu_backward(context, d_dense, samples)?;
         self.bottom.backward(context, &mut step, input, d_dense, samples, None)?;

@@ -2,7 +2,7 @@
 //! Knows nothing of the trace's format: spans go to `trace::record`.
 
 use device::Error;
-use device::backend::Moments;
+use device::backend::QueueMoments;
 use schema::{Nanos, Op};
 use trace::{Clock, OpSpan, Recorder};
 
@@ -16,7 +16,7 @@ pub struct Profiler {
 
 /// A device that works while the host goes on: when it did what is known at the end of a step.
 struct OfDevice {
-    moments: Moments,
+    moments: QueueMoments,
     /// The host's clock where `moments` begins.
     begin: Nanos,
     /// Operations of the open step, as the host went through them.
@@ -44,7 +44,7 @@ impl Profiler {
     }
 
     /// Takes the times of kernels from the device.
-    pub(crate) fn with_moments(self, moments: Option<Moments>) -> Self {
+    pub(crate) fn with_moments(self, moments: Option<QueueMoments>) -> Self {
         let of = |moments| OfDevice { moments, begin: Nanos(0), pending: Vec::new(), error: None };
         Self { device: moments.map(of), ..self }
     }
@@ -56,7 +56,7 @@ impl Profiler {
         recorder.begin_step(step, now);
         self.recording = true;
         if let Some(device) = &mut self.device {
-            device.keep(Moments::begin);
+            device.keep(QueueMoments::begin);
             device.begin = self.clock.now();
         }
     }
@@ -102,9 +102,9 @@ impl Profiler {
         }
         let start = self.clock.now();
         if let Some(device) = &mut self.device {
-            device.keep(Moments::mark);
+            device.keep(QueueMoments::mark);
             let result = body();
-            device.keep(Moments::mark);
+            device.keep(QueueMoments::mark);
             device.pending.push((op, [start, self.clock.now()]));
             return result;
         }
@@ -121,7 +121,7 @@ impl Profiler {
 
 impl OfDevice {
     /// Keeps what goes wrong for the end of the step: an operation is not failed by its trace.
-    fn keep(&mut self, work: impl FnOnce(&mut Moments) -> Result<(), Error>) {
+    fn keep(&mut self, work: impl FnOnce(&mut QueueMoments) -> Result<(), Error>) {
         if self.error.is_none() {
             self.error = work(&mut self.moments).err();
         }

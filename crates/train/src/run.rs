@@ -1,7 +1,7 @@
 //! A training run from its start, or a checkpoint, to its end: options and reported events.
 //!
 //! Rank 0 runs on the calling thread and leads: it reads batches and commands every rank. Knows no
-//! terminal: progress goes to the caller as [`Event`]s.
+//! terminal: progress goes to the caller as [`RunEvent`]s.
 
 mod agreement;
 mod command;
@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::{Error, Evaluation, TableUse};
 
 use feed::Feed;
-use worker::Worker;
+use worker::RankWorker;
 
 /// What is to be trained, on what, and where its results go.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ pub struct TraceRequest {
 
 /// What happened since the last log line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Interval {
+pub struct LoggedInterval {
     /// Steps done.
     pub step: u64,
     /// Epoch of the last batch.
@@ -110,9 +110,9 @@ pub struct Interval {
 
 /// A report of a run in progress.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// The tables' optimizer looks at rows, and columns are split: another rule than on whole rows.
-    /// Or the rule changes from here on. Comes before [`Event::Started`].
+    /// Or the rule changes from here on. Comes before [`RunEvent::Started`].
     RowScope {
         /// The tables' optimizer.
         optimizer: Optimizer,
@@ -145,7 +145,7 @@ pub enum Event<'a> {
         samples: u64,
     },
     /// A log line is due.
-    Interval(&'a Interval),
+    Interval(&'a LoggedInterval),
     /// An evaluation goes on.
     Evaluating {
         /// Samples done.
@@ -160,7 +160,7 @@ pub enum Event<'a> {
         /// The result.
         evaluation: &'a Evaluation,
     },
-    /// What training has made of the tables, as of the checkpoint that [`Event::Saved`] reports
+    /// What training has made of the tables, as of the checkpoint that [`RunEvent::Saved`] reports
     /// next.
     Tables {
         /// Steps done.
@@ -205,7 +205,7 @@ pub struct BestCheckpoint {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Steps done.
     pub step: u64,
     /// Samples trained on, over all sessions of the run.
@@ -243,33 +243,33 @@ pub struct Outcome {
 /// else kept the run from going on. Checkpoints written so far stay.
 pub fn run<B: Backend>(
     request: &RunRequest,
-    open: impl Open<B>,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, Error> {
-    Reading::begin(request.clone())?.run(open, observe)
+    open: impl OpenDevice<B>,
+    observe: &mut dyn FnMut(RunEvent<'_>),
+) -> Result<RunOutcome, Error> {
+    PreparedRun::begin(request.clone())?.run(open, observe)
 }
 
 /// Opens the device of a rank, on the rank's own thread, with so many threads of the host.
-pub trait Open<B>: Fn(usize) -> Result<B, device::Error> + Sync {}
+pub trait OpenDevice<B>: Fn(usize) -> Result<B, device::Error> + Sync {}
 
-impl<B, F: Fn(usize) -> Result<B, device::Error> + Sync> Open<B> for F {}
+impl<B, F: Fn(usize) -> Result<B, device::Error> + Sync> OpenDevice<B> for F {}
 
 /// A run whose training batches are read and put together from now on: whatever else it needs can
 /// be got ready meanwhile. It owns its request, so that the batches are those of the run that
 /// follows.
-pub struct Reading {
+pub struct PreparedRun {
     request: RunRequest,
-    start: start::State,
+    start: start::StartState,
     batches: Option<data::Loader>,
 }
 
-impl Reading {
+impl PreparedRun {
     /// Begins where `request` starts.
     ///
     /// # Errors
     /// Those of a checkpoint that cannot be resumed, and of data that does not fit the model.
     pub fn begin(request: RunRequest) -> Result<Self, Error> {
-        let start = start::State::of(&request)?;
+        let start = start::StartState::read(&request)?;
         let batches = lead::batches(&request, &start)?;
         Ok(Self { request, start, batches })
     }
@@ -308,15 +308,15 @@ impl Reading {
     /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
     pub fn lead<B: Backend>(
         self,
-        open: impl Open<B>,
+        open: impl OpenDevice<B>,
         processes: Processes,
-        observe: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Outcome, Error> {
+        observe: &mut dyn FnMut(RunEvent<'_>),
+    ) -> Result<RunOutcome, Error> {
         let _lock = self.check()?;
         let Self { request, start, batches } = self;
         let Processes { mut comm, timeout, native } = processes;
         agreement::agree::<B>(&mut comm, &request)?;
-        let worker = Worker::new(&request, &start, comm, request.threads, &open)?;
+        let worker = RankWorker::new(&request, &start, comm, request.threads, &open)?;
         let worker = worker.waiting(timeout).summing(native);
         lead::lead(&request, &start, worker, batches, observe)
     }
@@ -327,7 +327,7 @@ impl Reading {
         let Self { request, start, .. } = self;
         let lock = lock(&request.run_folder)?;
         if let Some(checkpoint) = &start.checkpoint {
-            start::check_same_rows(checkpoint, request, start::Rows::HeldOut)?;
+            start::check_same_rows(checkpoint, request, start::RunRows::HeldOut)?;
         }
         check_trace(request, start)?;
         lead::check_evaluation(request)?;
@@ -342,9 +342,9 @@ impl Reading {
     /// Those of [`run`].
     pub fn run<B: Backend>(
         self,
-        open: impl Open<B>,
-        observe: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Outcome, Error> {
+        open: impl OpenDevice<B>,
+        observe: &mut dyn FnMut(RunEvent<'_>),
+    ) -> Result<RunOutcome, Error> {
         let _lock = self.check()?;
         let Self { request, start, batches } = self;
         let mut ends = comm::world(request.plan.world_size());
@@ -352,7 +352,7 @@ impl Reading {
         let own = ends.remove(0);
         std::thread::scope(|scope| {
             let (request, start, open) = (&request, &start, &open);
-            let worker = |end| Worker::new(request, start, end, threads, open);
+            let worker = |end| RankWorker::new(request, start, end, threads, open);
             let mut handed = Vec::new();
             let follow = |end| {
                 let (hand, batches) = mpsc::channel();
@@ -387,7 +387,7 @@ pub struct Processes {
     pub native: bool,
 }
 
-/// Takes part in a run that another process leads with [`Reading::lead`]: reads the same data,
+/// Takes part in a run that another process leads with [`PreparedRun::lead`]: reads the same data,
 /// computes this rank's share, and writes its parts of checkpoints. Whether the run ended because
 /// [`RunRequest::stop`] of some rank was set.
 ///
@@ -395,19 +395,19 @@ pub struct Processes {
 /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
 pub fn follow<B: Backend>(
     request: &RunRequest,
-    open: impl Open<B>,
+    open: impl OpenDevice<B>,
     processes: Processes,
 ) -> Result<bool, Error> {
     let Processes { mut comm, timeout, native } = processes;
-    let start = start::State::of(request)?;
+    let start = start::StartState::read(request)?;
     agreement::agree::<B>(&mut comm, request)?;
-    let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
-    let worker = Worker::new(request, &start, comm, request.threads, &open)?;
+    let feed = Feed::Read(Box::new(feed::FollowingRank::new(request, &start, comm.rank())?));
+    let worker = RankWorker::new(request, &start, comm, request.threads, &open)?;
     worker.waiting(timeout).summing(native).follow(feed)
 }
 
 /// Refuses a window of steps to record that the run has not, rather than to leave an empty folder.
-fn check_trace(request: &RunRequest, start: &start::State) -> Result<(), Error> {
+fn check_trace(request: &RunRequest, start: &start::StartState) -> Result<(), Error> {
     let Some(TraceRequest { steps: asked, .. }) = &request.trace else { return Ok(()) };
     let left = start.step..lead::steps_of(request).max(start.step);
     // A run without steps says so itself.
@@ -418,12 +418,12 @@ fn check_trace(request: &RunRequest, start: &start::State) -> Result<(), Error> 
 }
 
 /// Refuses folders that cannot be written now rather than after hours of training.
-fn check_folders(request: &RunRequest, start: &start::State) -> Result<(), Error> {
+fn check_folders(request: &RunRequest, start: &start::StartState) -> Result<(), Error> {
     if let Some(TraceRequest { folder, .. }) = &request.trace {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     }
     let tables = &request.config.model.tables;
-    crate::checkpoint::Writer::begin(&request.run_folder, start.step, tables).map(drop)
+    crate::checkpoint::CheckpointWriter::begin(&request.run_folder, start.step, tables).map(drop)
 }
 
 /// Takes the run folder for this run alone: two runs would clear each other's checkpoints away.

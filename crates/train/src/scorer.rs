@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use comm::Communicator;
 use data::{Dataset, FeaturePlan, Fitted};
 use device::{Backend, Pool};
-use schema::{Batch, JobConfig, KeyedJaggedTensor, ModelConfig, Rank, ShardingPlan};
+use schema::{Batch, JaggedTensor, JobConfig, ModelConfig, Rank, ShardingPlan};
 
 use crate::checkpoint::{Checkpoint, MappedTables, SeenData};
 use crate::metric::{Accumulator, Groups};
@@ -17,7 +17,7 @@ use crate::model::{ForwardModel, RankParameters};
 use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
 use crate::run::{lead, start};
-use crate::{Error, Evaluation, RankContext, Share};
+use crate::{Error, Evaluation, RankContext, SampleShare};
 
 mod crew;
 
@@ -43,7 +43,7 @@ pub struct Scorer<B: Backend> {
 
 /// Location of the tables' weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tables {
+enum TableLocation {
     InMemory,
     Mapped,
 }
@@ -55,7 +55,7 @@ impl<B: Backend> Scorer<B> {
     /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
     /// refused by name.
     pub fn load(folder: &Path, device: B) -> Result<Self, Error> {
-        Self::new(folder, RankContext::alone(device, Profiler::off())?, Tables::InMemory)
+        Self::new(folder, RankContext::alone(device, Profiler::off())?, TableLocation::InMemory)
     }
 
     /// Reads the checkpoint in `folder` as one of the ranks of `comm`. Each holds whole tables.
@@ -64,7 +64,7 @@ impl<B: Backend> Scorer<B> {
     /// As [`Self::load`].
     pub fn join(folder: &Path, device: B, comm: Communicator) -> Result<Self, Error> {
         let context = RankContext::new(device, comm, Profiler::off())?;
-        Self::new(folder, context, Tables::InMemory)
+        Self::new(folder, context, TableLocation::InMemory)
     }
 
     /// Opens the checkpoint in `folder` and maps its tables. What is damaged is noticed when a row
@@ -73,10 +73,10 @@ impl<B: Backend> Scorer<B> {
     /// # Errors
     /// As [`Self::load`], of the dense parameters alone.
     pub fn open(folder: &Path, device: B) -> Result<Self, Error> {
-        Self::new(folder, RankContext::alone(device, Profiler::off())?, Tables::Mapped)
+        Self::new(folder, RankContext::alone(device, Profiler::off())?, TableLocation::Mapped)
     }
 
-    fn new(folder: &Path, context: RankContext<B>, tables: Tables) -> Result<Self, Error> {
+    fn new(folder: &Path, context: RankContext<B>, tables: TableLocation) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let config = checkpoint.config().clone();
         let fitted = fitted(&checkpoint)?;
@@ -84,8 +84,8 @@ impl<B: Backend> Scorer<B> {
         let plan = ShardingPlan::table_wise(&config.model.tables, size as u32);
         let host = context.device.host();
         let mapped = match tables {
-            Tables::InMemory => None,
-            Tables::Mapped => Some(MappedTables::of(&checkpoint)?),
+            TableLocation::InMemory => None,
+            TableLocation::Mapped => Some(MappedTables::map(&checkpoint)?),
         };
         let parameters = weights(&checkpoint, host, (&plan, rank), mapped.as_ref())?;
         let batch_max = BATCH_SIZE.div_ceil(size);
@@ -151,9 +151,9 @@ impl<B: Backend> Scorer<B> {
     /// whose ids are positions among the rows that were looked up.
     fn forward<F>(&mut self, batch: &Batch, mut take: F) -> Result<(), Error>
     where
-        F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, Share<'_>) -> Result<(), Error>,
+        F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, SampleShare<'_>) -> Result<(), Error>,
     {
-        let whole = Share { batch, first_sample: 0, global_size: batch.size };
+        let whole = SampleShare { batch, first_sample: 0, global_size: batch.size };
         let Some(tables) = &self.mapped else {
             return take(&mut self.model, &mut self.context, whole);
         };
@@ -169,14 +169,14 @@ impl<B: Backend> Scorer<B> {
             let host = device.host();
             let tiles = ids.iter().enumerate().map(|(table, ids)| tables.rows(host, table, ids));
             self.model.look_up_in(device, tiles.collect::<Result<_, _>>()?)?;
-            let share = Share { batch: &part, first_sample, global_size: batch.size };
+            let share = SampleShare { batch: &part, first_sample, global_size: batch.size };
             take(&mut self.model, &mut self.context, share)?;
         }
         Ok(())
     }
 
     /// Bytes of the rows that are looked up.
-    fn row_bytes(&self, sparse: &KeyedJaggedTensor) -> usize {
+    fn row_bytes(&self, sparse: &JaggedTensor) -> usize {
         let model = &self.config.model;
         let features = model.features().into_iter().enumerate();
         let bytes = features.map(|(number, feature)| {
@@ -204,7 +204,7 @@ impl<B: Backend> Scorer<B> {
         }
         let total = rows.end - rows.start;
         let loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
-        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.config));
+        let (mut accumulator, groups) = (Accumulator::new(), Groups::new(&self.config));
         for loaded in loader {
             let batch = loaded?.batch;
             if self.context.comm.world_size() > 1 {
@@ -235,7 +235,7 @@ impl<B: Backend> Scorer<B> {
         let (rank, size) = (context.comm.rank().index(), context.comm.world_size());
         let cut = |rank: usize| batch.size * rank / size;
         let own = batch.slice(cut(rank)..cut(rank + 1));
-        let share = Share { batch: &own, first_sample: cut(rank), global_size: batch.size };
+        let share = SampleShare { batch: &own, first_sample: cut(rank), global_size: batch.size };
         let (probabilities, sum) = model.evaluate(context, share)?;
         let all = context.comm.control.all_gather(probabilities)?.concat();
         let sums = context.comm.control.all_gather(&[sum.to_bits().cast_signed()])?;
@@ -246,7 +246,7 @@ impl<B: Backend> Scorer<B> {
 
 /// Puts positions among the looked-up rows of each table in place of the ids, and gives the ids by
 /// table. A table with no more rows than ids is looked up whole, and its ids stay.
-fn take_ids(sparse: &mut KeyedJaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
+fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     let features: Vec<usize> = model.features().iter().map(|feature| feature.table).collect();
     let mut counts = vec![0; model.tables.len()];
     for (feature, &table) in features.iter().enumerate() {

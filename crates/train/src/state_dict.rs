@@ -22,14 +22,14 @@ pub use import::{ImportRequest, Mismatch, import};
 
 /// Whose state dict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum Dialect {
     /// facebookresearch/dlrm, `DLRM_Net` in `dlrm_s_pytorch.py`.
     Torch,
     /// TorchRec, `DLRM` and `DLRM_DCN` in `torchrec.models.dlrm`.
     Torchrec,
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Torch => "facebookresearch/dlrm",
@@ -56,7 +56,7 @@ pub struct DenseName {
 ///
 /// # Errors
 /// [`Error::NotExpressible`] if the other library has no such model.
-pub fn dense_names(model: &ModelConfig, target: Target) -> Result<Vec<DenseName>, Error> {
+pub fn dense_names(model: &ModelConfig, target: Dialect) -> Result<Vec<DenseName>, Error> {
     check(model, target)?;
     let columns = column_order(model, target);
     let name = |(own, shape): (String, Vec<usize>)| {
@@ -70,10 +70,10 @@ pub fn dense_names(model: &ModelConfig, target: Target) -> Result<Vec<DenseName>
 /// every table; one without pooling has the name that an `EmbeddingCollection` gives it, as
 /// `sparse_arch.embedding_collection` beside the other.
 #[must_use]
-pub fn table_name(model: &ModelConfig, table: TableId, target: Target) -> String {
+pub fn table_name(model: &ModelConfig, table: TableId, target: Dialect) -> String {
     match target {
-        Target::Torch => format!("emb_l.{}.weight", table.0),
-        Target::Torchrec => {
+        Dialect::Torch => format!("emb_l.{}.weight", table.0),
+        Dialect::Torchrec => {
             let TableConfig { name, pooling, .. } = &model.tables[table.index()];
             match pooling {
                 Pooling::None => {
@@ -88,42 +88,44 @@ pub fn table_name(model: &ModelConfig, table: TableId, target: Target) -> String
 }
 
 /// The order of the interaction's output in a library.
-fn order_of(target: Target) -> TriangleOrder {
+fn order_of(target: Dialect) -> TriangleOrder {
     match target {
-        Target::Torch => TriangleOrder::Lower,
-        Target::Torchrec => TriangleOrder::Upper,
+        Dialect::Torch => TriangleOrder::Lower,
+        Dialect::Torchrec => TriangleOrder::Upper,
     }
 }
 
-fn external_name(own: &str, model: &ModelConfig, target: Target) -> String {
+fn external_name(own: &str, model: &ModelConfig, target: Dialect) -> String {
     let mut parts = own.split('.');
     let (Some(arch), Some(layer), Some(kind)) = (parts.next(), parts.next(), parts.next()) else {
         return own.to_owned();
     };
     let layer: usize = layer.parse().unwrap_or_default();
     match (target, arch) {
-        (Target::Torch, "bottom") => format!("bot_l.{}.{kind}", 2 * layer),
-        (Target::Torch, _) => format!("top_l.{}.{kind}", 2 * layer),
-        (Target::Torchrec, "bottom") => format!("dense_arch.model._mlp.{layer}._linear.{kind}"),
-        (Target::Torchrec, "cross") => match kind {
+        (Dialect::Torch, "bottom") => format!("bot_l.{}.{kind}", 2 * layer),
+        (Dialect::Torch, _) => format!("top_l.{}.{kind}", 2 * layer),
+        (Dialect::Torchrec, "bottom") => {
+            format!("dense_arch.model._mlp.{layer}._linear.{kind}")
+        }
+        (Dialect::Torchrec, "cross") => match kind {
             "v" => format!("inter_arch.crossnet.V_kernels.{layer}"),
             "w" => format!("inter_arch.crossnet.W_kernels.{layer}"),
             _ => format!("inter_arch.crossnet.bias.{layer}"),
         },
-        (Target::Torchrec, _) if layer + 1 == model.top.len() => {
+        (Dialect::Torchrec, _) if layer + 1 == model.top.len() => {
             format!("over_arch.model.1.{kind}")
         }
-        (Target::Torchrec, _) => format!("over_arch.model.0._mlp.{layer}._linear.{kind}"),
+        (Dialect::Torchrec, _) => format!("over_arch.model.0._mlp.{layer}._linear.{kind}"),
     }
 }
 
-fn check(model: &ModelConfig, target: Target) -> Result<(), Error> {
+fn check(model: &ModelConfig, target: Dialect) -> Result<(), Error> {
     let fail = |problem: String| Err(Error::NotExpressible { target, problem });
     if model.bottom.is_empty() {
         return fail("the bottom MLP is empty, expected at least 1 layer".to_owned());
     }
     match target {
-        Target::Torch => {
+        Dialect::Torch => {
             if let Interaction::DcnV2 { .. } = model.interaction {
                 return fail("interaction dcn_v2, expected dot or cat".to_owned());
             }
@@ -142,7 +144,7 @@ fn check(model: &ModelConfig, target: Target) -> Result<(), Error> {
                 }
             }
         }
-        Target::Torchrec => {
+        Dialect::Torchrec => {
             match model.interaction {
                 Interaction::Cat => {
                     return fail("interaction cat, expected dot or dcn_v2".to_owned());
@@ -162,7 +164,7 @@ fn check(model: &ModelConfig, target: Target) -> Result<(), Error> {
 }
 
 /// For each column of the first top layer there, the column here; none where they agree.
-fn column_order(model: &ModelConfig, target: Target) -> Option<Vec<usize>> {
+fn column_order(model: &ModelConfig, target: Dialect) -> Option<Vec<usize>> {
     let Interaction::Dot { order, itself } = model.interaction else { return None };
     if order == order_of(target) {
         return None;

@@ -2,7 +2,7 @@
 //! with their initial draw, so steps need no memory and no counting.
 
 use device::Pool;
-use device::weights::{Element, WeightsView};
+use device::weights::{StoredWeight, WeightsView};
 use schema::ModelConfig;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ const ROWS_PER_CHUNK: usize = 4096;
 /// Sums in f64, chunk by chunk in order: the same bits for any number of threads.
 #[must_use]
 pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
-    let draw = Draw::of(model, &state.tile);
+    let draw = Draw::new(model, &state.tile);
     let (rows_changed, squares) = match state.weight {
         WeightsView::F32(weights) => of_weights(host, draw, state, weights),
         WeightsView::F16(weights) => of_weights(host, draw, state, weights),
@@ -55,7 +55,7 @@ pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUs
     TileUse { table: state.tile.table.0, rows_changed, squares }
 }
 
-fn of_weights<E: Element>(
+fn of_weights<E: StoredWeight>(
     host: &Pool,
     draw: Draw,
     state: &TileView<'_>,
@@ -77,7 +77,7 @@ fn of_weights<E: Element>(
     sums.iter().fold((0, 0.0), |(rows, squares), sum| (rows + sum.0, squares + sum.1))
 }
 
-fn squares<E: Element>(values: &[E]) -> f64 {
+fn squares<E: StoredWeight>(values: &[E]) -> f64 {
     values.iter().map(|value| f64::from(value.widen()).powi(2)).sum()
 }
 

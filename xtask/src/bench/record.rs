@@ -14,7 +14,7 @@ use crate::command;
 use crate::error::Error;
 
 /// What one run of a definition found.
-pub struct Record {
+pub struct BenchRecord {
     definition: String,
     command: String,
     /// Names and values.
@@ -35,7 +35,7 @@ struct Quality {
 const HEADER: &str = "date,machine,cpus,kernel,commit,definition,figure,value,samples,\
                       rejected_samples,trusted,apparent_clock_ghz,foreign_cpu,command";
 
-impl Record {
+impl BenchRecord {
     /// The figures of `definition` in the report that `command` printed.
     pub fn new(definition: &Definition, command: String, report: &Value) -> Result<Self, String> {
         definition.check(report)?;
@@ -100,7 +100,7 @@ impl Record {
 }
 
 /// Appends rows to today's file of this machine.
-pub fn append(root: &Path, records: &[Record]) -> Result<PathBuf, Error> {
+pub fn append(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
     let (machine, cpus) = machine();
     let date = date(SystemTime::now());
     let folder = root.join("bench/record").join(&machine);
@@ -159,7 +159,7 @@ mod tests {
 
     use serde_json::json;
 
-    use super::{Record, date, folder_name};
+    use super::{BenchRecord, date, folder_name};
 
     #[test]
     fn dates_across_leap_days() {
@@ -180,7 +180,7 @@ mod tests {
         let shape = json!({"forward_pct_of_peak": 91.23456, "backward_input_pct_of_peak": 90.0,
             "backward_weight_pct_of_peak": 89.0});
         report["shapes"] = vec![shape; 4].into();
-        let record = Record::new(gemm, "rowmill \"x\"".into(), &report).unwrap();
+        let record = BenchRecord::new(gemm, "rowmill \"x\"".into(), &report).unwrap();
         let rows = record.rows("1,2,3,4,5");
         let expected = "1,2,3,4,5,gemm,shapes/0/forward_pct_of_peak,91.235,15,2,true,3.654,0.012,\
                         \"rowmill \"\"x\"\"\"";
@@ -193,7 +193,7 @@ mod tests {
     fn a_report_without_a_figure_is_refused() {
         let all = crate::bench::definition::read_all(&crate::tree::root()).unwrap();
         let gemm = all.iter().find(|definition| definition.name == "gemm").unwrap();
-        let refused = Record::new(gemm, String::new(), &json!({"shapes": []}));
+        let refused = BenchRecord::new(gemm, String::new(), &json!({"shapes": []}));
         assert!(refused.is_err_and(|problem| problem.starts_with("expected a number at shapes/0")));
     }
 

@@ -33,7 +33,7 @@ cargo() {
 "#;
 
 #[derive(Debug, PartialEq, Eq)]
-struct Block {
+struct ScriptBlock {
     page: &'static str,
     line: usize,
     script: String,
@@ -84,7 +84,7 @@ fn prepare(root: &Path, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn run_block(block: &Block, folder: &Path, programs: &Path) -> Result<(), Error> {
+fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), Error> {
     let mut path = programs.as_os_str().to_owned();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
@@ -104,16 +104,16 @@ fn run_block(block: &Block, folder: &Path, programs: &Path) -> Result<(), Error>
     }
 }
 
-impl Block {
+impl ScriptBlock {
     /// Where it stands, for messages.
     fn name(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
 }
 
-fn blocks(page: &'static str, text: &str) -> Vec<Block> {
+fn blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
     let mut found = Vec::new();
-    let (mut open, mut other, mut skip) = (None::<Block>, false, None);
+    let (mut open, mut other, mut skip) = (None::<ScriptBlock>, false, None);
     for (number, line) in text.lines().enumerate() {
         let fence = line.trim_start().strip_prefix("```");
         match (&mut open, fence) {
@@ -122,7 +122,7 @@ fn blocks(page: &'static str, text: &str) -> Vec<Block> {
             (None, Some(_)) if other => other = false,
             (None, Some("sh")) => {
                 let (line, skip) = (number + 1, skip.take());
-                open = Some(Block { page, line, script: String::new(), skip });
+                open = Some(ScriptBlock { page, line, script: String::new(), skip });
             }
             (None, Some(_)) => (other, skip) = (true, None),
             (None, None) if line.trim().is_empty() => {}
@@ -146,7 +146,7 @@ fn reason(line: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::{Block, blocks, run_block};
+    use super::{ScriptBlock, blocks, run_block};
 
     #[test]
     fn blocks_are_found_with_their_lines_and_reasons() {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_failing_command_fails_its_block_and_ci_does_not_start_itself() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let block = |line, script: &str| Block {
+        let block = |line, script: &str| ScriptBlock {
             page: "README.md",
             line,
             script: script.to_owned(),

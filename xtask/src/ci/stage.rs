@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 
 /// A stage that has run.
-pub struct Stage {
+pub struct CiStage {
     name: &'static str,
     wall: Duration,
     outcome: Result<String, Error>,
 }
 
-impl Stage {
+impl CiStage {
     /// Runs and times a stage.
     pub fn time(name: &'static str, run: fn() -> Result<String, Error>) -> Self {
         let start = Instant::now();
@@ -24,14 +24,14 @@ impl Stage {
 }
 
 /// How many stages failed.
-pub fn failures(stages: &[Stage]) -> usize {
+pub fn failures(stages: &[CiStage]) -> usize {
     stages.iter().filter(|stage| stage.outcome.is_err()).count()
 }
 
 /// Name, wall time and outcome of each stage, and the sum.
-pub fn table(stages: &[Stage]) -> String {
+pub fn table(stages: &[CiStage]) -> String {
     let mut text = format!("{:<10} {:>9}  outcome\n", "stage", "wall");
-    for Stage { name, wall, outcome } in stages {
+    for CiStage { name, wall, outcome } in stages {
         let outcome = match outcome {
             Ok(note) if note.is_empty() => "passed".to_owned(),
             Ok(note) => format!("passed: {note}"),
@@ -51,15 +51,19 @@ fn seconds(wall: Duration) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{Stage, failures, table};
+    use super::{CiStage, failures, table};
     use crate::error::Error;
 
     #[test]
     fn the_table_has_failures_too() {
         let failed = Error::Check { what: "3 breaches".to_owned() };
         let stages = [
-            Stage { name: "tidy", wall: Duration::from_millis(1500), outcome: Err(failed) },
-            Stage { name: "tests", wall: Duration::from_secs(60), outcome: Ok("9 passed".into()) },
+            CiStage { name: "tidy", wall: Duration::from_millis(1500), outcome: Err(failed) },
+            CiStage {
+                name: "tests",
+                wall: Duration::from_secs(60),
+                outcome: Ok("9 passed".into()),
+            },
         ];
         let expected = "stage           wall  outcome\n\
                         tidy           1.5 s  FAILED: 3 breaches\n\

@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// What the summaries of several test binaries add up to.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
+struct TestCount {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
@@ -29,7 +29,7 @@ pub fn run() -> Result<String, Error> {
     for line in missing.into_iter().chain(summed(&count.skipped)) {
         eprintln!("{line}");
     }
-    let Count { passed, failed, skipped } = count;
+    let TestCount { passed, failed, skipped } = count;
     Ok(format!("{passed} passed, {failed} failed, {} skipped", skipped.len()))
 }
 
@@ -40,12 +40,12 @@ pub fn run_documentation() -> Result<String, Error> {
 }
 
 /// Runs a test command; shows its output except what passing tests print.
-fn count(command: &mut Command, shown: &mut impl Write) -> Result<Count, Error> {
+fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Error> {
     let line = command::line(command);
     eprintln!("$ {line}");
     let start = |source| Error::Start { command: line.clone(), source };
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;
-    let mut count = Count::default();
+    let mut count = TestCount::default();
     if let Some(stdout) = child.stdout.take() {
         let mut of_passing = false;
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -106,7 +106,7 @@ fn summed(skipped: &[String]) -> Vec<String> {
     counts.iter().map(|(need, count)| format!("SKIPPED {count}: needs {need}")).collect()
 }
 
-impl Count {
+impl TestCount {
     fn read(&mut self, line: &str) {
         if let Some(at) = line.find("SKIPPED") {
             self.skipped.push(line[at..].to_owned());
@@ -126,7 +126,7 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
-    use super::{Count, count, summed};
+    use super::{TestCount, count, summed};
 
     #[test]
     fn what_skipped_tests_need_is_summed_up() {
@@ -156,7 +156,7 @@ mod tests {
                       echo 'test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured'";
         let skipped = vec!["SKIPPED: no data".to_owned()];
         let mut shown = Vec::new();
-        let expected = Count { passed: 7, failed: 0, skipped };
+        let expected = TestCount { passed: 7, failed: 0, skipped };
         assert_eq!(count(command.args(["-c", script]), &mut shown).unwrap(), expected);
         let shown = String::from_utf8(shown).unwrap();
         assert!(!shown.contains("SKIPPED") && shown.lines().count() == 2, "{shown}");

@@ -2,7 +2,7 @@
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "boundary";
 const FOLDER: &str = "crates/train/src/";
@@ -13,7 +13,7 @@ const OF_THE_CPU: [&str; 8] =
 /// Modules of these forms: `pairs` is also what an interaction multiplies.
 const MODULES: [&str; 2] = ["panels", "pairs"];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(FOLDER)) {
         let code = mask(text).code;
@@ -34,12 +34,12 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 mod tests {
     use super::check;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     #[test]
     fn the_trainer_names_no_device_and_no_layout() {
         let text = "//! panels\nuse device::Cpu;\nfn f() { panels::len(1, 2) }\n";
-        let found = |path: &str| shown(&check(&Tree::of(&[(path, text)])));
+        let found = |path: &str| shown(&check(&SourceTree::new(&[(path, text)])));
         assert_eq!(
             found("crates/train/src/layer/a.rs"),
             [

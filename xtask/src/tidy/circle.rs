@@ -15,14 +15,14 @@ use crate::error::Error;
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const CIRCLES: Count = Count { rule: "circle", table: "circles", what: "files in circles" };
 
 /// A module, or a name in one: the path from the crate's root.
 type Path = Vec<String>;
 
-pub fn check(tree: &Tree, sources: &Sources) -> Result<Vec<Violation>, Error> {
+pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Error> {
     let found = sources.iter().map(|(package, files)| {
         let circles = circles(package, files);
         (package.clone(), circles.concat())
@@ -40,7 +40,7 @@ fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     let edges: BTreeMap<Path, BTreeSet<Path>> = files
         .iter()
         .map(|(own, file)| {
-            let paths = Imports::of(own, &modules, file).into_iter();
+            let paths = Imports::collect(own, &modules, file).into_iter();
             let owners = paths.map(|path| owner(&path, &modules, &handed_on, 0));
             (own.clone(), owners.filter(|other| other != own && modules.contains(other)).collect())
         })
@@ -159,7 +159,7 @@ struct Imports<'a> {
 }
 
 impl<'a> Imports<'a> {
-    fn of(own: &Path, modules: &'a BTreeSet<&'a Path>, file: &File) -> BTreeSet<Path> {
+    fn collect(own: &Path, modules: &'a BTreeSet<&'a Path>, file: &File) -> BTreeSet<Path> {
         let mut imports = Self { module: own.clone(), modules, found: BTreeSet::new() };
         imports.visit_file(file);
         imports.found
@@ -242,14 +242,14 @@ mod tests {
     use super::check;
     use crate::tidy::source;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn found(list: &str, files: &[(&str, &str)]) -> Vec<String> {
         let paths: Vec<String> =
             files.iter().map(|(path, _)| format!("crates/data/src/{path}")).collect();
         let mut all = vec![("crates/data/Cargo.toml", ""), ("xtask/ratchet.toml", list)];
         all.extend(paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)));
-        let tree = Tree::of(&all);
+        let tree = SourceTree::new(&all);
         shown(&check(&tree, &source::parse(&tree).unwrap()).unwrap())
     }
 

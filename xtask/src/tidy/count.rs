@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Error;
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const LIST: &str = "xtask/ratchet.toml";
 
@@ -27,7 +27,7 @@ impl Count {
     /// The list is no table of numbers.
     pub fn check(
         &self,
-        tree: &Tree,
+        tree: &SourceTree,
         found: &BTreeMap<String, Vec<String>>,
     ) -> Result<Vec<Violation>, Error> {
         let mut listed = self.listed(tree)?;
@@ -65,7 +65,7 @@ impl Count {
     }
 
     /// By package.
-    fn listed(&self, tree: &Tree) -> Result<BTreeMap<String, usize>, Error> {
+    fn listed(&self, tree: &SourceTree) -> Result<BTreeMap<String, usize>, Error> {
         let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
         let text = tree.text(LIST).unwrap_or_default();
         let table: toml::Table =

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use crate::mask::{is_word, mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "dead";
 
 /// Folders whose files must be named somewhere; `cargo xtask bench` runs every definition.
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = unreached(tree);
     found.extend(unnamed(tree));
     found
 }
 
-fn unreached(tree: &Tree) -> Vec<Violation> {
+fn unreached(tree: &SourceTree) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
     for (path, _) in tree.rust().filter(|(path, _)| is_root(path)) {
         follow(tree, path, &mut reached);
@@ -56,7 +56,7 @@ fn is_root(path: &str) -> bool {
     )
 }
 
-fn follow(tree: &Tree, path: &str, reached: &mut BTreeSet<String>) {
+fn follow(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
     if !reached.insert(path.to_owned()) {
         return;
     }
@@ -113,7 +113,7 @@ fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     open.into_iter().flatten().collect()
 }
 
-fn unnamed(tree: &Tree) -> Vec<Violation> {
+fn unnamed(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, _) in tree.files() {
         let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
@@ -152,10 +152,10 @@ fn mentions(text: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn dead(files: &[(&str, &str)]) -> Vec<String> {
-        check(&Tree::of(files)).into_iter().map(|violation| violation.path).collect()
+        check(&SourceTree::new(files)).into_iter().map(|violation| violation.path).collect()
     }
 
     #[test]

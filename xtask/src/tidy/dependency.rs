@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::mask::{mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "edge";
 
@@ -64,7 +64,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
 /// one is switched on for the product too, so that it compiles once for all.
 const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 
-pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
     let mut found = Vec::new();
     for package in &packages {
@@ -118,7 +118,7 @@ fn is_of(dependency: &str, prefix: &str) -> bool {
     })
 }
 
-fn is_named(tree: &Tree, folder: &str, dependency: &str) -> bool {
+fn is_named(tree: &SourceTree, folder: &str, dependency: &str) -> bool {
     let word = dependency.replace('-', "_");
     let mut sources = tree.rust().filter(|(path, _)| path.starts_with(folder));
     // Words in comments do not count, but examples in documentation do.
@@ -133,12 +133,12 @@ fn is_named(tree: &Tree, folder: &str, dependency: &str) -> bool {
 mod tests {
     use super::check;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn found(name: &str, manifest: &str, source: &str) -> Vec<String> {
         let folder = if name == "xtask" { "xtask".to_owned() } else { format!("crates/{name}") };
         let (toml, lib) = (format!("{folder}/Cargo.toml"), format!("{folder}/src/lib.rs"));
-        shown(&check(&Tree::of(&[(&toml, manifest), (&lib, source)])).unwrap())
+        shown(&check(&SourceTree::new(&[(&toml, manifest), (&lib, source)])).unwrap())
     }
 
     #[test]

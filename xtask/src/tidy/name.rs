@@ -2,7 +2,7 @@
 
 use crate::mask::{is_word, line_of, mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "name";
 
@@ -11,7 +11,7 @@ const BANNED: [&str; 10] = [
     "handlers",
 ];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files() {
         for part in path.split('/') {
@@ -60,10 +60,13 @@ fn is_banned_type(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).into_iter().map(|violation| violation.line).collect()
+        check(&SourceTree::new(&[(path, text)]))
+            .into_iter()
+            .map(|violation| violation.line)
+            .collect()
     }
 
     #[test]

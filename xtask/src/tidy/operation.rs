@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
@@ -11,7 +11,7 @@ const FOLDER: &str = "crates/device/src/ops/";
 /// Operations whose GPU twin is a library call: `cuda.rs` without `kernel.cu`.
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut operations: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut found = Vec::new();
     for (path, text) in tree.files() {
@@ -85,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_loose_file_is_no_operation() {
-        let tree = crate::tree::Tree::of(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
+        let tree =
+            crate::tree::SourceTree::new(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
         assert_eq!(super::check(&tree).len(), 1);
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::tidy::count::Count;
 use crate::tidy::source::{Sources, is_test};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const PARAMETERS: usize = 7;
 
@@ -22,7 +22,7 @@ const LONG: Count = Count {
 const TUPLES: Count =
     Count { rule: "parameters", table: "tuples", what: "parameters that are tuples" };
 
-pub fn check(tree: &Tree, sources: &Sources) -> Result<Vec<Violation>, Error> {
+pub fn check(tree: &SourceTree, sources: &Sources) -> Result<Vec<Violation>, Error> {
     let (mut long, mut tuples) = (BTreeMap::new(), BTreeMap::new());
     for (package, files) in sources {
         let mut functions = Functions::default();
@@ -108,9 +108,9 @@ mod tests {
     use super::check;
     use crate::tidy::source;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
-    fn found(tree: &Tree) -> Vec<String> {
+    fn found(tree: &SourceTree) -> Vec<String> {
         shown(&check(tree, &source::parse(tree).unwrap()).unwrap())
     }
 
@@ -120,7 +120,7 @@ mod tests {
                     trait T { fn g(&self, a: fn(u8, u8), b: ()); }\n\
                     #[cfg(test)]\nmod tests { fn h(a: (u8, u8)) {} }\n";
         let files = |list: &'static str| {
-            Tree::of(&[
+            SourceTree::new(&[
                 ("crates/data/Cargo.toml", ""),
                 ("crates/data/src/lib.rs", text),
                 ("xtask/ratchet.toml", list),

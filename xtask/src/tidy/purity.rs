@@ -3,7 +3,7 @@
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const PURE: [&str; 5] = ["schema", "analyze", "predict", "plan", "report"];
 const IMPURE: [&str; 7] =
@@ -11,7 +11,7 @@ const IMPURE: [&str; 7] =
 const UNSAFE: [&str; 3] =
     ["crates/device/src/", "crates/python/src/", "crates/comm/src/mpi/ffi.rs"];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
         let code = mask(text).code;
@@ -44,28 +44,28 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 mod tests {
     use super::check;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     #[test]
     fn a_clock_in_a_pure_crate_is_named_with_its_line() {
         let text = "//! x\nuse std::time::Instant;\n#[cfg(test)]\nmod tests { use std::fs; }";
-        let found = shown(&check(&Tree::of(&[("crates/plan/src/a.rs", text)])));
+        let found = shown(&check(&SourceTree::new(&[("crates/plan/src/a.rs", text)])));
         assert_eq!(
             found,
             ["crates/plan/src/a.rs:2 purity: plan is pure; `Instant` belongs to the doors"]
         );
-        assert_eq!(check(&Tree::of(&[("crates/train/src/a.rs", text)])), []);
+        assert_eq!(check(&SourceTree::new(&[("crates/train/src/a.rs", text)])), []);
     }
 
     #[test]
     fn unsafe_has_one_address() {
         let text = "//! about unsafe\n#![expect(unsafe_code)]\nfn f() { unsafe { g() } }";
-        let found = shown(&check(&Tree::of(&[("crates/data/src/a.rs", text)])));
+        let found = shown(&check(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
         let expected = "crates/data/src/a.rs:3 unsafe: `unsafe` belongs to device and \
                         comm/mpi/ffi.rs; got it here";
         assert_eq!(found, [expected]);
         for path in ["crates/device/src/a.rs", "crates/comm/src/mpi/ffi.rs"] {
-            assert_eq!(check(&Tree::of(&[(path, text)])), []);
+            assert_eq!(check(&SourceTree::new(&[(path, text)])), []);
         }
     }
 }

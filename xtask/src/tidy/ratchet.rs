@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::function;
 use crate::mask::mask;
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "size";
 const LIST: &str = "xtask/ratchet.toml";
@@ -33,7 +33,7 @@ struct Size {
     limit: usize,
 }
 
-pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let mut listed = read_list(tree)?;
     let mut found = Vec::new();
     let entries = listed.len();
@@ -69,7 +69,7 @@ fn judge(size: &Size, listed: Option<usize>) -> Option<String> {
     }
 }
 
-fn sizes(tree: &Tree) -> Vec<Size> {
+fn sizes(tree: &SourceTree) -> Vec<Size> {
     let mut all = Vec::new();
     for (path, text) in tree.rust() {
         let lines = text.lines().count();
@@ -93,7 +93,7 @@ fn sizes(tree: &Tree) -> Vec<Size> {
 }
 
 /// Kind and place to the size listed.
-fn read_list(tree: &Tree) -> Result<BTreeMap<(String, String), usize>, Error> {
+fn read_list(tree: &SourceTree) -> Result<BTreeMap<(String, String), usize>, Error> {
     let text = tree.text(LIST).unwrap_or_default();
     let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
     let mut table: BTreeMap<String, BTreeMap<String, usize>> = text
@@ -102,7 +102,9 @@ fn read_list(tree: &Tree) -> Result<BTreeMap<(String, String), usize>, Error> {
         .map_err(|error| wrong(error.message().to_owned()))?;
     let mut listed = BTreeMap::new();
     // The others count by package.
-    table.retain(|kind, _| !["circles", "parameters", "tuples"].contains(&kind.as_str()));
+    table.retain(|kind, _| {
+        !["circles", "parameters", "tuples", "homonyms"].contains(&kind.as_str())
+    });
     for (kind, entries) in table {
         if !["files", "functions"].contains(&kind.as_str()) {
             return Err(wrong(format!("expected files or functions, got {kind:?}")));
@@ -118,14 +120,14 @@ fn read_list(tree: &Tree) -> Result<BTreeMap<(String, String), usize>, Error> {
 mod tests {
     use super::{Size, check, judge};
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn function_of(lines: usize) -> String {
         format!("//! x\nfn long() {{\n{}}}\n", "    step();\n".repeat(lines))
     }
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        shown(&check(&Tree::of(&[(path, text)])).unwrap())
+        shown(&check(&SourceTree::new(&[(path, text)])).unwrap())
     }
 
     #[test]
@@ -160,7 +162,8 @@ mod tests {
     fn a_new_entry_is_itself_a_breach() {
         let list = "[functions]\n\"crates/data/src/a.rs::long\" = 71\n";
         let text = function_of(71);
-        let tree = Tree::of(&[("crates/data/src/a.rs", &text), ("xtask/ratchet.toml", list)]);
+        let tree =
+            SourceTree::new(&[("crates/data/src/a.rs", &text), ("xtask/ratchet.toml", list)]);
         let found = shown(&check(&tree).unwrap());
         assert_eq!(found, ["xtask/ratchet.toml:0 size: expected at most 0 entries, got 1"]);
     }

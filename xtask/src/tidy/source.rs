@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use syn::{Attribute, File, Meta};
 
 use crate::error::Error;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 /// By package: path and content of each file below `src/`.
 pub type Sources = BTreeMap<String, Vec<(String, File)>>;
@@ -14,13 +14,13 @@ pub type Sources = BTreeMap<String, Vec<(String, File)>>;
 ///
 /// # Errors
 /// The first that is no Rust.
-pub fn parse(tree: &Tree) -> Result<Sources, Error> {
+pub fn parse(tree: &SourceTree) -> Result<Sources, Error> {
     let all = tree.packages().into_iter();
     all.map(|package| Ok((package.to_owned(), parsed(tree, package)?))).collect()
 }
 
 /// Those of one package.
-fn parsed(tree: &Tree, package: &str) -> Result<Vec<(String, File)>, Error> {
+fn parsed(tree: &SourceTree, package: &str) -> Result<Vec<(String, File)>, Error> {
     let folder = format!("{package}/src/");
     let sources = tree.rust().filter(|(path, _)| path.starts_with(&folder));
     let parse = |(path, text): (&str, &str)| match syn::parse_file(text) {

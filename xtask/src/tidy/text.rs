@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::mask::{mask, words};
 use crate::tidy::violation::Violation;
-use crate::tree::Tree;
+use crate::tree::SourceTree;
 
 const RULE: &str = "text";
 /// The margin.
 pub const COLUMNS: usize = 100;
 const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
-pub fn check(tree: &Tree) -> Vec<Violation> {
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = test_binaries(tree);
     for (path, text) in tree.rust() {
         let mut report = |line, problem| found.push(Violation::new(RULE, path, line, problem));
@@ -49,7 +49,7 @@ fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
 }
 
 /// One integration test binary per crate: each further one links the whole crate again.
-fn test_binaries(tree: &Tree) -> Vec<Violation> {
+fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
     let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in tree.rust() {
         let Some((package, own)) = path.split_once("/tests/") else { continue };
@@ -72,10 +72,10 @@ fn test_binaries(tree: &Tree) -> Vec<Violation> {
 mod tests {
     use super::check;
     use crate::tidy::violation::shown;
-    use crate::tree::Tree;
+    use crate::tree::SourceTree;
 
     fn found(text: &str) -> Vec<String> {
-        shown(&check(&Tree::of(&[("crates/a/src/b.rs", text)])))
+        shown(&check(&SourceTree::new(&[("crates/a/src/b.rs", text)])))
     }
 
     fn expect(text: &str, problem: &str) {
@@ -87,7 +87,7 @@ mod tests {
     fn a_file_opens_with_its_purpose() {
         expect("use a;\n", "what it does not know");
         assert_eq!(found("//! Owns a.\n"), Vec::<String>::new());
-        assert_eq!(check(&Tree::of(&[("crates/a/src/b/tests.rs", "use a;")])), []);
+        assert_eq!(check(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
     fn tests_are_neither_ignored_nor_scattered() {
         expect("//! x\n#[ignore = \"slow\"]\nfn f() {}\n", "got #[ignore]");
         let files = [("crates/a/tests/b.rs", "//! x"), ("crates/a/tests/it/main.rs", "//! x")];
-        assert_eq!(check(&Tree::of(&files)).len(), 1);
-        assert_eq!(check(&Tree::of(&files[1..])), []);
+        assert_eq!(check(&SourceTree::new(&files)).len(), 1);
+        assert_eq!(check(&SourceTree::new(&files[1..])), []);
     }
 }

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn no_code_of_the_repository_changes() {
-        let tree = crate::tree::Tree::read(&crate::tree::root()).unwrap();
+        let tree = crate::tree::SourceTree::read(&crate::tree::root()).unwrap();
         for (path, text) in tree.rust() {
             let tokens = |text: &str| {
                 let code = crate::mask::mask(text).code;

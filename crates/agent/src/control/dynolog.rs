@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fleet::capture::choose;
-use fleet::ipc::request::{Reason, Request, State as RequestState, Timing};
+use fleet::ipc::request::{CaptureRequest, Reason, RequestState, Timing};
 use fleet::process::own_uid;
 use fleet::tracing::unique_token;
 use fleet::wire::Pause;
@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 use crate::traces::Uids;
 
 /// A connection takes no longer.
@@ -39,7 +39,7 @@ const PROCESSES_MAX: usize = 1000;
 
 /// A request, as far as any has fields.
 #[derive(Debug, Deserialize)]
-pub struct Wanted {
+pub struct DynologRequest {
     #[serde(rename = "fn")]
     verb: String,
     #[serde(default)]
@@ -68,7 +68,7 @@ struct Matched {
 }
 
 /// Serves until the runtime ends.
-pub async fn serve(listener: TcpListener, state: Arc<State>, limit: Arc<Semaphore>) {
+pub async fn serve(listener: TcpListener, state: Arc<AgentState>, limit: Arc<Semaphore>) {
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(PATIENCE / 100).await;
@@ -84,7 +84,7 @@ pub async fn serve(listener: TcpListener, state: Arc<State>, limit: Arc<Semaphor
     }
 }
 
-async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<State>) -> Option<()> {
+async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) -> Option<()> {
     let to = stream.local_addr().ok()?;
     let mut length = [0; 4];
     stream.read_exact(&mut length).await.ok()?;
@@ -122,14 +122,14 @@ fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
 }
 
 /// Processes that were asked, and when.
-type Asked = Vec<(u32, Duration)>;
+type AskedProcesses = Vec<(u32, Duration)>;
 
 /// Reads a request.
-pub fn parse(bytes: &[u8]) -> Option<Wanted> {
+pub fn parse(bytes: &[u8]) -> Option<DynologRequest> {
     serde_json::from_slice(bytes).ok()
 }
 
-impl Wanted {
+impl DynologRequest {
     /// Whether what it wants of processes can be handed on.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Wanted {
     }
 }
 
-fn answer(state: &State, uid: u32, bytes: &[u8]) -> Option<(Value, Asked)> {
+fn answer(state: &AgentState, uid: u32, bytes: &[u8]) -> Option<(Value, AskedProcesses)> {
     let wanted = parse(bytes)?;
     let who = format!("user {uid} by dynolog's port");
     match wanted.verb.as_str() {
@@ -161,7 +161,7 @@ fn answer(state: &State, uid: u32, bytes: &[u8]) -> Option<(Value, Asked)> {
 }
 
 /// Leaves the counters of all GPUs to others; counters belong to whoever runs the agent.
-fn pause(state: &State, uid: u32, who: &str, seconds: u64) -> Value {
+fn pause(state: &AgentState, uid: u32, who: &str, seconds: u64) -> Value {
     let gpus: Vec<u32> = lock(&state.gpus).iter().map(|gpu| gpu.identity.index).collect();
     let is_granted = uid == 0 || uid == own_uid();
     let is_done = is_granted
@@ -170,7 +170,7 @@ fn pause(state: &State, uid: u32, who: &str, seconds: u64) -> Value {
     json!({"status": is_done})
 }
 
-fn request(state: &State, uid: u32, wanted: &Wanted) -> (Matched, Asked) {
+fn request(state: &AgentState, uid: u32, wanted: &DynologRequest) -> (Matched, AskedProcesses) {
     let mut matched = Matched::default();
     if let Err(problem) = wanted.check() {
         matched.error = Some(problem);
@@ -193,7 +193,7 @@ fn request(state: &State, uid: u32, wanted: &Wanted) -> (Matched, Asked) {
         let id = format!("rowmill-{}-{pid}", unique_token());
         let text = format!("{}\nREQUEST_TRACE_ID={id}\n", wanted.config.trim_end());
         let now = state.server.now();
-        let request = Request::new(now, (text, id), Timing::Iterations, HAND_OVER);
+        let request = CaptureRequest::new(now, (text, id), Timing::Iterations, HAND_OVER);
         if seen.is_free && state.server.request(pid, request).is_some() {
             matched.activity_profilers_triggered.push(seen.own_pid);
             asked.push((pid, now));
@@ -221,7 +221,7 @@ fn check(config: &str) -> Result<(), String> {
 
 /// Ends a request once it is handed over: its result is not tracked, and the process can take
 /// another.
-async fn hand_over(state: Arc<State>, pid: u32, since: Duration) {
+async fn hand_over(state: Arc<AgentState>, pid: u32, since: Duration) {
     loop {
         let is_waiting = matches!(state.server.state(pid), Some(RequestState::Requested));
         let is_late = state.server.now() > since + HAND_OVER;

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use fleet::wire::{
-    GpuRow, Pause, ProcessRow, ROOT, Refusal, SampleOrder, Status, TraceOrder, TraceState,
+    GpuRow, OrderRefusal, Pause, ProcessRow, ROOT, SampleOrder, Status, TraceOrder, TraceState,
 };
 use serde::Deserialize;
 
@@ -22,7 +22,7 @@ use super::{Caller, Doors, authorize};
 use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
 use crate::samples;
-use crate::state::{State, lock, unix_ns};
+use crate::state::{AgentState, lock, unix_ns};
 
 /// Bytes of a trace per answer: a fetch resumes where it stopped.
 const PART: u64 = 4 << 20;
@@ -87,7 +87,7 @@ struct Denied {
 
 impl IntoResponse for Denied {
     fn into_response(self) -> Response {
-        (self.status, Json(Refusal { error: self.error })).into_response()
+        (self.status, Json(OrderRefusal { error: self.error })).into_response()
     }
 }
 
@@ -103,7 +103,7 @@ fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Den
 
 async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let families = metrics::of(&doors.state);
+    let families = metrics::families(&doors.state);
     let (kind, page) = if page::wants_openmetrics(accept) {
         (page::OPENMETRICS, families.openmetrics())
     } else {
@@ -116,7 +116,7 @@ async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response 
 }
 
 async fn dcgm_page(From(doors): From<Doors>) -> Response {
-    ([(CONTENT_TYPE, page::TEXT)], dcgm::of(&doors.state, &doors.fields)).into_response()
+    ([(CONTENT_TYPE, page::TEXT)], dcgm::page_text(&doors.state, &doors.fields)).into_response()
 }
 
 async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) -> Response {
@@ -136,7 +136,7 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
 }
 
 /// The state of a host, as far as it is the caller's affair.
-fn of_host(state: &State, caller: &Caller) -> Status {
+fn of_host(state: &AgentState, caller: &Caller) -> Status {
     let periodic = crate::periodic::rows(state);
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
@@ -151,8 +151,8 @@ fn of_host(state: &State, caller: &Caller) -> Status {
         if !caller.uids.has(process.uid) {
             continue;
         }
-        let progress = steps.of(pid);
-        let step_time = progress.and_then(fleet::steps::Progress::step_time);
+        let progress = steps.progress(pid);
+        let step_time = progress.and_then(fleet::steps::StepProgress::step_time);
         processes.push(ProcessRow {
             pid,
             uid: process.uid,
@@ -171,7 +171,7 @@ fn of_host(state: &State, caller: &Caller) -> Status {
                 .is_some_and(|progress| state.is_hung(pid, progress, (&gpus, &owners))),
         });
     }
-    let row = |gpu: &crate::state::Gpu| GpuRow {
+    let row = |gpu: &crate::state::GpuState| GpuRow {
         index: gpu.identity.index,
         uuid: gpu.identity.uuid.clone(),
         model: gpu.identity.model.clone(),
@@ -179,7 +179,7 @@ fn of_host(state: &State, caller: &Caller) -> Status {
         busy: gpu.busy(),
         sm_active: gpu.intervals.share(|sums| sums.sm_active_s),
         observed_s: gpu.intervals.last.as_ref().map_or(0.0, |row| row.sums.observed_s),
-        job: owners.of(&gpu.identity).first().map(|run| run.job.clone()),
+        job: owners.runs_on(&gpu.identity).first().map(|run| run.job.clone()),
         is_held_idle: metrics::is_held_idle(&owners, gpu).unwrap_or(false),
         paused_s: state.paused(gpu.identity.index),
     };

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::gpu::Identity;
-use super::interval::{Moment, Pipes, Reading};
-use super::{Sink, take};
-use crate::state::{Gpu, State, lock};
+use super::gpu::GpuIdentity;
+use super::interval::{CounterReading, Pipes, ReadingTime};
+use super::{RowSink, take};
+use crate::state::{AgentState, GpuState, lock};
 
 /// Between two fetches.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -23,16 +23,16 @@ const LINES_MAX: usize = 100_000;
 const BLANK: f64 = 140_737_488_355_328.0;
 
 /// A page and what it said last.
-pub struct Page {
+pub struct DcgmPage {
     url: Option<String>,
     agent: ureq::Agent,
     fetched: Option<Instant>,
-    readings: BTreeMap<String, (Identity, Reading)>,
+    readings: BTreeMap<String, (GpuIdentity, CounterReading)>,
 }
 
 /// One line of a page.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct MetricSample {
     /// The metric.
     pub name: String,
     /// Its labels.
@@ -41,9 +41,9 @@ pub struct Sample {
     pub value: f64,
 }
 
-impl Page {
+impl DcgmPage {
     /// Adds what a device's own reading lacks: NVML has no SM columns before Hopper.
-    pub fn fill(&self, uuid: &str, reading: &mut Reading) {
+    pub fn fill(&self, uuid: &str, reading: &mut CounterReading) {
         let Some((_, page)) = self.readings.get(uuid) else { return };
         let fill = |own: &mut Option<f64>, other: Option<f64>| *own = own.or(other);
         fill(&mut reading.sm_active, page.sm_active);
@@ -62,7 +62,7 @@ impl Page {
     }
 
     /// Fetches the page if it is time, and reads its GPUs from what it said last.
-    pub fn look(&mut self, state: &State, at: Moment, sink: &mut Sink) {
+    pub fn look(&mut self, state: &AgentState, at: ReadingTime, sink: &mut RowSink) {
         let Some(url) = &self.url else { return };
         if self.fetched.is_none_or(|fetched| fetched.elapsed() >= PERIOD) {
             self.fetched = Some(Instant::now());
@@ -79,7 +79,7 @@ impl Page {
                 let mut gpus = lock(&state.gpus);
                 let place = gpus.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
                 place.unwrap_or_else(|| {
-                    gpus.push(Gpu::new(identity.clone(), state.config.interval_s()));
+                    gpus.push(GpuState::new(identity.clone(), state.config.interval_s()));
                     gpus.len() - 1
                 })
             };
@@ -103,11 +103,11 @@ fn fetch(agent: &ureq::Agent, url: &str) -> Result<String, String> {
 }
 
 /// The samples of a page in Prometheus text; lines that are none are left out.
-pub fn samples(text: &str) -> Vec<Sample> {
+pub fn samples(text: &str) -> Vec<MetricSample> {
     text.lines().take(LINES_MAX).filter_map(sample).collect()
 }
 
-fn sample(line: &str) -> Option<Sample> {
+fn sample(line: &str) -> Option<MetricSample> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return None;
@@ -119,7 +119,7 @@ fn sample(line: &str) -> Option<Sample> {
         None => (BTreeMap::new(), rest),
     };
     let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
-    Some(Sample { name: name.to_owned(), labels, value })
+    Some(MetricSample { name: name.to_owned(), labels, value })
 }
 
 /// Labels behind their opening brace, and what follows the closing one.
@@ -150,8 +150,8 @@ fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
 }
 
 /// Readings by UUID, and by instance where a GPU is shared out.
-pub fn readings(samples: &[Sample]) -> BTreeMap<String, (Identity, Reading)> {
-    let mut found: BTreeMap<String, (Identity, Reading)> = BTreeMap::new();
+pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, CounterReading)> {
+    let mut found: BTreeMap<String, (GpuIdentity, CounterReading)> = BTreeMap::new();
     for sample in samples {
         let label = |name: &str| sample.labels.get(name).map(String::as_str);
         let Some(uuid) = label("UUID") else { continue };
@@ -161,21 +161,21 @@ pub fn readings(samples: &[Sample]) -> BTreeMap<String, (Identity, Reading)> {
         let instance = label("GPU_I_ID").and_then(|id| id.parse().ok());
         let key = instance.map_or(uuid.to_owned(), |part: u32| format!("{uuid}/{part}"));
         let entry = found.entry(key.clone()).or_insert_with(|| {
-            let identity = Identity {
+            let identity = GpuIdentity {
                 index: label("gpu").and_then(|gpu| gpu.parse().ok()).unwrap_or(0),
                 uuid: key,
                 model: label("modelName").unwrap_or_default().to_owned(),
                 pci: label("pci_bus_id").unwrap_or_default().to_owned(),
                 instance,
             };
-            (identity, Reading::default())
+            (identity, CounterReading::default())
         });
         set(&mut entry.1, &sample.name, sample.value);
     }
     found
 }
 
-fn set(reading: &mut Reading, name: &str, value: f64) {
+fn set(reading: &mut CounterReading, name: &str, value: f64) {
     let share = Some(value).filter(|value| (0.0..=1.0).contains(value));
     let Pipes { tensor, fp64, fp32, fp16 } = &mut reading.pipes;
     match name {

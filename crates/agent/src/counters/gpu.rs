@@ -16,7 +16,7 @@ use nvml_wrapper::event::EventSet;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::{Device, Nvml};
 
-use super::interval::{Pipes, Reading};
+use super::interval::{CounterReading, Pipes};
 
 /// The largest share that is a share; anything above is a driver's way to say that it knows none.
 const PERCENT_MAX: f64 = 100.5;
@@ -47,7 +47,7 @@ const EVENTS_MAX: usize = 64;
 
 /// What a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct GpuIdentity {
     /// Its place among the GPUs of the host.
     pub index: u32,
     /// Its name for ever.
@@ -78,12 +78,12 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
 pub struct Gpus<'nvml> {
     nvml: &'nvml Nvml,
     events: Option<EventSet<'nvml>>,
-    devices: Vec<Known<'nvml>>,
+    devices: Vec<KnownGpu<'nvml>>,
     xids: BTreeMap<String, Vec<u64>>,
 }
 
-struct Known<'nvml> {
-    identity: Identity,
+struct KnownGpu<'nvml> {
+    identity: GpuIdentity,
     device: Device<'nvml>,
     /// The physical GPU: instances have no events and no clocks of their own.
     parent_uuid: String,
@@ -123,7 +123,7 @@ impl<'nvml> Gpus<'nvml> {
     }
 
     /// What each is, by the order in which they are read.
-    pub fn identities(&self) -> Vec<Identity> {
+    pub fn identities(&self) -> Vec<GpuIdentity> {
         self.devices.iter().map(|known| known.identity.clone()).collect()
     }
 
@@ -145,19 +145,19 @@ impl<'nvml> Gpus<'nvml> {
     ///
     /// # Errors
     /// The device does not answer: it fell off the bus, or the driver is gone.
-    pub fn read(&mut self, at: usize, is_paused: bool) -> Result<Reading, NvmlError> {
+    pub fn read(&mut self, at: usize, is_paused: bool) -> Result<CounterReading, NvmlError> {
         let known = &mut self.devices[at];
         let device = &known.device;
         // One call that every device knows decides whether it is there.
         let memory = needed(device.memory_info())?;
-        let mut reading = Reading {
+        let mut reading = CounterReading {
             memory_used: memory.as_ref().map(|memory| memory.used),
             memory_total: memory.as_ref().map(|memory| memory.total),
             busy: needed(device.utilization_rates())?.and_then(|rates| share(f64::from(rates.gpu))),
             power_w: needed(device.power_usage())?.map(|milliwatts| f64::from(milliwatts) * 1e-3),
             energy_j: needed(device.total_energy_consumption())?.map(|mj| mj as f64 * 1e-3),
             temperature: needed(device.temperature(TemperatureSensor::Gpu))?.map(f64::from),
-            ..Reading::default()
+            ..CounterReading::default()
         };
         let sm = needed(device.clock_info(Clock::SM))?;
         let memory_clock = needed(device.clock_info(Clock::Memory))?;
@@ -198,7 +198,7 @@ impl<'nvml> Gpus<'nvml> {
             for part in 0..device.mig_device_count().unwrap_or(0) {
                 // Places that hold no instance are not found.
                 let Ok(instance) = device.mig_device_by_index(part) else { continue };
-                let identity = Identity {
+                let identity = GpuIdentity {
                     index,
                     uuid: instance.uuid()?,
                     model: instance.name().unwrap_or_else(|_| model.clone()),
@@ -208,15 +208,15 @@ impl<'nvml> Gpus<'nvml> {
                 self.push(identity, instance, uuid.clone());
             }
         }
-        let identity = Identity { index, uuid: uuid.clone(), model, pci, instance: None };
+        let identity = GpuIdentity { index, uuid: uuid.clone(), model, pci, instance: None };
         self.push(identity, device, uuid);
         Ok(())
     }
 
-    fn push(&mut self, identity: Identity, device: Device<'nvml>, parent_uuid: String) {
+    fn push(&mut self, identity: GpuIdentity, device: Device<'nvml>, parent_uuid: String) {
         // Instances have samples of another call, by their parent; they are left out here.
         let has_gpm = identity.instance.is_none() && device.gpm_support().unwrap_or(false);
-        self.devices.push(Known { identity, device, parent_uuid, has_gpm, sample: None });
+        self.devices.push(KnownGpu { identity, device, parent_uuid, has_gpm, sample: None });
     }
 
     fn register(&self, notes: &mut Vec<String>) -> Option<EventSet<'nvml>> {
@@ -237,9 +237,13 @@ impl<'nvml> Gpus<'nvml> {
     }
 }
 
-impl<'nvml> Known<'nvml> {
+impl<'nvml> KnownGpu<'nvml> {
     /// Activity since the last sample, from GPM: better than the plain share of time.
-    fn sample_gpm(&mut self, nvml: &'nvml Nvml, reading: &mut Reading) -> Result<(), NvmlError> {
+    fn sample_gpm(
+        &mut self,
+        nvml: &'nvml Nvml,
+        reading: &mut CounterReading,
+    ) -> Result<(), NvmlError> {
         let Some(sample) = needed(self.device.gpm_sample())? else { return Ok(()) };
         if let Some(before) = &self.sample
             && let Ok(metrics) = gpm_metrics_get(nvml, before, &sample, &METRICS)

@@ -16,7 +16,7 @@ const TEXT_MAX: usize = 1 << 20;
 
 /// The host as its kernel counts it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Host {
+pub struct HostCounters {
     /// Seconds of all CPUs by what they did: `user`, `nice`, `system`, `idle`, ….
     pub cpu_s: BTreeMap<&'static str, f64>,
     /// Busy seconds of each CPU.
@@ -37,7 +37,7 @@ pub struct Host {
 
 /// Sampled between two readings, because it is cheap and has peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Look {
+pub struct HostSample {
     /// Busy seconds of all CPUs.
     pub busy_s: f64,
     /// CPUs.
@@ -72,7 +72,7 @@ pub struct Disk {
 
 /// One control group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Group {
+pub struct ControlGroup {
     /// Seconds of CPU.
     pub cpu_s: Option<f64>,
     /// Bytes of memory.
@@ -82,10 +82,10 @@ pub struct Group {
 }
 
 /// Looks at CPUs and memory: two files, of which only the first lines are read.
-pub fn look() -> Look {
+pub fn look() -> HostSample {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let ticks = procfs::ticks_per_second().max(1) as f64;
-    let mut look = Look::default();
+    let mut look = HostSample::default();
     for line in text("/proc/stat").lines().take_while(|line| line.starts_with("cpu")) {
         let mut words = line.split_ascii_whitespace();
         if words.next() == Some("cpu") {
@@ -105,8 +105,8 @@ pub fn look() -> Look {
 }
 
 /// Reads the host; what cannot be read is left out.
-pub fn read() -> Host {
-    let mut host = Host::default();
+pub fn read() -> HostCounters {
+    let mut host = HostCounters::default();
     if let Ok(stats) = KernelStats::current() {
         let ticks = procfs::ticks_per_second().max(1) as f64;
         let total = &stats.total;
@@ -197,7 +197,7 @@ fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// Reads a control group (version 2), by its path below `root`.
-pub fn group(root: &Path, path: &str) -> Group {
+pub fn group(root: &Path, path: &str) -> ControlGroup {
     let folder = root.join(path.trim_start_matches('/'));
     let text = |name: &str| {
         let text = fs::read_to_string(folder.join(name)).ok()?;
@@ -213,7 +213,7 @@ pub fn group(root: &Path, path: &str) -> Group {
         };
         (sum("rbytes="), sum("wbytes="))
     };
-    Group {
+    ControlGroup {
         cpu_s: text("cpu.stat")
             .and_then(|text| field(&text, "usage_usec "))
             .map(|us| us as f64 * 1e-6),
@@ -223,7 +223,7 @@ pub fn group(root: &Path, path: &str) -> Group {
 }
 
 /// Quantiles over cores of the share that each worked in between two readings.
-pub fn core_quantiles(before: &Host, now: &Host, seconds: f64) -> Option<[f64; 5]> {
+pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -> Option<[f64; 5]> {
     if before.cores_busy_s.len() != now.cores_busy_s.len() || seconds <= 0.0 {
         return None;
     }
@@ -243,7 +243,7 @@ pub fn core_quantiles(before: &Host, now: &Host, seconds: f64) -> Option<[f64; 5
 mod tests {
     use std::fs;
 
-    use super::{Host, core_quantiles, group, look, read};
+    use super::{HostCounters, core_quantiles, group, look, read};
 
     #[test]
     fn this_host_is_read_and_its_counters_only_grow() {
@@ -277,12 +277,13 @@ mod tests {
             (found.cpu_s, found.memory, found.io_bytes),
             (Some(2.5), Some(4096), Some((15, 21)))
         );
-        assert_eq!(group(root.path(), "none"), super::Group::default());
+        assert_eq!(group(root.path(), "none"), super::ControlGroup::default());
     }
 
     #[test]
     fn cores_have_quantiles() {
-        let host = |busy: &[f64]| Host { cores_busy_s: busy.to_vec(), ..Host::default() };
+        let host =
+            |busy: &[f64]| HostCounters { cores_busy_s: busy.to_vec(), ..HostCounters::default() };
         let (before, now) = (host(&[0.0; 5]), host(&[0.0, 10.0, 5.0, 2.5, 7.5]));
         assert_eq!(core_quantiles(&before, &now, 10.0), Some([0.0, 0.25, 0.5, 0.75, 1.0]));
         assert_eq!(core_quantiles(&before, &host(&[1.0]), 10.0), None);

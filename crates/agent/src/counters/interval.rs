@@ -18,7 +18,7 @@ const JUMP_NS: u64 = 500_000_000;
 
 /// When a reading was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct ReadingTime {
     /// On the clock that never jumps.
     pub monotonic_ns: u64,
     /// Since 1970.
@@ -27,7 +27,7 @@ pub struct Moment {
 
 /// One reading; what a device does not tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct CounterReading {
     /// Share of time that the GPU worked.
     pub busy: Option<f64>,
     /// Share of time that its SMs worked, over all SMs.
@@ -75,7 +75,7 @@ pub struct Pipes {
 
 /// Sums over an interval, or since the agent began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Sums {
+pub struct IntervalSums {
     /// Seconds that lie between readings close enough.
     pub observed_s: f64,
     /// Readings.
@@ -120,12 +120,12 @@ pub struct Sums {
 
 /// One interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct IntervalRow {
     /// When it began, seconds since 1970: a multiple of its length.
     pub start_unix_s: u64,
     /// What was summed.
     #[serde(flatten)]
-    pub sums: Sums,
+    pub sums: IntervalSums,
     /// The last reading of memory in use, and the largest.
     pub memory_used: Option<(u64, u64)>,
     /// Watts at most.
@@ -139,11 +139,11 @@ pub struct Row {
 pub struct Intervals {
     length_s: u64,
     /// Since the agent began.
-    pub total: Sums,
+    pub total: IntervalSums,
     /// The last complete interval.
-    pub last: Option<Row>,
-    current: Option<Row>,
-    before: Option<(Moment, Reading)>,
+    pub last: Option<IntervalRow>,
+    current: Option<IntervalRow>,
+    before: Option<(ReadingTime, CounterReading)>,
     /// Intervals that were not emitted because the clock had shown them before.
     pub repeated: u64,
 }
@@ -151,12 +151,12 @@ pub struct Intervals {
 impl Intervals {
     /// No readings yet, on their way to rows of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
-        let (total, last, current, before) = (Sums::default(), None, None, None);
+        let (total, last, current, before) = (IntervalSums::default(), None, None, None);
         Self { length_s, total, last, current, before, repeated: 0 }
     }
 
     /// Takes a reading in, or `None` where the device could not be read; the intervals that ended.
-    pub fn read(&mut self, at: Moment, reading: Option<Reading>) -> Vec<Row> {
+    pub fn read(&mut self, at: ReadingTime, reading: Option<CounterReading>) -> Vec<IntervalRow> {
         let mut ended = Vec::new();
         let length_ns = self.length_s * SECOND_NS;
         let start = at.unix_ns / length_ns * self.length_s;
@@ -193,19 +193,20 @@ impl Intervals {
     }
 
     /// Share of the last complete interval, of the seconds that were observed in it.
-    pub fn share(&self, what: impl Fn(&Sums) -> Option<f64>) -> Option<f64> {
+    pub fn share(&self, what: impl Fn(&IntervalSums) -> Option<f64>) -> Option<f64> {
         let sums = &self.last.as_ref()?.sums;
         (sums.observed_s > 0.0).then(|| what(sums)).flatten().map(|sum| sum / sums.observed_s)
     }
 
     fn open(&mut self, start_unix_s: u64) {
-        let sums = Sums::default();
+        let sums = IntervalSums::default();
         let (memory_used, power_max_w, temperature_max) = (None, None, None);
-        self.current = Some(Row { start_unix_s, sums, memory_used, power_max_w, temperature_max });
+        self.current =
+            Some(IntervalRow { start_unix_s, sums, memory_used, power_max_w, temperature_max });
     }
 
     /// A clock that was set back shows an interval twice: only the first one counts.
-    fn close(&mut self) -> Option<Row> {
+    fn close(&mut self) -> Option<IntervalRow> {
         let row = self.current.take()?;
         if self.last.as_ref().is_some_and(|last| row.start_unix_s <= last.start_unix_s) {
             self.repeated += 1;
@@ -215,7 +216,7 @@ impl Intervals {
         Some(row)
     }
 
-    fn observe(&mut self, reading: &Reading, span_ns: u64) {
+    fn observe(&mut self, reading: &CounterReading, span_ns: u64) {
         let seconds = span_ns as f64 * 1e-9;
         self.total.add_time(reading, seconds);
         if let Some(row) = &mut self.current {
@@ -224,7 +225,7 @@ impl Intervals {
     }
 
     /// What does not depend on the time between readings.
-    fn count(&mut self, before: Option<&Reading>, reading: &Reading) {
+    fn count(&mut self, before: Option<&CounterReading>, reading: &CounterReading) {
         let Some(row) = &mut self.current else { return };
         if let Some(used) = reading.memory_used {
             let largest = row.memory_used.map_or(used, |(_, largest)| largest.max(used));
@@ -238,8 +239,8 @@ impl Intervals {
     }
 }
 
-impl Sums {
-    fn add_time(&mut self, reading: &Reading, seconds: f64) {
+impl IntervalSums {
+    fn add_time(&mut self, reading: &CounterReading, seconds: f64) {
         self.observed_s += seconds;
         let add = |sum: &mut Option<f64>, share: Option<f64>| {
             if let Some(share) = share {
@@ -264,7 +265,7 @@ impl Sums {
         }
     }
 
-    fn count(&mut self, before: Option<&Reading>, reading: &Reading) {
+    fn count(&mut self, before: Option<&CounterReading>, reading: &CounterReading) {
         self.reads += 1;
         for xid in &reading.xids {
             *self.xids.entry(*xid).or_default() += 1;
@@ -300,7 +301,7 @@ pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
 }
 
 /// Nanoseconds between two readings, if nothing of them is in doubt.
-pub fn span(before: Moment, at: Moment) -> Option<u64> {
+pub fn span(before: ReadingTime, at: ReadingTime) -> Option<u64> {
     let monotonic = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
     let wall = at.unix_ns.checked_sub(before.unix_ns)?;
     (monotonic <= GAP_NS && wall.abs_diff(monotonic) <= JUMP_NS).then_some(monotonic)
@@ -315,17 +316,17 @@ fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{INTERVAL_S, Intervals, Moment, Reading, Row, delta};
+    use super::{CounterReading, INTERVAL_S, IntervalRow, Intervals, ReadingTime, delta};
 
     const SECOND: u64 = 1_000_000_000;
     const BASE: u64 = 1_700_000_000 * SECOND;
 
-    fn moment(ms: u64) -> Moment {
-        Moment { monotonic_ns: 5 * SECOND + ms * 1_000_000, unix_ns: BASE + ms * 1_000_000 }
+    fn moment(ms: u64) -> ReadingTime {
+        ReadingTime { monotonic_ns: 5 * SECOND + ms * 1_000_000, unix_ns: BASE + ms * 1_000_000 }
     }
 
-    fn busy(share: f64) -> Reading {
-        Reading { busy: Some(share), energy_j: Some(0.0), ..Reading::default() }
+    fn busy(share: f64) -> CounterReading {
+        CounterReading { busy: Some(share), energy_j: Some(0.0), ..CounterReading::default() }
     }
 
     fn close(one: f64, other: f64) -> bool {
@@ -335,7 +336,7 @@ mod tests {
     #[test]
     fn readings_add_up_to_rows_and_a_boundary_is_shared_out() {
         let mut intervals = Intervals::new(INTERVAL_S);
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<IntervalRow> = Vec::new();
         // Readings at 0.3, 0.8, …: the boundary lies 0.2 s after one and 0.3 s before the next.
         for read in 0..=60 {
             rows.extend(intervals.read(moment(300 + read * 500), Some(busy(0.5))));
@@ -368,7 +369,7 @@ mod tests {
         assert!(close(rows[0].sums.observed_s, 5.0), "{rows:?}");
         assert!(close(rows[0].sums.busy_s.unwrap(), 5.0), "{rows:?}");
         // The clock is set back by 15 s: the interval that it shows again is not emitted again.
-        let back = |ms: u64| Moment {
+        let back = |ms: u64| ReadingTime {
             monotonic_ns: moment(ms).monotonic_ns,
             unix_ns: moment(ms).unix_ns - 15 * SECOND,
         };
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!(delta(u64::from(u32::MAX), 3, 32), Some(4));
         assert_eq!(delta(700, 3, 32), None, "a reset is no wrap");
         assert_eq!(delta(u64::MAX, 3, 64), None);
-        let reading = |energy: f64, replays: u64| Reading {
+        let reading = |energy: f64, replays: u64| CounterReading {
             energy_j: Some(energy),
             errors: vec![("pcie_replay", replays, 32)],
             xids: vec![79],

@@ -4,16 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use super::host::{self, Group, Host, Look};
-use super::interval::{Moment, span};
+use super::host::{self, ControlGroup, HostCounters, HostSample};
+use super::interval::{ReadingTime, span};
 
 /// What is kept between looks.
 #[derive(Debug)]
 pub struct Watch {
     length_s: u64,
     start_unix_s: Option<u64>,
-    last: Option<(Moment, Look)>,
-    before: Option<(Moment, Host, BTreeMap<String, Group>)>,
+    last: Option<(ReadingTime, HostSample)>,
+    before: Option<(ReadingTime, HostCounters, BTreeMap<String, ControlGroup>)>,
     memory_available_min: u64,
     cpu_busy_max: Option<f64>,
     /// The newest interval that was emitted.
@@ -28,11 +28,11 @@ pub struct Ended {
     /// Seconds between the readings at its ends; 0 if part of them was not observed.
     pub observed_s: f64,
     /// The host at its end.
-    pub host: Host,
+    pub host: HostCounters,
     /// The host and the groups at its beginning.
-    pub before: Option<(Host, BTreeMap<String, Group>)>,
+    pub before: Option<(HostCounters, BTreeMap<String, ControlGroup>)>,
     /// The groups at its end.
-    pub groups: BTreeMap<String, Group>,
+    pub groups: BTreeMap<String, ControlGroup>,
     /// Share of time that cores worked: p5, p25, p50, p75, p95.
     pub cores: Option<[f64; 5]>,
     /// Bytes that a new program could have had, at the fullest moment.
@@ -58,9 +58,9 @@ impl Watch {
     /// Takes a look in; `read` reads everything, and is called where an interval ends.
     pub fn look(
         &mut self,
-        at: Moment,
-        look: Look,
-        read: impl FnOnce() -> (Host, BTreeMap<String, Group>),
+        at: ReadingTime,
+        look: HostSample,
+        read: impl FnOnce() -> (HostCounters, BTreeMap<String, ControlGroup>),
     ) -> Option<Ended> {
         let start = at.unix_ns / 1_000_000_000 / self.length_s * self.length_s;
         let between = self.last.as_ref().and_then(|(last, _)| span(*last, at));
@@ -110,14 +110,15 @@ impl Watch {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Ended, Host, Look, Moment, Watch};
+    use super::{Ended, HostCounters, HostSample, ReadingTime, Watch};
 
     const SECOND: u64 = 1_000_000_000;
 
     fn look(watch: &mut Watch, (monotonic_ms, unix_ms): (u64, u64), busy_s: f64) -> Option<Ended> {
-        let at = Moment { monotonic_ns: monotonic_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 };
-        let look = Look { busy_s, cores: 2, memory_available: 1000 - monotonic_ms / 100 };
-        let host = Host { cores_busy_s: vec![busy_s / 2.0; 2], ..Host::default() };
+        let at =
+            ReadingTime { monotonic_ns: monotonic_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 };
+        let look = HostSample { busy_s, cores: 2, memory_available: 1000 - monotonic_ms / 100 };
+        let host = HostCounters { cores_busy_s: vec![busy_s / 2.0; 2], ..HostCounters::default() };
         watch.look(at, look, || (host, BTreeMap::new()))
     }
 

@@ -8,7 +8,7 @@ use fleet::proto::{CONTENT_TYPE, SIZE_MAX};
 use prost::Message;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::config::{Error, HubConfig};
+use crate::config::{ConfigError, HubConfig};
 use crate::secret::read_secret;
 
 /// A hub that takes longer counts as down; a long poll gets this on top of its own timeout.
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const REFUSAL_MAX: u64 = 512;
 
 /// The connection.
-pub struct Link {
+pub struct HubLink {
     agent: ureq::Agent,
     url: String,
     token: String,
@@ -25,31 +25,31 @@ pub struct Link {
 
 /// Why a message was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum SendFailure {
     /// The hub says that it will never take it.
     Refused(String),
     /// The hub is not there, or busy, or does not know the token: later, perhaps.
     Away(String),
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for HubLink {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The token is nobody's affair.
         write!(out, "Link({})", self.url)
     }
 }
 
-impl Link {
+impl HubLink {
     /// Reads token and certificate.
     ///
     /// # Errors
     /// A file cannot be read, is open to others, or holds nothing.
-    pub fn new(config: &HubConfig) -> Result<Self, Error> {
+    pub fn new(config: &HubConfig) -> Result<Self, ConfigError> {
         let token = read_secret(&config.token_file)?;
         let tls = match &config.ca {
             Some(path) => {
-                let bytes =
-                    fs::read(path).map_err(|source| Error::Read { path: path.clone(), source })?;
+                let bytes = fs::read(path)
+                    .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
                 let items = parse_pem(&bytes).filter_map(|item| match item {
                     Ok(PemItem::Certificate(certificate)) => Some(certificate),
                     _ => None,
@@ -57,7 +57,7 @@ impl Link {
                 let found: Vec<Certificate<'static>> = items.collect();
                 if found.is_empty() {
                     let problem = "expected a certificate in PEM, got none".to_owned();
-                    return Err(Error::Tls { path: path.clone(), problem });
+                    return Err(ConfigError::Tls { path: path.clone(), problem });
                 }
                 TlsConfig::builder().root_certs(RootCerts::new_with_certs(&found)).build()
             }
@@ -89,8 +89,8 @@ impl Link {
         path: &str,
         message: &M,
         held: Duration,
-    ) -> Result<A, Failure> {
-        let away = |error: ureq::Error| Failure::Away(error.to_string());
+    ) -> Result<A, SendFailure> {
+        let away = |error: ureq::Error| SendFailure::Away(error.to_string());
         let request = self.agent.post(format!("{}{path}", self.url));
         let request = request.header("Authorization", format!("Bearer {}", self.token));
         let request = request.config().timeout_global(Some(PATIENCE + held)).build();
@@ -100,7 +100,7 @@ impl Link {
         if status == 200 {
             let body = answer.body_mut().with_config().limit(SIZE_MAX as u64);
             let bytes = body.read_to_vec().map_err(away)?;
-            let wrong = |error| Failure::Away(format!("another answer than expected: {error}"));
+            let wrong = |error| SendFailure::Away(format!("another answer than expected: {error}"));
             return A::decode(bytes.as_slice()).map_err(wrong);
         }
         let said = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();
@@ -108,8 +108,8 @@ impl Link {
         let said: String = said.chars().filter(|letter| !letter.is_control()).collect();
         let words = format!("status {status} {said}").trim_end().to_owned();
         Err(match status {
-            400 | 413 | 422 => Failure::Refused(words),
-            _ => Failure::Away(words),
+            400 | 413 | 422 => SendFailure::Refused(words),
+            _ => SendFailure::Away(words),
         })
     }
 }

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fleet::proto::{
-    self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, Part, PartAck, VERSION,
-    Wanted,
+    self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, PartAck, TracePart,
+    VERSION, Wanted,
 };
 use fleet::wire::{self, TraceState};
 use serde::{Deserialize, Serialize};
 
-use super::link::Failure;
+use super::link::SendFailure;
 use super::{Hub, TICK, WAIT_MIN, pause};
 use crate::config::Verb;
 use crate::file;
-use crate::state::{State, lock};
+use crate::state::{AgentState, lock};
 use crate::traces::{Traces, Uids};
 
 /// How long the hub may hold an answer back.
@@ -42,8 +42,8 @@ struct Book {
 }
 
 /// What the two threads share.
-struct Desk {
-    state: Arc<State>,
+struct OrderDesk {
+    state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
     path: PathBuf,
@@ -54,7 +54,7 @@ struct Desk {
 
 /// Begins to fetch and to report; nothing where the hub may order nothing.
 pub fn start(
-    state: &Arc<State>,
+    state: &Arc<AgentState>,
     hub: &Arc<Hub>,
     traces: &Arc<Traces>,
     builder: impl Fn(&str) -> std::thread::Builder,
@@ -62,7 +62,8 @@ pub fn start(
     let path = state.config.state().join("hub/orders.json");
     let book = Mutex::new(read(&path, &queue_name(hub)));
     let (own, to, traces) = (Arc::clone(state), Arc::clone(hub), Arc::clone(traces));
-    let desk = Arc::new(Desk { state: own, hub: to, traces, path, book, begun: Mutex::default() });
+    let desk =
+        Arc::new(OrderDesk { state: own, hub: to, traces, path, book, begun: Mutex::default() });
     desk.close_what_was_left();
     if state.config.hub.as_ref().is_none_or(|config| config.verbs.is_empty()) {
         return Ok(());
@@ -85,7 +86,7 @@ fn read(path: &Path, queue: &str) -> Book {
         .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() })
 }
 
-impl Desk {
+impl OrderDesk {
     /// The folder of traces was cleared at the start: what was open has no end any more.
     fn close_what_was_left(&self) {
         let open = std::mem::take(&mut lock(&self.book).open);
@@ -115,7 +116,7 @@ impl Desk {
                         std::thread::sleep(TICK);
                     }
                 }
-                Err(Failure::Away(why) | Failure::Refused(why)) => {
+                Err(SendFailure::Away(why) | SendFailure::Refused(why)) => {
                     self.hub.count(&self.state, Some(&why));
                     wait = pause(&self.state, wait);
                 }
@@ -209,7 +210,7 @@ impl Desk {
                     self.end(&token, OrderState::ended(id, &token, "its traces are gone"));
                     continue;
                 };
-                let now = OrderState::of(id, &state);
+                let now = OrderState::new(id, &state);
                 if !state.is_over && told.get(&token) != Some(&now) {
                     self.tell(now.clone());
                     told.insert(token.clone(), now.clone());
@@ -256,7 +257,7 @@ impl Desk {
                     .and_then(|_| opened.take(PART).read_to_end(&mut bytes))
                     .map_err(|error| format!("{}: {error}", file.name))?;
             }
-            let part = Part {
+            let part = TracePart {
                 version: VERSION,
                 host: self.hub.host.clone(),
                 queue: lock(&self.hub.queue).id().to_vec(),
@@ -270,7 +271,7 @@ impl Desk {
                     sent.insert(key, ack.received.min(file.bytes));
                     Ok(false)
                 }
-                Err(Failure::Away(why) | Failure::Refused(why)) => Err(why),
+                Err(SendFailure::Away(why) | SendFailure::Refused(why)) => Err(why),
             };
         }
         Ok(true)

@@ -32,13 +32,13 @@ const OPENING: u64 = 24;
 
 /// The queue.
 #[derive(Debug)]
-pub struct Queue {
+pub struct DiskQueue {
     folder: PathBuf,
     /// Held for as long as the queue is open.
     _lock: File,
     id: [u8; 16],
     limit: u64,
-    segments: VecDeque<Segment>,
+    segments: VecDeque<QueueFile>,
     /// The last segment, open for writing.
     tail: Option<File>,
     next: u64,
@@ -51,7 +51,7 @@ pub struct Queue {
 
 /// One file of the queue.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct QueueFile {
     first: u64,
     /// Behind the last record.
     bytes: u64,
@@ -68,13 +68,13 @@ struct Position {
 }
 
 /// A record as it was found.
-struct Record {
+struct QueueRecord {
     sequence: u64,
     start: u64,
     body: Vec<u8>,
 }
 
-impl Queue {
+impl DiskQueue {
     /// Opens the queue of a folder, or begins one there; `limit` bytes at most are kept.
     ///
     /// # Errors
@@ -225,7 +225,7 @@ impl Queue {
     /// Drops the entry of a number, which the hub will never take, and those before it.
     ///
     /// # Errors
-    /// As [`Queue::forget`].
+    /// As [`DiskQueue::forget`].
     pub fn refuse(&mut self, sequence: u64) -> io::Result<()> {
         self.dropped += sequence.saturating_sub(self.gone_through);
         self.forget(sequence)
@@ -272,7 +272,7 @@ impl Queue {
         File::open(&self.folder)?.sync_all()?;
         // An empty one, left by a failure, has the same name.
         self.segments.retain(|segment| segment.first != self.next);
-        self.segments.push_back(Segment { first: self.next, bytes: OPENING, end: self.next });
+        self.segments.push_back(QueueFile { first: self.next, bytes: OPENING, end: self.next });
         self.tail = Some(file);
         Ok(())
     }
@@ -313,7 +313,7 @@ impl Queue {
     }
 
     /// One segment as far as it is whole; `None` where it is of another queue.
-    fn recover_segment(&mut self, first: u64) -> io::Result<Option<Segment>> {
+    fn recover_segment(&mut self, first: u64) -> io::Result<Option<QueueFile>> {
         let file = options().open(self.path(first))?;
         let mut opening = [0; OPENING as usize];
         let is_ours = (&file).read_exact(&mut opening).is_ok()
@@ -334,7 +334,7 @@ impl Queue {
         // A number whose record was cut may have been sent by nobody: a record is on disk first.
         self.next = self.next.max(end);
         file.set_len(bytes)?;
-        Ok(Some(Segment { first, bytes, end }))
+        Ok(Some(QueueFile { first, bytes, end }))
     }
 
     fn save(&self) -> io::Result<()> {
@@ -410,7 +410,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// The record at `offset` and the byte behind it; `None` at the end, or where none is whole.
-fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(Record, u64)>> {
+fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(QueueRecord, u64)>> {
     if offset + HEAD as u64 > size {
         return Ok(None);
     }
@@ -429,7 +429,7 @@ fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(Record, u64)>
         return Ok(None);
     }
     let body = bytes.split_off(16);
-    Ok(Some((Record { sequence: long(8), start: long(16), body }, behind)))
+    Ok(Some((QueueRecord { sequence: long(8), start: long(16), body }, behind)))
 }
 
 #[cfg(test)]

@@ -3,15 +3,20 @@
 use std::collections::BTreeMap;
 
 use fleet::allocation;
-use fleet::proto::{Body, GpuInterval, HostInterval, Run};
+use fleet::proto::{Body, GpuInterval, GpuRun, HostInterval};
 
-use crate::counters::gpu::Identity;
-use crate::counters::host::{Group, Host};
-use crate::counters::interval::{Row, Sums};
+use crate::counters::gpu::GpuIdentity;
+use crate::counters::host::{ControlGroup, HostCounters};
+use crate::counters::interval::{IntervalRow, IntervalSums};
 use crate::counters::machine::Ended;
 
 /// An interval of a GPU.
-pub fn gpu(identity: &Identity, runs: &[allocation::Run], length_s: u64, row: &Row) -> Body {
+pub fn gpu(
+    identity: &GpuIdentity,
+    runs: &[allocation::SchedulerRun],
+    length_s: u64,
+    row: &IntervalRow,
+) -> Body {
     let sums = &row.sums;
     let named = |map: &BTreeMap<&'static str, f64>| {
         map.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
@@ -40,7 +45,7 @@ pub fn gpu(identity: &Identity, runs: &[allocation::Run], length_s: u64, row: &R
 }
 
 /// Sums reported by the device, by name.
-fn known(sums: &Sums) -> BTreeMap<String, f64> {
+fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
     let all = [
         ("busy_s", sums.busy_s),
         ("sm_active_s", sums.sm_active_s),
@@ -60,9 +65,9 @@ fn known(sums: &Sums) -> BTreeMap<String, f64> {
     all.into_iter().filter_map(|(name, sum)| Some((name.to_owned(), sum?))).collect()
 }
 
-fn run(run: &allocation::Run) -> Run {
+fn run(run: &allocation::SchedulerRun) -> GpuRun {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    Run {
+    GpuRun {
         scheduler: run.scheduler.to_owned(),
         job: run.job.clone(),
         name: text(&run.name),
@@ -101,7 +106,7 @@ pub fn host(ended: &Ended, length_s: u64) -> Body {
 }
 
 /// Bytes by device and direction; a device that began anew is left out.
-fn bytes(before: &Host, now: &Host) -> BTreeMap<String, u64> {
+fn bytes(before: &HostCounters, now: &HostCounters) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     let mut add = |name: String, old: u64, new: u64| {
         if let Some(bytes) = new.checked_sub(old) {
@@ -127,8 +132,8 @@ fn bytes(before: &Host, now: &Host) -> BTreeMap<String, u64> {
 }
 
 fn group_cpu(
-    before: &BTreeMap<String, Group>,
-    now: &BTreeMap<String, Group>,
+    before: &BTreeMap<String, ControlGroup>,
+    now: &BTreeMap<String, ControlGroup>,
 ) -> BTreeMap<String, f64> {
     let grown = now.iter().filter_map(|(path, group)| {
         let seconds = group.cpu_s? - before.get(path)?.cpu_s?;

@@ -14,7 +14,7 @@ use axum::body::Bytes;
 use axum::extract::State as From;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use fleet::proto::{Ack, BATCHES, Batch, Body, GpuInterval, OrderState};
+use fleet::proto::{Ack, BATCHES, Body, EntryBatch, GpuInterval, OrderState};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use super::{Delivery, Hub};
 use crate::config::{HubConfig, Listen};
 use crate::control;
-use crate::counters::gpu::Identity;
-use crate::counters::interval::{INTERVAL_S, Intervals, Moment, Reading};
+use crate::counters::gpu::GpuIdentity;
+use crate::counters::interval::{CounterReading, INTERVAL_S, Intervals, ReadingTime};
 use crate::state::lock;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -63,7 +63,7 @@ async fn batches(
     if receiver.is_away.load(Ordering::SeqCst) {
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
-    let batch = Batch::decode(bytes).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let batch = EntryBatch::decode(bytes).map_err(|_| StatusCode::BAD_REQUEST)?;
     let refused = receiver.refuses.load(Ordering::SeqCst);
     let index = |body: &Body| match body {
         Body::Gpu(row) => u64::from(row.index) + 1,
@@ -223,25 +223,25 @@ impl World {
         (self.random >> 33) % below
     }
 
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> ReadingTime {
         let unix_ms = (BASE * 1000 + self.now_ms).saturating_add_signed(self.jump_ms);
-        Moment { monotonic_ns: self.now_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 }
+        ReadingTime { monotonic_ns: self.now_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 }
     }
 
     /// Busy half of the time, always; a 32-bit counter that counts one a reading and wraps.
-    fn reading(reads: u64) -> Reading {
+    fn reading(reads: u64) -> CounterReading {
         let replays = (u64::from(u32::MAX) - 100 + reads) & u64::from(u32::MAX);
-        Reading {
+        CounterReading {
             busy: Some(0.5),
             errors: vec![("pcie_replay", replays, 32)],
-            ..Reading::default()
+            ..CounterReading::default()
         }
     }
 }
 
-fn identity() -> Identity {
+fn identity() -> GpuIdentity {
     let (uuid, model, pci) = ("GPU-0".to_owned(), "Stub".to_owned(), String::new());
-    Identity { index: 0, uuid, model, pci, instance: None }
+    GpuIdentity { index: 0, uuid, model, pci, instance: None }
 }
 
 /// Cuts a little from the newest segment, as a lost power supply may.

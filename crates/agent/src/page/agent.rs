@@ -1,19 +1,23 @@
 //! Metrics of the agent itself: answers, cost, missing capabilities.
 
-use fleet::server::Tally;
+use fleet::server::ServerTally;
 
-use super::{Families, Kind};
-use crate::state::{State, lock};
+use super::{Families, MetricKind};
+use crate::state::{AgentState, lock};
 
 /// Adds the agent's own families.
-pub fn add(out: &mut Families, state: &State) {
+pub fn add(out: &mut Families, state: &AgentState) {
     let version =
         vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("host", state.host.clone())];
-    out.add(("rowmill_agent", "The agent.", Kind::Info), version, 1.0);
+    out.add(("rowmill_agent", "The agent.", MetricKind::Info), version, 1.0);
     let tally = state.server.tally();
     let seen = state.server.seen().len() as f64;
-    out.add(("rowmill_processes", "Processes that ask for traces.", Kind::Gauge), vec![], seen);
-    let polls = ("rowmill_polls", "Polls, by what became of them.", Kind::Counter);
+    out.add(
+        ("rowmill_processes", "Processes that ask for traces.", MetricKind::Gauge),
+        vec![],
+        seen,
+    );
+    let polls = ("rowmill_polls", "Polls, by what became of them.", MetricKind::Counter);
     for (outcome, count) in
         [("answered", tally.answered), ("late", tally.late), ("refused", tally.refused)]
     {
@@ -22,24 +26,32 @@ pub fn add(out: &mut Families, state: &State) {
     let within = (
         "rowmill_polls_within",
         "Answers that took no longer than so many seconds.",
-        Kind::Counter,
+        MetricKind::Counter,
     );
-    for (bound_us, count) in Tally::BOUNDS_US.iter().zip(tally.within_us) {
+    for (bound_us, count) in ServerTally::BOUNDS_US.iter().zip(tally.within_us) {
         let bound = format!("{}", *bound_us as f64 / 1e6);
         out.add(within, vec![("seconds", bound)], count as f64);
     }
     of_hub(out, state);
     let missing = lock(&state.notes).len() as f64;
     let help = "Things the agent lacks; `rowmill fleet doctor` names them.";
-    out.add(("rowmill_agent_notes", help, Kind::Gauge), vec![], missing);
+    out.add(("rowmill_agent_notes", help, MetricKind::Gauge), vec![], missing);
     let up = state.up().as_secs_f64();
-    out.add(("rowmill_agent_uptime_seconds", "Seconds since it began.", Kind::Gauge), vec![], up);
+    out.add(
+        ("rowmill_agent_uptime_seconds", "Seconds since it began.", MetricKind::Gauge),
+        vec![],
+        up,
+    );
     if let Ok(own) = procfs::process::Process::myself().and_then(|own| own.stat()) {
         let cpu = (own.utime + own.stime) as f64 / procfs::ticks_per_second().max(1) as f64;
-        out.add(("process_cpu_seconds", "CPU time of the agent.", Kind::Counter), vec![], cpu);
+        out.add(
+            ("process_cpu_seconds", "CPU time of the agent.", MetricKind::Counter),
+            vec![],
+            cpu,
+        );
         let resident = own.rss as f64 * procfs::page_size() as f64;
         out.add(
-            ("process_resident_memory_bytes", "Memory of the agent.", Kind::Gauge),
+            ("process_resident_memory_bytes", "Memory of the agent.", MetricKind::Gauge),
             vec![],
             resident,
         );
@@ -47,20 +59,25 @@ pub fn add(out: &mut Families, state: &State) {
 }
 
 /// The queue of the hub, where there is one.
-fn of_hub(out: &mut Families, state: &State) {
+fn of_hub(out: &mut Families, state: &AgentState) {
     let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
     let up = f64::from(u8::from(tally.is_up));
-    out.add(("rowmill_hub_up", "Whether the hub answered last time.", Kind::Gauge), vec![], up);
-    let waiting = ("rowmill_hub_queue_entries", "Entries that wait for the hub.", Kind::Gauge);
+    out.add(
+        ("rowmill_hub_up", "Whether the hub answered last time.", MetricKind::Gauge),
+        vec![],
+        up,
+    );
+    let waiting =
+        ("rowmill_hub_queue_entries", "Entries that wait for the hub.", MetricKind::Gauge);
     out.add(waiting, vec![], tally.queued as f64);
-    let bytes = ("rowmill_hub_queue_bytes", "Bytes of the queue on disk.", Kind::Gauge);
+    let bytes = ("rowmill_hub_queue_bytes", "Bytes of the queue on disk.", MetricKind::Gauge);
     out.add(bytes, vec![], tally.bytes as f64);
-    let entries = ("rowmill_hub_entries", "Entries by what became of them.", Kind::Counter);
+    let entries = ("rowmill_hub_entries", "Entries by what became of them.", MetricKind::Counter);
     for (outcome, count) in
         [("sent", tally.sent), ("dropped", tally.dropped), ("repeated", tally.repeated)]
     {
         out.add(entries, vec![("outcome", outcome.to_owned())], count as f64);
     }
-    let failures = ("rowmill_hub_failures", "Requests that failed.", Kind::Counter);
+    let failures = ("rowmill_hub_failures", "Requests that failed.", MetricKind::Counter);
     out.add(failures, vec![], tally.failures as f64);
 }

@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::config::Error;
-use crate::counters::interval::Reading;
-use crate::state::{Gpu, State, lock};
+use crate::config::ConfigError;
+use crate::counters::interval::CounterReading;
+use crate::state::{AgentState, GpuState, lock};
 
 /// The largest file of fields.
 const SIZE_MAX: u64 = 1 << 20;
@@ -52,9 +52,9 @@ DCGM_FI_PROF_PCIE_RX_BYTES, gauge, The rate of data received over the PCIe bus (
 ///
 /// # Errors
 /// The file cannot be read, or a line has no three columns.
-pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, Error> {
+pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     let Some(path) = path else { return parse(FIELDS, "fields") };
-    let error = |source| Error::Read { path: path.to_owned(), source };
+    let error = |source| ConfigError::Read { path: path.to_owned(), source };
     if std::fs::metadata(path).map_err(error)?.len() > SIZE_MAX {
         return Err(wrong(&path.display().to_string(), "at most 1 MiB", "more"));
     }
@@ -62,7 +62,7 @@ pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, Error> {
 }
 
 /// Lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.
-pub fn parse(text: &str, what: &str) -> Result<Vec<Field>, Error> {
+pub fn parse(text: &str, what: &str) -> Result<Vec<Field>, ConfigError> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
@@ -82,13 +82,13 @@ pub fn parse(text: &str, what: &str) -> Result<Vec<Field>, Error> {
         .collect()
 }
 
-fn wrong(what: &str, expected: &str, got: &str) -> Error {
+fn wrong(what: &str, expected: &str, got: &str) -> ConfigError {
     let (what, expected, got) = (what.to_owned(), expected.to_owned(), got.to_owned());
-    Error::Value { what, expected, got }
+    ConfigError::Value { what, expected, got }
 }
 
 /// The page.
-pub fn of(state: &State, fields: &[Field]) -> String {
+pub fn page_text(state: &AgentState, fields: &[Field]) -> String {
     let mut out = String::new();
     let gpus = lock(&state.gpus);
     for field in fields.iter().filter(|field| field.kind != "label") {
@@ -109,7 +109,7 @@ pub fn of(state: &State, fields: &[Field]) -> String {
 }
 
 /// Both spellings of the host's label: it was renamed in 2026.
-fn labels(gpu: &Gpu, host: &str) -> String {
+fn labels(gpu: &GpuState, host: &str) -> String {
     let identity = &gpu.identity;
     let mut pairs = vec![
         ("gpu", identity.index.to_string()),
@@ -132,7 +132,7 @@ fn labels(gpu: &Gpu, host: &str) -> String {
 }
 
 /// A field in DCGM's own unit.
-fn value(name: &str, reading: &Reading, gpu: &Gpu) -> Option<f64> {
+fn value(name: &str, reading: &CounterReading, gpu: &GpuState) -> Option<f64> {
     let whole = |value: f64| value.round();
     let memory = || reading.memory_total.zip(reading.memory_used);
     match name {

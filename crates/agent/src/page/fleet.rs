@@ -3,23 +3,23 @@
 //! Series are labelled by host and GPU only. Ownership is on `rowmill_run_info`, to be joined, so
 //! that a new job adds one series, not fifty.
 
-use super::{Families, Kind, Label, agent, periodic};
-use crate::counters::host::Host;
-use crate::counters::interval::Sums;
-use crate::state::{Gpu, Owners, State, lock};
+use super::{Families, MetricKind, MetricLabel, agent, periodic};
+use crate::counters::host::HostCounters;
+use crate::counters::interval::IntervalSums;
+use crate::state::{AgentState, GpuState, Owners, lock};
 
-type Name = (&'static str, &'static str, Kind);
+type Name = (&'static str, &'static str, MetricKind);
 
 const fn gauge(name: &'static str, help: &'static str) -> Name {
-    (name, help, Kind::Gauge)
+    (name, help, MetricKind::Gauge)
 }
 
 const fn counter(name: &'static str, help: &'static str) -> Name {
-    (name, help, Kind::Counter)
+    (name, help, MetricKind::Counter)
 }
 
 /// Everything the agent knows, as families.
-pub fn of(state: &State) -> Families {
+pub fn families(state: &AgentState) -> Families {
     let mut out = Families::default();
     for gpu in lock(&state.gpus).iter() {
         of_gpu(&mut out, state, gpu);
@@ -31,7 +31,7 @@ pub fn of(state: &State) -> Families {
     out
 }
 
-fn labels(gpu: &Gpu) -> Vec<Label> {
+fn labels(gpu: &GpuState) -> Vec<MetricLabel> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
@@ -41,14 +41,14 @@ fn labels(gpu: &Gpu) -> Vec<Label> {
     labels
 }
 
-fn of_gpu(out: &mut Families, state: &State, gpu: &Gpu) {
+fn of_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     let own = labels(gpu);
     let with =
         |name: &'static str, value: &str| [own.clone(), vec![(name, value.to_owned())]].concat();
     let identity = &gpu.identity;
     let model =
         [with("model", &identity.model), vec![("pci_bus_id", identity.pci.clone())]].concat();
-    out.add(("rowmill_gpu", "GPUs of this host.", Kind::Info), model, 1.0);
+    out.add(("rowmill_gpu", "GPUs of this host.", MetricKind::Info), model, 1.0);
     let is_up = if gpu.lost.is_none() { 1.0 } else { 0.0 };
     out.add(gauge("rowmill_gpu_up", "Whether the GPU can be read."), own.clone(), is_up);
     let is_held_idle = is_held_idle(&lock(&state.owners), gpu);
@@ -79,8 +79,8 @@ fn of_gpu(out: &mut Families, state: &State, gpu: &Gpu) {
 }
 
 /// Shares of the last complete interval.
-fn shares(out: &mut Families, gpu: &Gpu, own: &[Label]) {
-    type Pick = fn(&Sums) -> Option<f64>;
+fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
+    type Pick = fn(&IntervalSums) -> Option<f64>;
     let plain: [(Name, Pick); 4] = [
         (
             gauge(
@@ -128,7 +128,7 @@ fn shares(out: &mut Families, gpu: &Gpu, own: &[Label]) {
 }
 
 /// Sums since the agent began: what rates over any time are made of.
-fn totals(out: &mut Families, sums: &Sums, own: &[Label]) {
+fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
     let seconds: [(&'static str, &'static str, Option<f64>); 5] = [
         ("rowmill_gpu_observed_seconds", "Seconds the GPU was observed.", Some(sums.observed_s)),
@@ -160,7 +160,7 @@ fn totals(out: &mut Families, sums: &Sums, own: &[Label]) {
     out.add(counter("rowmill_gpu_suspect_reads", help), own.to_vec(), sums.suspect as f64);
 }
 
-fn of_host(out: &mut Families, state: &State) {
+fn of_host(out: &mut Families, state: &AgentState) {
     let machine = lock(&state.machine);
     let host = &machine.host;
     if host.memory_total == 0 {
@@ -203,7 +203,7 @@ fn of_host(out: &mut Families, state: &State) {
     }
 }
 
-fn of_devices(out: &mut Families, host: &Host) {
+fn of_devices(out: &mut Families, host: &HostCounters) {
     let way = |device: &str, direction: &str| {
         vec![("device", device.to_owned()), ("direction", direction.to_owned())]
     };
@@ -248,12 +248,12 @@ fn of_devices(out: &mut Families, host: &Host) {
 }
 
 /// Runs by the GPUs they hold, and steps by process.
-fn of_runs(out: &mut Families, state: &State) {
+fn of_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
     let mut told = std::collections::BTreeSet::new();
     for gpu in gpus.iter() {
-        for run in owners.of(&gpu.identity) {
+        for run in owners.runs_on(&gpu.identity) {
             told.insert(run.job.clone());
             out.add(RUN, [labels(gpu), run_labels(run)].concat(), 1.0);
         }
@@ -284,14 +284,18 @@ fn of_runs(out: &mut Families, state: &State) {
         out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
         if let Some(run) = owners.runs.get(pid) {
             let labels = [label(), run_labels(run)].concat();
-            out.add(("rowmill_process", "Processes that report steps.", Kind::Info), labels, 1.0);
+            out.add(
+                ("rowmill_process", "Processes that report steps.", MetricKind::Info),
+                labels,
+                1.0,
+            );
         }
     }
 }
 
-const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", Kind::Info);
+const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", MetricKind::Info);
 
-fn run_labels(run: &fleet::allocation::Run) -> Vec<Label> {
+fn run_labels(run: &fleet::allocation::SchedulerRun) -> Vec<MetricLabel> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     vec![
         ("scheduler", run.scheduler.to_owned()),
@@ -304,7 +308,7 @@ fn run_labels(run: &fleet::allocation::Run) -> Vec<Label> {
 }
 
 /// Whether a GPU is held and did not work; `None` where its work is not known.
-pub fn is_held_idle(owners: &Owners, gpu: &Gpu) -> Option<bool> {
+pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
-    Some(!owners.of(&gpu.identity).is_empty() && busy < 0.01)
+    Some(!owners.runs_on(&gpu.identity).is_empty() && busy < 0.01)
 }

@@ -1,14 +1,14 @@
 //! Metrics of periodic traces: their cost per workflow type, and why there are none.
 
-use super::{Families, Kind, Label};
-use crate::state::{State, lock};
+use super::{Families, MetricKind, MetricLabel};
+use crate::state::{AgentState, lock};
 
 /// Adds the families of periodic traces, where there are any.
-pub fn add(out: &mut Families, state: &State) {
-    let counter = |name, help| (name, help, Kind::Counter);
+pub fn add(out: &mut Families, state: &AgentState) {
+    let counter = |name, help| (name, help, MetricKind::Counter);
     let book = lock(&state.periodic);
     for (workflow, ledger) in book.all() {
-        let label = || -> Vec<Label> { vec![("workflow", workflow.clone())] };
+        let label = || -> Vec<MetricLabel> { vec![("workflow", workflow.clone())] };
         let with =
             |name: &'static str, value: &str| [label(), vec![(name, value.to_owned())]].concat();
         let totals = &ledger.totals;
@@ -27,7 +27,7 @@ pub fn add(out: &mut Families, state: &State) {
             out.add(skipped, with("reason", why.word()), *count as f64);
         }
         let help = "How much longer steps took while the last trace was made, as a share.";
-        let slowdown = ("rowmill_periodic_slowdown_ratio", help, Kind::Gauge);
+        let slowdown = ("rowmill_periodic_slowdown_ratio", help, MetricKind::Gauge);
         out.add(slowdown, label(), ledger.slowdown);
     }
 }

@@ -7,7 +7,7 @@ use fleet::wire::PeriodicRow;
 use schema::random::{CounterRng, mix};
 use serde::{Deserialize, Serialize};
 
-use super::policy::Limits;
+use super::policy::TraceBudgets;
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
@@ -141,12 +141,12 @@ impl Wait {
 
 /// A moment of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct WallTime {
     /// Seconds since 1970.
     pub unix_s: u64,
 }
 
-impl Moment {
+impl WallTime {
     fn day(self) -> u64 {
         self.unix_s / DAY_S
     }
@@ -170,7 +170,7 @@ impl Book {
     }
 
     /// Begins a new day where one has begun.
-    pub fn turn(&mut self, now: Moment) {
+    pub fn turn(&mut self, now: WallTime) {
         let day = now.day();
         // A clock that was set back by a little must not give today's budget twice.
         if day == self.day || day + 1 == self.day {
@@ -226,7 +226,7 @@ impl Ledger {
     ///
     /// # Errors
     /// What stands against it.
-    pub fn allowance(&self, now: Moment, limits: &Limits, seed: u64) -> Result<u64, Wait> {
+    pub fn allowance(&self, now: WallTime, limits: &TraceBudgets, seed: u64) -> Result<u64, Wait> {
         if limits.traces == 0 {
             return Err(Wait::Off);
         }
@@ -251,14 +251,14 @@ impl Ledger {
     }
 
     /// Says that a trace begins: its slot is used up, whatever comes of it.
-    pub fn begin(&mut self, now: Moment, limits: &Limits) {
+    pub fn begin(&mut self, now: WallTime, limits: &TraceBudgets) {
         self.pass(slot(now.second(), limits.traces));
         self.begun_s = Some(now.second());
         self.waits = None;
     }
 
     /// Says why there is none now; a slot that ends that way is counted.
-    pub fn wait(&mut self, now: Moment, limits: &Limits, why: Wait) {
+    pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: Wait) {
         let slot = slot(now.second(), limits.traces);
         self.pass(slot);
         if why != Wait::NotDue {
@@ -297,7 +297,7 @@ impl Ledger {
     }
 
     /// Takes in how much slower steps were while one was traced.
-    pub fn slowed(&mut self, now: Moment, limits: &Limits, slowdown: f64) {
+    pub fn slowed(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: f64) {
         self.slowdown = Some(slowdown);
         if slowdown <= limits.slowdown {
             self.backed_off = 0;
@@ -310,12 +310,12 @@ impl Ledger {
     }
 
     /// Seconds for which it still backs off.
-    pub fn backs_off(&self, now: Moment) -> u64 {
+    pub fn backs_off(&self, now: WallTime) -> u64 {
         self.not_before_unix_s.saturating_sub(now.unix_s)
     }
 
     /// How it stands, for a person.
-    pub fn row(&self, name: &str, now: Moment, limits: &Limits) -> PeriodicRow {
+    pub fn row(&self, name: &str, now: WallTime, limits: &TraceBudgets) -> PeriodicRow {
         let wait = match (limits.traces, self.backs_off(now), self.waits) {
             (0, ..) => Wait::Off,
             (_, 1.., _) => Wait::BackedOff,
@@ -345,7 +345,7 @@ fn slot(second: u64, traces: u32) -> u64 {
 }
 
 /// The second of the day at which the trace of this slot is due.
-fn due(now: Moment, limits: &Limits, seed: u64) -> u64 {
+fn due(now: WallTime, limits: &TraceBudgets, seed: u64) -> u64 {
     let traces = u64::from(limits.traces);
     let slot = slot(now.second(), limits.traces);
     let (begin, end) = ((slot * DAY_S).div_ceil(traces), ((slot + 1) * DAY_S).div_ceil(traces));

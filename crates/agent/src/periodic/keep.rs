@@ -16,7 +16,7 @@ const SAMPLE: &str = "sample.json";
 
 /// A kept trace and its weight.
 #[derive(Debug, Serialize)]
-pub struct Sample<'a> {
+pub struct KeptTrace<'a> {
     /// Of this form.
     pub version: u32,
     /// Its name.
@@ -74,7 +74,7 @@ impl Shelf {
     ///
     /// # Errors
     /// The trace cannot be moved, or its metadata cannot be written.
-    pub fn put(&self, from: &Path, sample: &Sample<'_>) -> io::Result<()> {
+    pub fn put(&self, from: &Path, sample: &KeptTrace<'_>) -> io::Result<()> {
         let own = self.folder.join(sample.token);
         DirBuilder::new().mode(0o700).create(&own)?;
         fs::rename(from, own.join(&sample.file.name))?;
@@ -112,7 +112,7 @@ mod tests {
 
     use fleet::wire::TraceFile;
 
-    use super::{Sample, Shelf};
+    use super::{KeptTrace, Shelf};
 
     #[test]
     fn a_trace_is_kept_with_its_weight_until_younger_ones_need_its_room() {
@@ -135,7 +135,7 @@ mod tests {
             let name = "rank-0.json.gz".to_owned();
             let checksum = "0".repeat(16);
             let file = TraceFile { name, bytes: 700, bytes_unpacked: 900, checksum };
-            let sample = Sample {
+            let sample = KeptTrace {
                 version: 1,
                 token,
                 begun_unix_ms: 1,

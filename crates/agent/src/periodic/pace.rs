@@ -18,7 +18,7 @@ pub struct Timed {
 
 /// The last moments of one process.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct StepPace {
     moments: VecDeque<Timed>,
 }
 
@@ -30,7 +30,7 @@ impl Timed {
     }
 }
 
-impl Pace {
+impl StepPace {
     /// Takes a moment in.
     pub fn saw(&mut self, now: Timed) {
         let last = self.now();
@@ -61,11 +61,11 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, Pace, Timed};
+    use super::{KEPT, StepPace, Timed};
 
     #[test]
     fn the_mean_is_of_the_last_minutes_and_of_one_process() {
-        let mut pace = Pace::default();
+        let mut pace = StepPace::default();
         assert_eq!(pace.mean(), None);
         let mut now = Timed { steps: 1, ns: 5 };
         for second in 0..1000_u64 {

@@ -53,7 +53,7 @@ pub struct Workflow {
 
 /// The budgets of one workflow type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct TraceBudgets {
     /// Traces in a day.
     pub traces: u32,
     /// Bytes in a day.
@@ -103,10 +103,10 @@ fn keep_mib() -> u64 {
 
 impl Policy {
     /// The budgets of a workflow type.
-    pub fn limits(&self, workflow: &str) -> Limits {
+    pub fn limits(&self, workflow: &str) -> TraceBudgets {
         let own = self.workflows.iter().find(|own| pattern::matches(&own.name, workflow));
         let mib = own.and_then(|own| own.mib_per_day).unwrap_or(self.mib_per_day);
-        Limits {
+        TraceBudgets {
             traces: own.and_then(|own| own.traces_per_day).unwrap_or(self.traces_per_day),
             bytes: mib.saturating_mul(1 << 20),
             share: own.and_then(|own| own.share_of_steps).unwrap_or(self.share_of_steps),

@@ -179,7 +179,7 @@ impl Drop for Agent {
 
 /// What a job sends that has trained 32 samples a step, a millisecond each.
 pub fn trained(step: u64) -> [u8; steps::LENGTH] {
-    let message = steps::Message {
+    let message = steps::StepMessage {
         phase: steps::Phase::Train,
         own_pid: 1,
         step,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fleet::ipc::message::Message;
+use fleet::ipc::message::ProcessMessage;
 
 use crate::fixture::WAIT;
 
@@ -32,7 +32,7 @@ fn end(child: &mut Child) {
 /// Asks until an answer comes.
 fn ask(client: &UnixDatagram) {
     let pid = i32::try_from(std::process::id()).unwrap();
-    let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+    let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let began = Instant::now();
     loop {
         assert!(began.elapsed() < WAIT, "no answer within {WAIT:?}");
@@ -65,7 +65,7 @@ fn polls_wait_while_an_agent_is_killed_and_restarted() {
     for _ in 0..3 {
         end(&mut agent);
         let pid = i32::try_from(std::process::id()).unwrap();
-        let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+        let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
         // One lies in the queue before anyone is there to read it.
         client.send(&poll).unwrap();
         agent = start(path, &socket);

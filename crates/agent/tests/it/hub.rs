@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fleet::proto::{
-    Ack, BATCHES, Batch, Body, CONTENT_TYPE, GpuInterval, ORDERS, Order, OrderState, Orders,
-    OrdersWanted, PARTS, Part, PartAck, TraceOrder, Wanted,
+    Ack, BATCHES, Body, CONTENT_TYPE, EntryBatch, GpuInterval, ORDERS, Order, OrderState, Orders,
+    OrdersWanted, PARTS, PartAck, TraceOrder, TracePart, Wanted,
 };
 use prost::Message;
 
@@ -42,7 +42,7 @@ impl Hub {
         }
         match path {
             BATCHES => {
-                let batch = Batch::decode(body).unwrap();
+                let batch = EntryBatch::decode(body).unwrap();
                 let through = batch.entries.last().map_or(0, |entry| entry.sequence);
                 let mut stored = self.stored.lock().unwrap();
                 for entry in batch.entries {
@@ -66,7 +66,7 @@ impl Hub {
                 }
             }
             PARTS => {
-                let part = Part::decode(body).unwrap();
+                let part = TracePart::decode(body).unwrap();
                 let mut files = self.files.lock().unwrap();
                 let file = files.entry(part.file.unwrap().name).or_default();
                 if part.offset == file.len() as u64 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fleet::steps::{Message, NAME, Phase};
+use fleet::steps::{NAME, Phase, StepMessage};
 use serde_json::Value;
 
 use crate::fixture::{Agent, value};
@@ -37,8 +37,14 @@ impl Training {
                 }
                 (step, monotonic_ns) = (step + 1, monotonic_ns + took);
                 let phase = Phase::Train;
-                let message =
-                    Message { phase, own_pid: 1, step, monotonic_ns, samples: 1, exposed_ns: None };
+                let message = StepMessage {
+                    phase,
+                    own_pid: 1,
+                    step,
+                    monotonic_ns,
+                    samples: 1,
+                    exposed_ns: None,
+                };
                 // The agent may not be there yet, or no more.
                 let _ = socket.send_to(&message.to_bytes(), &target);
                 std::thread::sleep(Duration::from_millis(5));

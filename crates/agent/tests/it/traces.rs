@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fleet::ipc::message::{HEADER, Message};
+use fleet::ipc::message::{HEADER, ProcessMessage};
 use fleet::steps;
 
 use crate::fixture::{Agent, certificate, trained, value};
@@ -43,7 +43,7 @@ impl Job {
             let pid = i32::try_from(std::process::id()).unwrap();
             let mut done = String::new();
             while !own.load(Ordering::SeqCst) {
-                let poll = Message::Poll { free, job: 0, pids: vec![pid, 2] }.to_bytes();
+                let poll = ProcessMessage::Poll { free, job: 0, pids: vec![pid, 2] }.to_bytes();
                 let mut bytes = vec![0; 4096];
                 let asked = client.send_to(&poll, sockets.join("dynolog"));
                 let length = asked.and_then(|_| client.recv(&mut bytes)).unwrap_or_default();

@@ -1,12 +1,12 @@
 //! How step, window and critical path fit together, in one line. Knows no rule.
 
 use super::text::time;
-use crate::critical_path::{Part, Party, by_party};
-use crate::job::{Job, RankFacts};
+use crate::critical_path::{CategoryPart, Party, by_party};
+use crate::job::{JobFacts, RankFacts};
 
 /// The parts of the critical path of the rank with the longest steps, the first of several, and how
 /// its steps, its window and that path fit together; empty without ranks.
-pub(super) fn of(job: &Job<'_>) -> (Vec<Part>, String) {
+pub(super) fn of(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
     let longest = |at: &usize| (job.ranks[*at].step_ns(), std::cmp::Reverse(*at));
     let Some(at) = (0..job.ranks.len()).max_by_key(longest) else { return Default::default() };
     let rank = &job.ranks[at];
@@ -44,7 +44,7 @@ fn window(rank: &RankFacts<'_>) -> String {
     }
 }
 
-fn shares(path: &[Part]) -> String {
+fn shares(path: &[CategoryPart]) -> String {
     let total = path.iter().map(|part| part.duration_ns).sum::<i64>().max(1) as f64;
     let of = by_party(path.iter().map(|part| (part.category, part.duration_ns)));
     let named = of.into_iter().filter(|(_, ns)| *ns > 0).map(|(party, ns)| {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Bound, Category, Finding, WaitFor};
+use super::finding::{Bound, Finding, FindingCategory, WaitFor};
 use super::text::time;
 use crate::critical_path::{Reach, by_party, walk};
 use crate::graph::measured::MeasuredGraph;
-use crate::graph::{DependencyGraph, Times};
-use crate::job::Job;
+use crate::graph::{DependencyGraph, NodeTimes};
+use crate::job::JobFacts;
 
 /// Rows that add up to less of a step, in percent, need no explanation.
 const ROWS_PCT: f64 = 5.0;
@@ -27,9 +27,9 @@ pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {
 
 /// What decides on a graph that was edited and relaxed, for the rank at a place.
 pub(super) fn of(
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     measured: &MeasuredGraph,
-    (graph, times): (&DependencyGraph, &Times),
+    (graph, times): (&DependencyGraph, &NodeTimes),
     at: usize,
 ) -> Bound {
     let path = walk(measured, graph, times, (at, Reach::Rank));
@@ -51,7 +51,7 @@ pub(super) fn of(
 }
 
 /// Whom a rank waits for.
-fn waits(job: &Job<'_>, rank: u32) -> Vec<WaitFor> {
+fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
     let Some(facts) = job.rank(rank) else { return Vec::new() };
     let mut by_rank: BTreeMap<u32, (i64, u64)> = BTreeMap::new();
     for one in &job.collectives().matched {
@@ -69,13 +69,13 @@ fn waits(job: &Job<'_>, rank: u32) -> Vec<WaitFor> {
 }
 
 /// Says why a finding's remedy brings little.
-pub(super) fn explain(finding: &mut Finding, job: &Job<'_>, bound: Bound) {
+pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Bound) {
     let Some(saving) = finding.saving else { return };
     let rank = match job.ranks.len() {
         1 => String::new(),
         _ => format!(" of rank {}", bound.rank),
     };
-    let waits = bound.waits.iter().filter(|_| finding.category == Category::Communication);
+    let waits = bound.waits.iter().filter(|_| finding.category == FindingCategory::Communication);
     let waits: Vec<&WaitFor> = waits.take(NAMED).collect();
     let named = |wait: &WaitFor| {
         format!("rank {} ({}{})", wait.rank, time(wait.wait_ns), why_last(job, wait.rank))
@@ -120,7 +120,7 @@ fn decides(bound: &Bound) -> &'static str {
 }
 
 /// Why a rank comes last, as far as that is known.
-fn why_last(job: &Job<'_>, rank: u32) -> String {
+fn why_last(job: &JobFacts<'_>, rank: u32) -> String {
     let straggler = job.stragglers().ranks.iter().find(|one| one.rank == rank);
     let cause = straggler.and_then(|one| Some((one, one.cause?)));
     cause.map_or_else(String::new, |(one, cause)| {

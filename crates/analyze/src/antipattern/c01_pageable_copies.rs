@@ -1,7 +1,7 @@
 //! C01: copies from or to pageable memory, which go through a bounce buffer and block the host.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, each, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::{Copy, RankFacts};
 pub(super) const RULE: Rule = Rule {
     id: "C01",
     title: "copies of pageable memory",
-    category: Category::Copy,
-    side: Side::Host,
+    category: FindingCategory::Copy,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("time_pct", 1.0, "time of the copies or their calls, percent of the window"),
@@ -28,16 +28,16 @@ const LONE_STEPS: i64 = 3;
 /// What even a small asynchronous copy takes on the host.
 const CALL_NS: i64 = 10_000;
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let copies: Vec<&Copy> = rank.copies().iter().filter(|copy| copy.is_pageable).collect();
     let call_ns = |copy: &Copy| copy.call.map_or(0, |call| rank.duration(call));
     let time_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row).max(call_ns(copy))).sum();
     let blocked = copies.iter().map(|copy| call_ns(copy)).max()?;
     let share = rank.share(time_ns);
-    if share < limits.of("time_pct") && blocked < limits.ns("blocked_ns") {
+    if share < limits.value("time_pct") && blocked < limits.ns("blocked_ns") {
         return None;
     }
-    let pinned = limits.of("pinned_gb_per_s");
+    let pinned = limits.value("pinned_gb_per_s");
     let (lone, told) = lone_call(rank, &copies);
     let others = || copies.iter().filter(|copy| lone.is_none() || copy.call != lone);
     let lost = |copy: &&Copy| {
@@ -65,7 +65,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
             time(told)
         );
     }
-    if rank.share(queued) >= limits.of("time_pct") {
+    if rank.share(queued) >= limits.value("time_pct") {
         what += &format!(
             " For {} per step {} wait for work queued before their copies: pinned memory alone does \
              not end that; a copy that does not block does, for the host.",
@@ -84,7 +84,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(calls.clone(), Action::Unblock),
         rank.edit(calls, Action::ShortenTo(CALL_NS)),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("copies_per_step", rank.count_per_step(copies.len()))
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .number("blocked_max_ns", blocked as f64)

@@ -1,7 +1,7 @@
 //! C02: copies and sets by calls that wait until they are done.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::calls::{self, Direction};
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "C02",
     title: "copies that block the host",
-    category: Category::Copy,
-    side: Side::Host,
+    category: FindingCategory::Copy,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit("calls_per_step", 1.0, "fewest blocking calls per step")],
     page: page!("C02"),
@@ -35,7 +35,7 @@ const CALLS: [&str; 14] = [
     "hipMemset",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let all = rank.calls_named(|name| CALLS.contains(&name));
     // Whoever reads a result waits for it, by whichever call.
     let (reads, calls): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|call| {
@@ -43,7 +43,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         works.any(|work| calls::direction(rank.name(*work)) == Direction::ToHost)
     });
     let per_step = rank.count_per_step(calls.len());
-    if calls.is_empty() || per_step < limits.of("calls_per_step") {
+    if calls.is_empty() || per_step < limits.value("calls_per_step") {
         return None;
     }
     let time_ns = rank.total(&calls);
@@ -65,7 +65,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(calls.clone(), Action::Unblock),
         rank.edit(calls.clone(), Action::ShortenTo(10_000)),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("calls_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(time_ns) as f64);
     Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))

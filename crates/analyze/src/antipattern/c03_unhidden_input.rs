@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::calls::Direction;
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::graph::edit::Action;
 use crate::interval;
 use crate::job::{Copy, RankFacts};
@@ -14,8 +14,8 @@ use crate::job::{Copy, RankFacts};
 pub(super) const RULE: Rule = Rule {
     id: "C03",
     title: "input copies in the open",
-    category: Category::Copy,
-    side: Side::Device,
+    category: FindingCategory::Copy,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit(
         "exposed_pct",
@@ -26,12 +26,12 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let working: BTreeSet<(i32, i32)> = rank
         .compute_kernels()
         .map(|kernel| (kernel.device, rank.scope.trace.stream(kernel.row)))
         .collect();
-    let works = |class| matches!(class, Class::Compute | Class::Communication);
+    let works = |class| matches!(class, WorkClass::Compute | WorkClass::Communication);
     let hidden = interval::union(rank.scope.spans(|_, class| works(class)));
     let bare = |copy: &Copy| {
         let span = rank.scope.clipped(copy.row);
@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let spans = interval::union(open.iter().map(|copy| rank.scope.clipped(copy.row)).collect());
     let exposed = interval::length(&interval::difference(&spans, &hidden));
     let share = rank.share(exposed);
-    if share < limits.of("exposed_pct") {
+    if share < limits.value("exposed_pct") {
         return None;
     }
     let what = format!(
@@ -59,7 +59,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows: Vec<u32> = open.iter().map(|copy| copy.row).collect();
     let proofs = rank.proofs_of(open.iter().map(|copy| (copy.row, bare(copy))));
     let edits = vec![rank.edit(rows, Action::Overlap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share);
     Some(found.shown_by(proofs).saves(exposed, edits))

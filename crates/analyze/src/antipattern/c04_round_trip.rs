@@ -1,7 +1,7 @@
 //! C04: data goes to the host and comes back within a step.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, each, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::{Copy, RankFacts};
 pub(super) const RULE: Rule = Rule {
     id: "C04",
     title: "round trip over the host",
-    category: Category::Copy,
-    side: Side::Host,
+    category: FindingCategory::Copy,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("bytes", 4096.0, "smaller copies agree in size by chance"),
@@ -21,10 +21,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let trips = trips(rank, limits.of("bytes") as u64);
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let trips = trips(rank, limits.value("bytes") as u64);
     let per_step = rank.count_per_step(trips.len());
-    if trips.is_empty() || per_step < limits.of("trips_per_step") {
+    if trips.is_empty() || per_step < limits.value("trips_per_step") {
         return None;
     }
     let copies: Vec<&Copy> = trips.iter().flat_map(|(out, back)| [*out, *back]).collect();
@@ -48,7 +48,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(calls, Action::Scale(0.0)),
         rank.edit(rows.clone(), Action::Scale(0.0)),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("trips_per_step", per_step)
         .number("bytes_per_step", moved as f64 / rank.step_count() as f64);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))

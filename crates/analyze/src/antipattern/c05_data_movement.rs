@@ -1,7 +1,7 @@
 //! C05: much of the device's time only moves data: cat, contiguous, transpose, copies.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::calls::Direction;
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "C05",
     title: "device time spent moving data",
-    category: Category::Copy,
-    side: Side::Device,
+    category: FindingCategory::Copy,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 15.0, "copies and movers, percent of the time of compute and copies"),
@@ -44,7 +44,7 @@ const KERNELS: [&str; 7] = [
     "permute_2D",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let movers = rank.names(|name| KERNELS.iter().any(|part| name.contains(part)));
     let mut rows: Vec<u32> = rank
         .compute_kernels()
@@ -58,11 +58,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let moving = rank.total(&rows);
     let all = rank.compute_ns() + copies().map(|copy| rank.duration(copy.row)).sum::<i64>();
     let share = 100.0 * moving as f64 / all.max(1) as f64;
-    let is_small = rank.share(moving) < limits.of("window_pct");
-    if moving == 0 || share < limits.of("time_pct") || is_small {
+    let is_small = rank.share(moving) < limits.value("window_pct");
+    if moving == 0 || share < limits.value("time_pct") || is_small {
         return None;
     }
-    let avoidable = (limits.of("avoidable_pct") / 100.0).min(1.0);
+    let avoidable = (limits.value("avoidable_pct") / 100.0).min(1.0);
     let what = format!(
         "{share:.0} % of the time of compute and copies on the device ({} per step) moves data without \
          computing: {} kernels and copies per step.",
@@ -73,7 +73,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   drop needless .contiguous() and .clone(), keep one layout (channels_last) from end \
                   to end, and let torch.compile fuse what remains.";
     let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - avoidable))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("moving_per_step_ns", rank.per_step(moving) as f64)
         .number("moving_pct", share);
     let high = (moving as f64 * avoidable) as i64;

@@ -1,7 +1,7 @@
 //! C06: gradients are filled with zeros instead of being dropped.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,15 +9,15 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "C06",
     title: "gradients zeroed instead of dropped",
-    category: Category::Copy,
-    side: Side::Device,
+    category: FindingCategory::Copy,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("fills", 4.0, "fewest fills per zero_grad; a flat buffer has one")],
     page: page!("C06"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let regions = rank.outermost_named(|name| name.contains("zero_grad"));
     let zero = rank.names(|name| name == "aten::zero_" || name == "aten::_foreach_zero_");
     let fills: Vec<u32> = regions
@@ -27,7 +27,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .filter(|row| rank.is_named(&zero, *row))
         .collect();
     let each_time = fills.len() as f64 / regions.len().max(1) as f64;
-    if fills.is_empty() || each_time < limits.of("fills") {
+    if fills.is_empty() || each_time < limits.value("fills") {
         return None;
     }
     let work: Vec<u32> =
@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(rank.whole(&fills), Action::Scale(0.0)),
         rank.edit(work, Action::Scale(0.0)),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("fills_each", each_time)
         .number("host_per_step_ns", rank.per_step(host_ns) as f64)
         .number("device_per_step_ns", rank.per_step(device_ns) as f64);

@@ -37,7 +37,7 @@ pub enum Confidence {
 /// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Category {
+pub enum FindingCategory {
     /// Whether the trace can be trusted.
     Quality,
     /// Launches and their grain.
@@ -64,7 +64,7 @@ pub struct Finding {
     /// Its name.
     pub title: String,
     /// What it is about.
-    pub category: Category,
+    pub category: FindingCategory,
     /// How much is at stake.
     pub severity: Severity,
     /// How sure it is.
@@ -246,7 +246,7 @@ pub struct RowEdit {
 
 /// What a rule found on one rank, or in a job.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct RuleFindings {
     pub what: String,
     pub advice: String,
     /// What it is about, by name: with the rule it makes the key.
@@ -264,7 +264,7 @@ pub(super) struct Found {
     pub confidence: Confidence,
 }
 
-impl Found {
+impl RuleFindings {
     pub fn new(what: String, advice: impl Into<String>) -> Self {
         Self {
             what,

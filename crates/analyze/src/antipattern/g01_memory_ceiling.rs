@@ -1,7 +1,7 @@
 //! G01: the allocator holds almost all of a device's memory.
 
-use super::finding::{Category, Confidence, Found, Severity};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings, Severity};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::bytes;
 use crate::job::RankFacts;
 use crate::memory::{self, MemoryPeak};
@@ -9,17 +9,17 @@ use crate::memory::{self, MemoryPeak};
 pub(super) const RULE: Rule = Rule {
     id: "G01",
     title: "device memory nearly full",
-    category: Category::Memory,
-    side: Side::Device,
+    category: FindingCategory::Memory,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("reserved_pct", 90.0, "memory held by the allocator, percent of the device's")],
     page: page!("G01"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let peak = peaks(rank).into_iter().max_by_key(|peak| peak.reserved_bytes_max)?;
-    let share = peak.device_pct.filter(|share| *share > limits.of("reserved_pct"))?;
+    let share = peak.device_pct.filter(|share| *share > limits.value("reserved_pct"))?;
     let at = peak.operator.as_deref().unwrap_or("an operator that was not recorded");
     let what = format!(
         "The allocator holds up to {} of device {}, {share:.0} % of its memory; tensors peak at {} in \
@@ -30,7 +30,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     let advice = "Recompute activations (torch.utils.checkpoint), train under autocast, shard the \
                   optimizer's state, or make the batch smaller before it runs out of memory.";
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(at)
         .number("reserved_pct", share)
         .number("allocated_bytes_max", peak.allocated_bytes_max as f64);

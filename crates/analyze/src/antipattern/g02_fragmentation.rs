@@ -1,16 +1,16 @@
 //! G02: at its peak much of what the allocator holds is used by no tensor.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::g01_memory_ceiling::peaks;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::bytes;
 use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "G02",
     title: "fragmented device memory",
-    category: Category::Memory,
-    side: Side::Device,
+    category: FindingCategory::Memory,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("unused_pct", 20.0, "held and unused at the peak, percent of what is held"),
@@ -20,10 +20,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let peak = peaks(rank).into_iter().max_by_key(|peak| peak.reserved_bytes)?;
-    let share = peak.unused_pct.filter(|share| *share > limits.of("unused_pct"))?;
-    if (peak.reserved_bytes as f64) < limits.of("reserved_bytes") {
+    let share = peak.unused_pct.filter(|share| *share > limits.value("unused_pct"))?;
+    if (peak.reserved_bytes as f64) < limits.value("reserved_bytes") {
         return None;
     }
     let what = format!(
@@ -35,6 +35,6 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     let advice = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (or max_split_size_mb), keep \
                   shapes steady, and allocate what lives long first.";
-    let found = Found::new(what, advice).about(format!("device {}", peak.device));
+    let found = RuleFindings::new(what, advice).about(format!("device {}", peak.device));
     Some(found.number("unused_pct", share))
 }

@@ -1,10 +1,10 @@
 //! What a finding rests on that a running job does not do: then less is at stake than its rows say.
 //! Knows no rule.
 
-use super::finding::{Finding, Found, HeldBack, Number, Severity, severity_of};
+use super::finding::{Finding, HeldBack, Number, RuleFindings, Severity, severity_of};
 use crate::disturbance::{DISTURBANCES, Disturbance};
 use crate::interval::Interval;
-use crate::job::{Job, RankFacts};
+use crate::job::{JobFacts, RankFacts};
 use trace::store::TrackId;
 
 /// A finding rests mostly on a disturbance from this share of its time on.
@@ -16,7 +16,11 @@ const SHARE: &str = "disturbed_pct";
 type ByKind = [i64; DISTURBANCES.len()];
 
 /// What most of a finding's time is, if most of it is disturbed, and the share of all disturbances.
-pub(super) fn of(found: &Found, job: &Job<'_>, ranks: &[u32]) -> Option<(HeldBack, Number)> {
+pub(super) fn of(
+    found: &RuleFindings,
+    job: &JobFacts<'_>,
+    ranks: &[u32],
+) -> Option<(HeldBack, Number)> {
     let mut by_kind = ByKind::default();
     let total = if found.spans.is_empty() {
         rows(found, job, &mut by_kind)
@@ -72,7 +76,7 @@ fn one_less(severity: Severity) -> Severity {
 }
 
 /// The time of a finding's rows, those of its edits if it has any.
-fn rows(found: &Found, job: &Job<'_>, by_kind: &mut ByKind) -> i64 {
+fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     let mut total = 0;
     let mut add = |facts: &RankFacts<'_>, rows: &[u32]| {
         for row in rows {

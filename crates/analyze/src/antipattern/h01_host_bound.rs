@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::disturbance::Disturbance;
 use crate::graph::edit::Action;
@@ -14,8 +14,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H01",
     title: "device waits for the host",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("idle_pct", 10.0, "idle time while the host works, percent of the window"),
@@ -27,19 +27,19 @@ pub(super) const RULE: Rule = Rule {
 
 const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     // What the profiler does itself is not the program's; set-up and first launches do not come
     // again.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let each: Vec<_> = gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect();
     let apart = interval::union(
-        [rank.overhead(), rank.set_up(), &rank.disturbances().of(Disturbance::FirstLaunch)]
+        [rank.overhead(), rank.set_up(), &rank.disturbances().intervals(Disturbance::FirstLaunch)]
             .concat(),
     );
     let own = interval::intersection(&interval::union(each), &apart);
     let waited = rank.idle_by(&CAUSES) - interval::length(&own);
     let share = rank.share(waited);
-    if waited <= 0 || share < limits.of("idle_pct") {
+    if waited <= 0 || share < limits.value("idle_pct") {
         return None;
     }
     let owners = owners(rank, &apart);
@@ -55,9 +55,9 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   graphs), prepare their inputs in other threads, or run ahead of the device by \
                   removing waits.";
     let rows = rank.outermost_named(|name| names.contains(&name));
-    let factor = 1.0 / limits.of("faster").max(1.0);
+    let factor = 1.0 / limits.value("faster").max(1.0);
     let edits = vec![rank.edit(rank.whole(&rows), Action::Scale(factor))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("idle_pct", share)
         .about(names.first().copied().unwrap_or_default());

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use trace::store::TrackId;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::INPUT;
@@ -15,15 +15,15 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H02",
     title: "data loading stall",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit("idle_pct", 5.0, "idle time while a batch is fetched, percent of the window")],
     page: page!("H02"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
     let launching: BTreeSet<TrackId> =
         rank.launches().iter().map(|row| track(row.call_row)).collect();
@@ -41,7 +41,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     let waited: i64 = rows.iter().map(|row| idle(*row)).sum();
     let share = rank.share(waited);
-    if rows.is_empty() || share < limits.of("idle_pct") {
+    if rows.is_empty() || share < limits.value("idle_pct") {
         return None;
     }
     let proofs = rank.proofs_of(rows.iter().map(|row| (*row, idle(*row))));
@@ -73,7 +73,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(rows.clone(), Action::Unblock),
         rank.edit(following(rank, &rows), Action::CloseGap),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("fetching_per_step_ns", rank.per_step(fetching) as f64)
         .number("idle_pct", share);

@@ -1,7 +1,7 @@
 //! H03: the device idles around the ends of steps, again and again: logging, checkpoints, metrics.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H03",
     title: "periodic stall between steps",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("idle_pct", 3.0, "idle time at such a boundary, percent of a mean step"),
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 const CAUSES: [DeviceCause; 3] =
     [DeviceCause::Untraced, DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let steps = &rank.scope.window.steps;
     let boundaries: Vec<i64> = steps.iter().skip(1).map(|step| step.start).collect();
     let step_ns = rank.step_ns();
@@ -39,8 +39,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut lengths: Vec<i64> = gaps.iter().map(length).collect();
     lengths.sort_unstable();
     let usual = *lengths.get(lengths.len().checked_sub(1)? / 2)?;
-    let least = (limits.of("idle_pct") / 100.0 * step_ns as f64) as i64;
-    let least = least.max((limits.of("times_usual") * usual as f64) as i64);
+    let least = (limits.value("idle_pct") / 100.0 * step_ns as f64) as i64;
+    let least = least.max((limits.value("times_usual") * usual as f64) as i64);
     let long: Vec<usize> = (0..gaps.len()).filter(|at| length(&gaps[*at]) > least).collect();
     let period = period(&long)?;
     let stalls: Vec<&Gap> = long.iter().filter_map(|at| gaps[*at]).collect();
@@ -68,7 +68,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(rank.whole(&named), Action::Scale(0.0)),
         rank.edit(before(rank, &rows), Action::CloseGap),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("every_steps", period as f64)
         .number("stall_ns", (idle_ns / stalls.len() as i64) as f64)
         .number("usual_ns", usual as f64)

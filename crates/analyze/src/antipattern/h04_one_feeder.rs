@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use trace::store::TrackId;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::breakdown;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -13,8 +13,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H04",
     title: "one thread feeds several devices",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit(
         "apart_pct",
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut devices: BTreeMap<TrackId, Vec<i32>> = BTreeMap::new();
     for row in rank.launches() {
         let track = rank.scope.trace.slices.track[row.call_row as usize];
@@ -42,7 +42,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let total: i64 = fed.iter().filter_map(busy).sum();
     let lost = rank.breakdown().busy_ns - total / fed.len() as i64;
     let share = rank.share(lost);
-    if fed.len() < 2 || share < limits.of("apart_pct") {
+    if fed.len() < 2 || share < limits.value("apart_pct") {
         return None;
     }
     let track = &rank.scope.trace.tracks[thread.0 as usize];
@@ -58,7 +58,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   thread for each.";
     let rows = rank.tree().thread(thread).map_or(&[][..], |thread| rank.tree().rows_of(thread));
     let edits = vec![rank.edit(rows.to_vec(), Action::Scale(1.0 / fed.len() as f64))];
-    let found =
-        Found::new(what, advice).number("devices", fed.len() as f64).number("apart_pct", share);
+    let found = RuleFindings::new(what, advice)
+        .number("devices", fed.len() as f64)
+        .number("apart_pct", share);
     Some(found.about(format!("thread {}", track.tid)).saves(lost, edits))
 }

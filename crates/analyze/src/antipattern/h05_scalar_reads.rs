@@ -1,7 +1,7 @@
 //! H05: a scalar is read from the device, and the host waits for everything before it.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H05",
     title: "scalars read from the device",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("reads_per_step", 1.0, "fewest reads per step"),
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 const READS: [&str; 5] =
     ["aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal"];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut reads = Vec::new();
     let mut blocking = Vec::new();
     let mut to_host: Vec<u32> = rank
@@ -49,7 +49,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let blocked: i64 = reads.iter().map(|(_, ns)| ns).sum();
     let per_step = rank.count_per_step(reads.len());
     let share = rank.share(blocked);
-    if per_step < limits.of("reads_per_step") || share < limits.of("blocked_pct") {
+    if per_step < limits.value("reads_per_step") || share < limits.value("blocked_pct") {
         return None;
     }
     let what = format!(
@@ -62,7 +62,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   non_blocking=True and read it a step later; avoid nonzero and boolean masks \
                   where a mask of fixed size does.";
     let edits = vec![rank.edit(blocking, Action::Unblock)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("reads_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(blocked) as f64);
     Some(found.shown_by(rank.proofs_of(reads)).saves(blocked, edits))

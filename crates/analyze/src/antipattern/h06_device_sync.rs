@@ -1,7 +1,7 @@
 //! H06: the whole device is waited for within steps.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,8 +9,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H06",
     title: "waits for the whole device",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("waits_per_step", 1.0, "fewest waits per step"),
@@ -20,9 +20,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let window = &rank.scope.window;
-    let last = window.end - (window.length() as f64 * limits.of("end_pct") / 100.0) as i64;
+    let last = window.end - (window.length() as f64 * limits.value("end_pct") / 100.0) as i64;
     let is_inside = |row: &u32| {
         let start = rank.start(*row);
         start < last && (window.steps.is_empty() || rank.step_at(start).is_some())
@@ -31,7 +31,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let waits: Vec<u32> =
         rank.calls_named(|name| names.contains(&name)).into_iter().filter(is_inside).collect();
     let per_step = rank.count_per_step(waits.len());
-    if waits.is_empty() || per_step < limits.of("waits_per_step") {
+    if waits.is_empty() || per_step < limits.value("waits_per_step") {
         return None;
     }
     // The device idles from the end of its work until it is launched to again.
@@ -51,7 +51,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Remove torch.cuda.synchronize() from the loop: time with CUDA events, read \
                   results a step later, let streams wait for events instead of the host.";
     let edits = vec![rank.edit(waits.clone(), Action::Unblock)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("waits_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(rank.total(&waits)) as f64)
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64);

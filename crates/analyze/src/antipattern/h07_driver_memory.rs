@@ -1,7 +1,7 @@
 //! H07: memory is taken from and given back to the driver in a running job.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,8 +9,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H07",
     title: "memory from the driver in every step",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit(
         "time_pct",
@@ -36,11 +36,11 @@ const CALLS: [&str; 12] = [
     "hipFree",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let calls = steady_calls(rank, &CALLS);
     let time_ns = rank.total(&calls);
     let share = rank.share(time_ns);
-    if calls.is_empty() || share < limits.of("time_pct") {
+    if calls.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -56,7 +56,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(calls.clone(), Action::Unblock),
         rank.edit(calls.clone(), Action::Scale(0.0)),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("calls_per_step", rank.count_per_step(calls.len()))
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
     Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))

@@ -1,8 +1,8 @@
 //! H08: pinned memory is allocated in the loop.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::h07_driver_memory::steady_calls;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H08",
     title: "pinned memory allocated in the loop",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[limit("calls_per_step", 1.0, "fewest calls per step after the first one")],
     page: page!("H08"),
@@ -27,11 +27,11 @@ const CALLS: [&str; 6] = [
     "cuMemHostAlloc",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let calls = steady_calls(rank, &CALLS);
     let steady = (rank.step_count() - 1).max(1);
     let per_step = calls.len() as f64 / steady as f64;
-    if calls.is_empty() || per_step < limits.of("calls_per_step") {
+    if calls.is_empty() || per_step < limits.value("calls_per_step") {
         return None;
     }
     let time_ns = rank.total(&calls);
@@ -43,6 +43,6 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Allocate pinned buffers once and reuse them; let the DataLoader pin \
                   (pin_memory=True) rather than calling .pin_memory() on every tensor.";
     let edits = vec![rank.edit(calls.clone(), Action::Scale(0.0))];
-    let found = Found::new(what, advice).number("calls_per_step", per_step);
+    let found = RuleFindings::new(what, advice).number("calls_per_step", per_step);
     Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))
 }

@@ -1,7 +1,7 @@
 //! H09: the caching allocator polls events repeatedly, because tensors are used on several streams.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,8 +9,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H09",
     title: "polling of events",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("queries_per_step", 200.0, "as many queries per step are reported"),
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     if !rank.has_communication() {
         return None;
     }
@@ -29,8 +29,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let time_ns = rank.total(&queries) + rank.total(&records);
     let share = rank.share(time_ns);
     let per_step = rank.count_per_step(queries.len());
-    let is_long = share >= limits.of("time_pct") && !queries.is_empty();
-    if per_step < limits.of("queries_per_step") && !is_long {
+    let is_long = share >= limits.value("time_pct") && !queries.is_empty();
+    if per_step < limits.value("queries_per_step") && !is_long {
         return None;
     }
     let what = format!(
@@ -44,7 +44,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   tensor.record_stream(). Memory is then reused earlier too.";
     let rows: Vec<u32> = queries.iter().chain(&records).copied().collect();
     let edits = vec![rank.edit(rows.clone(), Action::Scale(0.0))];
-    let found =
-        Found::new(what, advice).number("queries_per_step", per_step).number("time_pct", share);
+    let found = RuleFindings::new(what, advice)
+        .number("queries_per_step", per_step)
+        .number("time_pct", share);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
@@ -13,8 +13,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H10",
     title: "tensors made on the host and moved",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[limit("moves_per_step", 1.0, "fewest such moves per step")],
     page: page!("H10"),
@@ -33,7 +33,7 @@ const FILLS: [&str; 8] = [
     "aten::randperm",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let fills = rank.names(|name| FILLS.contains(&name));
     let is_move = |row: u32| {
         let copies = rank.attribution().rows(rank.tree(), row);
@@ -64,7 +64,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let step = |(_, row): &(u32, u32)| rank.step_at(rank.start(*row));
     let steps: BTreeSet<Option<usize>> = pairs.iter().map(step).collect();
     let is_once = 2 * steps.len() as i64 <= rank.step_count() && rank.step_count() > 1;
-    if pairs.is_empty() || per_step < limits.of("moves_per_step") || is_once {
+    if pairs.is_empty() || per_step < limits.value("moves_per_step") || is_once {
         return None;
     }
     let time_ns: i64 = pairs.iter().map(|(a, b)| rank.duration(*a) + rank.duration(*b)).sum();
@@ -81,7 +81,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let calls = rank.whole(&moves);
     let edits =
         vec![rank.edit(calls, Action::Unblock), rank.edit(rank.whole(&rows), Action::Scale(0.2))];
-    let found = Found::new(what, advice).number("moves_per_step", per_step);
+    let found = RuleFindings::new(what, advice).number("moves_per_step", per_step);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
 }
 

@@ -1,7 +1,7 @@
 //! H11: a loop in Python takes a tensor apart, one index at a time.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,8 +9,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "H11",
     title: "indexing in a Python loop",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("repeats", 10.0, "fewest repeats of the same operators in a row"),
@@ -23,12 +23,12 @@ pub(super) const RULE: Rule = Rule {
 /// Operators of the loop's body at most.
 const BODY: usize = 16;
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let selects = rank.names(|name| name == "aten::select");
     let mut loops: Vec<(Vec<u32>, usize)> = Vec::new();
     let mut add = |siblings: Vec<u32>| {
         if siblings.iter().any(|row| rank.is_named(&selects, *row)) {
-            loops.extend(repeats(rank, &siblings, &selects, limits.of("repeats") as usize));
+            loops.extend(repeats(rank, &siblings, &selects, limits.value("repeats") as usize));
         }
     };
     rank.tree().threads.iter().for_each(|thread| add(rank.tree().roots_of(thread).collect()));
@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let time_ns: i64 = loops.iter().map(span).sum();
     let share = rank.share(time_ns);
     let (longest, repeated) = loops.iter().max_by_key(|(rows, _)| rows.len())?;
-    if share < limits.of("time_pct") {
+    if share < limits.value("time_pct") {
         return None;
     }
     let body = longest.len() / repeated;
@@ -67,7 +67,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(rank.whole(&rows), Action::Scale(0.0)),
         rank.edit(rows.clone(), Action::CloseGap),
     ];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("repeats_max", *repeated as f64)
         .number("loops_per_step", rank.count_per_step(loops.len()))
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);

@@ -2,25 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
-use crate::job::{Job, RankFacts};
+use crate::job::{JobFacts, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "H12",
     title: "host time that costs nothing",
-    category: Category::Host,
-    side: Side::Device,
+    category: FindingCategory::Host,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[limit("time_pct", 5.0, "an operator's own time on the host, percent of the window")],
     page: page!("H12"),
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     let of = |(rank, path): (&RankFacts<'_>, &crate::critical_path::Path)| {
         let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
@@ -29,14 +29,18 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
     job.ranks.iter().zip(&job.paths().ranks).filter_map(of).take(1).collect()
 }
 
-fn harmless(rank: &RankFacts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) -> Option<Found> {
+fn harmless(
+    rank: &RankFacts<'_>,
+    on_path: &BTreeSet<u32>,
+    limits: &RuleLimits<'_>,
+) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
     // Own time per name; none for names with any row on the path.
     let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
     let mut rows = Vec::new();
     // PyTorch 1.8 recorded steps as operators.
     let is_operator = |row: &&u32| {
-        trace.kind(**row) == Kind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
+        trace.kind(**row) == EventKind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
     };
     for row in rank.tree().nodes.iter().filter(is_operator) {
         if !rank.scope.starts_inside(*row) {
@@ -48,7 +52,7 @@ fn harmless(rank: &RankFacts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) 
         *sum = sum.filter(|_| !on_path.contains(row)).map(|sum| sum + own);
         rows.push((*row, own));
     }
-    let is_large = |ns: i64| rank.share(ns) >= limits.of("time_pct");
+    let is_large = |ns: i64| rank.share(ns) >= limits.value("time_pct");
     named.retain(|_, ns| ns.is_some_and(is_large));
     rows.retain(|(row, _)| named.contains_key(&trace.slices.name[*row as usize]));
     let total: i64 = named.values().flatten().sum();
@@ -60,6 +64,7 @@ fn harmless(rank: &RankFacts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) 
         time(rank.per_step(total))
     );
     let advice = "Leave them: making them faster would not shorten a step.";
-    let found = Found::new(what, advice).number("time_per_step_ns", rank.per_step(total) as f64);
+    let found =
+        RuleFindings::new(what, advice).number("time_per_step_ns", rank.per_step(total) as f64);
     (!named.is_empty()).then(|| found.shown_by(proofs))
 }

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval::Interval;
@@ -14,8 +14,8 @@ use crate::tree;
 pub(super) const RULE: Rule = Rule {
     id: "H13",
     title: "host code outside operators",
-    category: Category::Host,
-    side: Side::Host,
+    category: FindingCategory::Host,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 5.0, "such time before the same operator, percent of the window"),
@@ -30,13 +30,13 @@ pub(super) const RULE: Rule = Rule {
 const STEPS_MIN: i64 = 3;
 
 /// A stretch of a step without operators, and the row that ended it.
-struct Stretch {
+struct SilentStretch {
     step: usize,
     span: Interval,
     ended_by: u32,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     // With a device, its idle time says what the host's code costs: H01 to H03. Where ranks
     // communicate and no device was recorded, the host may wait for one.
     let trace = rank.scope.trace;
@@ -46,17 +46,18 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     if may_wait || rank.step_count() < STEPS_MIN {
         return None;
     }
-    let mut by_name: BTreeMap<&str, Vec<Stretch>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<SilentStretch>> = BTreeMap::new();
     for stretch in stretches(rank, limits.ns("stretch_ns")) {
         by_name.entry(rank.name(stretch.ended_by)).or_default().push(stretch);
     }
-    let total = |found: &[Stretch]| found.iter().map(|one| one.span.1 - one.span.0).sum::<i64>();
+    let total =
+        |found: &[SilentStretch]| found.iter().map(|one| one.span.1 - one.span.0).sum::<i64>();
     let (name, found) = by_name.into_iter().max_by_key(|(_, found)| total(found))?;
     let mut steps: Vec<usize> = found.iter().map(|one| one.step).collect();
     steps.dedup();
     let is_in_most = 100 * steps.len() as i64 >= limits.ns("steps_pct") * rank.step_count();
     let (lost, share) = (total(&found), rank.share(total(&found)));
-    if !is_in_most || share < limits.of("time_pct") {
+    if !is_in_most || share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -71,14 +72,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let spans = found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0));
     let proofs = rank.proofs_of(spans);
     let edits = vec![rank.edit(rows, Action::CloseGap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(lost) as f64)
         .number("time_pct", share);
     Some(found.shown_by(proofs).saves(lost, edits))
 }
 
 /// The stretches of steps in which no thread ran an operator or a call.
-fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<Stretch> {
+fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let trace = rank.scope.trace;
     let mut rows = rank.tree().top_rows(trace);
     rows.retain(|row| !tree::is_label(trace, *row));
@@ -90,7 +91,7 @@ fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<Stretch> {
         if let Some(step) = rank.step_at(start) {
             let from = behind.max(rank.scope.window.steps[step].start);
             if start - from >= least_ns {
-                found.push(Stretch { step, span: (from, start), ended_by: row });
+                found.push(SilentStretch { step, span: (from, start), ended_by: row });
             }
         }
         behind = behind.max(rank.end(row));

@@ -1,7 +1,7 @@
 //! What known devices can do at most, who made them, and which matrix units they have: data, from
 //! the vendors' sheets. Knows no trace.
 
-use trace::store::Device;
+use trace::store::DeviceProperties;
 
 use super::product::DataType;
 
@@ -99,7 +99,7 @@ pub(super) fn maker(name: &str) -> Option<Maker> {
 /// # Source
 /// NVIDIA's tuning guides (7.0: float16; 8.0: TF32, bfloat16, float64; 8.6, 8.9 and 12.0 without
 /// float64), AMD's instruction-set guides of MI100 to MI300 and of RDNA 3.
-pub(super) fn has_matrix_units(maker: Maker, device: &Device, of: DataType) -> bool {
+pub(super) fn has_matrix_units(maker: Maker, device: &DeviceProperties, of: DataType) -> bool {
     let capability = device.compute_capability;
     match (maker, of) {
         (Maker::Nvidia, DataType::Float64) => [(8, 0), (9, 0), (10, 0)].contains(&capability),

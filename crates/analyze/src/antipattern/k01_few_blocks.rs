@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval::{self, Interval};
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K01",
     title: "kernels too small for the device",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("blocks_per_sm", 1.0, "kernels with fewer are small"),
@@ -24,9 +24,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let most = limits.of("blocks_per_sm");
-    let small: Vec<(&Kernel, f64)> = rank
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let most = limits.value("blocks_per_sm");
+    let small: Vec<(&WindowKernel, f64)> = rank
         .compute_kernels()
         .filter_map(|kernel| {
             Some((kernel, kernel.blocks_per_sm().filter(|blocks| *blocks < most)?))
@@ -34,11 +34,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .collect();
     let time_ns: i64 = small.iter().map(|(kernel, _)| kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
-    if small.is_empty() || share < limits.of("time_pct") {
+    if small.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let alone = alone(rank, &small);
-    let unused = |(kernel, blocks): &(&Kernel, f64), alone: f64| {
+    let unused = |(kernel, blocks): &(&WindowKernel, f64), alone: f64| {
         kernel.duration as f64 * (1.0 - blocks / most) * alone
     };
     let high: f64 = small.iter().zip(&alone).map(|(one, alone)| unused(one, *alone)).sum();
@@ -59,14 +59,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   run independent ones on several streams; leave what is tiny to the CPU.";
     let factor = 1.0 - high / time_ns.max(1) as f64;
     let edits = vec![rank.edit(rows, Action::Scale(factor.clamp(0.0, 1.0)))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("time_pct_of_compute", share)
         .number("blocks_per_sm_mean", blocks);
     Some(found.shown_by(proofs).saves(high as i64, edits))
 }
 
 /// Per kernel, the share of its time in which no other kernel or copy runs on its device.
-fn alone(rank: &RankFacts<'_>, small: &[(&Kernel, f64)]) -> Vec<f64> {
+fn alone(rank: &RankFacts<'_>, small: &[(&WindowKernel, f64)]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));
     let mut others: BTreeMap<(i32, i32), Vec<Interval>> = BTreeMap::new();
@@ -77,7 +77,7 @@ fn alone(rank: &RankFacts<'_>, small: &[(&Kernel, f64)]) -> Vec<f64> {
         let beside = |row: u32| scope.trace.device(row) == key.0 && stream(row) != *key;
         *spans = interval::union(scope.spans(|row, _| beside(row)));
     }
-    let share = |(kernel, _): &(&Kernel, f64)| {
+    let share = |(kernel, _): &(&WindowKernel, f64)| {
         let span = (rank.start(kernel.row), rank.end(kernel.row));
         let beside = interval::length_within(&others[&stream(kernel.row)], span);
         1.0 - beside as f64 / kernel.duration.max(1) as f64

@@ -1,17 +1,17 @@
 //! K02: a few threads do much work each, while most of the device is free.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K02",
     title: "too much work per thread",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("elements", 32.0, "elements per thread"),
@@ -23,9 +23,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let most = limits.of("blocks_per_sm");
-    let coarse: Vec<(&Kernel, f64, f64)> = rank
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let most = limits.value("blocks_per_sm");
+    let coarse: Vec<(&WindowKernel, f64, f64)> = rank
         .compute_kernels()
         .filter(|kernel| kernel.duration >= limits.ns("kernel_ns"))
         .filter(|kernel| is_elementwise(rank.name(kernel.row)))
@@ -33,15 +33,15 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
             let blocks = kernel.blocks_per_sm().filter(|blocks| *blocks < most)?;
             let threads = kernel.blocks() * kernel.threads_per_block();
             let each = elements(rank, kernel)? as f64 / threads.max(1) as f64;
-            (each >= limits.of("elements")).then_some((kernel, blocks, each))
+            (each >= limits.value("elements")).then_some((kernel, blocks, each))
         })
         .collect();
     let time_ns: i64 = coarse.iter().map(|(kernel, ..)| kernel.duration).sum();
     let share = rank.share(time_ns);
-    if coarse.is_empty() || share < limits.of("time_pct") {
+    if coarse.is_empty() || share < limits.value("time_pct") {
         return None;
     }
-    let lost = |(kernel, blocks, _): &(&Kernel, f64, f64)| {
+    let lost = |(kernel, blocks, _): &(&WindowKernel, f64, f64)| {
         kernel.duration as f64 * (1.0 - blocks / most).min(0.9)
     };
     let high: f64 = coarse.iter().map(lost).sum();
@@ -57,7 +57,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Launch more blocks and loop less in each thread (a grid-stride loop over smaller \
                   chunks); for reductions, reduce in two passes.";
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
-    let found = Found::new(what, advice).number("elements_per_thread_max", elements);
+    let found = RuleFindings::new(what, advice).number("elements_per_thread_max", elements);
     Some(found.shown_by(proofs).saves(high as i64, edits))
 }
 
@@ -69,7 +69,7 @@ pub(super) fn is_elementwise(name: &str) -> bool {
 }
 
 /// Elements of the largest tensor of the operator a kernel belongs to, if shapes are known.
-pub(super) fn elements(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
+pub(super) fn elements(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().filter(|dims| !dims.is_empty());
     sizes.map(|dims| dims.iter().product()).max()

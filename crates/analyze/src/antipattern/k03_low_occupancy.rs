@@ -1,17 +1,17 @@
 //! K03: registers or shared memory keep the multiprocessors from holding more threads.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K03",
     title: "occupancy limited by resources",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
         limit("occupancy_pct", 25.0, "estimated occupancy below which a kernel counts"),
@@ -25,17 +25,17 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let is_limited = |kernel: &&Kernel| {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let is_limited = |kernel: &&WindowKernel| {
         let Some(shape) = kernel.shape else { return false };
-        let is_low = f64::from(shape.occupancy_pct) < limits.of("occupancy_pct");
-        let is_large = kernel.blocks_per_sm().is_some_and(|b| b >= limits.of("blocks_per_sm"));
-        let by_registers = f64::from(shape.registers) >= limits.of("registers");
-        let by_memory = f64::from(shape.shared_memory) >= limits.of("shared_bytes");
+        let is_low = f64::from(shape.occupancy_pct) < limits.value("occupancy_pct");
+        let is_large = kernel.blocks_per_sm().is_some_and(|b| b >= limits.value("blocks_per_sm"));
+        let by_registers = f64::from(shape.registers) >= limits.value("registers");
+        let by_memory = f64::from(shape.shared_memory) >= limits.value("shared_bytes");
         // 0 stands for "not computed".
         shape.occupancy_pct > 0.0 && is_low && is_large && (by_registers || by_memory)
     };
-    let limited: Vec<&Kernel> = rank
+    let limited: Vec<&WindowKernel> = rank
         .compute_kernels()
         .filter(is_limited)
         // Products hold their tiles in registers on purpose.
@@ -45,15 +45,15 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
     let worst = limited.iter().max_by_key(|kernel| (kernel.duration, kernel.row))?;
     let shape = worst.shape?;
-    if share < limits.of("time_pct") {
+    if share < limits.value("time_pct") {
         return None;
     }
-    let by_registers = f64::from(shape.registers) >= limits.of("registers");
+    let by_registers = f64::from(shape.registers) >= limits.value("registers");
     let what = format!(
         "{share:.0} % of compute time ({} per step) is spent below {:.0} % occupancy, most in {}, \
          limited by its {}.",
         time(rank.per_step(time_ns)),
-        limits.of("occupancy_pct"),
+        limits.value("occupancy_pct"),
         short_name(rank.name(worst.row)),
         if by_registers {
             format!("{} registers per thread", shape.registers)
@@ -63,10 +63,10 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     let advice = "Tune its launch bounds, tile or num_stages, and measure: low occupancy hurts only \
                   kernels that wait for memory.";
-    let gain = (limits.of("gain_pct") / 100.0).min(1.0);
+    let gain = (limits.value("gain_pct") / 100.0).min(1.0);
     let rows: Vec<u32> = limited.iter().map(|kernel| kernel.row).collect();
     let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - gain))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("time_pct_of_compute", share)
         .number("registers", f64::from(shape.registers))
         .number("shared_bytes", f64::from(shape.shared_memory));

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K04",
     title: "nearly empty last wave",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
         limit("waves", 4.0, "kernels of more waves hardly feel the last"),
@@ -35,20 +35,24 @@ struct Alike {
     waves: f64,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let tails: Vec<(&Kernel, f64)> = rank
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let tails: Vec<(&WindowKernel, f64)> = rank
         .compute_kernels()
         .filter_map(|kernel| Some((kernel, waves(rank, kernel)?)))
         .filter(|(_, waves)| {
             let tail = waves.fract();
-            *waves > 1.0 && *waves < limits.of("waves") && 0.0 < tail && tail < limits.of("tail")
+            *waves > 1.0
+                && *waves < limits.value("waves")
+                && 0.0 < tail
+                && tail < limits.value("tail")
         })
         .collect();
-    let lost =
-        |(kernel, waves): &(&Kernel, f64)| kernel.duration as f64 * (1.0 - waves / waves.ceil());
+    let lost = |(kernel, waves): &(&WindowKernel, f64)| {
+        kernel.duration as f64 * (1.0 - waves / waves.ceil())
+    };
     let high: f64 = tails.iter().map(lost).sum();
     let share = rank.share(high as i64);
-    if tails.is_empty() || share < limits.of("lost_pct") {
+    if tails.is_empty() || share < limits.value("lost_pct") {
         return None;
     }
     let mut alike: BTreeMap<(&str, [u32; 3]), Alike> = BTreeMap::new();
@@ -77,7 +81,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Choose the batch or the tile so that blocks fill whole waves, or a persistent or \
                   stream-K variant of the kernel.";
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("kernels_per_step", rank.count_per_step(tails.len()))
         .number("lost_per_step_ns", rank.per_step(high as i64) as f64)
         .about(short_name(name));
@@ -86,7 +90,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
 
 /// How often a kernel's blocks fill the device, by its theoretical occupancy; `None` within the
 /// first wave, where the profiler's estimate is what the blocks themselves fill.
-fn waves(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<f64> {
+fn waves(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<f64> {
     let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
     let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };
     let occupancy = f64::from(kernel.shape?.occupancy_pct).max(0.0) / 100.0;

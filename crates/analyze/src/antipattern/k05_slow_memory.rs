@@ -1,20 +1,20 @@
 //! K05: kernels that only move data reach a small part of the memory's bandwidth.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::hardware;
 use super::k02_coarse_threads::is_elementwise;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::calls::Direction;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K05",
     title: "poor use of memory bandwidth",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("peak_pct", 40.0, "below this share of the memory's bandwidth, percent"),
@@ -29,7 +29,7 @@ pub(super) const RULE: Rule = Rule {
 /// A row, its duration and what it achieves, GB/s.
 type Achieved = (u32, i64, f64);
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let device = *rank.scope.devices().first()?;
     let peak = hardware::peak(&rank.device_info(device)?.name)?.memory_gb_per_s;
     let kernels = rank.compute_kernels().filter_map(|kernel| {
@@ -43,16 +43,16 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         (copy.row, duration, 2.0 * copy.bytes as f64 / duration.max(1) as f64)
     });
     let is_slow = |(_, duration, rate): &Achieved| {
-        *duration >= limits.ns("kernel_ns") && *rate < limits.of("peak_pct") / 100.0 * peak
+        *duration >= limits.ns("kernel_ns") && *rate < limits.value("peak_pct") / 100.0 * peak
     };
     let slow: Vec<Achieved> = kernels.chain(copies).filter(is_slow).collect();
     let time_ns: i64 = slow.iter().map(|(_, duration, _)| duration).sum();
     let share = rank.share(time_ns);
     let worst = slow.iter().max_by_key(|(row, duration, _)| (*duration, *row))?;
-    if share < limits.of("time_pct") {
+    if share < limits.value("time_pct") {
         return None;
     }
-    let good = limits.of("good_pct") / 100.0 * peak;
+    let good = limits.value("good_pct") / 100.0 * peak;
     let lost = |(_, duration, rate): &Achieved| *duration as f64 * (1.0 - rate / good).max(0.0);
     let high: f64 = slow.iter().map(lost).sum();
     let what = format!(
@@ -60,7 +60,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
          per step ({share:.1} % of the window).",
         short_name(rank.name(worst.0)),
         worst.2,
-        limits.of("peak_pct"),
+        limits.value("peak_pct"),
         time(rank.per_step(time_ns))
     );
     let advice = "Look at strides (Input Strides tells what is not contiguous), at coalescing and \
@@ -68,7 +68,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows: Vec<u32> = slow.iter().map(|(row, ..)| *row).collect();
     let factor = 1.0 - high / time_ns.max(1) as f64;
     let edits = vec![rank.edit(rows.clone(), Action::Scale(factor))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("worst_gb_per_s", worst.2)
         .number("peak_gb_per_s", peak)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
@@ -80,7 +80,7 @@ pub(super) const MOVERS: [&str; 4] =
     ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
 /// Bytes read and written at least, if the operator's tensors are known and it only moves them.
-fn moved_bytes(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
+fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     let is_simple =
         is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
     if !is_simple && !MOVERS.contains(&rank.owner_name(kernel)) {
@@ -102,7 +102,7 @@ pub(super) struct Traffic {
 
 /// What an element-wise, reducing or copying kernel moves, if the tensors of its operator are
 /// known.
-pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<Traffic> {
+pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Traffic> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
     let bytes: Vec<u64> =

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::hardware::{self, Maker};
 use super::product::{self, DataType};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K06",
     title: "tensor cores unused",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 20.0, "time of such kernels, percent of compute"),
@@ -29,14 +29,14 @@ pub(super) const RULE: Rule = Rule {
 /// A product without matrix units, and what it could be.
 #[derive(Clone, Copy)]
 struct Plain<'a> {
-    kernel: &'a Kernel,
+    kernel: &'a WindowKernel,
     of: DataType,
     maker: Maker,
     /// The device multiplies matrices of this type on units of their own.
     has_units: bool,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let devices = rank.scope.devices().into_iter();
     let makers: BTreeMap<i32, Maker> =
         devices.map(|device| (device, maker(rank, device))).collect();
@@ -44,7 +44,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.compute_kernels().filter_map(|kernel| plain(rank, kernel, &makers)).collect();
     let time_ns: i64 = plain.iter().map(|one| one.kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
-    if plain.is_empty() || share < limits.of("time_pct") {
+    if plain.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let mut types: BTreeMap<DataType, i64> = BTreeMap::new();
@@ -54,7 +54,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let most = types.iter().max_by_key(|(_, ns)| **ns).map(|(of, _)| *of)?;
     let main = plain.iter().find(|one| one.of == most)?;
     let lost = |one: &Plain<'_>| {
-        let speedup = limits.of(speedup(one)).max(1.0);
+        let speedup = limits.value(speedup(one)).max(1.0);
         one.kernel.duration as f64 * (1.0 - 1.0 / speedup)
     };
     let high: f64 = plain.iter().map(lost).sum();
@@ -70,7 +70,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         proofs.first().map_or("", |proof| short_name(&proof.name))
     );
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
-    let found = Found::new(what, advice(rank, main))
+    let found = RuleFindings::new(what, advice(rank, main))
         .number("time_pct_of_compute", share)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
     Some(found.shown_by(proofs).saves(high as i64, edits))
@@ -79,7 +79,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
 /// A kernel that is a product, shows no matrix units, and could use some.
 fn plain<'a>(
     rank: &RankFacts<'_>,
-    kernel: &'a Kernel,
+    kernel: &'a WindowKernel,
     makers: &BTreeMap<i32, Maker>,
 ) -> Option<Plain<'a>> {
     let name = rank.name(kernel.row);

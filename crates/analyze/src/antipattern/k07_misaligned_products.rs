@@ -1,17 +1,17 @@
 //! K07: matrix products whose sizes keep tensor cores from working well.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::product::is_product;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts, Tensors};
+use crate::job::{RankFacts, Tensors, WindowKernel};
 
 pub(super) const RULE: Rule = Rule {
     id: "K07",
     title: "misaligned matrix products",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
         limit("time_pct", 1.0, "time of such kernels, percent of the window"),
@@ -21,8 +21,8 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let bad: Vec<(&Kernel, String)> = rank
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let bad: Vec<(&WindowKernel, String)> = rank
         .compute_kernels()
         .filter(|kernel| is_product(rank, kernel))
         .filter_map(|kernel| {
@@ -34,7 +34,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let time_ns = rank.total(&rows);
     let share = rank.share(time_ns);
     let (worst, sizes) = bad.iter().max_by_key(|(kernel, _)| (kernel.duration, kernel.row))?;
-    if share < limits.of("time_pct") {
+    if share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -45,10 +45,10 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     let advice = "Pad sizes (features, vocabulary, hidden width) to multiples of 8 for fp16 and bf16, \
                   16 for fp8, 4 for TF32.";
-    let gain = (limits.of("gain_pct") / 100.0).min(1.0);
+    let gain = (limits.value("gain_pct") / 100.0).min(1.0);
     let owner = rank.owner_name(worst).to_owned();
     let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - gain))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(owner)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
     Some(found.shown_by(rank.proofs(rows)).saves((time_ns as f64 * gain) as i64, edits))

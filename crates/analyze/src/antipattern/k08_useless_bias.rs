@@ -1,7 +1,7 @@
 //! K08: a convolution adds a bias that the batch norm behind it takes out again.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,15 +9,15 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "K08",
     title: "bias before batch norm",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("layers_per_step", 1.0, "fewest such layers per step")],
     page: page!("K08"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let convolutions = rank
         .outermost_named(|name| ["aten::conv1d", "aten::conv2d", "aten::conv3d"].contains(&name));
     let adds = rank.names(|name| name == "aten::add_");
@@ -34,7 +34,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         }
     }
     let per_step = rank.count_per_step(layers.len());
-    if layers.is_empty() || per_step < limits.of("layers_per_step") {
+    if layers.is_empty() || per_step < limits.value("layers_per_step") {
         return None;
     }
     let work: Vec<u32> =
@@ -52,7 +52,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(work, Action::Scale(0.0)),
         rank.edit(rank.whole(&biases), Action::Scale(0.0)),
     ];
-    let found = Found::new(what, advice).number("layers_per_step", per_step);
+    let found = RuleFindings::new(what, advice).number("layers_per_step", per_step);
     Some(found.shown_by(rank.proofs(layers)).saves(high, edits))
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -11,8 +11,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "K09",
     title: "unfused optimizer",
-    category: Category::Kernel,
-    side: Side::Host,
+    category: FindingCategory::Kernel,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("kernels", 32.0, "kernels of one optimizer step above which it is not fused"),
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let regions = rank.outermost_named(|name| {
         name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
     });
@@ -32,7 +32,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         true => operators(rank, row),
         false => rank.attribution().rows(rank.tree(), row).len(),
     };
-    let is_many = |row: &u32| kernels(*row) as f64 > limits.of("kernels");
+    let is_many = |row: &u32| kernels(*row) as f64 > limits.value("kernels");
     let single = rank.names(|name| name.contains("_single_tensor_"));
     let is_single = |row: &u32| rank.is_named(&single, *row);
     let is_unfused = |row: &u32| is_many(row) || is_single(row);
@@ -47,19 +47,19 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_such = |row: &u32| names.contains(rank.name(*row));
     let many: Vec<u32> = regions.into_iter().filter(is_such).collect();
     let host_ns = rank.total(&many);
-    let keep = (limits.of("fused_kernels") / each as f64).min(1.0);
+    let keep = (limits.value("fused_kernels") / each as f64).min(1.0);
     let verb = if is_host_alone { "runs" } else { "launches" };
     let noun = if is_host_alone { "operators" } else { "kernels" };
     let what = format!(
         "{} {verb} {each} {noun} each time, {} of the host per step; a fused one needs about {:.0}.",
         rank.name(many[0]),
         time(rank.per_step(host_ns)),
-        limits.of("fused_kernels")
+        limits.value("fused_kernels")
     );
     let advice = "Construct the optimizer with fused=True or foreach=True, or use apex's or \
                   FBGEMM's fused variant.";
     let edits = vec![rank.edit(rank.whole(&many), Action::Scale(keep))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("kernels_each", each as f64)
         .number("host_per_step_ns", rank.per_step(host_ns) as f64);
     let high = (host_ns as f64 * (1.0 - keep)) as i64;

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::l01_tiny_kernels::host_rows;
 use super::m07_imbalance::{is_backward, is_embedding};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 
 pub(super) const RULE: Rule = Rule {
     id: "K10",
     title: "a kernel per embedding table",
-    category: Category::Kernel,
-    side: Side::Host,
+    category: FindingCategory::Kernel,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[limit("kernels_per_step", 8.0, "fewest lookups or updates of one shape per step")],
     page: page!("K10"),
@@ -24,22 +24,24 @@ pub(super) const RULE: Rule = Rule {
 /// Parts of the names of kernels that serve many tables at once.
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     if rank.scope.device_rows.is_empty() {
         return on_the_host(rank, limits);
     }
-    let is_one = |kernel: &&Kernel| {
+    let is_one = |kernel: &&WindowKernel| {
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
     };
     // The block of threads follows from the width of the rows.
-    let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&Kernel>> = BTreeMap::new();
+    let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&WindowKernel>> = BTreeMap::new();
     for kernel in rank.compute_kernels().filter(is_one) {
         let block = kernel.shape.map(|shape| shape.block);
         groups.entry((is_backward(rank, kernel), block)).or_default().push(kernel);
     }
-    groups.retain(|_, kernels| rank.count_per_step(kernels.len()) >= limits.of("kernels_per_step"));
-    let kernels: Vec<&Kernel> = groups.into_values().flatten().collect();
+    groups.retain(|_, kernels| {
+        rank.count_per_step(kernels.len()) >= limits.value("kernels_per_step")
+    });
+    let kernels: Vec<&WindowKernel> = groups.into_values().flatten().collect();
     let rows: Vec<u32> = kernels.iter().map(|kernel| kernel.row).collect();
     let calls: Vec<u32> = rows.iter().filter_map(|row| rank.scope.links().call(*row)).collect();
     if rows.is_empty() {
@@ -62,13 +64,13 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   SplitTableBatchedEmbeddingBagsCodegen, with the optimizer fused into the backward.";
     let behind_first = calls.get(1..).unwrap_or_default();
     let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
-    let found = Found::new(what, advice).number("kernels_per_step", per_step);
+    let found = RuleFindings::new(what, advice).number("kernels_per_step", per_step);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
 }
 
 /// Without a device: lookups and their backward by the operators, one of each kind for each table.
 /// One for all tables is taken to cost what one for one table does.
-fn on_the_host(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_lookup = |name: &str| {
         let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
         let is_batched = BATCHED.iter().any(|part| name.contains(part));
@@ -78,7 +80,7 @@ fn on_the_host(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     for row in rank.outermost_named(is_lookup) {
         groups.entry(rank.name(row)).or_default().push(row);
     }
-    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.of("kernels_per_step"));
+    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.value("kernels_per_step"));
     let most = groups.values().max_by_key(|rows| rows.len())?;
     let per_step = rank.count_per_step(most.len());
     let rows: Vec<u32> = groups.values().flatten().copied().collect();
@@ -94,6 +96,6 @@ fn on_the_host(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         lost += rank.total(rows) as f64 * (1.0 - keep);
         edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
     }
-    let found = Found::new(what, advice).number("lookups_per_step", per_step);
+    let found = RuleFindings::new(what, advice).number("lookups_per_step", per_step);
     Some(found.shown_by(rank.proofs(rows)).saves(lost as i64, edits))
 }

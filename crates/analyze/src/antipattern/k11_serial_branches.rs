@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 
 pub(super) const RULE: Rule = Rule {
     id: "K11",
     title: "independent branches in sequence",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Low,
     limits: &[
         limit("branches", 4.0, "fewest modules of one kind side by side"),
@@ -33,7 +33,7 @@ struct Branches {
     kernels: Vec<Vec<u32>>,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     if rank.python().nodes.is_empty() {
         return None;
     }
@@ -45,7 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let high: i64 = groups.iter().map(lost).sum();
     let share = rank.share(high);
     let largest = groups.iter().max_by_key(|group| (lost(group), group.modules.first()))?;
-    if share < limits.of("time_pct") {
+    if share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -66,13 +66,13 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     let rows: Vec<u32> = groups.iter().flat_map(hidden).collect();
     let edits = vec![rank.edit(rows.clone(), Action::Overlap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(kind(rank.name(largest.modules[0])))
         .number("branches_max", largest.modules.len() as f64);
     Some(found.shown_by(rank.proofs(rows)).saves(high, edits))
 }
 
-fn branches(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Branches> {
+fn branches(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branches> {
     let python = rank.python();
     let modules = rank.names(|name| name.starts_with(MODULE));
     let module_above =
@@ -86,9 +86,9 @@ fn branches(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Branches> {
             sides.entry((parent, kind(rank.name(*row)))).or_default().push(*row);
         }
     }
-    sides.retain(|_, modules| modules.len() as f64 >= limits.of("branches"));
+    sides.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
     // The nearest module of each kernel, and those around it.
-    let mut kernels: BTreeMap<u32, Vec<&Kernel>> = BTreeMap::new();
+    let mut kernels: BTreeMap<u32, Vec<&WindowKernel>> = BTreeMap::new();
     for kernel in rank.compute_kernels() {
         let Some(call) = rank.scope.links().call(kernel.row) else { continue };
         let track = rank.scope.trace.slices.track[call as usize];
@@ -98,8 +98,8 @@ fn branches(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Branches> {
             kernels.entry(module).or_default().push(kernel);
         }
     }
-    let is_small = |kernel: &&Kernel| {
-        kernel.blocks_per_sm().is_some_and(|blocks| blocks < limits.of("blocks_per_sm"))
+    let is_small = |kernel: &&WindowKernel| {
+        kernel.blocks_per_sm().is_some_and(|blocks| blocks < limits.value("blocks_per_sm"))
     };
     let group = |modules: Vec<u32>| {
         let of = |module: &u32| kernels.get(module).map_or(&[][..], Vec::as_slice);

@@ -1,7 +1,7 @@
 //! K12: kernels that convert between layouts of images.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,8 +9,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "K12",
     title: "conversions of layout",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("time_pct", 5.0, "time of conversions, percent of compute")],
     page: page!("K12"),
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
 const CONVERSIONS: [&str; 6] =
     ["nchwToNhwc", "nhwcToNchw", "NCHWToNHWC", "NHWCToNCHW", "batched_transpose", "nchw_to_nhwc"];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let conversions = rank.names(|name| CONVERSIONS.iter().any(|part| name.contains(part)));
     let rows: Vec<u32> = rank
         .compute_kernels()
@@ -29,7 +29,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .collect();
     let time_ns = rank.total(&rows);
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
-    if rows.is_empty() || share < limits.of("time_pct") {
+    if rows.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -39,6 +39,6 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Keep model and input in one layout: model.to(memory_format=torch.channels_last) and \
                   the same for the batch; check for operators that fall back.";
     let edits = vec![rank.edit(rows.clone(), Action::Scale(0.0))];
-    let found = Found::new(what, advice).number("time_pct_of_compute", share);
+    let found = RuleFindings::new(what, advice).number("time_pct_of_compute", share);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
 }

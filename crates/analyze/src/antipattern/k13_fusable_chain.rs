@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found, Proof};
+use super::finding::{Confidence, FindingCategory, Proof, RuleFindings};
 use super::hardware;
 use super::k05_slow_memory::{Traffic, traffic};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, each, time};
 use crate::graph::edit::Action;
-use crate::job::{Kernel, RankFacts};
+use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
     id: "K13",
     title: "chains of kernels to fuse",
-    category: Category::Kernel,
-    side: Side::Device,
+    category: FindingCategory::Kernel,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("busy_pct", 70.0, "a device that works less is a matter of launches, percent"),
@@ -74,7 +74,7 @@ pub(super) fn is_fusable(name: &str) -> bool {
 
 /// Kernels of a stream, one directly behind the other.
 struct Chain<'a> {
-    kernels: Vec<&'a Kernel>,
+    kernels: Vec<&'a WindowKernel>,
     time_ns: i64,
     /// What one kernel for all of them would take.
     fused_ns: i64,
@@ -89,16 +89,16 @@ impl Chain<'_> {
     }
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let busy = rank.share(rank.breakdown().busy_ns) / rank.scope.devices().len().max(1) as f64;
-    if busy < limits.of("busy_pct") {
+    if busy < limits.value("busy_pct") {
         return None;
     }
     let mut chains: Vec<Chain<'_>> = chains(rank, limits);
     chains.retain(|chain| chain.saved_ns() > 0);
     let high: i64 = chains.iter().map(Chain::saved_ns).sum();
     let share = rank.share(high);
-    if share < limits.of("saved_pct") {
+    if share < limits.value("saved_pct") {
         return None;
     }
     let total = |of: fn(&Chain<'_>) -> i64| chains.iter().map(of).sum::<i64>();
@@ -110,7 +110,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         "{} chains per step of up to {:.0} element-wise, reducing and concatenating kernels run one \
          directly after the other; their {} kernels take {} per step, fused ones at least {}.{}",
         each(rank.count_per_step(chains.len())),
-        limits.of("kernels_fused"),
+        limits.value("kernels_fused"),
         each(rank.count_per_step(kernels)),
         time(rank.per_step(time_ns)),
         time(rank.per_step(time_ns - high)),
@@ -122,7 +122,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows: Vec<u32> =
         chains.iter().flat_map(|chain| &chain.kernels).map(|kernel| kernel.row).collect();
     let factor = 1.0 - high as f64 / time_ns.max(1) as f64;
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("chains_per_step", rank.count_per_step(chains.len()))
         .number("kernels_per_step", rank.count_per_step(kernels))
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
@@ -169,9 +169,9 @@ fn proofs(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Proof> {
 }
 
 /// All chains of all streams.
-fn chains<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Chain<'a>> {
+fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>> {
     let named = rank.names(is_fusable);
-    let mut kernels: BTreeMap<u32, &Kernel> = BTreeMap::new();
+    let mut kernels: BTreeMap<u32, &WindowKernel> = BTreeMap::new();
     for kernel in rank.compute_kernels().filter(|kernel| rank.is_named(&named, kernel.row)) {
         kernels.insert(kernel.row, kernel);
     }
@@ -188,12 +188,12 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Chain<'a>> {
     let mut found = Vec::new();
     for rows in streams.values() {
         for run in rows.chunk_by(follows) {
-            let run: Vec<&Kernel> =
+            let run: Vec<&WindowKernel> =
                 run.iter().filter_map(|row| kernels.get(row).copied()).collect();
             for part in of_one_size(rank, &run) {
-                let most = (limits.of("kernels_fused") as usize).max(1);
+                let most = (limits.value("kernels_fused") as usize).max(1);
                 let parts = part.chunks(most);
-                let parts = parts.filter(|part| operators(part) as f64 >= limits.of("kernels"));
+                let parts = parts.filter(|part| operators(part) as f64 >= limits.value("kernels"));
                 found.extend(parts.map(|part| chain(rank, part.to_vec(), limits)));
             }
         }
@@ -202,8 +202,8 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Chain<'a>> {
 }
 
 /// How many operators ran: those with several kernels are one, kernels without any one each.
-fn operators(part: &[&Kernel]) -> usize {
-    let is_same = |a: &&Kernel, b: &&Kernel| a.owner.is_some() && a.owner == b.owner;
+fn operators(part: &[&WindowKernel]) -> usize {
+    let is_same = |a: &&WindowKernel, b: &&WindowKernel| a.owner.is_some() && a.owner == b.owner;
     part.chunk_by(is_same).count()
 }
 
@@ -216,9 +216,12 @@ fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
 }
 
 /// Parts of a run in which the largest tensor has one number of elements, as far as it is known.
-fn of_one_size<'a, 'b>(rank: &RankFacts<'_>, run: &'b [&'a Kernel]) -> Vec<&'b [&'a Kernel]> {
-    let size = |kernel: &Kernel| super::k02_coarse_threads::elements(rank, kernel);
-    let is_same = |a: &&Kernel, b: &&Kernel| match (size(a), size(b)) {
+fn of_one_size<'a, 'b>(
+    rank: &RankFacts<'_>,
+    run: &'b [&'a WindowKernel],
+) -> Vec<&'b [&'a WindowKernel]> {
+    let size = |kernel: &WindowKernel| super::k02_coarse_threads::elements(rank, kernel);
+    let is_same = |a: &&WindowKernel, b: &&WindowKernel| match (size(a), size(b)) {
         (Some(a), Some(b)) => a == b,
         _ => true,
     };
@@ -226,11 +229,15 @@ fn of_one_size<'a, 'b>(rank: &RankFacts<'_>, run: &'b [&'a Kernel]) -> Vec<&'b [
 }
 
 /// What a chain takes and what one kernel would.
-fn chain<'a>(rank: &RankFacts<'_>, kernels: Vec<&'a Kernel>, limits: &Limits<'_>) -> Chain<'a> {
+fn chain<'a>(
+    rank: &RankFacts<'_>,
+    kernels: Vec<&'a WindowKernel>,
+    limits: &RuleLimits<'_>,
+) -> Chain<'a> {
     let time_ns: i64 = kernels.iter().map(|kernel| kernel.duration).sum();
     let good = kernels.first().and_then(|kernel| rank.device_info(kernel.device));
     let good = good.and_then(|device| hardware::peak(&device.name));
-    let good = good.map(|peak| peak.memory_gb_per_s * limits.of("good_pct") / 100.0);
+    let good = good.map(|peak| peak.memory_gb_per_s * limits.value("good_pct") / 100.0);
     let last = kernels.len() - 1;
     let (mut moved, mut sized, mut fused) = (0.0, 0, 0.0);
     // Of tensors whose sizes are not known, one at least is read or written.

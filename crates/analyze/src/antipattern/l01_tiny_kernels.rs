@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 use crate::launches::LaunchRow;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 pub(super) const RULE: Rule = Rule {
     id: "L01",
     title: "storm of tiny kernels",
-    category: Category::Launch,
-    side: Side::Host,
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("launch_pct", 50.0, "share of kernel launches that are tiny, percent"),
@@ -25,16 +25,16 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let idle_pct = rank.idle_pct().filter(|idle| *idle >= limits.of("idle_pct"))?;
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
+    let idle_pct = rank.idle_pct().filter(|idle| *idle >= limits.value("idle_pct"))?;
     let is_kernel = |row: &&LaunchRow<'_>| {
-        row.work_count == 1 && rank.scope.trace.kind(row.device_row) == Kind::Kernel
+        row.work_count == 1 && rank.scope.trace.kind(row.device_row) == EventKind::Kernel
     };
     let launches: Vec<&LaunchRow<'_>> = rank.launches().iter().filter(is_kernel).collect();
     let tiny = tiny(&launches);
     let share = 100.0 * tiny.len() as f64 / launches.len().max(1) as f64;
     let per_step = rank.count_per_step(tiny.len());
-    if share < limits.of("launch_pct") || per_step < limits.of("launches_per_step") {
+    if share < limits.value("launch_pct") || per_step < limits.value("launches_per_step") {
         return None;
     }
     let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
@@ -56,7 +56,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Launch less: fuse the operators (torch.compile, foreach and fused variants, a \
                   custom kernel), batch the loop, or replay the region as a CUDA graph.";
     let edits = vec![rank.edit(host_rows(rank, &calls), Action::Scale(0.0))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("tiny_launches_per_step", per_step)
         .number("tiny_launch_pct", share)
         .number("launch_period_ns", each as f64)
@@ -92,7 +92,7 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
 
 /// Calls and the operators around them.
 pub(super) fn host_rows(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
-    let is_operator = |row: &u32| rank.scope.trace.kind(*row) == Kind::Operator;
+    let is_operator = |row: &u32| rank.scope.trace.kind(*row) == EventKind::Operator;
     let mut rows = calls.to_vec();
     for call in calls {
         rows.extend(rank.tree().ancestors(*call).filter(is_operator));

@@ -1,7 +1,7 @@
 //! L02: many small copies issued one by one where one would do.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, each, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::{Copy, RankFacts};
 pub(super) const RULE: Rule = Rule {
     id: "L02",
     title: "loop of small copies",
-    category: Category::Launch,
-    side: Side::Host,
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("copies", 16.0, "fewest copies in a row"),
@@ -29,7 +29,7 @@ const COPY_NS: i64 = 5_000;
 /// A copy, its call, and the name of what issued it.
 type Issued<'a> = (&'a Copy, u32, &'a str);
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let runs = runs(rank, limits);
     let copies: usize = runs.iter().map(Vec::len).sum();
     let lost: i64 = runs.iter().map(|run| lost(rank, run, limits)).sum();
@@ -41,7 +41,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
          the bytes.",
         each(rank.count_per_step(copies)),
         bytes(moved / copies.max(1) as u64),
-        limits.of("copies"),
+        limits.value("copies"),
         time(limits.ns("gap_ns")),
         longest.len(),
         longest[0].2
@@ -65,7 +65,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         rank.edit(rows, Action::ShortenTo(0)),
     ];
     let all: Vec<u32> = runs.iter().flatten().map(|(copy, ..)| copy.row).collect();
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("copies_per_step", rank.count_per_step(copies))
         .number("runs_per_step", rank.count_per_step(runs.len()))
         .number("bytes_mean", moved as f64 / copies.max(1) as f64)
@@ -75,7 +75,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Copies that follow each other on a thread: one direction, one issuer, short pauses, small.
-fn runs<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Vec<Issued<'a>>> {
+fn runs<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Vec<Issued<'a>>> {
     let track = |call: u32| rank.scope.trace.slices.track[call as usize];
     let issuer = |call: u32| rank.range_around(call).map_or("a loop", |row| rank.name(row));
     let mut issued: Vec<Issued<'_>> = rank
@@ -95,15 +95,15 @@ fn runs<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Vec<Issued<'a>>
     let is_long = |run: &&[Issued<'_>]| {
         let mut sizes: Vec<u64> = run.iter().map(|(copy, ..)| copy.bytes).collect();
         sizes.sort_unstable();
-        run.len() as f64 >= limits.of("copies")
-            && (sizes[sizes.len() / 2] as f64) < limits.of("bytes")
+        run.len() as f64 >= limits.value("copies")
+            && (sizes[sizes.len() / 2] as f64) < limits.value("bytes")
     };
     issued.chunk_by(follows).filter(is_long).map(<[_]>::to_vec).collect()
 }
 
-fn lost(rank: &RankFacts<'_>, run: &[Issued<'_>], limits: &Limits<'_>) -> i64 {
+fn lost(rank: &RankFacts<'_>, run: &[Issued<'_>], limits: &RuleLimits<'_>) -> i64 {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return 0 };
     let moved: u64 = run.iter().map(|(copy, ..)| copy.bytes).sum();
-    let ideal = (moved as f64 / limits.of("peak_gb_per_s").max(1e-3)) as i64 + COPY_NS;
+    let ideal = (moved as f64 / limits.value("peak_gb_per_s").max(1e-3)) as i64 + COPY_NS;
     (rank.end(last.1) - rank.start(first.1) - ideal).max(0)
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::calls::{Direction, direction, is_synchronization};
 use crate::graph::edit::Action;
@@ -15,8 +15,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "L03",
     title: "region for a CUDA graph",
-    category: Category::Launch,
-    side: Side::Host,
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("same_pct", 90.0, "runs with the same kernels and grids, percent"),
@@ -36,12 +36,12 @@ struct Region {
     device_ns: i64,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut regions: Vec<Region> =
         candidates(rank).into_values().filter_map(|rows| region(rank, rows, limits)).collect();
     let gain = |region: &Region| {
         let graph =
-            limits.of("graph_launch_ns") + limits.of("graph_node_ns") * region.kernels as f64;
+            limits.value("graph_launch_ns") + limits.value("graph_node_ns") * region.kernels as f64;
         (region.host_ns - graph as i64 * region.rows.len() as i64).max(0)
     };
     regions.retain(|region| gain(region) > 0);
@@ -60,7 +60,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   good candidates; leave embeddings of changing sizes outside.";
     let share = gain(best) as f64 / best.host_ns.max(1) as f64;
     let edits = vec![rank.edit(rank.whole(&best.rows), Action::Scale(1.0 - share))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("kernels", best.kernels as f64)
         .number("runs_per_step", rank.count_per_step(best.rows.len()))
         .number("host_ns", (best.host_ns / runs) as f64)
@@ -73,9 +73,9 @@ fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     let trace = rank.scope.trace;
     let mut named: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
     for row in &rank.tree().nodes {
-        let is_outermost = trace.kind(*row) == Kind::Operator
-            && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == Kind::Operator);
-        let is_range = trace.kind(*row) == Kind::Annotation || is_outermost;
+        let is_outermost = trace.kind(*row) == EventKind::Operator
+            && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == EventKind::Operator);
+        let is_range = trace.kind(*row) == EventKind::Annotation || is_outermost;
         let is_step = trace.name(*row).starts_with("ProfilerStep#");
         if is_range && !is_step && rank.scope.starts_inside(*row) {
             named.entry(trace.slices.name[*row as usize]).or_default().push(*row);
@@ -86,18 +86,18 @@ fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     named
 }
 
-fn region(rank: &RankFacts<'_>, rows: Vec<u32>, limits: &Limits<'_>) -> Option<Region> {
+fn region(rank: &RankFacts<'_>, rows: Vec<u32>, limits: &RuleLimits<'_>) -> Option<Region> {
     let mut hashes: BTreeMap<u64, usize> = BTreeMap::new();
     let work = |row: &u32| rank.attribution().rows(rank.tree(), *row);
     let kernels = work(rows.first()?).len();
-    if (kernels as f64) < limits.of("kernels") {
+    if (kernels as f64) < limits.value("kernels") {
         return None;
     }
     for row in &rows {
         *hashes.entry(hash(rank, work(row))).or_default() += 1;
     }
     let same = hashes.values().max().copied().unwrap_or_default();
-    let is_same = 100.0 * same as f64 / rows.len() as f64 >= limits.of("same_pct");
+    let is_same = 100.0 * same as f64 / rows.len() as f64 >= limits.value("same_pct");
     if !is_same || rows.iter().any(|row| is_unfit(rank, *row)) {
         return None;
     }

@@ -1,7 +1,7 @@
 //! L04: the launching thread waits for the device although independent work could be launched.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::calls::{Direction, direction, is_pageable, is_synchronization};
 use crate::graph::edit::Action;
@@ -11,8 +11,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "L04",
     title: "queue starved by a wait",
-    category: Category::Launch,
-    side: Side::Host,
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
     confidence: Confidence::Low,
     limits: &[
         limit("blocked_ns", 100_000.0, "shortest wait that counts"),
@@ -30,11 +30,11 @@ struct Wait {
     launches: usize,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let waits = waits(rank, limits);
     let lost: i64 = waits.iter().map(|wait| wait.idle_ns).sum();
     let share = rank.share(lost);
-    if waits.is_empty() || share < limits.of("idle_pct") {
+    if waits.is_empty() || share < limits.value("idle_pct") {
         return None;
     }
     let rows: Vec<u32> = waits.iter().map(|wait| wait.call).collect();
@@ -52,14 +52,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Move the stage that waits (input distribution, metrics) to a thread and stream \
                   of its own, or launch the independent work before it.";
     let edits = vec![rank.edit(rows.clone(), Action::Unblock)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("waits_per_step", rank.count_per_step(rows.len()))
         .number("blocked_per_step_ns", rank.per_step(rank.total(&rows)) as f64)
         .number("idle_per_step_ns", rank.per_step(lost) as f64);
     Some(found.shown_by(proofs).saves(lost, edits))
 }
 
-fn waits(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
+fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {
     let slices = &rank.scope.trace.slices;
     let blocks = |call: &u32| {
         let work = rank.scope.links().work(*call);
@@ -89,7 +89,7 @@ fn waits(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
         let first = rank.calls().partition_point(|other| rank.start(*other) < from);
         let behind = rank.calls()[first..].iter().take_while(|other| rank.start(**other) < until);
         let launches = behind.filter(is_other).count();
-        if (launches as f64) < limits.of("launches") {
+        if (launches as f64) < limits.value("launches") {
             continue;
         }
         let later = interval::length_within(&idle, (from, until));

@@ -1,28 +1,28 @@
 //! L05: the launch queue is full: the host runs so far ahead of the device that its calls wait.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L05",
     title: "full launch queue",
-    category: Category::Launch,
-    side: Side::Device,
+    category: FindingCategory::Launch,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("waited_pct", 1.0, "time launches waited for room, percent of the window")],
     page: page!("L05"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let waits = &rank.pressure().waits;
     let inside = || waits.iter().filter(|wait| rank.scope.starts_inside(wait.call));
     let waited: i64 = inside().map(|wait| wait.waited_ns).sum();
     let share = rank.share(waited);
     let longest = inside().map(|wait| wait.distance).max()?;
-    if share < limits.of("waited_pct") {
+    if share < limits.value("waited_pct") {
         return None;
     }
     let count = inside().count();
@@ -39,6 +39,6 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Nothing to do on the host: the device decides. Long launch calls are \
                   back-pressure, not overhead; beware of memory held by work in flight.";
     let proofs = rank.proofs_of(inside().map(|wait| (wait.call, wait.waited_ns)));
-    let found = Found::new(what, advice).about("queue").shown_by(proofs);
+    let found = RuleFindings::new(what, advice).about("queue").shown_by(proofs);
     Some(found.number("waited_pct", share).number("length_max", f64::from(longest)))
 }

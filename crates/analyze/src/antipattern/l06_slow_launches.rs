@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval;
@@ -14,8 +14,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "L06",
     title: "slow launches",
-    category: Category::Launch,
-    side: Side::Host,
+    category: FindingCategory::Launch,
+    side: CureSide::Host,
     confidence: Confidence::High,
     limits: &[
         limit("call_ns", 50_000.0, "a longer launch is slow"),
@@ -36,7 +36,7 @@ const HOLDS: [&str; 7] = [
     "Lazy Function",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let slowest = limits.ns("call_ns");
     let firsts = first_launches(rank);
     let launches: Vec<u32> = rank
@@ -54,7 +54,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         launches.into_iter().filter(|call| rank.duration(*call) > slowest).collect();
     let excess: i64 = slow.iter().map(|call| rank.duration(*call) - slowest).sum();
     let share = rank.share(excess);
-    if p99 <= slowest || share < limits.of("excess_pct") {
+    if p99 <= slowest || share < limits.value("excess_pct") {
         return None;
     }
     let holds = rank.names(|name| HOLDS.iter().any(|part| name.contains(part)));
@@ -78,7 +78,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   its own.";
     let proofs = rank.proofs(slow.iter().copied());
     let edits = vec![rank.edit(slow, Action::ShortenTo(usual))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("p99_ns", p99 as f64)
         .number("p50_ns", usual as f64)
         .number("held_up", held_up as f64);
@@ -89,7 +89,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
 fn first_launches(rank: &RankFacts<'_>) -> BTreeSet<u32> {
     let trace = rank.scope.trace;
     let mut firsts: BTreeMap<StringId, (i64, u32)> = BTreeMap::new();
-    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Kernel) {
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Kernel) {
         if let Some(call) = rank.scope.links().call(row) {
             let launched = (rank.start(call), call);
             let first = firsts.entry(trace.slices.name[row as usize]).or_insert(launched);

@@ -1,7 +1,7 @@
 //! L07: short gaps between kernels that were launched long before.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "L07",
     title: "gaps between kernels",
-    category: Category::Launch,
-    side: Side::Device,
+    category: FindingCategory::Launch,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("idle_pct", 5.0, "all such gaps, percent of the window"),
@@ -21,13 +21,13 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_short = |gap: &&Gap| gap.cause == DeviceCause::KernelWait;
     let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_short).collect();
     let devices = i64::from(rank.breakdown().device_count).max(1);
     let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
     let share = rank.share(idle_ns);
-    if gaps.is_empty() || share < limits.of("idle_pct") {
+    if gaps.is_empty() || share < limits.value("idle_pct") {
         return None;
     }
     let best = limits.ns("kernel_ns");
@@ -44,7 +44,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows: Vec<u32> = gaps.iter().filter_map(|gap| gap.ending_row).collect();
     let proofs = rank.proofs_of(gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns))));
     let edits = vec![rank.edit(rows, Action::CloseGap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("gap_mean_ns", mean as f64);
     Some(found.shown_by(proofs).saves(lost / devices, edits))

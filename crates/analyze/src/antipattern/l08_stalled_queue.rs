@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found, Severity, severity_of};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings, Severity, severity_of};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
@@ -13,8 +13,8 @@ use crate::kernels::short_name;
 pub(super) const RULE: Rule = Rule {
     id: "L08",
     title: "idle with work queued",
-    category: Category::Launch,
-    side: Side::Device,
+    category: FindingCategory::Launch,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("idle_pct", 5.0, "all such gaps, percent of the window"),
@@ -32,7 +32,7 @@ const RECORD: &str = "Record a step once without graphs, or with a newer profile
                       do, find what holds the queued work back: waits on events of other streams \
                       and on other ranks, and work of another process on the device.";
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
     // Directly behind the start of a recording, work from before it may run, which has no row.
     let window = &rank.scope.window;
@@ -43,7 +43,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let devices = i64::from(rank.breakdown().device_count).max(1);
     let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
     let share = rank.share(idle_ns);
-    if gaps.is_empty() || share < limits.of("idle_pct") {
+    if gaps.is_empty() || share < limits.value("idle_pct") {
         return None;
     }
     let ending = || gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns)));
@@ -85,7 +85,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
     let proofs = rank.proofs_of(ending());
-    let found = Found::new(what, if is_doubtful { RECORD } else { WAITS })
+    let found = RuleFindings::new(what, if is_doubtful { RECORD } else { WAITS })
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));

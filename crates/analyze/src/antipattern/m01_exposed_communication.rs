@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::graph::edit::Action;
 use crate::interval;
 use crate::job::RankFacts;
@@ -13,21 +13,21 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M01",
     title: "exposed communication",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("exposed_pct", 10.0, "communication without compute, percent of the window")],
     page: page!("M01"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let exposed = rank.breakdown().exposed_communication_ns;
     let share = rank.share(exposed);
-    if share < limits.of("exposed_pct") {
+    if share < limits.value("exposed_pct") {
         return None;
     }
-    let compute = interval::union(rank.scope.spans(|_, class| class == Class::Compute));
+    let compute = interval::union(rank.scope.spans(|_, class| class == WorkClass::Compute));
     let bare = |row: u32| {
         let span = rank.scope.clipped(row);
         span.1 - span.0 - interval::length_within(&compute, span)
@@ -57,7 +57,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   (TrainPipelineSparseDist), all-to-all split from its wait; or move less \
                   (quantised collectives, fewer bytes).";
     let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
@@ -66,7 +66,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         let links = rank.scope.links();
         rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
     }
-    let late = rank.scope.late_work.iter().filter(|(_, class)| *class == Class::Communication);
+    let late = rank.scope.late_work.iter().filter(|(_, class)| *class == WorkClass::Communication);
     rows.extend(late.map(|(row, _)| *row));
     let edits = vec![rank.edit(rows, Action::Overlap)];
     Some(found.shown_by(proofs).saves(exposed, edits))
@@ -86,7 +86,7 @@ fn unseen(rank: &RankFacts<'_>) -> Option<String> {
 /// Rows of communication kernels in the window.
 pub(super) fn communication<'a>(rank: &'a RankFacts<'_>) -> impl Iterator<Item = u32> + 'a {
     let rows = rank.scope.device_rows.iter().zip(&rank.scope.classes);
-    rows.filter(|(_, class)| **class == Class::Communication).map(|(row, _)| *row)
+    rows.filter(|(_, class)| **class == WorkClass::Communication).map(|(row, _)| *row)
 }
 
 /// The collective and its group, as far as they are known.

@@ -1,10 +1,10 @@
 //! M02: the exchange of the next batch's ids is visible instead of hidden under compute.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m01_exposed_communication::communication;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::graph::edit::Action;
 use crate::interval;
 use crate::job::RankFacts;
@@ -12,8 +12,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M02",
     title: "exposed input distribution",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("exposed_pct", 1.0, "input exchange without compute, percent of the window")],
     page: page!("M02"),
@@ -32,9 +32,9 @@ const INPUT: [&str; 8] = [
     "all2all_id",
 ];
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let rows = exchanges(rank);
-    let compute = interval::union(rank.scope.spans(|_, class| class == Class::Compute));
+    let compute = interval::union(rank.scope.spans(|_, class| class == WorkClass::Compute));
     let bare = |row: u32| {
         let span = rank.scope.clipped(row);
         span.1 - span.0 - interval::length_within(&compute, span)
@@ -42,7 +42,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let spans = interval::union(rows.iter().map(|row| rank.scope.clipped(*row)).collect());
     let exposed = interval::length(&interval::difference(&spans, &compute));
     let share = rank.share(exposed);
-    if rows.is_empty() || share < limits.of("exposed_pct") {
+    if rows.is_empty() || share < limits.value("exposed_pct") {
         return None;
     }
     let what = format!(
@@ -55,7 +55,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   start the input distribution earlier on a stream and thread of its own.";
     let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
     let edits = vec![rank.edit(rows.clone(), Action::Overlap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("collectives_per_step", rank.count_per_step(rows.len()))
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64);
     Some(found.shown_by(proofs).saves(exposed, edits))

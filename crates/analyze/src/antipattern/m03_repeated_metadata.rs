@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m02_exposed_input::exchanges;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, time};
 use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
@@ -13,8 +13,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M03",
     title: "metadata exchanged anew each step",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("exchanges", 3.0, "fewest exchanges of input distribution per step"),
@@ -26,13 +26,13 @@ pub(super) const RULE: Rule = Rule {
 };
 
 /// The first exchange of a step, and the wait for it.
-struct Exchange {
+struct MetadataExchange {
     row: u32,
     copy: u32,
     wait: Option<u32>,
 }
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut steps: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     for row in exchanges(rank) {
         let launched = rank.scope.links().call(row).map_or(rank.start(row), |c| rank.start(c));
@@ -40,7 +40,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
             steps.entry(step).or_default().push(row);
         }
     }
-    steps.retain(|_, rows| rows.len() as f64 >= limits.of("exchanges"));
+    steps.retain(|_, rows| rows.len() as f64 >= limits.value("exchanges"));
     let firsts: Vec<u32> = steps.values().filter_map(|rows| rows.first().copied()).collect();
     let slices = &rank.scope.trace.slices;
     let size = |row: u32| message_bytes(rank, row);
@@ -51,9 +51,10 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         Some((one.elements_in, one.elements_out, one.splits_in, one.splits_out))
     };
     let is_same = firsts.windows(2).all(|pair| known(&pair[0]) == known(&pair[1]));
-    let found: Vec<Exchange> = firsts.iter().filter_map(|row| exchange(rank, *row)).collect();
-    let is_metadata = largest as f64 <= limits.of("bytes") && found.len() == firsts.len();
-    if !is_same || !is_metadata || (found.len() as f64) < limits.of("steps") {
+    let found: Vec<MetadataExchange> =
+        firsts.iter().filter_map(|row| exchange(rank, *row)).collect();
+    let is_metadata = largest as f64 <= limits.value("bytes") && found.len() == firsts.len();
+    if !is_same || !is_metadata || (found.len() as f64) < limits.value("steps") {
         return None;
     }
     let waits: Vec<u32> = found.iter().filter_map(|one| one.wait).collect();
@@ -70,12 +71,12 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   locally (fixed batch sizes, variable_batch_per_feature off).";
     let edits =
         vec![rank.edit(waits, Action::Unblock), rank.edit(rows.clone(), Action::Scale(0.0))];
-    let found = Found::new(what, advice).number("bytes", largest as f64);
+    let found = RuleFindings::new(what, advice).number("bytes", largest as f64);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
 }
 
 /// The exchange if a copy to the host and a wait follow it before the next one.
-fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<Exchange> {
+fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<MetadataExchange> {
     let end = rank.end(row);
     let follows = |copy: &&crate::job::Copy| {
         copy.direction == Direction::ToHost && end <= rank.start(copy.row)
@@ -86,7 +87,7 @@ fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<Exchange> {
     let nearby = rank.calls()[first..].iter().take(32);
     let wait = nearby.copied().find(|call| is_synchronization(rank.name(*call)));
     let is_waiting = copy.is_pageable || wait.is_some();
-    is_waiting.then_some(Exchange { row, copy: copy.row, wait: wait.or(copy.call) })
+    is_waiting.then_some(MetadataExchange { row, copy: copy.row, wait: wait.or(copy.call) })
 }
 
 /// Bytes of the larger side of a collective's message.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m01_exposed_communication::communication;
 use super::m03_repeated_metadata::message_bytes;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -16,8 +16,8 @@ use crate::kernels::short_name;
 pub(super) const RULE: Rule = Rule {
     id: "M04",
     title: "storm of small collectives",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("collectives_per_step", 10.0, "fewest small ones per step in one group"),
@@ -41,13 +41,13 @@ enum Kin {
 /// A small collective: its row, and its size if known.
 type Small = (u32, Option<u64>);
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let mut groups: BTreeMap<Kin, Vec<Small>> = BTreeMap::new();
     for row in communication(rank) {
         let size = message_bytes(rank, row);
         let transfer_ns = rank.duration(row) - rank.waited(row);
         let is_small = match size {
-            Some(size) => (size as f64) < limits.of("bytes"),
+            Some(size) => (size as f64) < limits.value("bytes"),
             None => transfer_ns < limits.ns("small_ns"),
         };
         if is_small {
@@ -56,7 +56,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let (kin, small) = groups.into_iter().max_by_key(|(_, small)| small.len())?;
     let per_step = rank.count_per_step(small.len());
-    if per_step < limits.of("collectives_per_step") {
+    if per_step < limits.value("collectives_per_step") {
         return None;
     }
     let rows: Vec<u32> = small.iter().map(|(row, _)| *row).collect();
@@ -84,7 +84,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   torch.distributed._coalescing_manager or all_reduce_coalesced.";
     let share = 1.0 - lost as f64 / taken.max(1) as f64;
     let edits = vec![rank.edit(rows.clone(), Action::Scale(share))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("collectives_per_step", per_step)
         .number("unknown_sizes_per_step", rank.count_per_step(unknown))
         .number("bytes_mean", moved as f64 / (small.len() - unknown).max(1) as f64);
@@ -101,10 +101,10 @@ fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {
 
 /// What one collective per step would take in their place: one latency and all bytes. Of those
 /// whose size is not known, what takes longer than a latency is taken for their bytes.
-fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &Limits<'_>) -> i64 {
-    let latency = limits.of("latency_ns");
+fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &RuleLimits<'_>) -> i64 {
+    let latency = limits.value("latency_ns");
     let of_bytes = |(row, size): &Small| match size {
-        Some(size) => *size as f64 / limits.of("gb_per_s").max(1e-3),
+        Some(size) => *size as f64 / limits.value("gb_per_s").max(1e-3),
         None => (rank.duration(*row) as f64 - latency).max(0.0),
     };
     (latency * rank.step_count() as f64 + small.iter().map(of_bytes).sum::<f64>()) as i64

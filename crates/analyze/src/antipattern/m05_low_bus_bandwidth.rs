@@ -1,18 +1,18 @@
 //! M05: large collectives move their data far slower than the links could.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::hardware;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{bytes, time};
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
-use crate::job::Job;
+use crate::job::JobFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M05",
     title: "low bus bandwidth",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("bytes", 4_194_304.0, "smaller messages are bound by latency"),
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     if !job.is_one_job() {
         return Vec::new();
     }
@@ -65,7 +65,7 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
         proofs.extend(rank.proofs(all));
     }
     proofs.truncate(5);
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("collectives", slow.len() as f64)
         .number("worst_gb_per_s", *reached)
         .number("link_gb_per_s", *link);
@@ -74,20 +74,20 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
 
 /// What it reaches and what its links give, if that is far apart.
 fn slow<'a>(
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     one: &'a Matched,
-    limits: &Limits<'_>,
+    limits: &RuleLimits<'_>,
 ) -> Option<(&'a Matched, f64, f64)> {
     let reached = one.bus_bandwidth_gb_per_s?;
     // What one rank saw is mostly waiting for the others.
-    let is_seen = one.ranks_seen > 1 && one.bytes? as f64 >= limits.of("bytes");
+    let is_seen = one.ranks_seen > 1 && one.bytes? as f64 >= limits.value("bytes");
     let first = one.participants.first()?;
     let device = job.rank(first.rank)?.device_info(first.device)?;
-    let is_near = f64::from(one.group_size) <= limits.of("node_ranks");
+    let is_near = f64::from(one.group_size) <= limits.value("node_ranks");
     let link = match hardware::peak(&device.name) {
         Some(known) if is_near => known.link_gb_per_s,
-        _ => limits.of("network_gb_per_s"),
+        _ => limits.value("network_gb_per_s"),
     };
-    let is_slow = reached < link * limits.of("share_pct") / 100.0;
+    let is_slow = reached < link * limits.value("share_pct") / 100.0;
     (is_seen && is_slow).then_some((one, reached, link))
 }

@@ -1,16 +1,16 @@
 //! M06: one rank comes last to collectives again and again, and all others wait for it.
 
-use super::finding::{Category, Confidence, Found, Proof};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, Proof, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::Job;
+use crate::job::JobFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M06",
     title: "straggling rank",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("last_pct", 50.0, "collectives to which the rank comes last, percent"),
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
@@ -29,14 +29,14 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
 }
 
 fn late(
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     one: &crate::stragglers::Straggler,
-    limits: &Limits<'_>,
-) -> Option<(Vec<u32>, Found)> {
+    limits: &RuleLimits<'_>,
+) -> Option<(Vec<u32>, RuleFindings)> {
     let rank = job.rank(one.rank)?;
-    let is_often = one.last_pct? >= limits.of("last_pct");
-    let is_long = rank.share(one.caused_delay_ns) >= limits.of("delay_pct");
-    if !is_often || !is_long || (one.collectives as f64) < limits.of("collectives") {
+    let is_often = one.last_pct? >= limits.value("last_pct");
+    let is_long = rank.share(one.caused_delay_ns) >= limits.value("delay_pct");
+    if !is_often || !is_long || (one.collectives as f64) < limits.value("collectives") {
         return None;
     }
     let cause = match (one.began_late_ns, one.cause) {
@@ -81,7 +81,7 @@ fn late(
         .collect();
     let proofs: Vec<Proof> =
         rank.proofs_of(late.filter_map(|matched| Some((own(matched)?, matched.late_by_ns))));
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(format!("rank {}", one.rank))
         .number("times_last", one.times_last as f64)
         .number("collectives", one.collectives as f64)

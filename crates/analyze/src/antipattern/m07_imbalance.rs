@@ -1,17 +1,17 @@
 //! M07: ranks have unequal shares of the same kind of work.
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::product::is_product;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::{Job, Kernel, RankFacts};
+use crate::job::{JobFacts, RankFacts, WindowKernel};
 
 pub(super) const RULE: Rule = Rule {
     id: "M07",
     title: "work spread unevenly over ranks",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("ratio", 1.3, "the most any rank has, times the mean"),
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 /// Whether a kernel is of a kind.
-type IsKind = fn(&RankFacts<'_>, &Kernel) -> bool;
+type IsKind = fn(&RankFacts<'_>, &WindowKernel) -> bool;
 
 /// Kinds of work that a plan can move between ranks.
 const KINDS: [(&str, IsKind); 3] = [
@@ -43,14 +43,14 @@ pub(super) fn is_embedding(name: &str) -> bool {
 }
 
 /// Whether a kernel of embeddings belongs to the backward pass.
-pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
+pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     let is_named = |name: &str| {
         ["ackward", "grad", "update_rows", "adagrad"].iter().any(|part| name.contains(part))
     };
     is_named(rank.name(kernel.row)) || is_named(rank.owner_name(kernel))
 }
 
-fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
@@ -58,10 +58,10 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
 }
 
 fn uneven(
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     (name, is_kind): (&str, IsKind),
-    limits: &Limits<'_>,
-) -> Option<(Vec<u32>, Found)> {
+    limits: &RuleLimits<'_>,
+) -> Option<(Vec<u32>, RuleFindings)> {
     let rows = |rank: &RankFacts<'_>| -> Vec<u32> {
         rank.compute_kernels().filter(|kernel| is_kind(rank, kernel)).map(|k| k.row).collect()
     };
@@ -79,7 +79,7 @@ fn uneven(
     let (rank, (rows, ns)) = (&job.ranks[most], &each[most]);
     let ratio = *ns as f64 / mean.max(1) as f64;
     let excess = (ns - mean) * rank.step_count();
-    if ratio < limits.of("ratio") || rank.share(excess) < limits.of("time_pct") {
+    if ratio < limits.value("ratio") || rank.share(excess) < limits.value("time_pct") {
         return None;
     }
     let least = each.iter().map(|(_, ns)| *ns).min().unwrap_or_default();
@@ -95,7 +95,7 @@ fn uneven(
                   (row-wise, column-wise), and plan with pooling factors as they are.";
     let share = mean as f64 / (*ns).max(1) as f64;
     let edits = vec![rank.edit(rows.clone(), Action::Scale(share))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(name)
         .number("ratio", ratio)
         .number("excess_per_step_ns", (ns - mean) as f64);

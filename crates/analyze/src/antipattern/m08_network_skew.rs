@@ -1,17 +1,17 @@
 //! M08: ranks begin a collective together and end it far apart: the transport is uneven.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
-use crate::job::Job;
+use crate::job::JobFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M08",
     title: "uneven network",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::Medium,
     limits: &[
         limit("spread_ns", 50_000.0, "least time between the first and the last end"),
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
     if !job.is_one_job() {
         return Vec::new();
     }
@@ -31,7 +31,7 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
         let share = 100.0 * spread as f64 / one.transfer_ns.max(1) as f64;
         one.participants.len() > 1
             && spread >= limits.ns("spread_ns")
-            && share >= limits.of("spread_pct")
+            && share >= limits.value("spread_pct")
             && one.arrival_spread_ns * 2 <= spread
     };
     let skewed: Vec<&Matched> = job.collectives().matched.iter().filter(is_skewed).collect();
@@ -42,7 +42,7 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
     let last_end = |one: &Matched| one.participants.iter().map(|p| p.end_ns).max();
     let slowest = worst.participants.iter().max_by_key(|p| p.end_ns).map_or(0, |p| p.rank);
     let Some(rank) = job.rank(slowest) else { return Vec::new() };
-    if rank.share(lost) < limits.of("time_pct") {
+    if rank.share(lost) < limits.value("time_pct") {
         return Vec::new();
     }
     let what = format!(
@@ -66,7 +66,7 @@ fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
     }
     let own = skewed.iter().flat_map(|one| &one.participants).filter(|p| p.rank == slowest);
     let proofs = rank.proofs(own.map(|p| p.row));
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .about(format!("rank {slowest}"))
         .number("collectives", skewed.len() as f64)
         .number("spread_max_ns", worst.end_spread_ns as f64);

@@ -1,7 +1,7 @@
 //! M09: devices talk through DataParallel or gloo, that is, through the host.
 
-use super::finding::{Category, Confidence, Found, Severity};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings, Severity};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -9,15 +9,15 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M09",
     title: "DataParallel or gloo with devices",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[limit("time_pct", 1.0, "time in it on the host, percent of the window")],
     page: page!("M09"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let devices = rank.scope.devices().len();
     let parallel = rank.outermost_named(|name| name.starts_with("DataParallel"));
     let gloo = rank.outermost_named(|name| name.starts_with("gloo:"));
@@ -25,7 +25,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows = if is_parallel { parallel } else { gloo };
     let time_ns = rank.total(&rows);
     let share = rank.share(time_ns);
-    if rows.is_empty() || devices == 0 || share < limits.of("time_pct") {
+    if rows.is_empty() || devices == 0 || share < limits.value("time_pct") {
         return None;
     }
     let (what, advice) = if is_parallel {
@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         )
     };
     let edits = vec![rank.edit(rank.whole(&rows), Action::Scale(0.5))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .at_least(Severity::Medium);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns / 2, edits))

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m01_exposed_communication::communication;
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -12,8 +12,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M10",
     title: "communication on a compute stream",
-    category: Category::Communication,
-    side: Side::Device,
+    category: FindingCategory::Communication,
+    side: CureSide::Device,
     confidence: Confidence::High,
     limits: &[
         limit("time_pct", 1.0, "communication on such streams, percent of the window"),
@@ -27,14 +27,14 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let stream = |row: u32| (rank.scope.trace.device(row), rank.scope.trace.stream(row));
     let mut compute: BTreeMap<(i32, i32), i64> = BTreeMap::new();
     for kernel in rank.compute_kernels() {
         *compute.entry(stream(kernel.row)).or_default() += kernel.duration;
     }
     // NCCL's own streams also hold a few small kernels.
-    let least = limits.of("compute_pct") / 100.0 * rank.compute_ns() as f64;
+    let least = limits.value("compute_pct") / 100.0 * rank.compute_ns() as f64;
     let busy: BTreeSet<(i32, i32)> =
         compute.into_iter().filter(|(_, ns)| *ns as f64 >= least).map(|(one, _)| one).collect();
     // Our own runs have one pool of threads, which is no stream that could be another.
@@ -43,7 +43,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows: Vec<u32> = communication(rank).filter(is_shared).collect();
     let time_ns = rank.total(&rows);
     let share = rank.share(time_ns);
-    if rows.is_empty() || share < limits.of("time_pct") {
+    if rows.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let (_, number) = stream(rows[0]);
@@ -55,7 +55,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let advice = "Give it a stream of its own (async_op=True, a process group's own stream) and \
                   wait for its event where the result is needed.";
     let edits = vec![rank.edit(rows.clone(), Action::Overlap)];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .number("time_pct", share);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))

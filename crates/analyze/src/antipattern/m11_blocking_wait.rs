@@ -1,7 +1,7 @@
 //! M11: the host itself waits for a collective.
 
-use super::finding::{Category, Confidence, Found};
-use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::{each, time};
 use crate::calls::is_synchronization;
 use crate::graph::edit::Action;
@@ -10,8 +10,8 @@ use crate::job::RankFacts;
 pub(super) const RULE: Rule = Rule {
     id: "M11",
     title: "host waits for communication",
-    category: Category::Communication,
-    side: Side::Host,
+    category: FindingCategory::Communication,
+    side: CureSide::Host,
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 1.0, "time blocked in waits, percent of the window"),
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_wait = |name: &str| {
         let words = name.to_lowercase();
         let is_communication =
@@ -48,7 +48,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let blocked: i64 = waits.iter().map(|(_, ns)| ns).sum();
     let share = rank.share(blocked);
-    if waits.is_empty() || share < limits.of("time_pct") {
+    if waits.is_empty() || share < limits.value("time_pct") {
         return None;
     }
     let what = format!(
@@ -61,7 +61,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   result is used.";
     let edits =
         vec![rank.edit(calls.clone(), Action::Unblock), rank.edit(calls, Action::Scale(0.0))];
-    let found = Found::new(what, advice)
+    let found = RuleFindings::new(what, advice)
         .number("waits_per_step", rank.count_per_step(waits.len()))
         .number("blocked_per_step_ns", rank.per_step(blocked) as f64);
     Some(found.shown_by(rank.proofs_of(waits)).saves(blocked, edits))

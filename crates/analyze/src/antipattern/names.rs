@@ -1,6 +1,6 @@
 //! Rows grouped by name; each name is tested once.
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::job::RankFacts;
 use crate::named;
@@ -30,7 +30,7 @@ impl RankFacts<'_> {
         let mut found = Vec::new();
         let mut behind = 0;
         for (node, row) in self.tree().nodes.iter().enumerate() {
-            let is_range = matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+            let is_range = matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
             let is_one = is_range && self.is_named(&names, *row) && self.scope.starts_inside(*row);
             if is_one && node >= behind {
                 behind = self.tree().range(*row).end as usize;
@@ -47,6 +47,6 @@ impl RankFacts<'_> {
 
     /// Whether device work of some class is in the window.
     pub fn has_communication(&self) -> bool {
-        self.scope.classes.contains(&crate::classify::Class::Communication)
+        self.scope.classes.contains(&crate::classify::WorkClass::Communication)
     }
 }

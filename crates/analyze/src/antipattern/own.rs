@@ -5,9 +5,9 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::finding::{Category, Confidence, Finding, Number, Proof};
-use super::own_rule::{OwnRule, Table, wrong};
-use crate::job::{Job, RankFacts};
+use super::finding::{Confidence, Finding, FindingCategory, Number, Proof};
+use super::own_rule::{OwnRule, TraceTable, wrong};
+use crate::job::{JobFacts, RankFacts};
 use crate::{Error, bandwidth, kernels, ops, queue, steps};
 
 /// A column held against a value.
@@ -113,7 +113,7 @@ impl Condition {
 /// # Errors
 /// [`Error::Rules`] if the table lacks a column.
 pub(super) fn find(
-    job: &Job<'_>,
+    job: &JobFacts<'_>,
     rule: &OwnRule,
     conditions: &[Condition],
 ) -> Result<Option<Finding>, Error> {
@@ -145,7 +145,7 @@ pub(super) fn find(
     Ok(Some(Finding {
         rule: rule.id.clone(),
         title: rule.title.clone(),
-        category: Category::Own,
+        category: FindingCategory::Own,
         severity: rule.severity,
         confidence: Confidence::High,
         steps: Vec::new(),
@@ -192,20 +192,20 @@ fn proof(row: &Map<String, Value>) -> Proof {
     }
 }
 
-fn table(job: &Job<'_>, table: Table) -> Vec<Map<String, Value>> {
-    if table == Table::Collectives {
+fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
+    if table == TraceTable::Collectives {
         return flat(job.collectives().rows());
     }
     let of = |rank: &RankFacts<'_>| match table {
-        Table::Breakdown => flat([rank.breakdown()]),
-        Table::Idle => flat(&rank.idle().devices),
-        Table::Kernels => flat(kernels::of(rank.scope)),
-        Table::Ops => flat(ops::of(rank.scope, rank.tree(), rank.attribution())),
-        Table::Launches => flat(rank.launches()),
-        Table::Queue => flat(queue::of(rank.scope)),
-        Table::Memory => flat(bandwidth::of(rank.scope)),
-        Table::Steps => flat(steps::of(rank.scope)),
-        Table::Collectives => Vec::new(),
+        TraceTable::Breakdown => flat([rank.breakdown()]),
+        TraceTable::Idle => flat(&rank.idle().devices),
+        TraceTable::Kernels => flat(kernels::of(rank.scope)),
+        TraceTable::Ops => flat(ops::of(rank.scope, rank.tree(), rank.attribution())),
+        TraceTable::Launches => flat(rank.launches()),
+        TraceTable::Queue => flat(queue::of(rank.scope)),
+        TraceTable::Memory => flat(bandwidth::of(rank.scope)),
+        TraceTable::Steps => flat(steps::of(rank.scope)),
+        TraceTable::Collectives => Vec::new(),
     };
     job.ranks.iter().flat_map(of).collect()
 }

@@ -14,7 +14,7 @@ pub struct OwnRule {
     /// What it is called.
     pub title: String,
     /// Which table.
-    pub table: Table,
+    pub table: TraceTable,
     /// Conditions on its columns, all of which a row must meet: `name=~gemm total_ns>1000000`.
     #[serde(rename = "where")]
     pub condition: String,
@@ -28,7 +28,7 @@ pub struct OwnRule {
 /// A table as `rowmill trace` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Table {
+pub enum TraceTable {
     /// `trace breakdown`.
     Breakdown,
     /// `trace idle`.

@@ -1,6 +1,6 @@
 //! Findings on runs of ours on a pool of CPU threads: what can be true of one, in its words.
 
-use super::finding::{Category, Finding, HeldBack};
+use super::finding::{Finding, FindingCategory, HeldBack};
 use crate::kernels::IN_PLACE;
 
 /// Rules that apply to a pool of threads, with what to do there.
@@ -52,7 +52,7 @@ const APPLY: [(&str, &str); 10] = [
 pub(super) fn reword(findings: &mut Vec<Finding>) {
     findings.retain(|finding| {
         let is_own = finding.rule.len() != 3;
-        is_own || finding.category == Category::Quality || advice(&finding.rule).is_some()
+        is_own || finding.category == FindingCategory::Quality || advice(&finding.rule).is_some()
     });
     for finding in findings {
         if let (Some(advice), None) = (advice(&finding.rule), finding.held_back) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::finding::RowEdit;
 use crate::graph::edit::{Edit, Editor};
 use crate::graph::measured::{MeasuredGraph, RowNodes};
-use crate::graph::{DependencyGraph, Times};
+use crate::graph::{DependencyGraph, NodeTimes};
 use crate::scope::Scope;
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ impl<'a> Pricer<'a> {
         Self {
             measured,
             editor: Editor::new(measured),
-            nodes: RowNodes::of(scopes, measured),
+            nodes: RowNodes::new(scopes, measured),
             ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
         }
     }
@@ -46,7 +46,7 @@ impl<'a> Pricer<'a> {
     pub fn after<T>(
         &mut self,
         edits: &[RowEdit],
-        look: impl FnOnce(&DependencyGraph, &Times) -> T,
+        look: impl FnOnce(&DependencyGraph, &NodeTimes) -> T,
     ) -> T {
         for edit in edits {
             if let Some(edit) = self.edit(edit) {
@@ -72,7 +72,7 @@ impl<'a> Pricer<'a> {
 }
 
 /// Nanoseconds by which the window of a rank would shrink, averaged over ranks.
-fn saving(measured: &MeasuredGraph, times: &Times, ranks: Range<usize>) -> i64 {
+fn saving(measured: &MeasuredGraph, times: &NodeTimes, ranks: Range<usize>) -> i64 {
     let length = |at: usize, times| measured.length_ns(at, times);
     let shorter = |at: usize| length(at, &measured.times) - length(at, times);
     let count = ranks.len() as i64;

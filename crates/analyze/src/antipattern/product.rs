@@ -1,7 +1,7 @@
 //! Recognises matrix products and convolutions by kernel name, with their data type and whether
 //! they run on matrix units. Knows no rule and no device.
 
-use crate::job::{Kernel, RankFacts, Tensors};
+use crate::job::{RankFacts, Tensors, WindowKernel};
 
 /// The type of a product's factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ const OPERATORS: [&str; 12] = [
 ];
 
 /// Whether a kernel is a matrix product or a convolution.
-pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
+pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     let name = rank.name(kernel.row);
     let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
     (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::store::{Kind, StringId};
+use trace::store::{EventKind, StringId};
 
 use super::finding::{Proof, RowEdit};
 use crate::graph::edit::Action;
@@ -75,7 +75,8 @@ impl RankFacts<'_> {
     /// The innermost operator or annotation around a row of the host.
     pub fn range_around(&self, row: u32) -> Option<u32> {
         let trace = self.scope.trace;
-        let is_range = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+        let is_range =
+            |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
         self.tree().ancestors(row).find(is_range)
     }
 }

@@ -1,9 +1,9 @@
 //! Trace quality as findings: what `quality` says of the recording, under the rules' ids. They
 //! come first, because they decide how far the others can be trusted.
 
-use super::finding::{Category, Confidence, Found, Proof, Severity};
-use super::rule::{Detect, Limits, Rule, Side, page};
-use crate::job::Job;
+use super::finding::{Confidence, FindingCategory, Proof, RuleFindings, Severity};
+use super::rule::{CureSide, Detect, Rule, RuleLimits, page};
+use crate::job::JobFacts;
 use crate::quality::{self, Issue};
 
 macro_rules! quality_rule {
@@ -11,8 +11,8 @@ macro_rules! quality_rule {
         pub(super) const $name: Rule = Rule {
             id: $id,
             title: $title,
-            category: Category::Quality,
-            side: Side::Device,
+            category: FindingCategory::Quality,
+            side: CureSide::Device,
             confidence: Confidence::High,
             limits: &[],
             page: page!($id),
@@ -64,7 +64,11 @@ quality_rule!(
 );
 
 /// One finding for all issues of a rule's kinds.
-fn found(job: &Job<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, Found)> {
+fn found(
+    job: &JobFacts<'_>,
+    _limits: &RuleLimits<'_>,
+    kinds: &[&str],
+) -> Vec<(Vec<u32>, RuleFindings)> {
     let issues: Vec<&Issue> =
         job.issues().iter().filter(|issue| kinds.contains(&issue.id)).collect();
     let Some(worst) = issues.iter().min_by_key(|issue| issue.severity) else { return Vec::new() };
@@ -91,7 +95,7 @@ fn found(job: &Job<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, 
         count: issue.count,
         total_ns: 0,
     });
-    let found = Found::new(what, sentence(worst.hint))
+    let found = RuleFindings::new(what, sentence(worst.hint))
         .about(worst.id)
         .number("count", worst.count as f64)
         .at_least(match worst.severity {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found, Number};
-use crate::job::{Job, RankFacts};
+use super::finding::{Confidence, FindingCategory, Number, RuleFindings};
+use crate::job::{JobFacts, RankFacts};
 
 /// An antipattern that can be found.
 pub struct Rule {
@@ -12,9 +12,9 @@ pub struct Rule {
     /// Such as `tiny-kernel storm`.
     pub title: &'static str,
     /// What it is about.
-    pub category: Category,
+    pub category: FindingCategory,
     /// Whose time its cure saves.
-    pub side: Side,
+    pub side: CureSide,
     /// How sure it can be.
     pub confidence: Confidence,
     /// What it is held against.
@@ -26,7 +26,7 @@ pub struct Rule {
 
 /// Whose time a cure saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CureSide {
     /// The host's: worth nothing while the device is busy all the time.
     Host,
     /// A device's, or the wires'.
@@ -45,24 +45,24 @@ pub struct Limit {
 }
 
 /// The ranks that have something, and what.
-pub(super) type OnRanks = (Vec<u32>, Found);
+pub(super) type OnRanks = (Vec<u32>, RuleFindings);
 
 pub(super) enum Detect {
     /// Of each rank by itself.
-    Rank(fn(&RankFacts<'_>, &Limits<'_>) -> Option<Found>),
+    Rank(fn(&RankFacts<'_>, &RuleLimits<'_>) -> Option<RuleFindings>),
     /// Of all together; with the ranks that have it.
-    Job(fn(&Job<'_>, &Limits<'_>) -> Vec<OnRanks>),
+    Job(fn(&JobFacts<'_>, &RuleLimits<'_>) -> Vec<OnRanks>),
 }
 
 /// The limits a rule is held against in this run.
-pub(super) struct Limits<'a> {
+pub(super) struct RuleLimits<'a> {
     pub rule: &'a Rule,
     pub changed: Option<&'a BTreeMap<String, f64>>,
 }
 
-impl Limits<'_> {
+impl RuleLimits<'_> {
     /// A limit of the rule, by name.
-    pub fn of(&self, name: &str) -> f64 {
+    pub fn value(&self, name: &str) -> f64 {
         let changed = self.changed.and_then(|changed| changed.get(name).copied());
         let default = || self.rule.limits.iter().find(|limit| limit.name == name);
         debug_assert!(default().is_some(), "{} has a limit {name}", self.rule.id);
@@ -71,11 +71,11 @@ impl Limits<'_> {
 
     /// The same in nanoseconds.
     pub fn ns(&self, name: &str) -> i64 {
-        self.of(name) as i64
+        self.value(name) as i64
     }
 
     pub fn used(&self) -> Vec<Number> {
-        let used = |limit: &Limit| Number { name: limit.name, value: self.of(limit.name) };
+        let used = |limit: &Limit| Number { name: limit.name, value: self.value(limit.name) };
         self.rule.limits.iter().map(used).collect()
     }
 }

@@ -14,7 +14,7 @@ use crate::Error;
 /// What a user changes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct RuleSettings {
     /// Per rule: limits by name.
     #[serde(default)]
     pub limits: BTreeMap<String, BTreeMap<String, f64>>,
@@ -36,7 +36,7 @@ pub struct Suppression {
     pub reason: String,
 }
 
-impl Settings {
+impl RuleSettings {
     /// The rules of the user's with their conditions read.
     ///
     /// # Errors

@@ -5,10 +5,10 @@ use super::finding::{Finding, RowEdit, Sides};
 use super::price::Pricer;
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::job::Job;
+use crate::job::JobFacts;
 
 /// Sets [`Finding::sides`] of a priced finding, and says them of communication.
-pub(super) fn tell(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+pub(super) fn tell(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let (Some(_), Some(remedy)) = (finding.saving, &finding.remedy) else { return };
     let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
     let Some(at) = job.ranks.iter().position(|rank| Some(rank.rank()) == told) else { return };

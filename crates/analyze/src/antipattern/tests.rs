@@ -38,13 +38,13 @@ fn reading() -> Trace {
     trace
 }
 
-fn found(trace: &Trace, settings: &str) -> Result<Report, Error> {
+fn found(trace: &Trace, settings: &str) -> Result<FindingReport, Error> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(trace, WindowRule::All, &classifier)];
-    of(&Job::new(&scopes), &toml::from_str(settings).unwrap())
+    of(&JobFacts::new(&scopes), &toml::from_str(settings).unwrap())
 }
 
-fn rules_of(report: &Report) -> Vec<&str> {
+fn rules_of(report: &FindingReport) -> Vec<&str> {
     report.findings.iter().map(|finding| finding.rule.as_str()).collect()
 }
 
@@ -66,7 +66,7 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
 fn quality_comes_first_and_the_order_is_that_of_severity() {
     let trace = reading();
     let report = found(&trace, "").unwrap();
-    let is_quality = |one: &Finding| one.category == Category::Quality;
+    let is_quality = |one: &Finding| one.category == FindingCategory::Quality;
     assert!(report.findings.is_sorted_by_key(|one| (!is_quality(one), one.severity)));
     assert!(is_quality(&report.findings[0]));
 }
@@ -103,7 +103,7 @@ fn rules_of_the_users_are_conditions_on_tables() {
     };
     let report = found(&trace, &rule("name=~^gem count>=4 total_ns>1000")).unwrap();
     let own = report.findings.iter().find(|one| one.rule == "own").unwrap();
-    assert_eq!((own.severity, own.category), (Severity::High, Category::Own));
+    assert_eq!((own.severity, own.category), (Severity::High, FindingCategory::Own));
     assert_eq!(own.proofs[0].total_ns, 1340);
     assert!(!rules_of(&found(&trace, &rule("name=~^gem count>4")).unwrap()).contains(&"own"));
 }

@@ -1,18 +1,18 @@
 //! Owners of device work whose call is unknown or ran inside no operator.
 
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
-use super::method::{Method, NONE};
+use super::method::{NONE, OwnerMethod};
 
 /// What is found out per device row: method and owner.
-type Found<'a> = (&'a mut [Method], &'a mut [u32]);
+type RowOwner<'a> = (&'a mut [OwnerMethod], &'a mut [u32]);
 
-fn is_open(method: Method) -> bool {
-    matches!(method, Method::Call | Method::Orphan)
+fn is_open(method: OwnerMethod) -> bool {
+    matches!(method, OwnerMethod::Call | OwnerMethod::Orphan)
 }
 
 /// By the external id of an operator.
-pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): Found<'_>) {
+pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
     let is_own = |row: &u32| slices.external_id(*row) != slices.correlation(*row);
     let has_id = |row: &u32| slices.external_id(*row).is_some_and(|id| id != 0);
@@ -22,7 +22,7 @@ pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): Fou
     {
         return;
     }
-    let operators = trace.rows().filter(|row| trace.kind(*row) == Kind::Operator);
+    let operators = trace.rows().filter(|row| trace.kind(*row) == EventKind::Operator);
     let mut by_id: Vec<(u64, u32)> = operators
         .filter_map(|row| Some((slices.external_id(row).filter(|id| *id != 0)?, row)))
         .collect();
@@ -31,35 +31,38 @@ pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): Fou
         let id = slices.external_id(*row).unwrap_or_default();
         let found = by_id.binary_search_by_key(&id, |(id, _)| *id);
         if let (true, Ok(found)) = (is_open(methods[at]), found) {
-            (methods[at], owners[at]) = (Method::ExternalId, by_id[found].1);
+            (methods[at], owners[at]) = (OwnerMethod::ExternalId, by_id[found].1);
         }
     }
 }
 
 /// By other work of the same node of a graph, whose launch is known.
-pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): Found<'_>) {
+pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let node = |row: u32| trace.slices.graph_node.get(row).copied();
     if trace.slices.graph_node.is_empty() {
         return;
     }
-    let is_known = |at: &usize| matches!(methods[*at], Method::Correlation | Method::ExternalId);
+    let is_known =
+        |at: &usize| matches!(methods[*at], OwnerMethod::Correlation | OwnerMethod::ExternalId);
     let known = (0..rows.len()).filter(is_known);
     let mut by_node: Vec<(u64, u32)> =
         known.filter_map(|at| Some((node(rows[at])?, owners[at]))).collect();
     by_node.sort_unstable();
     for (at, row) in rows.iter().enumerate() {
-        let Some(node) = node(*row).filter(|_| methods[at] == Method::Orphan) else { continue };
+        let Some(node) = node(*row).filter(|_| methods[at] == OwnerMethod::Orphan) else {
+            continue;
+        };
         let found = by_node.partition_point(|(other, _)| *other < node);
         if let Some((_, owner)) = by_node.get(found).filter(|(other, _)| *other == node) {
-            (methods[at], owners[at]) = (Method::GraphNode, *owner);
+            (methods[at], owners[at]) = (OwnerMethod::GraphNode, *owner);
         }
     }
 }
 
 /// By the innermost annotation on its own stream that was open when it began.
-pub(super) fn by_span_on_stream(trace: &Trace, rows: &[u32], (methods, owners): Found<'_>) {
+pub(super) fn by_span_on_stream(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
-    let is_span = |row: &u32| trace.kind(*row) == Kind::DeviceAnnotation;
+    let is_span = |row: &u32| trace.kind(*row) == EventKind::DeviceAnnotation;
     let track = |row: u32| slices.track[row as usize];
     // Longest first, so that the innermost is opened last; place `NONE` marks an annotation.
     let order = |row: u32, place| (track(row), slices.start(row), -slices.end(row), place, row);
@@ -84,7 +87,7 @@ pub(super) fn by_span_on_stream(trace: &Trace, rows: &[u32], (methods, owners): 
         if place == NONE {
             open.push((row, -end));
         } else if let Some((span, _)) = open.last() {
-            (methods[place as usize], owners[place as usize]) = (Method::Annotation, *span);
+            (methods[place as usize], owners[place as usize]) = (OwnerMethod::Annotation, *span);
         }
     }
 }

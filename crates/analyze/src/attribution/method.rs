@@ -7,7 +7,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// How the owner of a row of device work was found; the first that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Method {
+pub enum OwnerMethod {
     /// Its call, by correlation id, ran inside an operator.
     Correlation,
     /// An operator has its external id.
@@ -22,7 +22,7 @@ pub enum Method {
     Orphan,
 }
 
-impl Method {
+impl OwnerMethod {
     /// All, in the order they are tried.
     pub const ALL: [Self; 6] = [
         Self::Correlation,
@@ -34,7 +34,7 @@ impl Method {
     ];
 }
 
-impl Method {
+impl OwnerMethod {
     /// Whether it leads to an operator.
     pub fn is_covered(self) -> bool {
         matches!(self, Self::Correlation | Self::ExternalId | Self::GraphNode)

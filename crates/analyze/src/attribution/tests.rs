@@ -8,7 +8,7 @@ use crate::window::WindowRule;
 /// Category, name, start, end, correlation id, external id, graph node.
 type Row = (&'static str, &'static str, i64, i64, u64, u64, u64);
 
-fn check(rows: &[Row], expected: &[(&str, Method, &str)]) {
+fn check(rows: &[Row], expected: &[(&str, OwnerMethod, &str)]) {
     let mut trace = Trace::default();
     for &(category, name, start, end, correlation, external, node) in rows {
         let track = if category.contains("gpu") || category == "kernel" { (0, 7) } else { (90, 1) };
@@ -21,7 +21,7 @@ fn check(rows: &[Row], expected: &[(&str, Method, &str)]) {
         }
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let attribution = of(&scope, &tree::of(&trace));
+    let attribution = of(&scope, &tree::build(&trace));
     let found = scope.device_rows.iter().enumerate().map(|(place, row)| {
         let owner = attribution.owner(place).map_or("", |owner| trace.name(owner));
         (trace.name(*row), attribution.methods[place], owner)
@@ -40,7 +40,7 @@ fn the_innermost_operator_around_the_call_owns_the_work() {
             ("kernel", "a", 200, 210, 5, 0, 0),
             ("kernel", "b", 210, 220, 6, 0, 0),
         ],
-        &[("a", Method::Correlation, "inner"), ("b", Method::Correlation, "outer")],
+        &[("a", OwnerMethod::Correlation, "inner"), ("b", OwnerMethod::Correlation, "outer")],
     );
 }
 
@@ -49,12 +49,12 @@ fn external_ids_that_are_correlation_ids_say_nothing() {
     let rows = |external| {
         [("cpu_op", "operator", 0, 10, 0, 5, 0), ("kernel", "a", 20, 30, 5, external, 0)]
     };
-    check(&rows(5), &[("a", Method::Orphan, "")]);
+    check(&rows(5), &[("a", OwnerMethod::Orphan, "")]);
     let lost = ("kernel", "b", 30, 40, 9, 5, 0);
     let [operator, same] = rows(5);
     check(
         &[operator, same, lost],
-        &[("a", Method::ExternalId, "operator"), ("b", Method::ExternalId, "operator")],
+        &[("a", OwnerMethod::ExternalId, "operator"), ("b", OwnerMethod::ExternalId, "operator")],
     );
 }
 
@@ -78,13 +78,13 @@ fn what_no_operator_owns_belongs_to_a_graph_node_or_an_annotation() {
             ("kernel", "g", 300, 310, 9, 0, 0),
         ],
         &[
-            ("a", Method::Correlation, "capture"),
-            ("b", Method::Annotation, "forward"),
-            ("c", Method::Call, ""),
-            ("d", Method::GraphNode, "capture"),
-            ("e", Method::Annotation, "narrow"),
-            ("f", Method::Annotation, "wide"),
-            ("g", Method::Orphan, ""),
+            ("a", OwnerMethod::Correlation, "capture"),
+            ("b", OwnerMethod::Annotation, "forward"),
+            ("c", OwnerMethod::Call, ""),
+            ("d", OwnerMethod::GraphNode, "capture"),
+            ("e", OwnerMethod::Annotation, "narrow"),
+            ("f", OwnerMethod::Annotation, "wide"),
+            ("g", OwnerMethod::Orphan, ""),
         ],
     );
 }

@@ -20,11 +20,11 @@ fn copies_go_where_their_names_say_in_every_spelling() {
 #[test]
 fn waits_of_every_vendor_are_waits() {
     for (name, expected) in [
-        ("cudaStreamSynchronize", Call::StreamSync),
-        ("hipDeviceSynchronize", Call::DeviceSync),
-        ("synchronizeStream", Call::StreamSync),
-        ("hipMemcpyWithStream", Call::BlockingCopy),
-        ("gif_merge", Call::Plain),
+        ("cudaStreamSynchronize", CallKind::StreamSync),
+        ("hipDeviceSynchronize", CallKind::DeviceSync),
+        ("synchronizeStream", CallKind::StreamSync),
+        ("hipMemcpyWithStream", CallKind::BlockingCopy),
+        ("gif_merge", CallKind::Plain),
     ] {
         assert_eq!(of_name(name), expected, "{name}");
         assert_eq!(is_synchronization(name), name.to_lowercase().contains("synchronize"), "{name}");

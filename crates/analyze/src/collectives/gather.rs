@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use trace::store::{Collective, Kind, StringId, Trace, TrackId};
+use trace::store::{Collective, EventKind, StringId, Trace, TrackId};
 
-use super::message::{self, Operation};
-use crate::classify::Class;
+use super::message::{self, CollectiveOperation};
+use crate::classify::WorkClass;
 use crate::scope::Scope;
 
 /// One rank's kernel of a collective.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub key: Key,
+pub(super) struct CollectiveCall {
+    pub key: CollectiveKey,
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
@@ -19,8 +19,8 @@ pub(super) struct Call {
     pub start: i64,
     pub end: i64,
     pub name: String,
-    pub operation: Operation,
-    pub group: Group,
+    pub operation: CollectiveOperation,
+    pub group: CollectiveGroup,
     pub group_size: Option<u32>,
     pub sequence: Option<u64>,
     pub bytes: Option<u64>,
@@ -29,10 +29,10 @@ pub(super) struct Call {
 
 /// What the ranks' kernels of one collective agree in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Key {
+pub(super) struct CollectiveKey {
     /// The process group, by place among all groups.
     pub group: u32,
-    operation: Operation,
+    operation: CollectiveOperation,
     /// Kernel name where the operation is unknown, by place among all names.
     name: u32,
     bytes: u64,
@@ -43,28 +43,28 @@ pub(super) struct Key {
 
 /// A process group, as a trace describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Group {
+pub(super) struct CollectiveGroup {
     pub name: String,
     /// Members as the trace's text.
     pub ranks: String,
     pub description: String,
 }
 
-pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<Call> {
+pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<CollectiveCall> {
     let all_have_steps = scopes.iter().all(|scope| !scope.window.steps.is_empty());
     let mut groups: BTreeMap<(String, String), u32> = BTreeMap::new();
     let mut names: BTreeMap<String, u32> = BTreeMap::new();
     let mut all = Vec::new();
     for scope in scopes {
-        let mut ordinals: HashMap<(i32, Key), u32> = HashMap::new();
+        let mut ordinals: HashMap<(i32, CollectiveKey), u32> = HashMap::new();
         let recorded = recorded(scope.trace);
         let rows = scope.device_rows.iter().zip(&scope.classes);
-        for (&row, _) in rows.filter(|(_, class)| **class == Class::Communication) {
+        for (&row, _) in rows.filter(|(_, class)| **class == WorkClass::Communication) {
             let mut call = describe(scope, row, &recorded);
             let next = groups.len() as u32;
             let id = (call.group.name.clone(), call.group.ranks.clone());
             call.key.group = *groups.entry(id).or_insert(next);
-            if call.operation == Operation::Other {
+            if call.operation == CollectiveOperation::Other {
                 let next = names.len() as u32;
                 call.key.name = *names.entry(call.name.clone()).or_insert(next);
             }
@@ -85,7 +85,7 @@ pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<Call> {
     all
 }
 
-fn describe(scope: &Scope<'_>, row: u32, recorded: &[Recorded]) -> Call {
+fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> CollectiveCall {
     let trace = scope.trace;
     let own = trace.slices.collective.get(row);
     let collective = own.or_else(|| {
@@ -100,7 +100,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[Recorded]) -> Call {
     let bytes = collective.and_then(|collective| message::bytes(trace, collective));
     let sequence = collective.and_then(|collective| collective.sequence);
     let is_sized = sequence.is_none() && message::is_of_one_size(operation);
-    let key = Key {
+    let key = CollectiveKey {
         group: 0,
         operation,
         name: 0,
@@ -109,7 +109,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[Recorded]) -> Call {
         sequence,
         ordinal: 0,
     };
-    Call {
+    CollectiveCall {
         key,
         rank: trace.rank,
         device: trace.device(row),
@@ -119,7 +119,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[Recorded]) -> Call {
         end: trace.slices.end(row),
         name: plain_name(trace.name(row)).to_owned(),
         operation,
-        group: Group {
+        group: CollectiveGroup {
             name: of(|c| c.group),
             ranks: of(|c| c.group_ranks),
             description: of(|c| c.group_description),
@@ -147,21 +147,21 @@ fn step(scope: &Scope<'_>, row: u32) -> i64 {
 }
 
 /// A host row that describes a collective (`record_param_comms`).
-type Recorded = (TrackId, i64, u32);
+type CollectiveRow = (TrackId, i64, u32);
 
 /// The host rows that describe collectives, by thread and start.
-fn recorded(trace: &Trace) -> Vec<Recorded> {
+fn recorded(trace: &Trace) -> Vec<CollectiveRow> {
     let slices = &trace.slices;
     let place = |row: u32| (slices.track[row as usize], slices.start(row), row);
     let rows = slices.collective.iter().map(|(row, _)| row);
     let mut recorded: Vec<_> =
-        rows.filter(|row| trace.kind(*row) == Kind::Operator).map(place).collect();
+        rows.filter(|row| trace.kind(*row) == EventKind::Operator).map(place).collect();
     recorded.sort_unstable();
     recorded
 }
 
 /// The last description begun before a call on its thread, if it contains the call.
-fn around(trace: &Trace, recorded: &[Recorded], call: u32) -> Option<u32> {
+fn around(trace: &Trace, recorded: &[CollectiveRow], call: u32) -> Option<u32> {
     let slices = &trace.slices;
     let (track, start) = (slices.track[call as usize], slices.start(call));
     let begun = recorded.partition_point(|(on, from, _)| (*on, *from) <= (track, start));

@@ -6,7 +6,7 @@ use trace::store::{Collective, Trace};
 /// What a collective does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
+pub enum CollectiveOperation {
     /// Every rank gets the sum.
     AllReduce,
     /// Every rank sends to every rank.
@@ -34,44 +34,51 @@ pub enum Operation {
 }
 
 /// The operation by a collective's name, `allreduce`, or by its kernel's.
-pub fn operation(collective: Option<&str>, kernel: &str) -> Operation {
+pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation {
     let plain = |text: &str| text.to_ascii_lowercase().replace('_', "");
     let named = collective.map(plain).filter(|name| !name.is_empty());
     if let Some("send" | "recv" | "isend" | "irecv") = named.as_deref() {
-        return Operation::PointToPoint;
+        return CollectiveOperation::PointToPoint;
     }
     let name = named.unwrap_or_else(|| plain(kernel));
     // Longer words first: all-reduce is also a reduce.
     let known = [
-        ("allreduce", Operation::AllReduce),
-        ("alltoall", Operation::AllToAll),
-        ("allgather", Operation::AllGather),
-        ("reducescatter", Operation::ReduceScatter),
-        ("broadcast", Operation::Broadcast),
-        ("sendrecv", Operation::SendReceive),
-        ("reduce", Operation::Reduce),
-        ("gather", Operation::Gather),
-        ("scatter", Operation::Scatter),
-        ("barrier", Operation::Barrier),
+        ("allreduce", CollectiveOperation::AllReduce),
+        ("alltoall", CollectiveOperation::AllToAll),
+        ("allgather", CollectiveOperation::AllGather),
+        ("reducescatter", CollectiveOperation::ReduceScatter),
+        ("broadcast", CollectiveOperation::Broadcast),
+        ("sendrecv", CollectiveOperation::SendReceive),
+        ("reduce", CollectiveOperation::Reduce),
+        ("gather", CollectiveOperation::Gather),
+        ("scatter", CollectiveOperation::Scatter),
+        ("barrier", CollectiveOperation::Barrier),
     ];
     let found = known.into_iter().find(|(word, _)| name.contains(word));
-    found.map_or(Operation::Other, |(_, operation)| operation)
+    found.map_or(CollectiveOperation::Other, |(_, operation)| operation)
 }
 
 /// Whether all ranks give messages of one size.
-pub fn is_of_one_size(operation: Operation) -> bool {
-    matches!(operation, Operation::AllReduce | Operation::Broadcast | Operation::Reduce)
+pub fn is_of_one_size(operation: CollectiveOperation) -> bool {
+    matches!(
+        operation,
+        CollectiveOperation::AllReduce
+            | CollectiveOperation::Broadcast
+            | CollectiveOperation::Reduce
+    )
 }
 
 /// Bytes on a bus per byte of a message, the larger side of it, among `ranks`.
 ///
 /// # Source
 /// nccl-tests, `doc/PERFORMANCE.md`.
-pub fn bus_factor(operation: Operation, ranks: u32) -> f64 {
+pub fn bus_factor(operation: CollectiveOperation, ranks: u32) -> f64 {
     let n = f64::from(ranks.max(1));
     match operation {
-        Operation::AllReduce => 2.0 * (n - 1.0) / n,
-        Operation::Broadcast | Operation::Reduce | Operation::PointToPoint => 1.0,
+        CollectiveOperation::AllReduce => 2.0 * (n - 1.0) / n,
+        CollectiveOperation::Broadcast
+        | CollectiveOperation::Reduce
+        | CollectiveOperation::PointToPoint => 1.0,
         _ => (n - 1.0) / n,
     }
 }

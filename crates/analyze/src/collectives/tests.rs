@@ -95,11 +95,11 @@ fn ties_for_the_last_name_the_lowest_rank() {
 #[test]
 fn names_say_what_a_collective_does() {
     let check = |name, kernel, expected| assert_eq!(message::operation(name, kernel), expected);
-    check(Some("_allgather_base"), "", Operation::AllGather);
-    check(Some("all_to_allv"), "ncclKernel_SendRecv", Operation::AllToAll);
-    check(Some("send"), "ncclKernel_SendRecv", Operation::PointToPoint);
-    check(None, "ncclKernel_SendRecv_RING_SIMPLE", Operation::SendReceive);
-    check(None, "ncclDevKernel_ReduceScatter_Sum_bf16", Operation::ReduceScatter);
-    check(None, "ncclDevKernel_Reduce_Sum_bf16", Operation::Reduce);
-    check(None, "void deep_ep::dispatch", Operation::Other);
+    check(Some("_allgather_base"), "", CollectiveOperation::AllGather);
+    check(Some("all_to_allv"), "ncclKernel_SendRecv", CollectiveOperation::AllToAll);
+    check(Some("send"), "ncclKernel_SendRecv", CollectiveOperation::PointToPoint);
+    check(None, "ncclKernel_SendRecv_RING_SIMPLE", CollectiveOperation::SendReceive);
+    check(None, "ncclDevKernel_ReduceScatter_Sum_bf16", CollectiveOperation::ReduceScatter);
+    check(None, "ncclDevKernel_Reduce_Sum_bf16", CollectiveOperation::Reduce);
+    check(None, "void deep_ep::dispatch", CollectiveOperation::Other);
 }

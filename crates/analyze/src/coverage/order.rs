@@ -42,8 +42,8 @@ fn lost_launches(trace: &Trace, links: &Links) -> Vec<u32> {
     arrived.sort_unstable();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &u32| id(*row).is_none_or(|id| arrived.binary_search(&id).is_err());
-    let captures = Captures::of(trace);
-    let passed = Passed::of(trace, links);
+    let captures = Captures::new(trace);
+    let passed = Passed::new(trace, links);
     let launches = launches(trace, links).into_iter();
     launches
         .filter(is_lost)
@@ -67,7 +67,7 @@ pub(super) fn has_lost_launches(trace: &Trace, links: &Links, most_pct: f64) -> 
 struct Captures(BTreeMap<TrackId, Vec<(i64, i64)>>);
 
 impl Captures {
-    fn of(trace: &Trace) -> Self {
+    fn new(trace: &Trace) -> Self {
         let mut edges: Vec<(TrackId, i64, bool)> = Vec::new();
         for row in trace.rows().filter(|row| trace.kind(*row).is_call()) {
             let name = trace.name(row);
@@ -102,7 +102,7 @@ impl Captures {
 struct Passed(HashMap<TrackId, i64>);
 
 impl Passed {
-    fn of(trace: &Trace, links: &Links) -> Self {
+    fn new(trace: &Trace, links: &Links) -> Self {
         let mut ordered: HashMap<(i32, i32), (i64, bool)> = HashMap::new();
         let mut last: HashMap<(TrackId, (i32, i32)), i64> = HashMap::new();
         for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use trace::store::{Kind, Trace, TrackId};
+use trace::store::{EventKind, Trace, TrackId};
 
 use super::order;
 use crate::links::Links;
@@ -21,7 +21,7 @@ const LARGE_PCT: u64 = 5;
 
 /// Operators of one thread between two of its calls.
 #[derive(Default)]
-struct Stretch {
+struct OperatorStretch {
     start: i64,
     /// Per name.
     counts: HashMap<u32, u64>,
@@ -42,7 +42,7 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     for rows in threads.values() {
         count(trace, rows, &is_launch, (&mut occurring, &mut launching));
     }
-    let stretches: Vec<Stretch> =
+    let stretches: Vec<OperatorStretch> =
         threads.values().flat_map(|rows| stretches(trace, rows, &launching)).collect();
     for stretch in stretches.iter().filter(|stretch| stretch.is_large) {
         for (name, count) in &stretch.counts {
@@ -54,7 +54,7 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
         launching[name] > 0 && 100 * launching[name] >= USUAL_PCT * outside
     };
     let usual = (0..names).filter(|name| is_usual(*name, 0)).count();
-    let is_lost = |stretch: &&Stretch| {
+    let is_lost = |stretch: &&OperatorStretch| {
         let within = |count: u64| if stretch.is_large { 0 } else { count };
         let silent = stretch.counts.iter();
         let silent = silent.filter(|(name, count)| is_usual(**name as usize, within(**count)));
@@ -68,7 +68,7 @@ fn threads(trace: &Trace) -> BTreeMap<TrackId, Vec<u32>> {
     let mut threads: BTreeMap<TrackId, Vec<u32>> = BTreeMap::new();
     for row in trace.rows() {
         let kind = trace.kind(row);
-        if kind == Kind::Operator || kind.is_call() {
+        if kind == EventKind::Operator || kind.is_call() {
             threads.entry(trace.slices.track[row as usize]).or_default().push(row);
         }
     }
@@ -91,7 +91,7 @@ fn count(
     for &row in rows {
         let start = trace.slices.start(row);
         while open.pop_if(|(around, _)| trace.slices.end(*around) <= start).is_some() {}
-        if trace.kind(row) == Kind::Operator {
+        if trace.kind(row) == EventKind::Operator {
             occurring[name(row)] += 1;
             open.push((row, false));
         } else if let Some((around, has_launched)) = open.last_mut()
@@ -105,8 +105,8 @@ fn count(
 }
 
 /// The stretches of a thread with operators that launch work anywhere.
-fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<Stretch> {
-    let mut stretches: Vec<Stretch> = Vec::new();
+fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<OperatorStretch> {
+    let mut stretches: Vec<OperatorStretch> = Vec::new();
     let mut operators: Vec<u32> = Vec::new();
     for &row in rows {
         if trace.kind(row).is_call() {
@@ -127,9 +127,10 @@ fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<Stretch> {
     stretches
 }
 
-fn stretch(trace: &Trace, operators: &[u32]) -> Option<Stretch> {
+fn stretch(trace: &Trace, operators: &[u32]) -> Option<OperatorStretch> {
     let start = trace.slices.start(*operators.first()?);
-    let mut stretch = Stretch { start, count: operators.len() as u64, ..Stretch::default() };
+    let mut stretch =
+        OperatorStretch { start, count: operators.len() as u64, ..OperatorStretch::default() };
     for row in operators {
         *stretch.counts.entry(trace.slices.name[*row as usize].0).or_default() += 1;
     }

@@ -1,7 +1,7 @@
 //! The walk back from the end of a window along what decided. Knows no rows and no names.
 
-use crate::graph::measured::{Category, MeasuredGraph};
-use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, Times};
+use crate::graph::measured::{MeasuredGraph, PathCategory};
+use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes};
 
 /// How far a walk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,11 +14,11 @@ pub(crate) enum Reach {
 
 /// Part of a walk, never empty.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct WalkStretch {
     pub start: i64,
     pub end: i64,
-    pub what: What,
-    pub category: Category,
+    pub what: StretchPlace,
+    pub category: PathCategory,
     /// The edge by which it began.
     pub via: Option<EdgeKind>,
     /// A node of the rank that was waited for.
@@ -27,7 +27,7 @@ pub(crate) struct Stretch {
 
 /// What a stretch lies on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum StretchPlace {
     Node(NodeId),
     Edge(EdgeId),
 }
@@ -38,9 +38,9 @@ pub(crate) enum What {
 pub(crate) fn walk(
     measured: &MeasuredGraph,
     graph: &DependencyGraph,
-    times: &Times,
+    times: &NodeTimes,
     (rank, reach): (usize, Reach),
-) -> Vec<Stretch> {
+) -> Vec<WalkStretch> {
     let end = measured.ranks[rank].end;
     let mut stretches = walk_from((measured, graph, times), end, (reach, i64::MIN));
     stretches.reverse();
@@ -49,10 +49,10 @@ pub(crate) fn walk(
 
 /// Walks back from the end of a node until a time; the stretches come latest first.
 pub(crate) fn walk_from(
-    (measured, graph, times): (&MeasuredGraph, &DependencyGraph, &Times),
+    (measured, graph, times): (&MeasuredGraph, &DependencyGraph, &NodeTimes),
     from: NodeId,
     (reach, until): (Reach, i64),
-) -> Vec<Stretch> {
+) -> Vec<WalkStretch> {
     let mut stretches = Vec::new();
     let mut node = from;
     let mut at = times.end[node.index()];
@@ -63,16 +63,16 @@ pub(crate) fn walk_from(
         let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
         let start = times.start[node.index()];
         if start < at {
-            let (what, category) = (What::Node(node), origin.category);
-            stretches.push(Stretch { start, end: at, what, category, via, peer: None });
+            let (what, category) = (StretchPlace::Node(node), origin.category);
+            stretches.push(WalkStretch { start, end: at, what, category, via, peer: None });
             at = start;
         }
-        let Some(Step { edge, peer }) = next.filter(|_| at > until) else { break };
+        let Some(WalkStep { edge, peer }) = next.filter(|_| at > until) else { break };
         let joined = graph.edge(edge);
         let ended = times.end[joined.source.index()];
         if ended < at {
-            let (what, category) = (What::Edge(edge), measured.edge_category(&joined));
-            stretches.push(Stretch { start: ended, end: at, what, category, via, peer });
+            let (what, category) = (StretchPlace::Edge(edge), measured.edge_category(&joined));
+            stretches.push(WalkStretch { start: ended, end: at, what, category, via, peer });
             at = ended;
         }
         node = joined.source;
@@ -80,7 +80,7 @@ pub(crate) fn walk_from(
     stretches
 }
 
-struct Step {
+struct WalkStep {
     edge: EdgeId,
     peer: Option<NodeId>,
 }
@@ -89,20 +89,20 @@ struct Step {
 fn step(
     measured: &MeasuredGraph,
     graph: &DependencyGraph,
-    times: &Times,
+    times: &NodeTimes,
     (node, reach): (NodeId, Reach),
-) -> Option<Step> {
+) -> Option<WalkStep> {
     let deciding = graph::deciding_edge(graph, times, node)?;
     let edge = graph.edge(deciding);
     let leaves =
         edge.kind == EdgeKind::Rendezvous && measured.origins[edge.source.index()].row.is_none();
     if reach == Reach::Job || !leaves {
-        return Some(Step { edge: deciding, peer: None });
+        return Some(WalkStep { edge: deciding, peer: None });
     }
     // Through the meeting point the walk would leave the rank; its own arrival is beside it.
     let is_own = |source: NodeId| measured.origins[source.index()].row.is_some();
     let own = graph.edges_into(node).find(|(_, edge)| is_own(edge.source));
     let last = graph::deciding_edge(graph, times, edge.source);
     let peer = last.map(|last| graph.edge(last).source);
-    own.map(|(edge, _)| Step { edge, peer })
+    own.map(|(edge, _)| WalkStep { edge, peer })
 }

@@ -1,7 +1,7 @@
 use trace::store::{NewSlice, Trace};
 
 use crate::classify::{ClassRule, Classifier};
-use crate::job::Job;
+use crate::job::JobFacts;
 use crate::scope::Scope;
 use crate::what_if;
 use crate::window::WindowRule;
@@ -33,7 +33,7 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn after(trace: &Trace, edit: &str) -> (i64, i64) {
     let scopes = [scope(trace)];
-    let found = what_if::of(&Job::new(&scopes), &[what_if::parse(edit).unwrap()]);
+    let found = what_if::of(&JobFacts::new(&scopes), &[what_if::parse(edit).unwrap()]);
     (found.windows[0].window_ns, found.windows[0].new_window_ns)
 }
 
@@ -81,7 +81,8 @@ fn each_step_has_one_of_the_host_and_one_of_the_device() {
 fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
     let trace = trace(5, 130);
     let scopes = [scope(&trace)];
-    let found = what_if::of(&Job::new(&scopes), &[what_if::parse("kernel=gemm x0.5").unwrap()]);
+    let found =
+        what_if::of(&JobFacts::new(&scopes), &[what_if::parse("kernel=gemm x0.5").unwrap()]);
     // Kernels of 65 start when they are launched, at 20, 120 and so on, and the device keeps up:
     // its steps end with the host's. They begin where step 0's kernel ends, which runs half of
     // what it ran in the window, 25.

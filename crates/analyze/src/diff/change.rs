@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::unit::Sample;
+use super::unit::RankUnits;
 
 /// A part of the unit's time on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,7 +35,7 @@ pub struct PartChange {
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Subject {
+pub enum DiffSubject {
     /// Device work by name and shape: grid and block of kernels, bytes of copies and sets. Time on
     /// the device.
     Kernel,
@@ -63,9 +63,9 @@ pub enum Presence {
 
 /// What was spent on one thing on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct SpentChange {
     /// What is compared, and which time counts.
-    pub subject: Subject,
+    pub subject: DiffSubject,
     /// Its name; the operators from the outermost to it for a path.
     pub name: String,
     /// Its shape; empty where it has none.
@@ -109,7 +109,7 @@ impl Shift {
     /// # Numerics
     /// Noise is twice the standard error of the difference of means (Welch), so that about one
     /// change in twenty that is chance is taken for real.
-    pub fn of(before: &[i64], after: &[i64]) -> Self {
+    pub fn new(before: &[i64], after: &[i64]) -> Self {
         let [before_ns, after_ns] = [before, after].map(|side| mean(side).round() as i64);
         let noise_ns = squared_error(before).zip(squared_error(after)).map(|(before, after)| {
             let error: f64 = before + after;
@@ -137,7 +137,7 @@ fn squared_error(values: &[i64]) -> Option<f64> {
 }
 
 /// Lengths of all units.
-pub(super) fn lengths(samples: &[Sample<'_>]) -> Vec<i64> {
+pub(super) fn lengths(samples: &[RankUnits<'_>]) -> Vec<i64> {
     let units = samples.iter().flat_map(|sample| &sample.units);
     units.map(|(start, end)| end - start).collect()
 }

@@ -1,8 +1,8 @@
 //! Where each unit's time goes.
 
 use super::change::{PartChange, Shift, lengths};
-use super::unit::Sample;
-use crate::classify::Class;
+use super::unit::RankUnits;
+use crate::classify::WorkClass;
 use crate::interval::{self, Interval};
 use crate::percent;
 
@@ -14,7 +14,7 @@ const TOTALS: [&str; 3] = ["busy", "communication", "memory"];
 
 /// Nanoseconds per unit, of each part.
 #[derive(Default)]
-struct Parts {
+struct UnitParts {
     /// From the first to the last device work, of all ranks.
     span_ns: i64,
     parts: [Vec<i64>; PARTS.len()],
@@ -22,14 +22,14 @@ struct Parts {
 }
 
 /// The parts that add up to the unit, and those that overlap.
-pub fn of(before: &[Sample<'_>], after: &[Sample<'_>]) -> (Vec<PartChange>, Vec<PartChange>) {
+pub fn of(before: &[RankUnits<'_>], after: &[RankUnits<'_>]) -> (Vec<PartChange>, Vec<PartChange>) {
     let sides = [parts(before), parts(after)];
     let units = [lengths(before), lengths(after)];
     let windows = units.each_ref().map(|units| units.iter().sum::<i64>());
-    let delta_ns = Shift::of(&units[0], &units[1]).delta_ns;
+    let delta_ns = Shift::new(&units[0], &units[1]).delta_ns;
     let spans = sides.each_ref().map(|parts| parts.span_ns);
     let change = |part, before: &[i64], after: &[i64]| {
-        let shift = Shift::of(before, after);
+        let shift = Shift::new(before, after);
         PartChange {
             part,
             before_ns: shift.before_ns,
@@ -52,14 +52,15 @@ pub fn of(before: &[Sample<'_>], after: &[Sample<'_>]) -> (Vec<PartChange>, Vec<
     (parts.collect(), totals.collect())
 }
 
-fn parts(samples: &[Sample<'_>]) -> Parts {
-    let mut parts = Parts::default();
+fn parts(samples: &[RankUnits<'_>]) -> UnitParts {
+    let mut parts = UnitParts::default();
     for sample in samples {
         let scope = sample.scope;
         let of = |class| interval::union(scope.spans(|_, found| found == class));
         let busy = interval::union(scope.spans(|_, _| true));
         let [compute, communication, memory, other] =
-            [Class::Compute, Class::Communication, Class::Memory, Class::Other].map(of);
+            [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory, WorkClass::Other]
+                .map(of);
         let exposed_communication = interval::difference(&communication, &compute);
         let rest = interval::difference(&memory, &compute);
         let exposed_memory = interval::difference(&rest, &communication);

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use trace::store::{Kind, StringId, Trace};
+use trace::store::{EventKind, StringId, Trace};
 
-use super::change::Subject;
-use super::unit::Sample;
+use super::change::DiffSubject;
+use super::unit::RankUnits;
 
 /// Between the operators of a path.
 const INSIDE: &str = " > ";
@@ -18,7 +18,7 @@ fn unnumbered(name: &str) -> &str {
 }
 
 /// Name and shape.
-pub type Key = (String, String);
+pub type SpentKey = (String, String);
 
 /// What one side spent.
 #[derive(Default)]
@@ -26,19 +26,19 @@ pub struct Spent {
     /// Units of all ranks.
     pub units: usize,
     /// By name and shape.
-    pub rows: BTreeMap<Key, Row>,
+    pub rows: BTreeMap<SpentKey, SpentRow>,
 }
 
 /// What was spent on one thing.
 #[derive(Debug, Default)]
-pub struct Row {
+pub struct SpentRow {
     /// How often.
     pub count: u64,
     /// Nanoseconds per unit, up to the last in which it is.
     pub ns: Vec<i64>,
 }
 
-impl Row {
+impl SpentRow {
     fn add(&mut self, unit: usize, ns: i64) {
         self.count += 1;
         if self.ns.len() <= unit {
@@ -59,7 +59,7 @@ impl Row {
 }
 
 /// What the ranks of a side spent on the things of a subject.
-pub fn of(samples: &[Sample<'_>], subject: Subject) -> Spent {
+pub fn of(samples: &[RankUnits<'_>], subject: DiffSubject) -> Spent {
     let units = samples.iter().map(|sample| sample.units.len()).sum();
     let mut spent = Spent { units, rows: BTreeMap::new() };
     for sample in samples {
@@ -67,23 +67,23 @@ pub fn of(samples: &[Sample<'_>], subject: Subject) -> Spent {
         let named =
             |name: &StringId| (unnumbered(trace.strings.get(*name)).to_owned(), String::new());
         match subject {
-            Subject::Kernel => {
+            DiffSubject::Kernel => {
                 spent.join(device(sample), |(name, shape)| (named(name).0, shape.to_string()));
             }
-            Subject::Operator => spent.join(operators(sample, own_device), named),
-            Subject::Host => spent.join(operators(sample, own_host), named),
-            Subject::Path => {
+            DiffSubject::Operator => spent.join(operators(sample, own_device), named),
+            DiffSubject::Host => spent.join(operators(sample, own_host), named),
+            DiffSubject::Path => {
                 let (rows, paths) = by_path(sample);
                 spent.join(rows, |path| (paths.text(trace, *path), String::new()));
             }
-            Subject::Call => spent.join(calls(sample), named),
+            DiffSubject::Call => spent.join(calls(sample), named),
         }
     }
     spent
 }
 
 impl Spent {
-    fn join<K>(&mut self, rows: HashMap<K, Row>, key: impl Fn(&K) -> Key) {
+    fn join<K>(&mut self, rows: HashMap<K, SpentRow>, key: impl Fn(&K) -> SpentKey) {
         for (raw, row) in rows {
             self.rows.entry(key(&raw)).or_default().join(row);
         }
@@ -91,11 +91,11 @@ impl Spent {
 }
 
 fn collect<K: Hash + Eq>(
-    sample: &Sample<'_>,
+    sample: &RankUnits<'_>,
     rows: impl Iterator<Item = (K, u32, i64)>,
-) -> HashMap<K, Row> {
+) -> HashMap<K, SpentRow> {
     let slices = &sample.scope.trace.slices;
-    let mut found: HashMap<K, Row> = HashMap::new();
+    let mut found: HashMap<K, SpentRow> = HashMap::new();
     for (key, row, ns) in rows {
         if let Some(unit) = sample.unit_at(slices.start(row)) {
             found.entry(key).or_default().add(unit, ns);
@@ -124,7 +124,7 @@ impl std::fmt::Display for Shape {
     }
 }
 
-fn device(sample: &Sample<'_>) -> HashMap<(StringId, Shape), Row> {
+fn device(sample: &RankUnits<'_>) -> HashMap<(StringId, Shape), SpentRow> {
     let scope = sample.scope;
     let slices = &scope.trace.slices;
     let rows = scope.device_rows.iter().map(|&row| {
@@ -137,26 +137,29 @@ fn device(sample: &Sample<'_>) -> HashMap<(StringId, Shape), Row> {
 }
 
 /// Time on the device of what an operator launched itself.
-fn own_device(sample: &Sample<'_>, row: u32) -> i64 {
+fn own_device(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.attribution.exclusive(sample.tree, row).device_ns
 }
 
 /// Time on the host outside what it called.
-fn own_host(sample: &Sample<'_>, row: u32) -> i64 {
+fn own_host(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.tree.own_length(sample.scope.trace, row)
 }
 
-fn operators(sample: &Sample<'_>, ns: fn(&Sample<'_>, u32) -> i64) -> HashMap<StringId, Row> {
+fn operators(
+    sample: &RankUnits<'_>,
+    ns: fn(&RankUnits<'_>, u32) -> i64,
+) -> HashMap<StringId, SpentRow> {
     let trace = sample.scope.trace;
     let rows = sample.tree.nodes.iter().copied();
-    let operators = rows.filter(|row| trace.kind(*row) == Kind::Operator);
+    let operators = rows.filter(|row| trace.kind(*row) == EventKind::Operator);
     let named = operators.map(|row| (trace.slices.name[row as usize], row, ns(sample, row)));
     collect(sample, named)
 }
 
-fn calls(sample: &Sample<'_>) -> HashMap<StringId, Row> {
+fn calls(sample: &RankUnits<'_>) -> HashMap<StringId, SpentRow> {
     let trace = sample.scope.trace;
-    let is_call = |row: &u32| matches!(trace.kind(*row), Kind::Runtime | Kind::Driver);
+    let is_call = |row: &u32| matches!(trace.kind(*row), EventKind::Runtime | EventKind::Driver);
     let slices = &trace.slices;
     let named = |row: u32| (slices.name[row as usize], row, slices.duration[row as usize]);
     collect(sample, trace.rows().filter(is_call).map(named))
@@ -187,7 +190,7 @@ impl Paths {
     }
 }
 
-fn by_path(sample: &Sample<'_>) -> (HashMap<u32, Row>, Paths) {
+fn by_path(sample: &RankUnits<'_>) -> (HashMap<u32, SpentRow>, Paths) {
     let (tree, trace) = (sample.tree, sample.scope.trace);
     let mut paths = Paths::default();
     // The operators around the present one: where each ends among the nodes, and its path.
@@ -195,7 +198,7 @@ fn by_path(sample: &Sample<'_>) -> (HashMap<u32, Row>, Paths) {
     let mut rows = Vec::new();
     for (node, &row) in tree.nodes.iter().enumerate() {
         while around.pop_if(|(behind, _)| *behind <= node as u32).is_some() {}
-        if trace.kind(row) != Kind::Operator {
+        if trace.kind(row) != EventKind::Operator {
             continue;
         }
         let parent = around.last().map(|(_, path)| *path);

@@ -40,17 +40,17 @@ fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
     let scopes = [before, after].map(|traces| {
         traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
     });
-    of(&Job::new(&scopes[0]), &Job::new(&scopes[1]))
+    of(&JobFacts::new(&scopes[0]), &JobFacts::new(&scopes[1]))
 }
 
-fn change<'a>(diff: &'a Diff, subject: Subject, name: &str) -> &'a Change {
+fn change<'a>(diff: &'a Diff, subject: DiffSubject, name: &str) -> &'a SpentChange {
     diff.of_subject(subject).find(|change| change.name == name).expect(name)
 }
 
 #[test]
 fn parts_and_their_changes_add_up_to_the_step() {
     let diff = diff(&[run(&[20, 20, 20, 20])], &[run(&[50, 50, 50, 50])], WindowRule::Steps);
-    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (Unit::Step, 4, 4));
+    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (DiffUnit::Step, 4, 4));
     let sum = |of: fn(&PartChange) -> i64| diff.parts.iter().map(of).sum::<i64>();
     assert_eq!((sum(|part| part.before_ns), sum(|part| part.after_ns)), (100, 100));
     assert_eq!(sum(|part| part.delta_ns), 0);
@@ -63,20 +63,23 @@ fn parts_and_their_changes_add_up_to_the_step() {
 #[test]
 fn a_change_within_the_scatter_of_the_steps_is_noise() {
     let steady = diff(&[run(&[20, 40, 20, 40])], &[run(&[22, 42, 22, 42])], WindowRule::Steps);
-    let gemm = change(&steady, Subject::Kernel, "gemm");
+    let gemm = change(&steady, DiffSubject::Kernel, "gemm");
     assert_eq!((gemm.before_ns, gemm.after_ns, gemm.is_noise), (30, 32, true));
     // Standard errors of √(400/3/4) each.
     assert_eq!(gemm.noise_ns, Some(17));
     let moved = diff(&[run(&[20, 22, 20, 22])], &[run(&[42, 40, 42, 40])], WindowRule::Steps);
-    assert!(!change(&moved, Subject::Kernel, "gemm").is_noise);
+    assert!(!change(&moved, DiffSubject::Kernel, "gemm").is_noise);
 }
 
 #[test]
 fn one_window_a_side_has_no_noise_and_all_ranks_count() {
     let job = [run(&[20, 20]), run(&[30, 30])];
     let diff = diff(&job[..1], &job, WindowRule::All);
-    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (Unit::Window, 1, 2));
-    let gemm = change(&diff, Subject::Kernel, "gemm");
+    assert_eq!(
+        (diff.unit, diff.before.unit_count, diff.after.unit_count),
+        (DiffUnit::Window, 1, 2)
+    );
+    let gemm = change(&diff, DiffSubject::Kernel, "gemm");
     assert_eq!((gemm.before_count, gemm.after_count), (2, 4));
     assert_eq!((gemm.before_per_unit, gemm.after_per_unit), (2.0, 2.0));
     assert_eq!((gemm.before_ns, gemm.after_ns, gemm.noise_ns), (40, 50, None));
@@ -95,7 +98,7 @@ fn subjects_are_told_apart_by_name_shape_and_place() {
     let diff = diff(&[run(&[20, 20, 20])], &[other], WindowRule::Steps);
 
     let kernels: Vec<_> = diff
-        .of_subject(Subject::Kernel)
+        .of_subject(DiffSubject::Kernel)
         .map(|change| (change.shape.as_str(), change.presence, change.delta_ns))
         .collect();
     let expected = [
@@ -103,18 +106,18 @@ fn subjects_are_told_apart_by_name_shape_and_place() {
         ("grid 4x1x1 block 128x1x1", Presence::Both, 0),
     ];
     assert_eq!(kernels, expected);
-    let addmm = change(&diff, Subject::Operator, "aten::addmm");
+    let addmm = change(&diff, DiffSubject::Operator, "aten::addmm");
     assert_eq!((addmm.before_count, addmm.after_count), (3, 4));
     let paths: Vec<_> = diff
-        .of_subject(Subject::Path)
+        .of_subject(DiffSubject::Path)
         .map(|change| (change.name.as_str(), change.before_count, change.after_count))
         .collect();
     let expected =
         [("aten::addmm", 0, 1), ("aten::linear", 3, 3), ("aten::linear > aten::addmm", 3, 3)];
     assert_eq!(paths, expected);
-    let host = change(&diff, Subject::Host, "aten::linear");
+    let host = change(&diff, DiffSubject::Host, "aten::linear");
     assert_eq!((host.before_ns, host.after_ns), (10, 10));
-    assert_eq!(change(&diff, Subject::Call, "cudaLaunchKernel").before_ns, 5);
+    assert_eq!(change(&diff, DiffSubject::Call, "cudaLaunchKernel").before_ns, 5);
 }
 
 #[test]
@@ -146,12 +149,12 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
     // 1,000 ns thrice against 1,500 twice and 1,000.
     assert_eq!(
         (verdict.before_ns, verdict.after_ns, verdict.outcome),
-        (1_000, 1_333, Outcome::WithinNoise)
+        (1_000, 1_333, DiffOutcome::WithinNoise)
     );
     assert_eq!(verdict.text, "1.00 → 1.33 µs: no change beyond the noise (±334 ns)");
     let after = long(&[0, 1_500, 3_000, 4_500, 6_000, 7_500]);
-    let verdict = super::of(&Job::new(&[]), &Job::new(&[])).verdict;
-    assert_eq!((verdict.outcome, verdict.delta_pct), (Outcome::Same, None));
+    let verdict = super::of(&JobFacts::new(&[]), &JobFacts::new(&[])).verdict;
+    assert_eq!((verdict.outcome, verdict.delta_pct), (DiffOutcome::Same, None));
     let slower = text(&[before], &[after], WindowRule::Steps);
     let expected =
         "1.00 → 1.42 µs: slower by 42 %, of which compute +417 ns; most of it in aten::mm +417 ns";

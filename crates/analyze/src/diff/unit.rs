@@ -6,22 +6,22 @@ use crate::attribution::Attribution;
 use crate::interval::Interval;
 use crate::job::RankFacts;
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 use crate::window::WindowRule;
 
 /// What times are per.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum DiffUnit {
     /// A step of a rank, from its start to the next one's.
     Step,
     /// The window of a rank.
     Window,
 }
 
-impl Unit {
+impl DiffUnit {
     /// The finest that all ranks have.
-    pub fn of<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
+    pub fn choose<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
         let has_steps = |scope: &Scope<'_>| {
             let window = &scope.window;
             window.rule == WindowRule::Steps && !window.steps.is_empty()
@@ -31,11 +31,11 @@ impl Unit {
 }
 
 /// A rank with its units.
-pub struct Sample<'a> {
+pub struct RankUnits<'a> {
     /// The analysed part.
     pub scope: &'a Scope<'a>,
     /// What ran inside what.
-    pub tree: &'a Tree,
+    pub tree: &'a OperatorTree,
     /// Owners of the device work.
     pub attribution: &'a Attribution,
     /// One behind the other, from the window's start to its end.
@@ -44,7 +44,7 @@ pub struct Sample<'a> {
     pub first: usize,
 }
 
-impl Sample<'_> {
+impl RankUnits<'_> {
     /// The unit a time is in, counted over all ranks; `None` outside the window.
     pub fn unit_at(&self, time: i64) -> Option<usize> {
         let behind = self.units.partition_point(|(start, _)| *start <= time);
@@ -54,20 +54,20 @@ impl Sample<'_> {
 }
 
 /// The ranks of one side.
-pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: Unit) -> Vec<Sample<'a>> {
+pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: DiffUnit) -> Vec<RankUnits<'a>> {
     let mut first = 0;
     let mut samples = Vec::with_capacity(ranks.len());
     for rank in ranks {
         let window = &rank.scope.window;
         let starts: Vec<i64> = match unit {
-            Unit::Step => window.steps.iter().map(|step| step.start).collect(),
-            Unit::Window => vec![window.start],
+            DiffUnit::Step => window.steps.iter().map(|step| step.start).collect(),
+            DiffUnit::Window => vec![window.start],
         };
         let ends = starts.iter().skip(1).copied().chain([window.end]);
         let units: Vec<Interval> = starts.iter().copied().zip(ends).collect();
         let count = units.len();
         let (tree, attribution) = (rank.tree(), rank.attribution());
-        samples.push(Sample { scope: rank.scope, tree, attribution, units, first });
+        samples.push(RankUnits { scope: rank.scope, tree, attribution, units, first });
         first += count;
     }
     samples

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::change::{Change, PartChange, Shift, Subject};
+use super::change::{DiffSubject, PartChange, Shift, SpentChange};
 use crate::antipattern::text::time;
 use crate::percent;
 
@@ -13,11 +13,11 @@ const WORTH_PCT: f64 = 10.0;
 
 /// What the comparison comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct DiffVerdict {
     /// All of it, in one line.
     pub text: String,
     /// Which way it went.
-    pub outcome: Outcome,
+    pub outcome: DiffOutcome,
     /// The mean unit before.
     pub before_ns: i64,
     /// The mean unit after.
@@ -40,7 +40,7 @@ pub struct Verdict {
 /// Which way a job went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum DiffOutcome {
     /// A unit takes longer, by more than chance explains.
     Slower,
     /// A unit takes less, by more than chance explains.
@@ -63,12 +63,12 @@ pub struct Cause {
 }
 
 /// The verdict on what changed; `unit` is the change of the unit itself.
-pub fn of(unit: &Shift, parts: &[PartChange], changes: &[Change]) -> Verdict {
+pub fn of(unit: &Shift, parts: &[PartChange], changes: &[SpentChange]) -> DiffVerdict {
     let outcome = match unit.delta_ns {
-        0 => Outcome::Same,
-        _ if unit.is_noise => Outcome::WithinNoise,
-        1.. => Outcome::Slower,
-        _ => Outcome::Faster,
+        0 => DiffOutcome::Same,
+        _ if unit.is_noise => DiffOutcome::WithinNoise,
+        1.. => DiffOutcome::Slower,
+        _ => DiffOutcome::Faster,
     };
     let has_device =
         parts.iter().any(|part| part.part != "idle" && (part.before_ns, part.after_ns) != (0, 0));
@@ -82,7 +82,7 @@ pub fn of(unit: &Shift, parts: &[PartChange], changes: &[Change]) -> Verdict {
     let sum: i64 = causes.iter().map(|cause| cause.delta_ns).sum();
     let missed = percent((unit.delta_ns - sum).abs(), unit.delta_ns.abs());
     let explained_pct = missed.filter(|_| has_device).map(|missed| (100.0 - missed).max(0.0));
-    let mut verdict = Verdict {
+    let mut verdict = DiffVerdict {
         text: String::new(),
         outcome,
         before_ns: unit.before_ns,
@@ -107,10 +107,10 @@ fn words(part: &str) -> String {
 }
 
 /// What changed in the direction of the unit, the greatest first.
-fn names(unit: &Shift, changes: &[Change], is_host: bool) -> Vec<Cause> {
+fn names(unit: &Shift, changes: &[SpentChange], is_host: bool) -> Vec<Cause> {
     let is_asked = |subject| match is_host {
-        true => matches!(subject, Subject::Host | Subject::Call),
-        false => subject == Subject::Operator,
+        true => matches!(subject, DiffSubject::Host | DiffSubject::Call),
+        false => subject == DiffSubject::Operator,
     };
     let real = changes.iter().filter(|change| is_asked(change.subject) && !change.is_noise);
     let same_way = real.filter(|change| change.delta_ns.signum() == unit.delta_ns.signum());
@@ -122,7 +122,7 @@ fn names(unit: &Shift, changes: &[Change], is_host: bool) -> Vec<Cause> {
     named
 }
 
-fn line(verdict: &Verdict) -> String {
+fn line(verdict: &DiffVerdict) -> String {
     let span = span(verdict.before_ns, verdict.after_ns);
     let by = match verdict.delta_pct.map(f64::abs) {
         Some(share) if share >= 9.95 => format!("{share:.0} %"),
@@ -130,13 +130,13 @@ fn line(verdict: &Verdict) -> String {
         None => time(verdict.delta_ns.abs()),
     };
     let way = match verdict.outcome {
-        Outcome::Same => return format!("{span}: no change"),
-        Outcome::WithinNoise => {
+        DiffOutcome::Same => return format!("{span}: no change"),
+        DiffOutcome::WithinNoise => {
             let noise = verdict.noise_ns.map_or_else(String::new, |ns| format!(" (±{})", time(ns)));
             return format!("{span}: no change beyond the noise{noise}");
         }
-        Outcome::Slower => "slower",
-        Outcome::Faster => "faster",
+        DiffOutcome::Slower => "slower",
+        DiffOutcome::Faster => "faster",
     };
     let listed = |causes: &[Cause]| {
         let one = |cause: &Cause| format!("{} {}", cause.name, signed(cause.delta_ns));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::measured::{Category, MeasuredGraph};
-use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, Times, relax_from};
+use super::measured::{MeasuredGraph, PathCategory};
+use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes, relax_from};
 
 /// An edge that no longer decides: earlier than any time, and still far from overflow.
 const NEVER: i64 = -(1 << 60);
@@ -57,13 +57,13 @@ pub struct Editor<'a> {
     measured: &'a MeasuredGraph,
     graph: DependencyGraph,
     /// Weights as they were, in the order of the changes.
-    changes: Vec<Change>,
+    changes: Vec<EdgeChange>,
     /// The earliest place in the graph's order that an edit has touched.
     earliest: Option<u32>,
 }
 
 #[derive(Debug)]
-enum Change {
+enum EdgeChange {
     Node(NodeId, i64),
     Edge(EdgeId, i64),
 }
@@ -107,7 +107,7 @@ impl<'a> Editor<'a> {
     ///
     /// # Cost
     /// Linear in the nodes and edges that stand behind the first change in the graph's order.
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> NodeTimes {
         let mut times = self.measured.times.clone();
         if let Some(earliest) = self.earliest {
             relax_from(&self.graph, &mut times, self.graph.order()[earliest as usize]);
@@ -120,8 +120,8 @@ impl<'a> Editor<'a> {
         self.earliest = None;
         while let Some(change) = self.changes.pop() {
             match change {
-                Change::Node(node, weight) => self.graph.set_node_weight(node, weight),
-                Change::Edge(edge, weight) => self.graph.set_edge_weight(edge, weight),
+                EdgeChange::Node(node, weight) => self.graph.set_node_weight(node, weight),
+                EdgeChange::Edge(edge, weight) => self.graph.set_edge_weight(edge, weight),
             }
         }
     }
@@ -132,8 +132,8 @@ impl<'a> Editor<'a> {
         let mut effect = Effect { changed, ..Effect::default() };
         for change in &self.changes[before..] {
             let (old, new) = match *change {
-                Change::Node(node, old) => (old, self.graph.node(node).weight),
-                Change::Edge(edge, old) => (old, self.graph.edge(edge).weight.max(0)),
+                EdgeChange::Node(node, old) => (old, self.graph.node(node).weight),
+                EdgeChange::Edge(edge, old) => (old, self.graph.edge(edge).weight.max(0)),
             };
             effect.old_ns += old;
             effect.new_ns += new;
@@ -143,7 +143,7 @@ impl<'a> Editor<'a> {
 
     fn scale(&mut self, node: NodeId, factor: f64) {
         let old = self.graph.node(node).weight;
-        self.changes.push(Change::Node(node, old));
+        self.changes.push(EdgeChange::Node(node, old));
         self.graph.set_node_weight(node, scaled(old, factor));
         self.touch(node);
     }
@@ -154,7 +154,7 @@ impl<'a> Editor<'a> {
 
     fn set_edge(&mut self, id: EdgeId, weight: i64) {
         let edge = self.graph.edge(id);
-        self.changes.push(Change::Edge(id, edge.weight));
+        self.changes.push(EdgeChange::Edge(id, edge.weight));
         self.graph.set_edge_weight(id, weight);
         self.touch(edge.target);
     }
@@ -175,7 +175,7 @@ impl<'a> Editor<'a> {
 
     /// What waits for nothing else keeps its wait.
     fn unblock(&mut self, node: NodeId) {
-        let loads = self.measured.origins[node.index()].category == Category::DataLoading;
+        let loads = self.measured.origins[node.index()].category == PathCategory::DataLoading;
         let is_wait =
             |kind: EdgeKind| kind == EdgeKind::Synchronization || (loads && kind == EdgeKind::Data);
         if self.graph.edges_into(node).all(|(_, edge)| is_wait(edge.kind)) {

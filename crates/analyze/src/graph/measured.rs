@@ -26,15 +26,15 @@ use std::collections::BTreeSet;
 
 use trace::store::TrackId;
 
-use super::{DependencyGraph, Edge, EdgeKind, NodeId, Times};
+use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeTimes};
 use crate::collectives::Collectives;
 use crate::interval::{self, Interval};
 use crate::job::RankFacts;
 use crate::scope::Scope;
 use draft::{Candidate, Draft};
-use label::Placed;
+use label::PlacedRank;
 
-pub use label::{CATEGORIES, Category, Evidence, Label, Origin, Party};
+pub use label::{CATEGORIES, Evidence, NodeOrigin, Party, PathCategory, ThreadLabel};
 pub use rows::RowNodes;
 
 /// Where a rank's window begins and ends in the graph.
@@ -57,13 +57,13 @@ pub struct MeasuredGraph {
     /// Nodes and edges; relaxed unchanged, from `times.origin`, it gives `times`.
     pub graph: DependencyGraph,
     /// What was measured, absolute nanoseconds, cut to the windows.
-    pub times: Times,
+    pub times: NodeTimes,
     /// Per node: its label.
-    pub origins: Vec<Origin>,
+    pub origins: Vec<NodeOrigin>,
     /// Per rank, in the order of the scopes.
     pub ranks: Vec<Markers>,
     /// Per rank and track: what names the thread's time between nodes, by start.
-    pub labels: Vec<Vec<Vec<Label>>>,
+    pub labels: Vec<Vec<Vec<ThreadLabel>>>,
     /// Per rank and track: when frames of Python were recorded, by start.
     framed: Vec<Vec<Vec<Interval>>>,
     /// Per rank: the threads that load input for others.
@@ -84,28 +84,29 @@ pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
     let scopes = || facts.iter().map(|rank| rank.scope);
     let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
-    draft.marker(0, origin, draft::Order::Start);
+    draft.marker(0, origin, draft::NodeOrder::Start);
     let meetings = rendezvous::meetings(facts, collectives);
     let mut ranks = Vec::new();
     let mut labels = Vec::new();
     let loaders: Vec<BTreeSet<TrackId>> = scopes().map(loader::tracks).collect();
     for (at, rank) in facts.iter().enumerate() {
-        let clocks = device::Clocks { skews: rank.skews(), meetings: &meetings };
-        let known = Known { clocks: &clocks, loaders: &loaders[at] };
+        let clocks = device::RankClocks { skews: rank.skews(), meetings: &meetings };
+        let known = KnownRank { clocks: &clocks, loaders: &loaders[at] };
         let (markers, named) = add_rank(&mut draft, (at as u32, rank), &known);
         ranks.push(markers);
         labels.push(named);
     }
     rendezvous::join(&mut draft, &meetings);
     let Draft { nodes, edges, evidence } = draft;
-    let times = Times {
+    let times = NodeTimes {
         origin,
         start: nodes.iter().map(|node| node.start).collect(),
         end: nodes.iter().map(|node| node.end).collect(),
     };
     let origins = nodes.iter().map(|node| node.origin).collect();
-    let plain =
-        nodes.iter().map(|node| super::Node { kind: node.kind, weight: node.end - node.start });
+    let plain = nodes
+        .iter()
+        .map(|node| super::GraphNode { kind: node.kind, weight: node.end - node.start });
     let graph = DependencyGraph::new(plain.collect(), &edges);
     let framed = scopes().map(framed).collect();
     MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
@@ -114,20 +115,20 @@ pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
 impl MeasuredGraph {
     /// How long the steps of a rank's window take, by its place among the scopes: the host's, or
     /// the devices' where those are longer.
-    pub fn length_ns(&self, rank: usize, times: &Times) -> i64 {
+    pub fn length_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let host = self.host_ns(rank, times);
         self.device_ns(rank, times).map_or(host, |device| host.max(device))
     }
 
     /// How long a rank's window takes on its host.
-    pub fn host_ns(&self, rank: usize, times: &Times) -> i64 {
+    pub fn host_ns(&self, rank: usize, times: &NodeTimes) -> i64 {
         let Markers { start, end, .. } = self.ranks[rank];
         // The window begins when it begins, whatever is faster before it.
         times.start[end.index()] - self.times.start[start.index()]
     }
 
     /// How long the devices' steps of a rank's window take, where they were measured to be longer.
-    pub fn device_ns(&self, rank: usize, times: &Times) -> Option<i64> {
+    pub fn device_ns(&self, rank: usize, times: &NodeTimes) -> Option<i64> {
         let (from, to) = self.ranks[rank].device?;
         Some(times.start[to.index()] - times.start[from.index()])
     }
@@ -140,7 +141,7 @@ impl MeasuredGraph {
     }
 
     /// Whether a node is of a thread that loads input for another one: its pauses are waits for it.
-    fn is_loading(&self, of: Origin) -> bool {
+    fn is_loading(&self, of: NodeOrigin) -> bool {
         of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
     }
 
@@ -158,20 +159,20 @@ impl MeasuredGraph {
     }
 
     /// What the time between the ends of an edge is spent on: of a thread, most of it.
-    pub fn edge_category(&self, edge: &Edge) -> Category {
+    pub fn edge_category(&self, edge: &Edge) -> PathCategory {
         let target = self.origins[edge.target.index()];
         match edge.kind {
-            EdgeKind::Launch => Category::LaunchDelay,
-            EdgeKind::StreamOrder => Category::DeviceGap,
-            EdgeKind::Synchronization if target.category.is_of_device() => Category::DeviceGap,
-            EdgeKind::Synchronization => Category::SynchronizationReturn,
-            EdgeKind::ProgramOrder if self.is_loading(target) => Category::DataLoading,
+            EdgeKind::Launch => PathCategory::LaunchDelay,
+            EdgeKind::StreamOrder => PathCategory::DeviceGap,
+            EdgeKind::Synchronization if target.category.is_of_device() => PathCategory::DeviceGap,
+            EdgeKind::Synchronization => PathCategory::SynchronizationReturn,
+            EdgeKind::ProgramOrder if self.is_loading(target) => PathCategory::DataLoading,
             EdgeKind::ProgramOrder | EdgeKind::Data => {
                 let (framed, passed) = self.framed_ns(edge);
                 let is_mostly = framed > 0 && 2 * framed >= passed;
-                if is_mostly { Category::PythonFrame } else { Category::UntracedHost }
+                if is_mostly { PathCategory::PythonFrame } else { PathCategory::UntracedHost }
             }
-            EdgeKind::Rendezvous => Category::CommunicationWait,
+            EdgeKind::Rendezvous => PathCategory::CommunicationWait,
         }
     }
 }
@@ -188,20 +189,20 @@ fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
 }
 
 /// What is known of a rank before its graph is drafted.
-struct Known<'a> {
-    clocks: &'a device::Clocks<'a>,
+struct KnownRank<'a> {
+    clocks: &'a device::RankClocks<'a>,
     loaders: &'a BTreeSet<TrackId>,
 }
 
 fn add_rank(
     draft: &mut Draft,
     (at, rank): (u32, &RankFacts<'_>),
-    known: &Known<'_>,
-) -> (Markers, Vec<Vec<Label>>) {
-    let Known { clocks, loaders } = *known;
+    known: &KnownRank<'_>,
+) -> (Markers, Vec<Vec<ThreadLabel>>) {
+    let KnownRank { clocks, loaders } = *known;
     let (scope, tree) = (rank.scope, rank.tree());
-    let mut device = device::Device::of(draft, (at, scope), clocks);
-    let start = draft.marker(at, scope.window.start, draft::Order::Start);
+    let mut device = device::DeviceWork::draft(draft, (at, scope), clocks);
+    let start = draft.marker(at, scope.window.start, draft::NodeOrder::Start);
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
     draft.bind(start, &[], origin);
@@ -209,20 +210,20 @@ fn add_rank(
     let expected = 2 * tree.nodes.len() + scope.device_rows.len();
     draft.nodes.reserve(expected);
     draft.edges.reserve(expected + expected / 4);
-    let waits = wait::Waits::of(scope, &device);
+    let waits = wait::Waits::new(scope, &device);
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
     for thread in &tree.threads {
         let segments = host::segments(scope, tree, thread);
         let (waits, pressure) = (&waits, rank.pressure());
-        let mut on = host::Rank { at, scope, waits, pressure, device: &mut device };
+        let mut on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
         chains.push(host::chain(draft, &mut on, thread.track, &segments));
         labels[thread.track.0 as usize] = segments.labels;
     }
     for track in loaders.iter().filter(|track| tree.thread(**track).is_none()) {
         let segments = loader::puts(scope, *track);
         let (waits, pressure) = (&waits, rank.pressure());
-        let mut on = host::Rank { at, scope, waits, pressure, device: &mut device };
+        let mut on = host::RankDraft { at, scope, waits, pressure, device: &mut device };
         chains.push(host::chain(draft, &mut on, *track, &segments));
     }
     let loading = chains.iter_mut().filter(|chain| loaders.contains(&chain.track));
@@ -244,11 +245,11 @@ fn add_rank(
 /// that neither ran an operator nor launched anything only watch, unless all do.
 fn end_marker(
     draft: &mut Draft,
-    (at, scope): Placed<'_, '_>,
+    (at, scope): PlacedRank<'_, '_>,
     start: NodeId,
-    (chains, device): (&[host::Chain], &device::Device),
+    (chains, device): (&[host::Chain], &device::DeviceWork),
 ) -> NodeId {
-    let end = draft.marker(at, scope.window.end, draft::Order::End);
+    let end = draft.marker(at, scope.window.end, draft::NodeOrder::End);
     // The steps of devices that lag behind have an end of their own; the window cuts their work.
     let streams = device.streams.iter().filter(|_| scope.device_span.is_none());
     let streams = streams.filter_map(|stream| {

@@ -49,7 +49,7 @@ pub enum EdgeKind {
 
 /// What happens, for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct GraphNode {
     /// What.
     pub kind: NodeKind,
     /// Nanoseconds from start to end.

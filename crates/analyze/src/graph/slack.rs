@@ -1,6 +1,6 @@
 //! How much later each node could end without delaying what counts. Changes nothing.
 
-use super::{DependencyGraph, NodeId, Times};
+use super::{DependencyGraph, NodeId, NodeTimes};
 
 /// Per node: the nanoseconds by which its end may move until one of `last` ends later; `None` for
 /// nodes that none of them waits for. 0 on every critical path.
@@ -10,7 +10,7 @@ use super::{DependencyGraph, NodeId, Times};
 ///
 /// # Cost
 /// `O(nodes + edges)`, one pass backwards.
-pub fn of(graph: &DependencyGraph, times: &Times, last: &[NodeId]) -> Vec<Option<i64>> {
+pub fn slacks(graph: &DependencyGraph, times: &NodeTimes, last: &[NodeId]) -> Vec<Option<i64>> {
     let mut late: Vec<Option<i64>> = vec![None; graph.len()];
     last.iter().for_each(|node| late[node.index()] = Some(times.end[node.index()]));
     for &node in graph.order().iter().rev() {

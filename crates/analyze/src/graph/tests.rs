@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn node(weight: i64) -> Node {
-    Node { kind: NodeKind::HostWork, weight }
+fn node(weight: i64) -> GraphNode {
+    GraphNode { kind: NodeKind::HostWork, weight }
 }
 
 fn edge(source: u32, target: u32, weight: i64) -> Edge {
@@ -143,8 +143,8 @@ proptest! {
         let mut graph = graph(&weights, &edges);
         let last = [NodeId(0), NodeId(weights.len() as u32 - 1)];
         let times = relax(&graph, 0);
-        let ends = |times: &Times| last.map(|node| times.end[node.index()]);
-        let slack = slack::of(&graph, &times, &last);
+        let ends = |times: &NodeTimes| last.map(|node| times.end[node.index()]);
+        let slack = slack::slacks(&graph, &times, &last);
         for (at, slack) in slack.into_iter().enumerate() {
             let (node, weight) = (NodeId(at as u32), weights[at]);
             let mut delayed = |by: i64| {

@@ -3,15 +3,15 @@
 
 use serde::Serialize;
 
-use super::sweep::{Span, length, merged, sweep};
+use super::sweep::{UnionSpan, length, merged, sweep};
 use super::{MICROSECOND, View, rounded};
-use crate::classify::{Class, ClassRule, Classifier};
+use crate::classify::{ClassRule, Classifier, WorkClass};
 
 /// The classes of a sweep, the weight 1 first.
-const CLASSES: [(Class, &str); 3] = [
-    (Class::Compute, "compute"),
-    (Class::Communication, "communication"),
-    (Class::Memory, "memory"),
+const CLASSES: [(WorkClass, &str); 3] = [
+    (WorkClass::Compute, "compute"),
+    (WorkClass::Communication, "communication"),
+    (WorkClass::Memory, "memory"),
 ];
 
 /// A row of `get_temporal_breakdown`.
@@ -78,7 +78,7 @@ pub fn kernel_types(views: &[View<'_>]) -> Vec<KernelType> {
     let mut sums = [0; 1 << CLASSES.len()];
     for view in views {
         let unions = unions(view);
-        let weighted: Vec<(i64, &[Span])> =
+        let weighted: Vec<(i64, &[UnionSpan])> =
             unions.iter().enumerate().map(|(bit, union)| (1 << bit, union.as_slice())).collect();
         for (open, length) in sweep(&weighted).into_iter().filter(|(open, _)| *open > 0) {
             sums[open as usize % sums.len()] += length;
@@ -98,7 +98,7 @@ pub fn kernel_types(views: &[View<'_>]) -> Vec<KernelType> {
 }
 
 /// The class of each device row.
-pub(super) fn classes(view: &View<'_>) -> Vec<Class> {
+pub(super) fn classes(view: &View<'_>) -> Vec<WorkClass> {
     let rows: Vec<u32> = view.device.iter().map(|row| row.row).collect();
     Classifier::new(ClassRule::Hta).classes(view.trace, &rows)
 }
@@ -138,7 +138,7 @@ fn overlap_of(view: &View<'_>) -> Overlap {
 }
 
 /// The union of each of [`CLASSES`].
-fn unions(view: &View<'_>) -> [Vec<Span>; CLASSES.len()] {
+fn unions(view: &View<'_>) -> [Vec<UnionSpan>; CLASSES.len()] {
     let classes = classes(view);
     CLASSES.map(|(wanted, _)| {
         let rows = view.device.iter().zip(&classes);

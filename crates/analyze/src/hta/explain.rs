@@ -1,14 +1,14 @@
 //! Why the figures of Holistic Trace Analysis are not ours, as data.
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
-use super::{Row, View};
+use super::{View, ViewRow};
 
 /// A table of that tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Table {
+pub enum HtaTable {
     /// `get_temporal_breakdown`.
     Temporal,
     /// `get_idle_time_breakdown`.
@@ -29,7 +29,7 @@ pub enum Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The table.
-    pub table: Table,
+    pub table: HtaTable,
     /// What that tool does.
     pub hta: &'static str,
     /// What rowmill does.
@@ -62,7 +62,7 @@ const TRIMMING: Cause = Cause {
 const SYNC: Cause = Cause {
     hta: "counts waits (cuda_sync) of a stream as busy, and lets them widen the span",
     rowmill: "counts kernels, copies and sets",
-    touches: Some(|view| rows(view, |row| view.trace.kind(row.row) == Kind::Sync)),
+    touches: Some(|view| rows(view, |row| view.trace.kind(row.row) == EventKind::Sync)),
 };
 const OPERATOR: Cause = Cause {
     hta: "counts every row that carries an argument `stream`, such as operators of Triton, as \
@@ -71,7 +71,7 @@ const OPERATOR: Cause = Cause {
     touches: Some(|view| {
         rows(view, |row| {
             let kind = view.trace.kind(row.row);
-            kind != Kind::Sync && !kind.is_device_work()
+            kind != EventKind::Sync && !kind.is_device_work()
         })
     }),
 };
@@ -143,7 +143,7 @@ const CHANGES: Cause = Cause {
 
 /// In what the tables of these views differ from our own analyses, table by table.
 pub fn explain(views: &[View<'_>]) -> Vec<Difference> {
-    use Table::{Idle, KernelTypes, Kernels, Launches, Overlap, Queue, Temporal};
+    use HtaTable::{Idle, KernelTypes, Kernels, Launches, Overlap, Queue, Temporal};
     // Copies touch unions only where rounding makes them negative.
     let unions: [&Cause; 5] = [&ROUNDING, &TRIMMING, &OPERATOR, &NAMES, &POOLED];
     let busy: [&Cause; 6] = [&ROUNDING, &TRIMMING, &SYNC, &OPERATOR, &NAMES, &POOLED];
@@ -152,7 +152,7 @@ pub fn explain(views: &[View<'_>]) -> Vec<Difference> {
     let kernels: [&Cause; 6] = [&ROUNDING, &TRIMMING, &OPERATOR, &NAMES, &DUPLICATE, &OTHERS];
     let launches: [&Cause; 5] = [&ROUNDING, &TRIMMING, &RUNTIME_ONLY, &CLIPPED, &DUPLICATE];
     let queue: [&Cause; 5] = [&ROUNDING, &TRIMMING, &KNOWN_LAUNCHES, &CHANGES, &DUPLICATE];
-    let tables: [(Table, &[&Cause]); 7] = [
+    let tables: [(HtaTable, &[&Cause]); 7] = [
         (Temporal, &busy),
         (Idle, &idle),
         (Overlap, &unions),
@@ -161,23 +161,23 @@ pub fn explain(views: &[View<'_>]) -> Vec<Difference> {
         (Launches, &launches),
         (Queue, &queue),
     ];
-    let of = |(table, causes): &(Table, &[&Cause])| -> Vec<Difference> {
+    let of = |(table, causes): &(HtaTable, &[&Cause])| -> Vec<Difference> {
         causes.iter().map(|cause| difference(*table, cause, views)).collect()
     };
     tables.iter().flat_map(of).collect()
 }
 
-fn difference(table: Table, cause: &Cause, views: &[View<'_>]) -> Difference {
+fn difference(table: HtaTable, cause: &Cause, views: &[View<'_>]) -> Difference {
     let row_count = cause.touches.map(|touches| views.iter().map(touches).sum());
     Difference { table, hta: cause.hta, rowmill: cause.rowmill, row_count }
 }
 
-fn rows(view: &View<'_>, is_touched: impl Fn(&Row) -> bool) -> u64 {
+fn rows(view: &View<'_>, is_touched: impl Fn(&ViewRow) -> bool) -> u64 {
     view.device.iter().filter(|row| is_touched(row)).count() as u64
 }
 
 /// Whether a row begins and ends with a microsecond.
-fn is_whole(view: &View<'_>, row: &Row) -> bool {
+fn is_whole(view: &View<'_>, row: &ViewRow) -> bool {
     let slices = &view.trace.slices;
     let start = slices.start(row.row) - view.trace.header.base_time_ns;
     start % super::MICROSECOND == 0 && slices.duration[row.row as usize] % super::MICROSECOND == 0

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{MICROSECOND, Row, View, rounded};
+use super::{MICROSECOND, View, ViewRow, rounded};
 
 /// Shorter gaps are `kernel_wait`: that tool's default, 30 µs.
 pub const IDLE_THRESHOLD_NS: i64 = 30_000;
@@ -56,7 +56,7 @@ pub fn idle(views: &[View<'_>], threshold_ns: i64) -> Vec<Idle> {
 }
 
 fn idle_of(view: &View<'_>, threshold_ns: i64) -> Vec<Idle> {
-    let mut rows: Vec<Row> =
+    let mut rows: Vec<ViewRow> =
         view.device.iter().filter(|row| counts(view, row.row)).copied().collect();
     let mut streams: Vec<i32> = Vec::new();
     for row in &rows {
@@ -75,7 +75,7 @@ fn idle_of(view: &View<'_>, threshold_ns: i64) -> Vec<Idle> {
 }
 
 /// The rows of one stream, by start.
-fn of_stream(view: &View<'_>, rows: &[Row], threshold_ns: i64) -> Vec<Idle> {
+fn of_stream(view: &View<'_>, rows: &[ViewRow], threshold_ns: i64) -> Vec<Idle> {
     let mut sums = [None, None, Some(0)];
     let mut add = |cause: IdleCause, gap: i64| *sums[cause as usize].get_or_insert(0) += gap;
     for (at, row) in rows.iter().enumerate() {

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::StringId;
 
-use super::{MICROSECOND, Row, View, breakdown};
-use crate::classify::Class;
+use super::{MICROSECOND, View, ViewRow, breakdown};
+use crate::classify::WorkClass;
 
 /// A row of `get_gpu_kernel_breakdown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Kernel {
+pub struct HtaKernel {
     /// `name`.
     pub name: String,
     /// `kernel_type`, decided by the name alone. Rows of no type are not in the table.
-    pub class: Class,
+    pub class: WorkClass,
     /// `rank`.
     pub rank: u32,
     /// How many rows; not printed there.
@@ -38,16 +38,16 @@ pub struct Kernel {
 ///
 /// # Numerics
 /// Deviations are accumulated row by row in double precision (Welford), in the order of the file.
-pub fn kernels(views: &[View<'_>]) -> Vec<Kernel> {
-    let mut rows: Vec<Kernel> = views.iter().flat_map(kernels_of).collect();
+pub fn kernels(views: &[View<'_>]) -> Vec<HtaKernel> {
+    let mut rows: Vec<HtaKernel> = views.iter().flat_map(kernels_of).collect();
     rows.sort_by(|a, b| (kind(a.class), &a.name, a.rank).cmp(&(kind(b.class), &b.name, b.rank)));
     rows
 }
 
 /// Sum and spread of durations in microseconds.
 #[derive(Clone, Copy)]
-struct Moments {
-    class: Class,
+struct DurationMoments {
+    class: WorkClass,
     count: u64,
     sum: i64,
     max: i64,
@@ -56,18 +56,18 @@ struct Moments {
     squares: f64,
 }
 
-fn kernels_of(view: &View<'_>) -> Vec<Kernel> {
-    let mut by_name: BTreeMap<StringId, Moments> = BTreeMap::new();
+fn kernels_of(view: &View<'_>) -> Vec<HtaKernel> {
+    let mut by_name: BTreeMap<StringId, DurationMoments> = BTreeMap::new();
     for (row, class) in view.device.iter().zip(breakdown::classes(view)) {
-        if class != Class::Other {
+        if class != WorkClass::Other {
             let name = view.trace.slices.name[row.row as usize];
-            by_name.entry(name).or_insert_with(|| Moments::of(class)).add(row);
+            by_name.entry(name).or_insert_with(|| DurationMoments::new(class)).add(row);
         }
     }
     let microsecond = MICROSECOND as f64;
     by_name
         .into_iter()
-        .map(|(name, moments)| Kernel {
+        .map(|(name, moments)| HtaKernel {
             name: view.trace.strings.get(name).to_owned(),
             class: moments.class,
             rank: view.rank(),
@@ -81,12 +81,12 @@ fn kernels_of(view: &View<'_>) -> Vec<Kernel> {
         .collect()
 }
 
-impl Moments {
-    fn of(class: Class) -> Self {
+impl DurationMoments {
+    fn new(class: WorkClass) -> Self {
         Self { class, count: 0, sum: 0, max: i64::MIN, min: i64::MAX, mean: 0.0, squares: 0.0 }
     }
 
-    fn add(&mut self, row: &Row) {
+    fn add(&mut self, row: &ViewRow) {
         let (duration, copies) = (row.duration_us, row.copies as f64);
         self.count += row.copies;
         self.sum += duration * row.copies as i64;
@@ -103,11 +103,11 @@ impl Moments {
 }
 
 /// Place of a class in that tool's order, by its names: COMMUNICATION, COMPUTATION, MEMORY.
-fn kind(class: Class) -> u8 {
+fn kind(class: WorkClass) -> u8 {
     match class {
-        Class::Communication => 0,
-        Class::Compute => 1,
-        Class::Memory => 2,
-        Class::Other => 3,
+        WorkClass::Communication => 0,
+        WorkClass::Compute => 1,
+        WorkClass::Memory => 2,
+        WorkClass::Other => 3,
     }
 }

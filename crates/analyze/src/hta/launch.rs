@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{MICROSECOND, Row, View};
+use super::{MICROSECOND, View, ViewRow};
 
 /// The calls whose correlation ids are used; driver calls and AMD's are excluded.
 const LAUNCHES: [&str; 5] = [
@@ -77,7 +77,7 @@ pub fn launches(views: &[View<'_>]) -> Vec<Launch> {
 pub fn launch_summary(launches: &[Launch], cutoffs: Cutoffs) -> Vec<LaunchSummary> {
     let mut ranks: BTreeMap<u32, LaunchSummary> = BTreeMap::new();
     for launch in launches {
-        let sum = ranks.entry(launch.rank).or_insert_with(|| LaunchSummary::of(launch.rank));
+        let sum = ranks.entry(launch.rank).or_insert_with(|| LaunchSummary::new(launch.rank));
         let (cpu, gpu) = (launch.call_ns, launch.device_ns);
         sum.work_count += 1;
         sum.call_ns += cpu;
@@ -92,7 +92,7 @@ pub fn launch_summary(launches: &[Launch], cutoffs: Cutoffs) -> Vec<LaunchSummar
 }
 
 impl LaunchSummary {
-    fn of(rank: u32) -> Self {
+    fn new(rank: u32) -> Self {
         Self {
             rank,
             work_count: 0,
@@ -107,13 +107,13 @@ impl LaunchSummary {
 }
 
 fn launches_of(view: &View<'_>) -> Vec<Launch> {
-    let id = |row: &Row| view.trace.slices.correlation(row.row).filter(|id| *id != 0);
-    let is_launch = |row: &&Row| LAUNCHES.contains(&view.trace.name(row.row));
+    let id = |row: &ViewRow| view.trace.slices.correlation(row.row).filter(|id| *id != 0);
+    let is_launch = |row: &&ViewRow| LAUNCHES.contains(&view.trace.name(row.row));
     let kept = view.host.iter().chain(&view.device);
     let mut launched: Vec<u64> = kept.filter(is_launch).filter_map(id).collect();
     launched.sort_unstable();
     let is_launched = |id: &u64| launched.binary_search(id).is_ok();
-    let mut work: Vec<(u64, &Row)> =
+    let mut work: Vec<(u64, &ViewRow)> =
         view.device.iter().filter_map(|row| Some((id(row).filter(is_launched)?, row))).collect();
     work.sort_by_key(|(id, _)| *id);
     let mut launches = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Row, View};
+use super::{View, ViewRow};
 
 /// The calls that put work on a stream, as far as that tool knows them.
 const LAUNCHES: [&str; 12] = [
@@ -24,7 +24,7 @@ const LAUNCHES: [&str; 12] = [
 /// depend on the order of simultaneous events, which an unstable sort decides there, and are not
 /// weighted by time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Queue {
+pub struct QueueSummary {
     /// `rank`.
     pub rank: u32,
     /// `stream`.
@@ -39,41 +39,41 @@ pub struct Queue {
 
 /// A launch or a start on the device: in this order where simultaneous.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+enum QueueChange {
     Launch,
     Start,
 }
 
 /// When the length of a stream's queue changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Change {
+struct LengthChange {
     stream: i32,
     time_us: i64,
-    step: Step,
+    step: QueueChange,
 }
 
 /// `get_queue_length_summary(ranks=all)`, by stream. Simultaneous events count in the order launch,
 /// then start.
 ///
 /// Where several calls share a correlation id that tool stops with an assertion; each counts here.
-pub fn queue(views: &[View<'_>]) -> Vec<Queue> {
+pub fn queue(views: &[View<'_>]) -> Vec<QueueSummary> {
     views.iter().flat_map(queue_of).collect()
 }
 
-fn queue_of(view: &View<'_>) -> Vec<Queue> {
+fn queue_of(view: &View<'_>) -> Vec<QueueSummary> {
     let changes = changes(view);
-    let of_stream = |changes: &[Change]| {
+    let of_stream = |changes: &[LengthChange]| {
         let mut length = 0;
         let lengths = changes.iter().map(|change| {
             length += match change.step {
-                Step::Launch => 1,
-                Step::Start => -1,
+                QueueChange::Launch => 1,
+                QueueChange::Start => -1,
             };
             length
         });
         let (min, max) = lengths
             .fold((i64::MAX, i64::MIN), |(min, max), length| (min.min(length), max.max(length)));
-        Queue {
+        QueueSummary {
             rank: view.rank(),
             stream: changes[0].stream,
             change_count: changes.len() as u64,
@@ -85,11 +85,11 @@ fn queue_of(view: &View<'_>) -> Vec<Queue> {
 }
 
 /// By stream, then time.
-fn changes(view: &View<'_>) -> Vec<Change> {
-    let id = |row: &Row| view.trace.slices.correlation(row.row);
+fn changes(view: &View<'_>) -> Vec<LengthChange> {
+    let id = |row: &ViewRow| view.trace.slices.correlation(row.row);
     let is_call =
-        |row: &&Row| view.is_linked(row.row) && LAUNCHES.contains(&view.trace.name(row.row));
-    let mut calls: Vec<(u64, &Row)> = view
+        |row: &&ViewRow| view.is_linked(row.row) && LAUNCHES.contains(&view.trace.name(row.row));
+    let mut calls: Vec<(u64, &ViewRow)> = view
         .host
         .iter()
         .chain(&view.device)
@@ -102,15 +102,15 @@ fn changes(view: &View<'_>) -> Vec<Change> {
         let Some(correlation) = id(row) else { continue };
         let from = calls.partition_point(|(id, _)| *id < correlation);
         let launches = calls[from..].iter().take_while(|(id, _)| *id == correlation);
-        let mut add = |at: &Row, step: Step| {
-            let change = Change { stream: row.stream, time_us: at.start_us, step };
+        let mut add = |at: &ViewRow, step: QueueChange| {
+            let change = LengthChange { stream: row.stream, time_us: at.start_us, step };
             changes.extend(std::iter::repeat_n(change, row.copies as usize));
         };
         let mut launches = launches.peekable();
         let is_launched = launches.peek().is_some();
-        launches.for_each(|(_, call)| add(call, Step::Launch));
+        launches.for_each(|(_, call)| add(call, QueueChange::Launch));
         if is_launched {
-            add(row, Step::Start);
+            add(row, QueueChange::Start);
         }
     }
     changes.sort_unstable();

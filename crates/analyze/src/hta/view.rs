@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
 /// No row.
 const NONE: u32 = u32::MAX;
@@ -17,9 +17,9 @@ pub struct View<'a> {
     pub trace: &'a Trace,
     /// What it takes for device work: every kept row with an argument `stream` other than −1,
     /// waits (`cuda_sync`) and operators with a stream included.
-    pub device: Vec<Row>,
+    pub device: Vec<ViewRow>,
     /// The other kept rows.
-    pub host: Vec<Row>,
+    pub host: Vec<ViewRow>,
     /// Whether rows from the last step on were dropped.
     pub is_trimmed: bool,
     /// Per slice: the row it is linked to, or [`NONE`].
@@ -30,7 +30,7 @@ pub struct View<'a> {
 
 /// A kept row. Times are whole microseconds of the file, base time not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ViewRow {
     /// Place among the slices.
     pub row: u32,
     /// Start, rounded up.
@@ -44,7 +44,7 @@ pub struct Row {
     pub copies: u64,
 }
 
-impl Row {
+impl ViewRow {
     /// End.
     pub fn end_us(&self) -> i64 {
         self.start_us + self.duration_us
@@ -63,17 +63,17 @@ pub fn views<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Vec<View<'a>> {
     let traces: Vec<&Trace> = traces.into_iter().collect();
     let steps: BTreeSet<&str> = traces.iter().flat_map(|trace| step_names(trace)).collect();
     let trims = steps.len() >= 2;
-    traces.into_iter().map(|trace| View::of(trace, trims)).collect()
+    traces.into_iter().map(|trace| View::new(trace, trims)).collect()
 }
 
 impl<'a> View<'a> {
-    fn of(trace: &'a Trace, trims: bool) -> Self {
-        let rows: Vec<Row> = trace
+    fn new(trace: &'a Trace, trims: bool) -> Self {
+        let rows: Vec<ViewRow> = trace
             .rows()
             .filter(|row| is_read(trace, *row))
-            .map(|row| Row::of(trace, row))
+            .map(|row| ViewRow::new(trace, row))
             .collect();
-        let (work, calls): (Vec<Row>, Vec<Row>) =
+        let (work, calls): (Vec<ViewRow>, Vec<ViewRow>) =
             rows.iter().partition(|row| is_linked_as_device(trace, row));
         let link = links(trace, &calls, &work);
         let is_trimmed = trims && !calls.is_empty();
@@ -110,11 +110,11 @@ impl<'a> View<'a> {
     }
 }
 
-impl Row {
-    fn of(trace: &Trace, row: u32) -> Self {
+impl ViewRow {
+    fn new(trace: &Trace, row: u32) -> Self {
         let (start_us, duration_us) = times_us(trace, row);
         // A wait always names its stream; no number of ours holds the one it did not keep.
-        let without = || if trace.kind(row) == Kind::Sync { WHOLE_CONTEXT } else { -1 };
+        let without = || if trace.kind(row) == EventKind::Sync { WHOLE_CONTEXT } else { -1 };
         let stream = trace.slices.stream(row).unwrap_or_else(without);
         Self { row, start_us, duration_us, stream, copies: 1 }
     }
@@ -123,11 +123,11 @@ impl Row {
 /// Whether a row is read at all: those without a category and of the category `Trace` are not.
 fn is_read(trace: &Trace, row: u32) -> bool {
     let category = &trace.categories[usize::from(trace.slices.category[row as usize])];
-    !category.name.is_empty() && category.kind != Kind::Window
+    !category.name.is_empty() && category.kind != EventKind::Window
 }
 
 /// Whether correlation ids take a row for the device's side.
-fn is_linked_as_device(trace: &Trace, row: &Row) -> bool {
+fn is_linked_as_device(trace: &Trace, row: &ViewRow) -> bool {
     let numbered = row.stream >= 0 && trace.slices.correlation(row.row).is_some();
     numbered || matches!(trace.name(row.row), "Event Sync" | "Context Sync")
 }
@@ -162,9 +162,9 @@ fn microseconds(ns: i64) -> f64 {
 }
 
 /// Links calls and device work of one correlation id; of several rows the last one is taken.
-fn links(trace: &Trace, calls: &[Row], work: &[Row]) -> Vec<u32> {
-    let last_of = |rows: &[Row]| -> Vec<(u64, u32)> {
-        let id = |row: &Row| Some((trace.slices.correlation(row.row)?, row.row));
+fn links(trace: &Trace, calls: &[ViewRow], work: &[ViewRow]) -> Vec<u32> {
+    let last_of = |rows: &[ViewRow]| -> Vec<(u64, u32)> {
+        let id = |row: &ViewRow| Some((trace.slices.correlation(row.row)?, row.row));
         let mut last: Vec<(u64, u32)> = rows.iter().filter_map(id).collect();
         last.sort_unstable_by(|a, b| (a.0, b.1).cmp(&(b.0, a.1)));
         last.dedup_by_key(|(id, _)| *id);
@@ -172,7 +172,7 @@ fn links(trace: &Trace, calls: &[Row], work: &[Row]) -> Vec<u32> {
     };
     let (last_call, last_work) = (last_of(calls), last_of(work));
     let mut link = vec![NONE; trace.slices.len()];
-    let mut point = |rows: &[Row], to: &[(u64, u32)]| {
+    let mut point = |rows: &[ViewRow], to: &[(u64, u32)]| {
         for row in rows {
             let Some(id) = trace.slices.correlation(row.row) else { continue };
             if let Ok(at) = to.binary_search_by_key(&id, |(id, _)| *id) {
@@ -187,19 +187,19 @@ fn links(trace: &Trace, calls: &[Row], work: &[Row]) -> Vec<u32> {
 
 /// Host rows that start before the last step (before the first host row where no step is named),
 /// and device rows joined to them, these first.
-fn trimmed(trace: &Trace, work: Vec<Row>, mut calls: Vec<Row>) -> Vec<Row> {
-    let starts = |row: &&Row| is_step(trace.name(row.row));
+fn trimmed(trace: &Trace, work: Vec<ViewRow>, mut calls: Vec<ViewRow>) -> Vec<ViewRow> {
+    let starts = |row: &&ViewRow| is_step(trace.name(row.row));
     let last_step = calls.iter().filter(starts).map(|row| row.start_us).max();
     let first_call = || calls.iter().map(|row| row.start_us).min().unwrap_or_default();
     let behind = last_step.unwrap_or_else(first_call);
     calls.retain(|row| row.start_us < behind);
-    let correlation = |row: &Row| trace.slices.correlation(row.row);
+    let correlation = |row: &ViewRow| trace.slices.correlation(row.row);
     let mut ids: Vec<Option<u64>> = calls.iter().map(correlation).collect();
     ids.sort_unstable();
     let count = |id: Option<u64>| {
         let from = ids.partition_point(|known| *known < id);
         ids[from..].partition_point(|known| *known == id) as u64
     };
-    let joined = work.into_iter().map(|row| Row { copies: count(correlation(&row)), ..row });
+    let joined = work.into_iter().map(|row| ViewRow { copies: count(correlation(&row)), ..row });
     joined.filter(|row| row.copies > 0).chain(calls).collect()
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::StringId;
 
-use super::share::{Settings, Share};
-use super::thread::{Activity, Host};
+use super::share::{IdleSettings, IdleShare};
+use super::thread::{Activity, HostThreads};
 use crate::interval::Interval;
 use crate::percent;
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::OperatorTree;
 use crate::window::{self, WindowRule};
 
 /// Why a device did nothing. Up to the end of the launching call it is what its thread did.
@@ -128,31 +128,35 @@ struct Bare {
 }
 
 /// Cause, owner, nanoseconds in the window.
-type Part = (DeviceCause, Option<StringId>, i64);
+type GapPart = (DeviceCause, Option<StringId>, i64);
 
 /// The parts of a labelled gap, by cause and owner.
 #[derive(Default)]
-struct Parts {
-    of: Vec<Part>,
+struct GapParts {
+    of: Vec<GapPart>,
     is_after_sync: bool,
 }
 
 #[derive(Default)]
-struct Sums {
+struct IdleSums {
     gaps: BTreeMap<DeviceCause, Vec<i64>>,
     after_sync: BTreeMap<DeviceCause, i64>,
     owners: BTreeMap<(DeviceCause, Option<StringId>), (u64, i64)>,
 }
 
 /// The idle time of the devices of a rank.
-pub(super) struct Found {
+pub(super) struct DeviceIdleTime {
     pub devices: Vec<DeviceIdle>,
     pub owners: Vec<IdleOwner>,
     pub gaps: Vec<Gap>,
 }
 
-pub(super) fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Found {
-    let mut devices = BTreeMap::<i32, Sums>::new();
+pub(super) fn of(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    settings: &IdleSettings,
+) -> DeviceIdleTime {
+    let mut devices = BTreeMap::<i32, IdleSums>::new();
     let mut gaps = Vec::new();
     each(scope, tree, settings, |bare, parts| {
         devices.entry(bare.device).or_default().add(parts);
@@ -165,7 +169,7 @@ pub(super) fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Found {
         owners.extend(owner_rows(scope, device, &sums, (idle_ns, settings.owner_count)));
         for (cause, gaps) in sums.gaps {
             let after_sync_ns = sums.after_sync[&cause];
-            let Share { spread, idle_pct, window_pct } = Share::new(scope, gaps, idle_ns);
+            let IdleShare { spread, idle_pct, window_pct } = IdleShare::new(scope, gaps, idle_ns);
             causes.push(DeviceIdle {
                 rank: scope.trace.rank,
                 device,
@@ -182,13 +186,13 @@ pub(super) fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Found {
             });
         }
     }
-    Found { devices: causes, owners, gaps }
+    DeviceIdleTime { devices: causes, owners, gaps }
 }
 
 fn owner_rows(
     scope: &Scope<'_>,
     device: i32,
-    sums: &Sums,
+    sums: &IdleSums,
     (idle_ns, count): (i64, usize),
 ) -> Vec<IdleOwner> {
     let name = |id: Option<StringId>| id.map(|id| scope.trace.strings.get(id).to_owned());
@@ -207,7 +211,7 @@ fn owner_rows(
 }
 
 /// A labelled gap; `None` where no part of it lies in the window.
-fn gap(scope: &Scope<'_>, bare: &Bare, parts: &Parts) -> Option<Gap> {
+fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
     // Of equal ones the first.
     let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
     let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
@@ -227,9 +231,14 @@ fn gap(scope: &Scope<'_>, bare: &Bare, parts: &Parts) -> Option<Gap> {
 }
 
 /// Finds and labels every gap.
-fn each(scope: &Scope<'_>, tree: &Tree, settings: &Settings, mut visit: impl FnMut(&Bare, &Parts)) {
-    let host = Host::new(scope.trace, tree, scope.frames());
-    let mut parts = Parts::default();
+fn each(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    settings: &IdleSettings,
+    mut visit: impl FnMut(&Bare, &GapParts),
+) {
+    let host = HostThreads::new(scope.trace, tree, scope.frames());
+    let mut parts = GapParts::default();
     let mut busy_until = Outside::before(scope);
     let mut label = |gap: Bare| {
         parts.label(scope, &host, settings, &gap);
@@ -305,8 +314,14 @@ impl Outside {
     }
 }
 
-impl Parts {
-    fn label(&mut self, scope: &Scope<'_>, host: &Host<'_>, settings: &Settings, gap: &Bare) {
+impl GapParts {
+    fn label(
+        &mut self,
+        scope: &Scope<'_>,
+        host: &HostThreads<'_>,
+        settings: &IdleSettings,
+        gap: &Bare,
+    ) {
         self.of.clear();
         self.is_after_sync = false;
         let whole = (gap.from, gap.to);
@@ -351,7 +366,7 @@ impl Parts {
     }
 
     /// Cause, nanoseconds, and the parts of each owner.
-    fn by_cause(&self) -> impl DoubleEndedIterator<Item = (DeviceCause, i64, &[Part])> {
+    fn by_cause(&self) -> impl DoubleEndedIterator<Item = (DeviceCause, i64, &[GapPart])> {
         let runs = self.of.chunk_by(|a, b| a.0 == b.0);
         runs.map(|run| (run[0].0, run.iter().map(|(.., ns)| ns).sum(), run))
     }
@@ -382,8 +397,8 @@ fn cause(activity: Activity) -> DeviceCause {
     }
 }
 
-impl Sums {
-    fn add(&mut self, parts: &Parts) {
+impl IdleSums {
+    fn add(&mut self, parts: &GapParts) {
         for &(cause, owner, ns) in &parts.of {
             let owned = self.owners.entry((cause, owner)).or_default();
             *owned = (owned.0 + 1, owned.1 + ns);

@@ -6,26 +6,26 @@ use crate::scope::Scope;
 
 /// What counts as what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct IdleSettings {
     /// A shorter wait of work that was launched before is what the device needs between two rows.
     pub kernel_wait_ns: i64,
     /// How many owners of a device's idle time are listed.
     pub owner_count: usize,
 }
 
-impl Settings {
+impl IdleSettings {
     /// 30 µs, as Holistic Trace Analysis has it, and ten owners.
     pub const USUAL: Self = Self { kernel_wait_ns: 30_000, owner_count: 10 };
 }
 
 /// What the rows of streams and devices have in common.
-pub(super) struct Share {
+pub(super) struct IdleShare {
     pub spread: Distribution,
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
 }
 
-impl Share {
+impl IdleShare {
     pub fn new(scope: &Scope<'_>, mut gaps: Vec<i64>, idle_ns: i64) -> Self {
         let spread = distribution::of(&mut gaps);
         Self {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::share::{Settings, Share};
+use super::share::{IdleSettings, IdleShare};
 use crate::scope::Scope;
 
 /// Why a stream did nothing.
@@ -56,19 +56,19 @@ pub struct StreamIdle {
 }
 
 /// A stream as its rows go by.
-struct Stream {
+struct IdleStream {
     /// The latest end so far.
     busy_until: i64,
     has_row: bool,
     gaps: BTreeMap<StreamCause, Vec<i64>>,
 }
 
-pub(super) fn of(scope: &Scope<'_>, settings: &Settings) -> Vec<StreamIdle> {
+pub(super) fn of(scope: &Scope<'_>, settings: &IdleSettings) -> Vec<StreamIdle> {
     let (start, end) = (scope.window.start, scope.window.end);
     let mut streams = BTreeMap::new();
     for &row in &scope.device_rows {
         let key = (scope.trace.device(row), scope.trace.stream(row));
-        let stream = streams.entry(key).or_insert_with(|| Stream {
+        let stream = streams.entry(key).or_insert_with(|| IdleStream {
             busy_until: start,
             has_row: false,
             gaps: BTreeMap::new(),
@@ -97,7 +97,7 @@ pub(super) fn of(scope: &Scope<'_>, settings: &Settings) -> Vec<StreamIdle> {
 
 fn cause(
     scope: &Scope<'_>,
-    settings: &Settings,
+    settings: &IdleSettings,
     (from, to): (i64, i64),
     ending: u32,
 ) -> StreamCause {
@@ -117,7 +117,7 @@ fn causes(
 ) -> impl Iterator<Item = StreamIdle> {
     let idle_ns: i64 = gaps.values().flatten().sum();
     gaps.into_iter().map(move |(cause, gaps)| {
-        let Share { spread, idle_pct, window_pct } = Share::new(scope, gaps, idle_ns);
+        let IdleShare { spread, idle_pct, window_pct } = IdleShare::new(scope, gaps, idle_ns);
         StreamIdle {
             rank: scope.trace.rank,
             device,

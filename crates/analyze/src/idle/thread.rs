@@ -5,7 +5,7 @@ use trace::store::{StringId, Trace, TrackId};
 use crate::calls;
 use crate::frames::Frames;
 use crate::interval::Interval;
-use crate::tree::{self, Tree};
+use crate::tree::{self, OperatorTree};
 
 /// What occurs in the names of rows that fetch the next batch.
 pub(crate) const INPUT: [&str; 5] =
@@ -23,14 +23,14 @@ pub(super) enum Activity {
 }
 
 /// The host's threads.
-pub(super) struct Host<'a> {
+pub(super) struct HostThreads<'a> {
     trace: &'a Trace,
-    tree: &'a Tree,
+    tree: &'a OperatorTree,
     /// Per node of `tree`.
-    known: Vec<Known>,
+    known: Vec<RowContext>,
     frames: &'a Frames,
     /// Per frame.
-    of_frames: Vec<Known>,
+    of_frames: Vec<RowContext>,
     /// Per name.
     traits: Vec<Traits>,
 }
@@ -44,7 +44,7 @@ struct Traits {
 
 /// What a row is part of.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct RowContext {
     /// The outermost row around that fetches the next batch.
     input: Option<StringId>,
     /// The innermost operator, frame of Python or range of the user; of input its outermost row.
@@ -53,14 +53,14 @@ struct Known {
 
 /// A row that has begun and not ended.
 #[derive(Clone, Copy)]
-struct Open {
+struct OpenRow {
     end: i64,
     activity: Activity,
     owner: Option<StringId>,
 }
 
-impl<'a> Host<'a> {
-    pub(super) fn new(trace: &'a Trace, tree: &'a Tree, frames: &'a Frames) -> Self {
+impl<'a> HostThreads<'a> {
+    pub(super) fn new(trace: &'a Trace, tree: &'a OperatorTree, frames: &'a Frames) -> Self {
         let traits = |name: &str| Traits {
             is_input: INPUT.iter().any(|part| name.contains(part)),
             is_step: name.starts_with(STEP),
@@ -112,7 +112,7 @@ impl<'a> Host<'a> {
         &self,
         track: TrackId,
         (from, to): Interval,
-        mut visit: impl FnMut(Interval, Option<&Open>),
+        mut visit: impl FnMut(Interval, Option<&OpenRow>),
     ) {
         if from >= to {
             return;
@@ -122,10 +122,10 @@ impl<'a> Host<'a> {
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
         // What began in the span, on top of what was open before: that one and those around it.
-        let mut stack: Vec<Open> = Vec::new();
+        let mut stack: Vec<OpenRow> = Vec::new();
         let mut before = tree.deepest_at(track, from);
         let mut cursor = from;
-        let mut emit = |until: i64, top: Option<&Open>| {
+        let mut emit = |until: i64, top: Option<&OpenRow>| {
             if cursor < until {
                 visit((cursor, until), top);
                 cursor = until;
@@ -153,9 +153,9 @@ impl<'a> Host<'a> {
         }
     }
 
-    fn open(&self, row: u32) -> Open {
+    fn open(&self, row: u32) -> OpenRow {
         let place = self.tree.position(row);
-        let known = place.map_or_else(Known::default, |place| self.known[place as usize]);
+        let known = place.map_or_else(RowContext::default, |place| self.known[place as usize]);
         let traits = self.traits[self.trace.slices.name[row as usize].0 as usize];
         let is_call = self.trace.kind(row).is_call();
         let activity = if is_call && traits.is_sync {
@@ -170,13 +170,13 @@ impl<'a> Host<'a> {
             Activity::Work
         };
         let end = self.tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
-        Open { end, activity, owner: known.owner }
+        OpenRow { end, activity, owner: known.owner }
     }
 }
 
 /// What is known of each node of a tree: parents come before their children.
-fn known_of(trace: &Trace, tree: &Tree, traits: &[Traits]) -> Vec<Known> {
-    let mut known: Vec<Known> = Vec::with_capacity(tree.nodes.len());
+fn known_of(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Vec<RowContext> {
+    let mut known: Vec<RowContext> = Vec::with_capacity(tree.nodes.len());
     for row in &tree.nodes {
         let parent = tree.parent(*row).and_then(|parent| tree.position(parent));
         let around = parent.map(|parent| known[parent as usize]);
@@ -186,24 +186,24 @@ fn known_of(trace: &Trace, tree: &Tree, traits: &[Traits]) -> Vec<Known> {
 }
 
 /// What is known of each frame: a caller comes before what it called.
-fn known_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<Known> {
-    let mut known: Vec<Known> = Vec::with_capacity(frames.all().len());
+fn known_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
+    let mut known: Vec<RowContext> = Vec::with_capacity(frames.all().len());
     for (frame, at) in frames.all().iter().zip(0..) {
         let around = frames.caller(at).map(|caller| known[caller as usize]).unwrap_or_default();
         let is_input = traits[frame.name.0 as usize].is_input;
         let input = around.input.or(is_input.then_some(frame.name));
-        known.push(Known { input, owner: input.or(Some(frame.name)) });
+        known.push(RowContext { input, owner: input.or(Some(frame.name)) });
     }
     known
 }
 
 /// What is known of a row by its name and what is around it.
-fn known_in(trace: &Trace, traits: &[Traits], row: u32, around: Option<Known>) -> Known {
+fn known_in(trace: &Trace, traits: &[Traits], row: u32, around: Option<RowContext>) -> RowContext {
     let name = trace.slices.name[row as usize];
     let traits = traits[name.0 as usize];
     let is_call = trace.kind(row).is_call();
-    let Known { input, owner } = around.unwrap_or_default();
+    let RowContext { input, owner } = around.unwrap_or_default();
     let input = input.or(traits.is_input.then_some(name));
     let own = if is_call || traits.is_step { owner } else { Some(name) };
-    Known { input, owner: input.or(own).or(is_call.then_some(name)) }
+    RowContext { input, owner: input.or(own).or(is_call.then_some(name)) }
 }

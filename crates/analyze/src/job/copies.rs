@@ -1,6 +1,6 @@
 //! Copies between host and devices: which way, from what memory, by which call.
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::calls::{self, Direction};
 use crate::scope::Scope;
@@ -18,9 +18,9 @@ pub(crate) struct Copy {
 }
 
 /// The copies of a window, by start.
-pub(super) fn of(scope: &Scope<'_>) -> Vec<Copy> {
+pub(super) fn copies(scope: &Scope<'_>) -> Vec<Copy> {
     let trace = scope.trace;
-    let rows = scope.device_rows.iter().filter(|row| trace.kind(**row) == Kind::Memcpy);
+    let rows = scope.device_rows.iter().filter(|row| trace.kind(**row) == EventKind::Memcpy);
     rows.map(|row| Copy {
         row: *row,
         call: scope.links().call(*row),

@@ -2,13 +2,13 @@
 
 use trace::store::LaunchShape;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 
 /// A kernel in the window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kernel {
+pub(crate) struct WindowKernel {
     pub row: u32,
-    pub class: Class,
+    pub class: WorkClass,
     pub duration: i64,
     /// The operator or annotation it belongs to.
     pub owner: Option<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct Kernel {
     pub device: i32,
 }
 
-impl Kernel {
+impl WindowKernel {
     /// Blocks per multiprocessor, if known.
     pub fn blocks_per_sm(&self) -> Option<f64> {
         let blocks = self.shape.map(|shape| f64::from(shape.blocks_per_sm))?;

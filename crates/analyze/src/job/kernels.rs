@@ -1,16 +1,16 @@
 //! Kernels with what their launch says of them.
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
-use super::kernel::Kernel;
+use super::kernel::WindowKernel;
 use super::rank::RankFacts;
-use crate::classify::Class;
+use crate::classify::WorkClass;
 
-fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
+fn kernels(facts: &RankFacts<'_>) -> Vec<WindowKernel> {
     let trace = facts.scope.trace;
     let rows = facts.scope.device_rows.iter().enumerate();
-    rows.filter(|(_, row)| trace.kind(**row) == Kind::Kernel)
-        .map(|(place, row)| Kernel {
+    rows.filter(|(_, row)| trace.kind(**row) == EventKind::Kernel)
+        .map(|(place, row)| WindowKernel {
             row: *row,
             class: facts.scope.classes[place],
             duration: facts.duration(*row),
@@ -23,16 +23,16 @@ fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
 
 impl RankFacts<'_> {
     /// Kernels in the window, by start.
-    pub(crate) fn kernels(&self) -> &[Kernel] {
-        self.kernels.get_or_init(|| of(self))
+    pub(crate) fn kernels(&self) -> &[WindowKernel] {
+        self.kernels.get_or_init(|| kernels(self))
     }
 
-    pub(crate) fn compute_kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.kernels().iter().filter(|kernel| kernel.class == Class::Compute)
+    pub(crate) fn compute_kernels(&self) -> impl Iterator<Item = &WindowKernel> {
+        self.kernels().iter().filter(|kernel| kernel.class == WorkClass::Compute)
     }
 
     /// The name of the operator a kernel belongs to; empty if unknown.
-    pub(crate) fn owner_name(&self, kernel: &Kernel) -> &str {
+    pub(crate) fn owner_name(&self, kernel: &WindowKernel) -> &str {
         kernel.owner.map_or("", |owner| self.name(owner))
     }
 
@@ -42,7 +42,7 @@ impl RankFacts<'_> {
     }
 
     /// What the header knows of a device.
-    pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::Device> {
+    pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::DeviceProperties> {
         self.scope.trace.header.devices.iter().find(|known| known.id == i64::from(device))
     }
 }

@@ -3,10 +3,10 @@
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use super::copies::{self, Copy};
-use super::kernel::Kernel;
+use super::kernel::WindowKernel;
 use crate::attribution::{self, Attribution};
 use crate::breakdown::{self, Breakdown};
 use crate::calls;
@@ -18,13 +18,13 @@ use crate::pressure::{self, Pressure};
 use crate::scope::Scope;
 use crate::skew::Skew;
 use crate::steps::{self, StepRow};
-use crate::tree::{self, Tree};
+use crate::tree::{self, OperatorTree};
 
 /// Idle time below which a device counts as busy all the time, percent of the window.
 const DEVICE_BOUND_PCT: f64 = 5.0;
 
 /// The tensors of operators, by rank and row: what no column of a trace holds.
-pub type Shapes = BTreeMap<(u32, u32), Tensors>;
+pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
 
 /// The inputs of one operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct RankFacts<'a> {
     /// The analysed part of its trace.
     pub scope: &'a Scope<'a>,
     tensors: BTreeMap<u32, Tensors>,
-    tree: OnceCell<Tree>,
+    tree: OnceCell<OperatorTree>,
     attribution: OnceCell<Attribution>,
     clocks: OnceCell<(Vec<Skew>, Pressure)>,
     breakdown: OnceCell<Breakdown>,
@@ -50,11 +50,11 @@ pub struct RankFacts<'a> {
     launches: OnceCell<Vec<LaunchRow<'a>>>,
     calls: OnceCell<Vec<u32>>,
     copies: OnceCell<Vec<Copy>>,
-    pub(super) kernels: OnceCell<Vec<Kernel>>,
+    pub(super) kernels: OnceCell<Vec<WindowKernel>>,
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
     disturbances: OnceCell<Disturbances>,
-    python: OnceCell<Tree>,
+    python: OnceCell<OperatorTree>,
     waits: OnceCell<BTreeMap<u32, i64>>,
 }
 
@@ -83,8 +83,8 @@ impl<'a> RankFacts<'a> {
     }
 
     /// What ran inside what on the host.
-    pub fn tree(&self) -> &Tree {
-        self.tree.get_or_init(|| tree::of(self.scope.trace))
+    pub fn tree(&self) -> &OperatorTree {
+        self.tree.get_or_init(|| tree::build(self.scope.trace))
     }
 
     /// The owners of the window's device work.
@@ -165,7 +165,7 @@ impl<'a> RankFacts<'a> {
 
     /// Idle time of streams and devices, its owners and every gap.
     pub fn idle(&self) -> &Idle {
-        self.idle.get_or_init(|| idle::of(self.scope, self.tree(), &idle::Settings::USUAL))
+        self.idle.get_or_init(|| idle::of(self.scope, self.tree(), &idle::IdleSettings::USUAL))
     }
 
     /// Each stretch in which a device did nothing.
@@ -215,7 +215,7 @@ impl<'a> RankFacts<'a> {
 
     /// Launches with their delays.
     pub fn launches(&self) -> &[LaunchRow<'a>] {
-        self.launches.get_or_init(|| launches::of(self.scope, &launches::Settings::USUAL))
+        self.launches.get_or_init(|| launches::of(self.scope, &launches::LaunchSettings::USUAL))
     }
 
     /// Runtime and driver calls that start in the window, by start.
@@ -230,14 +230,14 @@ impl<'a> RankFacts<'a> {
     }
 
     pub(crate) fn copies(&self) -> &[Copy] {
-        self.copies.get_or_init(|| copies::of(self.scope))
+        self.copies.get_or_init(|| copies::copies(self.scope))
     }
 
     /// The profiler's own work.
     pub(crate) fn overhead(&self) -> &[Interval] {
         self.overhead.get_or_init(|| {
             let trace = self.scope.trace;
-            let rows = trace.rows().filter(|row| trace.kind(*row) == Kind::Overhead);
+            let rows = trace.rows().filter(|row| trace.kind(*row) == EventKind::Overhead);
             interval::union(rows.map(|row| self.scope.clipped(row)).collect())
         })
     }
@@ -253,11 +253,11 @@ impl<'a> RankFacts<'a> {
     }
 
     /// Frames of Python; empty where none were recorded.
-    pub(crate) fn python(&self) -> &Tree {
+    pub(crate) fn python(&self) -> &OperatorTree {
         self.python.get_or_init(|| {
             let trace = self.scope.trace;
             let is_empty = trace.slices.python.is_empty();
-            if is_empty { Tree::default() } else { tree::of_python(trace) }
+            if is_empty { OperatorTree::default() } else { tree::of_python(trace) }
         })
     }
 

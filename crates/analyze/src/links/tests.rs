@@ -9,7 +9,7 @@ fn links(rows: &[(&str, u64)]) -> Links {
         let slice = NewSlice::new(category, "x", (1, 1), (start, start + 1));
         trace.push(&NewSlice { correlation: Some(*id), ..slice });
     }
-    Links::of(&trace)
+    Links::new(&trace)
 }
 
 /// The same rows with ids close together and far apart.

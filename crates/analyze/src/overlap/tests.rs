@@ -17,7 +17,7 @@ fn trace(rows: &[(usize, i64, i64)]) -> Trace {
 
 fn times(rows: &[(usize, i64, i64)]) -> Exclusive {
     let trace = trace(rows);
-    Exclusive::of(&Scope::new(&trace, WindowRule::Hta, &Classifier::new(ClassRule::Hta)))
+    Exclusive::new(&Scope::new(&trace, WindowRule::Hta, &Classifier::new(ClassRule::Hta)))
 }
 
 #[test]
@@ -31,9 +31,12 @@ fn every_set_of_classes_has_its_own_time() {
     let times = times(&rows);
     assert_eq!(times.ns[1..], [1; 15]);
     assert_eq!(times.busy(), 15);
-    assert_eq!(times.running(Class::Memory), 8);
-    assert_eq!(times.both(Class::Compute, Class::Communication), 4);
-    assert_eq!(times.exposed(Class::Memory, &[Class::Compute, Class::Communication]), 2);
+    assert_eq!(times.running(WorkClass::Memory), 8);
+    assert_eq!(times.both(WorkClass::Compute, WorkClass::Communication), 4);
+    assert_eq!(
+        times.exposed(WorkClass::Memory, &[WorkClass::Compute, WorkClass::Communication]),
+        2
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What the host's rows say about a recording: steps, warm-up, the profiler's own work, nesting.
 
-use trace::store::Kind as RowKind;
+use trace::store::EventKind as RowKind;
 
-use super::issue::{Issue, Kind, Severity, milliseconds, place};
+use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
 use crate::calls;
 use crate::interval;
 use crate::job::RankFacts;
@@ -42,12 +42,12 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         false => "call profiler.step() once per iteration, for at least three active steps",
     };
     if rows.is_empty() {
-        let kind = Kind { id: "no-steps", severity: Severity::Info, matters, hint };
+        let kind = IssueKind { id: "no-steps", severity: Severity::Info, matters, hint };
         return Some(kind.issue(of_rank, 0, "the trace names no steps".to_owned()));
     }
     if whole < STEPS_MIN {
         let matters = "means, quantiles and causes rest on too few steps";
-        let kind = Kind { id: "few-steps", severity: Severity::Warning, matters, hint };
+        let kind = IssueKind { id: "few-steps", severity: Severity::Warning, matters, hint };
         let count = rows.len();
         let lacks = rank.scope.steps.iter();
         let lacks = lacks.filter_map(|step| Some((step.number, step.lack?.words())));
@@ -63,7 +63,7 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     }
     let summary = steps::summary(rank.scope.trace.rank, &rows);
     let cv_pct = summary.cv_pct.filter(|cv_pct| *cv_pct > CV_PCT)?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "unsteady-steps",
         severity: Severity::Warning,
         matters: "a mean step stands for none of them; differences below the spread mean nothing",
@@ -81,7 +81,7 @@ fn bad_nesting(rank: &RankFacts<'_>) -> Option<Issue> {
     let clipped = &rank.tree().clipped;
     let worst = clipped.iter().max_by_key(|clip| clip.excess_ns)?;
     let is_rounding = worst.excess_ns <= ROUNDING_NS;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "bad-nesting",
         severity: if is_rounding { Severity::Info } else { Severity::Warning },
         matters: "these rows were cut where their parent ends; host times of the parents may be short",
@@ -104,7 +104,7 @@ fn overhead(rank: &RankFacts<'_>) -> Option<Issue> {
     let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();
     let ns = interval::length(&interval::union(spans));
     let share = percent(ns, rank.scope.window.length()).filter(|share| *share > OVERHEAD_PCT)?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "profiler-overhead",
         severity: Severity::Warning,
         matters: "the job ran slower than without the profiler; host times are too long",
@@ -126,7 +126,7 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let ns = interval::length(&interval::union(spans));
     let share = percent(ns, rank.scope.window.length()).filter(|share| *share > WARM_UP_PCT)?;
     let longest = rows.iter().max_by_key(|row| trace.slices.duration[**row as usize])?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "warm-up",
         severity: Severity::Warning,
         matters: "the window holds set-up work that a running job does not do",
@@ -146,7 +146,7 @@ fn missing_sync(rank: &RankFacts<'_>) -> Option<Issue> {
     if waits == 0 || has_sync {
         return None;
     }
-    let kind = Kind {
+    let kind = IssueKind {
         id: "missing-sync-events",
         severity: Severity::Info,
         matters: "the critical path infers what the host and streams waited for from names and times",
@@ -164,7 +164,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
     };
     let mut issues = Vec::new();
     if is_off("record_shapes") {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "no-shapes",
             severity: Severity::Info,
             matters: "operators cannot be told apart by shape, nor their work computed",
@@ -175,7 +175,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
     // Our own runs have no Python.
     let has_frames = !trace.slices.python.is_empty() || !trace.slices.call_stack.is_empty();
     if !has_frames && !crate::pool::is_pool(trace) {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "no-stacks",
             severity: Severity::Info,
             matters: "operators cannot be traced back to lines of Python",
@@ -197,7 +197,7 @@ fn messages(rank: &RankFacts<'_>) -> Vec<Issue> {
             message.as_str().is_some_and(|text| text.contains("gpuGetDeviceCount failed"))
         };
         let is_harmless = messages.iter().all(counts_none);
-        let kind = Kind {
+        let kind = IssueKind {
             id: "profiler-messages",
             severity: if is_harmless { Severity::Info } else { Severity::Warning },
             matters: "the profiler says itself that something went wrong",

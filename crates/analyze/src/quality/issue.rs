@@ -44,14 +44,14 @@ pub struct Issue {
 }
 
 /// What is the same for all issues of a kind.
-pub(super) struct Kind {
+pub(super) struct IssueKind {
     pub id: &'static str,
     pub severity: Severity,
     pub matters: &'static str,
     pub hint: &'static str,
 }
 
-impl Kind {
+impl IssueKind {
     pub fn issue(self, rank: Option<u32>, count: u64, what: String) -> Issue {
         Issue {
             id: self.id,

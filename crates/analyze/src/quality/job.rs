@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::issue::{Issue, Kind, Severity};
+use super::issue::{Issue, IssueKind, Severity};
 use crate::job::RankFacts;
 
 pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
@@ -22,13 +22,15 @@ fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     for rank in ranks {
         *counts.entry(rank.scope.trace.rank).or_default() += 1;
     }
-    let conflicts: u64 =
-        ranks.iter().map(|rank| rank.scope.trace.losses.of(trace::store::Loss::RankConflict)).sum();
+    let conflicts: u64 = ranks
+        .iter()
+        .map(|rank| rank.scope.trace.losses.count_of(trace::store::Loss::RankConflict))
+        .sum();
     let twice = counts.values().filter(|count| **count > 1).count() as u64;
     if twice + conflicts == 0 {
         return None;
     }
-    let kind = Kind {
+    let kind = IssueKind {
         id: "duplicate-ranks",
         severity: Severity::Warning,
         matters: "collectives are matched between the wrong ranks",
@@ -52,7 +54,7 @@ fn world_sizes(ranks: &[RankFacts<'_>]) -> BTreeSet<u32> {
 
 fn worlds(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let sizes = world_sizes(ranks);
-    let kind = Kind {
+    let kind = IssueKind {
         id: "mixed-jobs",
         severity: Severity::Error,
         matters: "traces of different jobs cannot be compared in time nor their collectives matched",
@@ -71,7 +73,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     }
     // One rank of a job is a choice; some of its ranks may be all that were copied.
     let severity = if there.len() > 1 { Severity::Warning } else { Severity::Info };
-    let kind = Kind {
+    let kind = IssueKind {
         id: "missing-ranks",
         severity,
         matters: "waits for absent ranks cannot be told from transfers; the straggler may be absent",
@@ -91,7 +93,7 @@ fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let (_, first) = sets.first()?;
     let other = sets.iter().filter(|(_, numbers)| numbers != first);
     let other: Vec<u32> = other.map(|(rank, _)| *rank).collect();
-    let kind = Kind {
+    let kind = IssueKind {
         id: "mixed-steps",
         severity: Severity::Warning,
         matters: "collectives are matched by order, and then between different steps",
@@ -106,7 +108,7 @@ fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let spans: Vec<(i64, i64)> = spans.filter(|(start, end)| start < end).collect();
     let latest = spans.iter().map(|(start, _)| *start).max()?;
     let earliest = spans.iter().map(|(_, end)| *end).min()?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "ranks-apart",
         severity: Severity::Warning,
         matters: "arrivals and waits of collectives are differences of clocks, not of ranks",

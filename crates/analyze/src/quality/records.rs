@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use trace::store::{Kind as RowKind, Loss};
+use trace::store::{EventKind as RowKind, Loss};
 
-use super::issue::{Issue, Kind, Severity, milliseconds, place};
-use crate::attribution::Method;
+use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
+use crate::attribution::OwnerMethod;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
 use crate::skew::Skew;
@@ -51,7 +51,7 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
 
 fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
     let what = coverage::of_one(rank.scope.trace)?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "cut-recording",
         severity: Severity::Broken,
         matters: "what happened in the missing part is in no figure",
@@ -68,7 +68,7 @@ fn losses(rank: &RankFacts<'_>) -> Vec<Issue> {
             Loss::Truncated | Loss::Damaged | Loss::BrokenEvent | Loss::NoTime => Severity::Warning,
             _ => Severity::Info,
         };
-        let kind = Kind {
+        let kind = IssueKind {
             id: "losses",
             severity,
             matters: "what could not be read is missing from every figure",
@@ -94,7 +94,7 @@ fn words(name: &str) -> String {
 }
 
 fn no_events(rank: &RankFacts<'_>) -> Issue {
-    let kind = Kind {
+    let kind = IssueKind {
         id: "no-events",
         severity: Severity::Error,
         matters: "there is nothing to analyse",
@@ -104,7 +104,7 @@ fn no_events(rank: &RankFacts<'_>) -> Issue {
 }
 
 fn no_device_work(rank: &RankFacts<'_>) -> Issue {
-    let kind = Kind {
+    let kind = IssueKind {
         id: "no-device-work",
         severity: Severity::Info,
         matters: "only the host can be analysed",
@@ -120,7 +120,7 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
     let mut rows = trace.rows().filter(is_zero);
     let first = rows.next()?;
     let count = 1 + rows.count() as u64;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "zero-times",
         severity: Severity::Warning,
         matters: "rows at time 0 are left out of windows, busy time and kernel tables",
@@ -151,7 +151,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
         return None;
     }
     let severity = if share > LOST_PCT_ERROR { Severity::Error } else { Severity::Warning };
-    let kind = Kind {
+    let kind = IssueKind {
         id: "lost-device-rows",
         severity,
         matters: "busy time, kernel tables and queue lengths miss this work; idle time is too long",
@@ -165,7 +165,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
 fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
     let contested = rank.scope.links().contested();
     let first = contested.first()?;
-    let kind = Kind {
+    let kind = IssueKind {
         id: "repeated-correlation-ids",
         severity: Severity::Warning,
         matters: "operators and launch delays of this work may be those of another process",
@@ -188,7 +188,7 @@ fn clock_offset(skew: &Skew) -> Option<Issue> {
         return None;
     }
     let is_felt = skew.is_contradictory() || !(0..OFFSET_NS).contains(&shift_ns);
-    let kind = Kind {
+    let kind = IssueKind {
         id: "clock-offset",
         severity: if is_felt { Severity::Warning } else { Severity::Info },
         matters: "launch delays, queue lengths and idle causes are off by about this much; \
@@ -222,7 +222,7 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
     let worst = |rows: &[(i64, u32)]| rows.iter().copied().max();
     let mut issues = Vec::new();
     if let Some((_, row)) = worst(&small) {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "stream-overlaps",
             severity: Severity::Info,
             matters: "sums of durations exceed busy time; viewers may hide one of the rows",
@@ -238,7 +238,7 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
         );
     }
     if let Some((excess, row)) = worst(&absurd) {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "absurd-durations",
             severity: Severity::Error,
             matters: "busy time and kernel tables count time in which the work cannot have run",
@@ -267,7 +267,7 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     // Without operators there is nothing to attribute to.
     let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
     if let Some(covered) = covered.filter(|_| has_operators) {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "low-coverage",
             severity: Severity::Warning,
             matters: "device time per operator is incomplete",
@@ -280,10 +280,10 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), others, what).share(Some(covered)));
     }
-    let is_orphan = |method: &&Method| **method == Method::Orphan;
+    let is_orphan = |method: &&OwnerMethod| **method == OwnerMethod::Orphan;
     let orphans = rank.attribution().methods.iter().filter(is_orphan).count();
     if orphans > 0 {
-        let kind = Kind {
+        let kind = IssueKind {
             id: "orphans",
             severity: Severity::Info,
             matters: "this work has no operator and no launch delay; it was queued when recording began",

@@ -2,7 +2,7 @@ use trace::store::{Distributed, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
-use crate::job::Job;
+use crate::job::JobFacts;
 use crate::scope::Scope;
 use crate::window::WindowRule;
 
@@ -10,7 +10,7 @@ fn issues(traces: &[Trace]) -> Vec<Issue> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<_> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
-    Job::new(&scopes).issues().to_vec()
+    JobFacts::new(&scopes).issues().to_vec()
 }
 
 /// Category, name, start, end, correlation id. Device rows run on stream 7.
@@ -43,7 +43,7 @@ fn a_sound_trace_has_only_remarks() {
     let found = issues(&[trace(&[OPERATOR, LAUNCH, KERNEL])]);
     let ids: Vec<&str> = found.iter().map(|issue| issue.id).collect();
     assert_eq!(ids, ["no-stacks", "no-steps"]);
-    assert_eq!(verdict(&found), Verdict::Good);
+    assert_eq!(verdict(&found), QualityVerdict::Good);
     let kinds = by_kind(&found);
     assert_eq!((kinds.len(), kinds[0].rank_count), (2, 1));
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, Trace, TrackId};
+use trace::store::{EventKind, Trace, TrackId};
 
-use crate::calls::{self, Call, Direction};
+use crate::calls::{self, CallKind, Direction};
 use crate::scope::Scope;
 
 /// How long a call takes at least that certainly waited for a device.
@@ -13,11 +13,11 @@ const BLOCKED_NS: i64 = 50_000;
 const RETURN_NS: i64 = 20_000;
 
 /// Per device and stream, the works whose launch was recorded, by their start.
-pub(super) struct Streams(BTreeMap<(i32, i32), Vec<Launched>>);
+pub(super) struct Streams(BTreeMap<(i32, i32), Vec<LaunchedWork>>);
 
 /// Device work whose launch was recorded.
 #[derive(Clone, Copy)]
-pub(super) struct Launched {
+pub(super) struct LaunchedWork {
     /// When the last launch up to it on its stream began; ascends within a stream.
     at: i64,
     pub row: u32,
@@ -25,19 +25,19 @@ pub(super) struct Launched {
 }
 
 impl Streams {
-    pub fn of(scope: &Scope<'_>) -> Self {
+    pub fn new(scope: &Scope<'_>) -> Self {
         let trace = scope.trace;
-        let mut streams: BTreeMap<(i32, i32), Vec<Launched>> = BTreeMap::new();
+        let mut streams: BTreeMap<(i32, i32), Vec<LaunchedWork>> = BTreeMap::new();
         for &row in &scope.device_rows {
             let Some(call) = scope.links().call(row) else { continue };
             let works = streams.entry((trace.device(row), trace.stream(row))).or_default();
             let before = works.last().map_or(i64::MIN, |last| last.at);
-            works.push(Launched { at: trace.slices.start(call).max(before), row, call });
+            works.push(LaunchedWork { at: trace.slices.start(call).max(before), row, call });
         }
         Self(streams)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Launched> {
+    pub fn all(&self) -> impl Iterator<Item = &LaunchedWork> {
         self.0.values().flatten()
     }
 
@@ -65,7 +65,7 @@ pub(super) fn blocking(
     let trace = scope.trace;
     let names = calls::names(trace);
     let does = |row: u32| names[trace.slices.name[row as usize].0 as usize];
-    let recorded = Recorded::of(trace, does);
+    let recorded = RecordedWaits::new(trace, does);
     let mut witnesses = Witnesses { scope, streams, ahead, recorded };
     let mut found = Vec::new();
     for call in trace.rows() {
@@ -74,27 +74,27 @@ pub(super) fn blocking(
         }
         let does = does(call);
         match does {
-            Call::Plain | Call::BlockingCopy => {
+            CallKind::Plain | CallKind::BlockingCopy => {
                 let own = scope.links().work(call).iter();
                 let blocking = own.filter(|row| blocks(trace, does, call, **row));
                 found.extend(blocking.map(|work| (call, *work)));
             }
-            Call::StreamSync | Call::DeviceSync => {
+            CallKind::StreamSync | CallKind::DeviceSync => {
                 found.extend(witnesses.of_stream(call, does).map(|work| (call, work)));
             }
-            Call::EventSync => found.extend(witnesses.of_event(call).map(|work| (call, work))),
-            Call::EventRecord => {
+            CallKind::EventSync => found.extend(witnesses.of_event(call).map(|work| (call, work))),
+            CallKind::EventRecord => {
                 let track = trace.slices.track[call as usize];
                 witnesses.recorded.last.insert(track, trace.slices.start(call));
             }
-            Call::Free | Call::StreamWait => {}
+            CallKind::Free | CallKind::StreamWait => {}
         }
     }
     found
 }
 
 /// What the profiler says of waits and events.
-struct Recorded {
+struct RecordedWaits {
     /// By correlation id of the waiting call: the stream, and the call that recorded the event.
     waits: BTreeMap<u64, (Option<i64>, Option<u64>)>,
     /// By correlation id: when a call recorded an event.
@@ -103,8 +103,8 @@ struct Recorded {
     last: BTreeMap<TrackId, i64>,
 }
 
-impl Recorded {
-    fn of(trace: &Trace, does: impl Fn(u32) -> Call) -> Self {
+impl RecordedWaits {
+    fn new(trace: &Trace, does: impl Fn(u32) -> CallKind) -> Self {
         let mut recorded =
             Self { waits: BTreeMap::new(), events: BTreeMap::new(), last: BTreeMap::new() };
         if trace.slices.sync.is_empty() {
@@ -112,13 +112,13 @@ impl Recorded {
         }
         for row in trace.rows() {
             let Some(id) = trace.slices.correlation(row) else { continue };
-            if trace.kind(row) == Kind::Sync {
+            if trace.kind(row) == EventKind::Sync {
                 let wait = trace.slices.sync.get(row);
                 let named = wait.and_then(|wait| wait.stream);
                 let own = || trace.slices.stream(row).map(i64::from);
                 let stream = named.or_else(own).filter(|stream| *stream >= 0);
                 recorded.waits.insert(id, (stream, wait.and_then(|wait| wait.record_correlation)));
-            } else if trace.kind(row).is_call() && does(row) == Call::EventRecord {
+            } else if trace.kind(row).is_call() && does(row) == CallKind::EventRecord {
                 recorded.events.insert(id, trace.slices.start(row));
             }
         }
@@ -130,19 +130,19 @@ struct Witnesses<'a, 'b> {
     scope: &'a Scope<'b>,
     streams: &'a Streams,
     ahead: &'a BTreeMap<i32, i64>,
-    recorded: Recorded,
+    recorded: RecordedWaits,
 }
 
 impl Witnesses<'_, '_> {
     /// What a wait for a stream or a device was for, where that is beyond doubt: the stream is
     /// named, or there is no other one, or the times leave one answer. Work on other streams says
     /// nothing of a wait that returns before it.
-    fn of_stream(&self, call: u32, does: Call) -> Option<u32> {
+    fn of_stream(&self, call: u32, does: CallKind) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let named = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id)?.0);
         let launched = self.streams.last(slices.start(call));
         let meant = launched.filter(|((_, stream), _)| match (does, named) {
-            (Call::DeviceSync, _) => self.streams.has_one_device(),
+            (CallKind::DeviceSync, _) => self.streams.has_one_device(),
             (_, Some(named)) => i64::from(*stream) == named && self.streams.has_one_device(),
             (_, None) => self.streams.0.len() == 1,
         });
@@ -196,15 +196,15 @@ impl Witnesses<'_, '_> {
 
 /// Whether a call returns only when its copy has ended. Pageable copies to a device of CUDA return
 /// when their bytes are staged, copies within a device at once.
-fn blocks(trace: &Trace, does: Call, call: u32, row: u32) -> bool {
-    if trace.kind(row) != Kind::Memcpy {
+fn blocks(trace: &Trace, does: CallKind, call: u32, row: u32) -> bool {
+    if trace.kind(row) != EventKind::Memcpy {
         return false;
     }
     let name = trace.name(row);
     let direction = calls::direction(name);
     let is_hip = trace.name(call).starts_with("hip");
     match does {
-        Call::BlockingCopy => {
+        CallKind::BlockingCopy => {
             direction == Direction::ToHost || (direction == Direction::ToDevice && is_hip)
         }
         _ => direction == Direction::ToHost && calls::is_pageable(name),

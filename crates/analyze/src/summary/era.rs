@@ -23,7 +23,7 @@ pub enum Era {
 
 impl Era {
     /// The era of the first trace with events.
-    pub(super) fn of<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Self {
+    pub(super) fn new<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Self {
         let filled = traces.into_iter().find(|trace| !trace.slices.is_empty());
         filled.map_or(Self::Unknown, Self::of_trace)
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::interval;
 use crate::job::RankFacts;
@@ -73,9 +73,9 @@ pub(super) fn threads(ranks: &[RankFacts<'_>]) -> Vec<ThreadTime> {
 
 fn of_rank(rank: &RankFacts<'_>) -> Vec<ThreadTime> {
     let trace = rank.scope.trace;
-    let of_thread = |thread: &tree::Thread| {
+    let of_thread = |thread: &tree::TreeThread| {
         let is_operator =
-            |row: &&u32| trace.kind(**row) == Kind::Operator && !tree::is_label(trace, **row);
+            |row: &&u32| trace.kind(**row) == EventKind::Operator && !tree::is_label(trace, **row);
         let rows: Vec<u32> =
             rank.tree().rows_of(thread).iter().filter(is_operator).copied().collect();
         let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();

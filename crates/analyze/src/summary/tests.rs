@@ -6,7 +6,7 @@ use crate::scope::Scope;
 
 fn summary(trace: &Trace) -> Summary {
     let scope = Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category));
-    of(&Job::new(&[scope]), 1)
+    of(&JobFacts::new(&[scope]), 1)
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn nothing_sums_up_to_nothing() {
     assert_eq!(nothing.job.era, Era::Unknown);
     assert_eq!((nothing.job.busy_pct, nothing.job.step_p50_ns), (None, None));
     assert_eq!((nothing.kernels.len(), nothing.operators.len()), (0, 0));
-    assert_eq!(of(&Job::new(&[]), 5).job.rank_count, 0);
+    assert_eq!(of(&JobFacts::new(&[]), 5).job.rank_count, 0);
 }
 
 #[test]

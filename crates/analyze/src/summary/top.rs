@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::job::RankFacts;
 use crate::kernels;
 use crate::percent;
@@ -15,7 +15,7 @@ pub struct TopKernel {
     /// Name without types and arguments.
     pub name: String,
     /// What it is for.
-    pub class: Class,
+    pub class: WorkClass,
     /// How often, on all ranks.
     pub count: u64,
     /// Durations, on all ranks.
@@ -46,14 +46,14 @@ pub struct TopOperator {
 }
 
 pub(super) fn kernels(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
-    let mut found: BTreeMap<(String, Class), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
+    let mut found: BTreeMap<(String, WorkClass), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
     for row in ranks.iter().flat_map(|rank| kernels::of(rank.scope)) {
         let by_rank = found.entry((row.short_name, row.class)).or_default();
         let sums = by_rank.entry(row.rank).or_default();
         sums.0 += row.count;
         sums.1 += row.total_ns;
     }
-    let row = |((name, class), by_rank): ((String, Class), BTreeMap<u32, (u64, i64)>)| {
+    let row = |((name, class), by_rank): ((String, WorkClass), BTreeMap<u32, (u64, i64)>)| {
         let most = by_rank.iter().rev().max_by_key(|(_, (_, ns))| *ns);
         let (rank_max, rank_max_ns) = most.map_or((0, 0), |(rank, (_, ns))| (*rank, *ns));
         let total_ns = by_rank.values().map(|(_, ns)| ns).sum();

@@ -1,14 +1,14 @@
-//! Builds a [`Tree`]: sorts each thread, then one stack. Knows no questions asked of trees.
+//! Builds a [`OperatorTree`]: sorts each thread, then one stack. Knows no questions asked of trees.
 
-use trace::store::{Kind, Trace, TrackId};
+use trace::store::{EventKind, Trace, TrackId};
 
-use super::{Clip, NONE, Thread, Tree};
+use super::{Clip, NONE, OperatorTree, TreeThread};
 
 /// A host row and its place in the order of starts on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Started {
     start: i64,
-    rank: Rank,
+    rank: RowRank,
     /// Event index, external id, correlation id; or smaller the longer the row.
     order: u64,
     row: u32,
@@ -16,7 +16,7 @@ struct Started {
 
 /// What goes first of rows that start together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum RowRank {
     /// An annotation without an index: it is around what starts with it.
     Around,
     /// Operators and annotations by event index.
@@ -38,8 +38,8 @@ enum Rank {
 ///
 /// # Cost
 /// `O(n log n)` in the host rows of a thread.
-pub fn of(trace: &Trace) -> Tree {
-    let mut tree = Tree { node: vec![NONE; trace.slices.len()], ..Tree::default() };
+pub fn build(trace: &Trace) -> OperatorTree {
+    let mut tree = OperatorTree { node: vec![NONE; trace.slices.len()], ..OperatorTree::default() };
     for (track, mut rows) in started(trace).into_iter().enumerate() {
         if rows.is_empty() {
             continue;
@@ -60,22 +60,22 @@ fn started(trace: &Trace) -> Vec<Vec<Started>> {
     for row in trace.rows() {
         let kind = trace.kind(row);
         let is_call = kind.is_call();
-        if !is_call && !matches!(kind, Kind::Operator | Kind::Annotation) {
+        if !is_call && !matches!(kind, EventKind::Operator | EventKind::Annotation) {
             continue;
         }
         while indices.next_if(|(indexed, _)| *indexed < row).is_some() {}
         let index = indices.next_if(|(indexed, _)| *indexed == row).map(|(_, index)| *index);
         let longest = u64::MAX - slices.duration[row as usize].unsigned_abs();
         let (rank, order) = if is_call {
-            (Rank::Call, slices.correlation(row).unwrap_or(0))
+            (RowRank::Call, slices.correlation(row).unwrap_or(0))
         } else if let Some(index) = index {
-            (Rank::Indexed, index)
-        } else if kind == Kind::Annotation {
-            (Rank::Around, longest)
+            (RowRank::Indexed, index)
+        } else if kind == EventKind::Annotation {
+            (RowRank::Around, longest)
         } else if let Some(id) = slices.external_id(row) {
-            (Rank::External, id)
+            (RowRank::External, id)
         } else {
-            (Rank::Longest, longest)
+            (RowRank::Longest, longest)
         };
         let start = slices.start(row);
         by_track[slices.track[row as usize].0 as usize].push(Started { start, rank, order, row });
@@ -84,7 +84,7 @@ fn started(trace: &Trace) -> Vec<Vec<Started>> {
 }
 
 /// One thread: opens and closes rows in the order of their starts.
-fn stack(trace: &Trace, rows: &[Started], tree: &mut Tree) {
+fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
     let mut open: Vec<u32> = Vec::new();
     for &Started { start, row, .. } in rows {
         let end = trace.slices.end(row);
@@ -106,7 +106,7 @@ fn stack(trace: &Trace, rows: &[Started], tree: &mut Tree) {
 }
 
 /// Opens a row that starts at a time inside the innermost open one.
-fn open_row(trace: &Trace, tree: &mut Tree, open: &mut Vec<u32>, (row, start): (u32, i64)) {
+fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, (row, start): (u32, i64)) {
     let end = trace.slices.end(row);
     let parent = open.last().copied();
     let limit = parent.map_or(i64::MAX, |parent| tree.end[parent as usize]);
@@ -117,7 +117,7 @@ fn open_row(trace: &Trace, tree: &mut Tree, open: &mut Vec<u32>, (row, start): (
     open.push(add(tree, row, parent, (start, end.min(limit))));
 }
 
-fn add(tree: &mut Tree, row: u32, parent: Option<u32>, span: (i64, i64)) -> u32 {
+fn add(tree: &mut OperatorTree, row: u32, parent: Option<u32>, span: (i64, i64)) -> u32 {
     let node = tree.nodes.len() as u32;
     let depth = parent.map_or(1, |parent| tree.depth[parent as usize] + 1);
     tree.nodes.push(row);
@@ -130,15 +130,15 @@ fn add(tree: &mut Tree, row: u32, parent: Option<u32>, span: (i64, i64)) -> u32 
     node
 }
 
-fn close(tree: &mut Tree, open: &mut Vec<u32>) {
+fn close(tree: &mut OperatorTree, open: &mut Vec<u32>) {
     if let Some(node) = open.pop() {
         tree.behind[node as usize] = tree.nodes.len() as u32;
     }
 }
 
-fn finish(tree: &mut Tree, track: usize, first: u32) {
+fn finish(tree: &mut OperatorTree, track: usize, first: u32) {
     let behind = tree.nodes.len() as u32;
-    tree.threads.push(Thread { track: TrackId(track as u32), first, behind });
+    tree.threads.push(TreeThread { track: TrackId(track as u32), first, behind });
 }
 
 /// Nests the frames of Python by their parent ids, which are right where times are not.
@@ -147,12 +147,12 @@ fn finish(tree: &mut Tree, track: usize, first: u32) {
 ///
 /// # Cost
 /// `O(n log n)` in the frames.
-pub fn of_python(trace: &Trace) -> Tree {
+pub fn of_python(trace: &Trace) -> OperatorTree {
     let slices = &trace.slices;
     let mut frames: Vec<Frame> = slices
         .python
         .iter()
-        .filter(|(row, _)| trace.kind(*row) == Kind::Python)
+        .filter(|(row, _)| trace.kind(*row) == EventKind::Python)
         .map(|(row, frame)| Frame {
             track: slices.track[row as usize],
             start: slices.start(row),
@@ -162,7 +162,7 @@ pub fn of_python(trace: &Trace) -> Tree {
         })
         .collect();
     frames.sort_unstable();
-    let mut tree = Tree { node: vec![NONE; slices.len()], ..Tree::default() };
+    let mut tree = OperatorTree { node: vec![NONE; slices.len()], ..OperatorTree::default() };
     let forest = forest(&frames);
     let track = |root: &u32| frames[*root as usize].track;
     for roots in forest.roots.chunk_by(|a, b| track(a) == track(b)) {
@@ -213,7 +213,12 @@ fn forest(frames: &[Frame]) -> Forest {
 }
 
 /// Adds the frames of one track in pre-order.
-fn walk(trace: &Trace, forest: &Forest, frames: &[Frame], (roots, tree): (&[u32], &mut Tree)) {
+fn walk(
+    trace: &Trace,
+    forest: &Forest,
+    frames: &[Frame],
+    (roots, tree): (&[u32], &mut OperatorTree),
+) {
     let mut latest = i64::MIN;
     let mut open: Vec<u32> = Vec::new();
     for &root in roots {

@@ -12,7 +12,7 @@ fn trace(rows: &[(&str, &str, i64, i64)]) -> Trace {
 }
 
 /// The tree as text: one name per node, a dot per level.
-fn drawn(trace: &Trace, tree: &Tree) -> String {
+fn drawn(trace: &Trace, tree: &OperatorTree) -> String {
     let line =
         |row: &u32| format!("{}{}", ".".repeat(tree.depth(*row) as usize - 1), trace.name(*row));
     tree.nodes.iter().map(line).collect::<Vec<_>>().join(" ")
@@ -23,16 +23,16 @@ fn rows_that_start_together_nest_by_their_order_not_by_their_length() {
     let mut trace = trace(&[("cpu_op", "parent", 10, 12), ("cpu_op", "child", 10, 12)]);
     trace.slices.event_index.push(0, 7);
     trace.slices.event_index.push(1, 8);
-    assert_eq!(drawn(&trace, &of(&trace)), "parent .child");
+    assert_eq!(drawn(&trace, &build(&trace)), "parent .child");
     let mut swapped = trace.clone();
     swapped.slices.event_index.iter_mut().for_each(|(row, index)| *index = 9 - u64::from(row));
-    assert_eq!(drawn(&swapped, &of(&swapped)), "child .parent");
+    assert_eq!(drawn(&swapped, &build(&swapped)), "child .parent");
 }
 
 #[test]
 fn an_operator_goes_before_a_call_of_the_same_instant() {
     let trace = trace(&[("cuda_runtime", "call", 5, 6), ("cpu_op", "operator", 5, 9)]);
-    assert_eq!(drawn(&trace, &of(&trace)), "operator .call");
+    assert_eq!(drawn(&trace, &build(&trace)), "operator .call");
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn what_is_empty_stays_in_the_operator_that_ends_there() {
         ("cpu_op", "c", 20, 22),
     ];
     let trace = trace(&rows);
-    assert_eq!(drawn(&trace, &of(&trace)), "a .past .empty b c");
+    assert_eq!(drawn(&trace, &build(&trace)), "a .past .empty b c");
 }
 
 #[test]
 fn a_child_past_its_parent_is_clipped_and_counted() {
     let trace = trace(&[("cpu_op", "a", 0, 10), ("cpu_op", "b", 5, 12), ("cpu_op", "c", 11, 14)]);
-    let tree = of(&trace);
+    let tree = build(&trace);
     assert_eq!(drawn(&trace, &tree), "a .b c");
     assert_eq!(tree.clipped, [Clip { row: 1, parent: 0, excess_ns: 2 }]);
     assert_eq!(tree.end(1), Some(10));
@@ -67,7 +67,7 @@ fn the_innermost_row_at_a_time_is_found() {
         ("cpu_op", "c", 60, 60),
     ];
     let trace = trace(&rows);
-    let tree = of(&trace);
+    let tree = build(&trace);
     let track = trace.slices.track[0];
     let at = |time| tree.deepest_at(track, time).map(|row| trace.name(row));
     let found = [-1, 0, 10, 29, 30, 50, 60, 99, 100].map(at);
@@ -84,11 +84,11 @@ fn the_innermost_row_at_a_time_is_found() {
 fn threads_do_not_mix_and_nothing_gives_nothing() {
     let mut two = trace(&[("cpu_op", "a", 0, 10)]);
     two.push(&NewSlice::new("cpu_op", "b", (1, 2), (2, 4)));
-    let tree = of(&two);
+    let tree = build(&two);
     assert_eq!(tree.roots().collect::<Vec<_>>(), [0, 1]);
     assert_eq!(tree.threads.len(), 2);
     assert_eq!(tree.roots_of(&tree.threads[1]).collect::<Vec<_>>(), [1]);
-    let empty = of(&Trace::default());
+    let empty = build(&Trace::default());
     assert_eq!(empty.roots().count(), 0);
     assert_eq!(empty.deepest_at(TrackId(0), 5), None);
 }

@@ -3,11 +3,11 @@
 use regex::Regex;
 
 use crate::Error;
-use crate::critical_path::Category;
+use crate::critical_path::PathCategory;
 use crate::graph::edit::{Action, Edit};
 use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
-use crate::job::Job;
+use crate::job::JobFacts;
 use crate::scope::Scope;
 
 /// What if something happened to all that the selectors select?
@@ -31,7 +31,7 @@ pub enum Selector {
     /// Whatever has the name itself: an operator without what runs inside it, a call, a kernel.
     Name(Pattern),
     /// Time of these categories, untraced time and delays included.
-    Categories(Vec<Category>),
+    Categories(Vec<PathCategory>),
     /// One rank.
     Rank(u32),
 }
@@ -188,9 +188,9 @@ fn pattern(value: &str) -> Result<Pattern, Refused> {
 
 fn class(value: &str) -> Result<Selector, Refused> {
     let categories = match value {
-        "compute" => vec![Category::Compute],
-        "memory" => vec![Category::Memory],
-        "communication" => vec![Category::Communication, Category::CommunicationTransfer],
+        "compute" => vec![PathCategory::Compute],
+        "memory" => vec![PathCategory::Memory],
+        "communication" => vec![PathCategory::Communication, PathCategory::CommunicationTransfer],
         _ => return Err(Refused::Wrong(CLASSES)),
     };
     Ok(Selector::Categories(categories))
@@ -198,7 +198,7 @@ fn class(value: &str) -> Result<Selector, Refused> {
 
 fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
     match CATEGORIES.into_iter().find(|category| category.name() == value) {
-        Some(Category::CommunicationWait) => Err(Refused::Wrong(
+        Some(PathCategory::CommunicationWait) => Err(Refused::Wrong(
             "something that takes time itself: communication_wait follows from what the last rank \
              does",
         )),
@@ -208,7 +208,7 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
 }
 
 /// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
-pub(super) fn edit(job: &Job<'_>, question: &Question) -> Edit {
+pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
     let (scopes, measured) = (job.scopes(), job.measured());
     // Names are looked at once: per selector and rank, per name.
     let named: Vec<Vec<Vec<bool>>> = question

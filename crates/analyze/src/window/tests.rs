@@ -79,7 +79,7 @@ fn stepped(steps: &[Calls<'_>]) -> Trace {
 }
 
 fn lacks(trace: &Trace) -> Vec<Option<Lack>> {
-    let (links, frames) = (Links::of(trace), crate::frames::of(trace));
+    let (links, frames) = (Links::new(trace), crate::frames::of(trace));
     steps(trace, || &links, || &frames).iter().map(|step| step.lack).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Advice against what a change brought, and against the bounds that no change can pass.
 
-use analyze::antipattern::{Confidence, Settings, Severity};
+use analyze::antipattern::{Confidence, RuleSettings, Severity};
 use analyze::classify::ClassRule;
 use analyze::what_if::{self, NewWindow};
 use analyze::{Classifier, Scope, WindowRule};
@@ -25,7 +25,7 @@ fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<
 /// The windows of the ranks after an edit, the job's last.
 fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    what_if::of(&analyze::Job::new(&scopes), &[what_if::parse(edit).expect("an edit")]).windows
+    what_if::of(&analyze::JobFacts::new(&scopes), &[what_if::parse(edit).expect("an edit")]).windows
 }
 
 /// Every trace of the fixtures that is small enough for a test of all.
@@ -48,7 +48,7 @@ const ALL: [&str; 12] = [
 fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let scopes = [steps(&job.traces[0], 17..=20)];
-    let report = report(&job, &scopes, &Settings::default());
+    let report = report(&job, &scopes, &RuleSettings::default());
     let stall = report.findings.iter().find(|finding| finding.rule == "H02").expect("a finding");
     assert!(stall.severity <= Severity::High, "{:?}", stall.severity);
     // The medians of steps 17 to 20 without and with four workers.
@@ -64,7 +64,7 @@ fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
 fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
     let scopes = [scope(&job.traces[0])];
-    let report = report(&job, &scopes, &Settings::default());
+    let report = report(&job, &scopes, &RuleSettings::default());
     let mut gains = report.findings.iter().filter(|finding| !finding.rule.starts_with('Q'));
     let stall = gains.next().expect("a finding");
     assert_eq!(stall.rule, "L08");
@@ -75,7 +75,7 @@ fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     assert!(stall.what.contains(seen), "{}", stall.what);
     assert_eq!(stall.severity, Severity::Critical);
     assert!(stall.saving.is_none(), "{:?}", stall.saving);
-    let evidence = analyze::Job::new(&scopes).measured().evidence;
+    let evidence = analyze::JobFacts::new(&scopes).measured().evidence;
     assert!(evidence.queue_waits >= 50, "{evidence:?}");
     assert!(evidence.queue_limited > 1_000, "{evidence:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::attribution::{self, Method};
+use analyze::attribution::{self, OwnerMethod};
 use analyze::classify::{ClassRule, Classifier};
 use analyze::{Scope, WindowRule, tree};
 use trace::store::Trace;
@@ -19,12 +19,14 @@ fn dlrm8_launches_2116_pieces_of_work_and_128_are_older() {
     let (mut pairs, mut orphans) = (0, Vec::new());
     for trace in &job.traces {
         let scope = whole(trace);
-        let found = attribution::of(&scope, &tree::of(trace));
+        let found = attribution::of(&scope, &tree::build(trace));
         pairs += scope.device_rows.iter().filter(|row| scope.links().call(**row).is_some()).count();
         for coverage in found.coverage(&scope) {
             match coverage.method {
-                Method::Correlation => {}
-                Method::Orphan => orphans.push((trace.rank, coverage.count, coverage.device_ns)),
+                OwnerMethod::Correlation => {}
+                OwnerMethod::Orphan => {
+                    orphans.push((trace.rank, coverage.count, coverage.device_ns));
+                }
                 other => panic!("rank {}: {other:?}", trace.rank),
             }
         }
@@ -39,7 +41,7 @@ fn dlrm8_top_operators_own_the_recorded_device_time() {
     let mut by_name: BTreeMap<&str, (i64, u64)> = BTreeMap::new();
     let mut leaf = 0;
     for trace in &job.traces {
-        let (scope, tree) = (whole(trace), tree::of(trace));
+        let (scope, tree) = (whole(trace), tree::build(trace));
         let found = attribution::of(&scope, &tree);
         for row in tree.top_operators(trace) {
             let work = found.inclusive(&tree, row);

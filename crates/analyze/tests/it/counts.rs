@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use analyze::classify::{ClassRule, Classifier};
 use analyze::{Scope, WindowRule, annotations, attribution, kernels, ops, sequences, steps, tree};
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
 use crate::attribution::whole;
 use crate::fixture;
@@ -45,7 +45,7 @@ fn dlrm8_top_kernels_of_rank_0() {
 /// Calls of the runtime by name, most first.
 fn calls(trace: &Trace) -> BTreeMap<&str, u64> {
     let mut calls = BTreeMap::new();
-    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Runtime) {
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Runtime) {
         *calls.entry(trace.name(row)).or_default() += 1;
     }
     calls
@@ -81,7 +81,7 @@ fn dlrm8_calls_of_the_runtime() {
 fn dlrm8_annotations_and_the_step_of_rank_0() {
     let Some(job) = dlrm8() else { return };
     let trace = &job.traces[0];
-    let (scope, tree) = (whole(trace), tree::of(trace));
+    let (scope, tree) = (whole(trace), tree::build(trace));
     let rows = annotations::of(&scope, &tree, &attribution::of(&scope, &tree));
     let us = |part: &str| {
         let found = rows.iter().filter(|row| row.name.contains(part));
@@ -116,13 +116,13 @@ fn operators_add_up_to_what_the_device_did() {
     ] {
         let Some(job) = job(path) else { return };
         for trace in &job.traces {
-            let (scope, tree) = (whole(trace), tree::of(trace));
+            let (scope, tree) = (whole(trace), tree::build(trace));
             let found = attribution::of(&scope, &tree);
             let rows = ops::of(&scope, &tree, &found);
             let total: i64 = kernels::of(&scope).iter().map(|row| row.total_ns).sum();
             let of_others: i64 = (0..scope.device_rows.len())
                 .filter(|place| {
-                    found.owner(*place).is_none_or(|row| trace.kind(row) != Kind::Operator)
+                    found.owner(*place).is_none_or(|row| trace.kind(row) != EventKind::Operator)
                 })
                 .map(|place| trace.slices.duration[scope.device_rows[place] as usize])
                 .sum();
@@ -140,11 +140,11 @@ fn operators_add_up_to_what_the_device_did() {
 fn the_sequence_of_every_linear_layer_is_found() {
     let Some(job) = job("trace_diff/control.json.gz") else { return };
     let trace = &job.traces[0];
-    let tree = tree::of(trace);
+    let tree = tree::build(trace);
     let sequences = |rule| {
         let scope = Scope::new(trace, rule, &Classifier::new(ClassRule::Category));
         let found = attribution::of(&scope, &tree);
-        let request = sequences::Request { operator: "aten::linear", kernels_min: 3 };
+        let request = sequences::SequenceRequest { operator: "aten::linear", kernels_min: 3 };
         let rows = sequences::of(&scope, &tree, &found, request);
         let us = |row: &sequences::SequenceRow| (row.device_ns / 1000, row.host_ns / 1000);
         rows.iter().map(|row| (row.count, us(row), row.sequence.clone())).collect::<Vec<_>>()
@@ -177,7 +177,7 @@ fn annotations_equal_recorded_tables_where_no_step_is_trimmed() {
         };
         let mut seen = 0;
         for trace in &job.traces {
-            let (scope, tree) = (whole(trace), tree::of(trace));
+            let (scope, tree) = (whole(trace), tree::build(trace));
             let rows = annotations::of(&scope, &tree, &attribution::of(&scope, &tree));
             for (name, figures) in truth.iter().filter(|(_, row)| row[5] == f64::from(trace.rank)) {
                 let row = rows.iter().find(|row| row.name == *name).expect(name);
@@ -197,7 +197,7 @@ fn inclusive_device_time_equals_the_recorded_call_graph() {
     let Some(job) = dlrm8() else { return };
     let Some(truth) = truth("dlrm8.op_kernel_attribution_inclusive_top40.csv", 4) else { return };
     let trace = &job.traces[0];
-    let (scope, tree) = (whole(trace), tree::of(trace));
+    let (scope, tree) = (whole(trace), tree::build(trace));
     let rows = ops::of(&scope, &tree, &attribution::of(&scope, &tree));
     let mut differs = Vec::new();
     for (name, figures) in &truth {

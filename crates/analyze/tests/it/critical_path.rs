@@ -1,8 +1,8 @@
 //! Critical paths of real traces: they tile every window.
 
 use analyze::classify::ClassRule;
-use analyze::critical_path::{Category, Path};
-use analyze::{Classifier, Job, Scope, WindowRule, what_if};
+use analyze::critical_path::{Path, PathCategory};
+use analyze::{Classifier, JobFacts, Scope, WindowRule, what_if};
 
 use crate::fixture;
 use crate::graph::TRACES;
@@ -26,7 +26,7 @@ fn parts_sum_to_every_window_of_every_trace() {
         for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let found = Job::new(&scopes).paths().clone();
+            let found = JobFacts::new(&scopes).paths().clone();
             for (scope, path) in scopes.iter().zip(&found.ranks) {
                 check_tiles(name, path);
                 assert_eq!(path.window_start_ns, scope.window.start, "{name}");
@@ -56,7 +56,7 @@ fn print(path: &Path) {
 fn dlrm8_waits_for_rank_7_most_often() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let found = job.stragglers();
     let last: Vec<_> = found.ranks.iter().map(|one| (one.rank, one.times_last)).collect();
     assert_eq!(last[..4], [(7, 5), (5, 2), (4, 1), (0, 0)]);
@@ -76,15 +76,16 @@ fn dlrm8_waits_for_rank_7_most_often() {
         println!("{one:?}");
     }
     let waits = |path: &Path| {
-        let waiting = path.segments.iter().filter(|s| s.category == Category::CommunicationWait);
+        let waiting =
+            path.segments.iter().filter(|s| s.category == PathCategory::CommunicationWait);
         waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
     };
     // Rank 7 was last to the first because its window began last; what is asked of the others has
     // causes of their own.
     let causes: Vec<_> = found.arrivals.iter().map(|one| one.cause).collect();
     assert_eq!(causes[0], None);
-    assert_eq!(causes[1..5], [Some(Category::UntracedHost); 4]);
-    assert_eq!(causes[5..], [Some(Category::HostOperator); 3]);
+    assert_eq!(causes[1..5], [Some(PathCategory::UntracedHost); 4]);
+    assert_eq!(causes[5..], [Some(PathCategory::HostOperator); 3]);
     // The job's path never waits for a peer: it is there.
     assert_eq!(waits(hops), []);
     assert!(waits(&path.ranks[7]).iter().all(|(peer, _)| peer.is_some_and(|peer| peer != 7)));
@@ -94,7 +95,7 @@ fn dlrm8_waits_for_rank_7_most_often() {
 fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
     let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let same = what_if::of(&job, &[what_if::parse("kernel=~. x1").expect("edit")]);
     assert!(same.windows.iter().all(|window| window.saving_ns == 0));
     assert!(same.parts.iter().all(|part| part.duration_ns == part.new_duration_ns));
@@ -109,11 +110,11 @@ fn a_copy_the_host_waits_for_is_not_the_hosts_time() {
     // for the stream that computes what is copied.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let found = Job::new(&scopes).paths().clone();
+    let found = JobFacts::new(&scopes).paths().clone();
     let rows = found.ranks[0].rows(&scopes);
     let of_copies = rows.iter().filter(|row| row.name == "cudaMemcpyAsync");
     let spent: i64 = of_copies
-        .filter(|row| row.category == Category::RuntimeCall)
+        .filter(|row| row.category == PathCategory::RuntimeCall)
         .map(|row| row.duration_ns)
         .sum();
     println!("{spent} ns in copies");

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::quality::Verdict;
+use analyze::quality::QualityVerdict;
 use analyze::{Classifier, Scope, WindowRule, breakdown, coverage, interval, window};
 use trace::open;
 use trace::store::{Covered, Trace};
@@ -66,8 +66,8 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
     coverage::trim(&mut cut);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&cut, WindowRule::All, &classifier)];
-    let job = analyze::Job::new(&scopes);
-    if job.verdict() != Verdict::Broken {
+    let job = analyze::JobFacts::new(&scopes);
+    if job.verdict() != QualityVerdict::Broken {
         return Err(format!("is {:?}", job.verdict()));
     }
     if let Some(claim) = job.issues().iter().find(|issue| issue.id == "no-device-work") {

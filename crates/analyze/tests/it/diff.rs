@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::classify::ClassRule;
-use analyze::diff::{self, Diff, Presence, Subject, Unit};
+use analyze::diff::{self, Diff, DiffSubject, DiffUnit, Presence};
 use analyze::{Classifier, Scope, WindowRule};
 use trace::store::{Job, Trace};
 
@@ -15,11 +15,11 @@ fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
         let scope = |trace| Scope::new(trace, rule, &classifier);
         job.traces.iter().map(scope).collect::<Vec<_>>()
     });
-    diff::of(&analyze::Job::new(&scopes[0]), &analyze::Job::new(&scopes[1]))
+    diff::of(&analyze::JobFacts::new(&scopes[0]), &analyze::JobFacts::new(&scopes[1]))
 }
 
 /// How often something is on each side, whatever its shape.
-fn counts(diff: &Diff, subject: Subject, name: &str) -> (u64, u64) {
+fn counts(diff: &Diff, subject: DiffSubject, name: &str) -> (u64, u64) {
     let found = diff.of_subject(subject).filter(|change| change.name == name);
     found.fold((0, 0), |(before, after), change| {
         (before + change.before_count, after + change.after_count)
@@ -31,22 +31,22 @@ fn control_and_test_differ_as_is_known() {
     let Some(control) = fixture::job("trace_diff/control.json.gz") else { return };
     let Some(test) = fixture::job("trace_diff/test.json.gz") else { return };
     let diff = compared(&control, &test, WindowRule::All);
-    assert_eq!(diff.unit, Unit::Window);
+    assert_eq!(diff.unit, DiffUnit::Window);
     let exposed = &diff.parts[1];
     assert_eq!(exposed.part, "exposed_communication");
     let near = |share: Option<f64>, known: f64| (share.unwrap() - known).abs() <= 0.01;
     assert!(near(exposed.before_span_pct, 18.92) && near(exposed.after_span_pct, 9.84));
     assert_eq!((exposed.before_ns, exposed.after_ns), (87_921_000, 73_298_000));
-    assert_eq!(counts(&diff, Subject::Call, "cudaGraphLaunch"), (0, 12));
-    assert_eq!(counts(&diff, Subject::Operator, "aten::copy_"), (444, 5232));
-    let graph = diff.of_subject(Subject::Call).find(|change| change.name == "cudaGraphLaunch");
+    assert_eq!(counts(&diff, DiffSubject::Call, "cudaGraphLaunch"), (0, 12));
+    assert_eq!(counts(&diff, DiffSubject::Operator, "aten::copy_"), (444, 5232));
+    let graph = diff.of_subject(DiffSubject::Call).find(|change| change.name == "cudaGraphLaunch");
     assert_eq!(graph.unwrap().presence, Presence::Added);
     // Each operator has one place: both ways of looking at them spend the same.
     let spent = |subject| {
         let each = diff.of_subject(subject).map(|change| (change.before_ns, change.after_ns));
         each.fold((0, 0), |sum, ns| (sum.0 + ns.0, sum.1 + ns.1))
     };
-    assert_eq!(spent(Subject::Operator), spent(Subject::Path));
+    assert_eq!(spent(DiffSubject::Operator), spent(DiffSubject::Path));
 }
 
 #[test]
@@ -54,10 +54,10 @@ fn steps_of_control_and_test_have_a_noise_floor() {
     let Some(control) = fixture::job("trace_diff/control.json.gz") else { return };
     let Some(test) = fixture::job("trace_diff/test.json.gz") else { return };
     let diff = compared(&control, &test, WindowRule::Steps);
-    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (Unit::Step, 6, 5));
+    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (DiffUnit::Step, 6, 5));
     let rounding = 5;
     let sum = |of: fn(&diff::PartChange) -> i64| diff.parts.iter().map(of).sum::<i64>();
-    let mean = |side: &diff::Side| side.window_ns / side.unit_count as i64;
+    let mean = |side: &diff::DiffSide| side.window_ns / side.unit_count as i64;
     assert!((sum(|part| part.before_ns) - mean(&diff.before)).abs() <= rounding);
     assert!((sum(|part| part.after_ns) - mean(&diff.after)).abs() <= rounding);
     assert!(diff.changes.iter().all(|change| change.noise_ns.is_some()));

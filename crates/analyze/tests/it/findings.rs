@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, Report, Settings};
+use analyze::antipattern::{self, FindingReport, RuleSettings};
 use analyze::classify::ClassRule;
-use analyze::job::{Shapes, Tensors};
+use analyze::job::{OperatorTensors, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
 use serde_json::Value;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::{Job, Trace};
 
 use crate::fixture;
 
 /// The findings of a job.
-pub fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
+pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingReport {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, window, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
@@ -22,9 +22,9 @@ pub fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
 }
 
 /// The findings of a job's scopes.
-pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &Settings) -> Report {
-    let mut facts = analyze::Job::new(scopes);
-    let mut shapes = Shapes::new();
+pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> FindingReport {
+    let mut facts = analyze::JobFacts::new(scopes);
+    let mut shapes = OperatorTensors::new();
     for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&facts)) {
         shapes.extend(
             rows.iter()
@@ -54,7 +54,7 @@ fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
 }
 
 /// The rules that found something; of those about the recording only the one asked for.
-fn rules_of(report: &Report, quality: &str) -> BTreeSet<String> {
+fn rules_of(report: &FindingReport, quality: &str) -> BTreeSet<String> {
     let rules = report.findings.iter().map(|finding| finding.rule.clone());
     rules.filter(|rule| !rule.starts_with('Q') || rule == quality).collect()
 }
@@ -64,7 +64,7 @@ fn folder() -> PathBuf {
 }
 
 /// The report of a made-up trace, and the rules its header says are found.
-fn made_up(rule: &str, which: &str) -> (Report, BTreeSet<String>) {
+fn made_up(rule: &str, which: &str) -> (FindingReport, BTreeSet<String>) {
     let of_ranks = folder().join(format!("{rule}.{which}"));
     let alone = folder().join(format!("{rule}.{which}.json"));
     let path = if of_ranks.is_dir() { of_ranks } else { alone };
@@ -76,13 +76,13 @@ fn made_up(rule: &str, which: &str) -> (Report, BTreeSet<String>) {
         let lines = std::fs::read_to_string(&file).unwrap().lines().count();
         assert!(lines <= 40, "{}: {lines} lines", file.display());
     }
-    let job = open::read(&Request { paths: vec![path.clone()], threads: 1 }).unwrap();
+    let job = open::read(&ReadRequest { paths: vec![path.clone()], threads: 1 }).unwrap();
     assert!(job.traces.iter().all(|trace| trace.losses.is_empty()), "{}", path.display());
     let header = &job.traces[0].header.rest;
     let finds = header["finds"].as_array().unwrap().iter();
     let finds = finds.map(|rule| rule.as_str().unwrap().to_owned()).collect();
     let settings = header.get("settings").cloned().unwrap_or(Value::Object(Default::default()));
-    let settings: Settings = serde_json::from_value(settings).unwrap();
+    let settings: RuleSettings = serde_json::from_value(settings).unwrap();
     (find(&job, WindowRule::Steps, &settings), finds)
 }
 
@@ -99,12 +99,12 @@ fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
 }
 
 /// The findings of a made-up trace after a change of its text.
-fn changed(rule: &str, change: impl Fn(&str) -> String) -> Report {
+fn changed(rule: &str, change: impl Fn(&str) -> String) -> FindingReport {
     let text = std::fs::read_to_string(folder().join(format!("{rule}.fires.json"))).unwrap();
     let path = std::env::temp_dir().join(format!("rowmill-{rule}-{}.json", std::process::id()));
     std::fs::write(&path, change(&text)).unwrap();
-    let job = open::read(&Request { paths: vec![path.clone()], threads: 1 }).unwrap();
-    let report = find(&job, WindowRule::Steps, &Settings::default());
+    let job = open::read(&ReadRequest { paths: vec![path.clone()], threads: 1 }).unwrap();
+    let report = find(&job, WindowRule::Steps, &RuleSettings::default());
     std::fs::remove_file(path).unwrap();
     report
 }
@@ -114,7 +114,7 @@ fn issue_24_a_storm_of_collectives_is_found_without_their_sizes() {
     let with = changed("M04", str::to_owned);
     let without =
         changed("M04", |text| text.replace("\"In msg nelems\":256,\"Out msg nelems\":256,", ""));
-    let of = |report: &Report| {
+    let of = |report: &FindingReport| {
         let found = report.findings.iter().find(|one| one.rule == "M04").cloned();
         found.expect("a storm")
     };
@@ -198,7 +198,7 @@ fn no_trace_stands_for_a_rule_that_is_not_there() {
 /// All rules that find something in a real trace, with everything recorded as the window.
 fn check(name: &str, expected: &[&str]) {
     let Some(job) = fixture::job(name) else { return };
-    let report = find(&job, WindowRule::All, &Settings::default());
+    let report = find(&job, WindowRule::All, &RuleSettings::default());
     let found: BTreeSet<&str> = report.findings.iter().map(|one| one.rule.as_str()).collect();
     let expected: BTreeSet<&str> = expected.iter().copied().collect();
     assert_eq!(found, expected, "{name}");
@@ -212,7 +212,7 @@ fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
     ];
     check("dlrm8/dlrm_kineto.tar.gz", &rules);
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
-    let report = find(&job, WindowRule::All, &Settings::default());
+    let report = find(&job, WindowRule::All, &RuleSettings::default());
     let of = |rule: &str| report.findings.iter().find(|one| one.rule == rule).unwrap();
     assert_eq!(of("M06").ranks, [7]);
     assert!(of("H02").what.contains("num_workers=0"), "{}", of("H02").what);
@@ -259,7 +259,7 @@ fn control_and_test_differ_in_data_movement_and_exposed_communication() {
     ];
     check("trace_diff/test.json.gz", &test);
     let Some(job) = fixture::job("trace_diff/control.json.gz") else { return };
-    let report = find(&job, WindowRule::All, &Settings::default());
+    let report = find(&job, WindowRule::All, &RuleSettings::default());
     let number = |rule: &str, name: &str| {
         let finding = report.findings.iter().find(|one| one.rule == rule).unwrap();
         finding.numbers.iter().find(|number| number.name == name).unwrap().value
@@ -273,7 +273,7 @@ fn control_and_test_differ_in_data_movement_and_exposed_communication() {
 #[test]
 fn a_device_that_is_always_busy_gets_no_advice_for_the_host() {
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
-    let report = find(&job, WindowRule::All, &Settings::default());
+    let report = find(&job, WindowRule::All, &RuleSettings::default());
     let host = report.findings.iter().filter(|one| one.rule == "C01" || one.rule == "H05");
     for finding in host {
         assert!(finding.held_back.is_some() && finding.saving.is_none(), "{}", finding.rule);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::Job;
 
 /// A path under the fixtures; `None`, told as a skip, where they are absent.
@@ -20,7 +20,7 @@ pub fn path(name: &str) -> Option<PathBuf> {
 /// The job of a path under `traces`.
 pub fn job(name: &str) -> Option<Job> {
     let paths = vec![path(&format!("traces/{name}"))?];
-    Some(open::read(&Request { paths, threads: 1 }).expect("a trace"))
+    Some(open::read(&ReadRequest { paths, threads: 1 }).expect("a trace"))
 }
 
 /// The text of a file.

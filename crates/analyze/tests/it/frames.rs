@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::{frames, interval, tree};
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::fixture;
 
@@ -16,7 +16,7 @@ fn issue_24_time_between_operators_of_2021_is_that_of_the_lines_around_them() {
     let (first, _) = trace.slices.call_stack.iter().next().expect("a stack");
     let track = trace.slices.track[first as usize];
     let rows = trace.rows().filter(|row| {
-        trace.kind(*row) == Kind::Operator && trace.slices.track[*row as usize] == track
+        trace.kind(*row) == EventKind::Operator && trace.slices.track[*row as usize] == track
     });
     let span = |row: u32| (trace.slices.start(row), trace.slices.end(row));
     let (names, works): (Vec<u32>, Vec<u32>) = rows

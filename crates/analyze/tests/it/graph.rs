@@ -2,7 +2,7 @@
 
 use analyze::classify::ClassRule;
 use analyze::graph;
-use analyze::{Classifier, Job, Scope, WindowRule};
+use analyze::{Classifier, JobFacts, Scope, WindowRule};
 
 use crate::fixture;
 
@@ -33,7 +33,7 @@ fn relaxing_an_unchanged_graph_gives_back_every_measured_time() {
         for rule in [WindowRule::All, WindowRule::Steps] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let job = Job::new(&scopes);
+            let job = JobFacts::new(&scopes);
             let found = job.measured();
             let relaxed = graph::relax(&found.graph, found.times.origin);
             assert_eq!(relaxed, found.times, "{name}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::antipattern::{Finding, HeldBack, Report, Settings, Severity};
+use analyze::antipattern::{Finding, FindingReport, HeldBack, RuleSettings, Severity};
 use analyze::classify::ClassRule;
 use analyze::quality;
 use analyze::summary::{self, Summary};
@@ -18,16 +18,16 @@ fn scopes(job: &Job, rule: WindowRule) -> Vec<Scope<'_>> {
     job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect()
 }
 
-fn found(job: &Job, rule: WindowRule) -> Report {
-    report(job, &scopes(job, rule), &Settings::default())
+fn found(job: &Job, rule: WindowRule) -> FindingReport {
+    report(job, &scopes(job, rule), &RuleSettings::default())
 }
 
 fn summed_up(job: &Job) -> Summary {
     let scopes = scopes(job, WindowRule::Steps);
-    summary::of(&analyze::Job::new(&scopes), 5)
+    summary::of(&analyze::JobFacts::new(&scopes), 5)
 }
 
-fn of<'a>(report: &'a Report, rule: &str) -> &'a Finding {
+fn of<'a>(report: &'a FindingReport, rule: &str) -> &'a Finding {
     report.findings.iter().find(|one| one.rule == rule).expect(rule)
 }
 
@@ -85,7 +85,7 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     ];
     assert_eq!(rows, expected);
     let edit = what_if::parse("class=communication x0.5").unwrap();
-    let window = &what_if::of(&analyze::Job::new(&scopes), &[edit]).windows[0];
+    let window = &what_if::of(&analyze::JobFacts::new(&scopes), &[edit]).windows[0];
     // By the host's clock, which is the device's here but for microseconds.
     let device = window.device_ns.expect("a step of its own");
     let all = 18_980_345 + 18_982_928 + 18_554_331;
@@ -176,14 +176,14 @@ fn issue_24_what_the_profiler_waits_for_is_its_own() {
 fn issue_24_what_a_graph_captures_is_not_lost() {
     let Some(job) = fixture::job("modern/sglang_decode_capture.json.gz") else { return };
     let scopes = scopes(&job, WindowRule::Steps);
-    let issues = analyze::Job::new(&scopes).issues().to_vec();
+    let issues = analyze::JobFacts::new(&scopes).issues().to_vec();
     assert!(issues.iter().all(|issue| issue.id != "lost-device-rows"), "{issues:?}");
     let report = found(&job, WindowRule::Steps);
     assert_eq!(of(&report, "H06").held_back, Some(HeldBack::GraphCapture));
 }
 
 /// Steps, each by its length and how often the host waits for the device in it, inside a range.
-fn waits_within(around: &str, steps: &[(i64, i64)]) -> Report {
+fn waits_within(around: &str, steps: &[(i64, i64)]) -> FindingReport {
     let row = |category: &str, name: &str, (start, length): (i64, i64), arguments: &str| {
         format!(
             "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":\"{name}\",\"pid\":9,\"tid\":9,\
@@ -209,7 +209,7 @@ fn waits_within(around: &str, steps: &[(i64, i64)]) -> Report {
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
     let job = Job { traces: vec![trace::open::parse(text.as_bytes()).unwrap()] };
     let scopes = scopes(&job, WindowRule::Steps);
-    analyze::antipattern::of(&analyze::Job::new(&scopes), &Settings::default()).unwrap()
+    analyze::antipattern::of(&analyze::JobFacts::new(&scopes), &RuleSettings::default()).unwrap()
 }
 
 #[test]
@@ -244,9 +244,9 @@ fn every_place_tells_the_verdict_in_the_same_words() {
         let Some(job) = fixture::job(name) else { return };
         let summary = summed_up(&job);
         let inside = scopes(&job, WindowRule::Steps);
-        let issues = analyze::Job::new(&inside).issues().to_vec();
+        let issues = analyze::JobFacts::new(&inside).issues().to_vec();
         let whole = scopes(&job, WindowRule::All);
-        let outside = quality::outside(&issues, &analyze::Job::new(&whole).ranks);
+        let outside = quality::outside(&issues, &analyze::JobFacts::new(&whole).ranks);
         assert!(outside.iter().all(|issue| issue.severity == quality::Severity::Info), "{name}");
         assert_eq!(summary.verdict_words, quality::verdict(&issues).words(), "{name}");
     }

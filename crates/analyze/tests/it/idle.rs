@@ -36,8 +36,8 @@ fn each(mut check: impl FnMut(&str, &Scope<'_>)) {
 #[test]
 fn idle_time_by_cause_sums_to_the_breakdown() {
     each(|path, scope| {
-        let tree = tree::of(scope.trace);
-        let idle = idle::of(scope, &tree, &idle::Settings::USUAL);
+        let tree = tree::build(scope.trace);
+        let idle = idle::of(scope, &tree, &idle::IdleSettings::USUAL);
         for device in breakdown::by_device(scope) {
             let rows = idle.devices.iter().filter(|row| Some(row.device) == device.device);
             assert_eq!(rows.map(|row| row.idle_ns).sum::<i64>(), device.idle_ns, "{path}");
@@ -79,7 +79,7 @@ fn parts_of_every_window_and_device_sum_to_it() {
 #[test]
 fn launches_queues_and_rates_agree_with_the_rows() {
     each(|path, scope| {
-        let rows = launches::of(scope, &launches::Settings::USUAL);
+        let rows = launches::of(scope, &launches::LaunchSettings::USUAL);
         let summary = launches::summary(scope, &rows);
         let all = summary.work_count + summary.work_without_call_count;
         assert_eq!(all, scope.device_rows.len() as u64, "{path}");

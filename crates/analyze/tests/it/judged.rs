@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{Finding, Settings, Severity};
+use analyze::antipattern::{Finding, RuleSettings, Severity};
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule};
 
@@ -106,7 +106,7 @@ fn found() -> Option<Vec<Vec<String>>> {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
         let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-        let report = report(&job, &scopes, &Settings::default());
+        let report = report(&job, &scopes, &RuleSettings::default());
         let told = report.findings.iter().filter(|finding| finding.severity != Severity::Info);
         rows.extend(told.map(|finding| row(name, finding)));
     }

@@ -40,12 +40,12 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn summary(trace: &Trace) -> LaunchSummary {
     let scope = scope(trace);
-    launches::summary(&scope, &launches::of(&scope, &launches::Settings::USUAL))
+    launches::summary(&scope, &launches::of(&scope, &launches::LaunchSettings::USUAL))
 }
 
 /// Nanoseconds by stream and cause; 0 where there is none.
 fn idle_streams(trace: &Trace) -> BTreeMap<(i32, &'static str), i64> {
-    let idle = idle::of(&scope(trace), &tree::of(trace), &idle::Settings::USUAL);
+    let idle = idle::of(&scope(trace), &tree::build(trace), &idle::IdleSettings::USUAL);
     let mut streams = BTreeMap::new();
     for row in idle.streams {
         let cause = match row.cause {

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use analyze::classify::{Class, ClassRule};
+use analyze::classify::{ClassRule, WorkClass};
 use analyze::{Classifier, Scope, WindowRule, breakdown, idle, overlap, queue, tree};
 use trace::store::{NewSlice, Trace};
 
 /// A name for each class, by the rules of Holistic Trace Analysis.
 const NAMES: [&str; 4] = ["gemm", "nccl", "Memcpy", "job_exe"];
-const CLASSES: [Class; 4] = [Class::Compute, Class::Communication, Class::Memory, Class::Other];
+const CLASSES: [WorkClass; 4] =
+    [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory, WorkClass::Other];
 const LENGTH: i64 = 200;
 
 /// Multiplicative congruential numbers; good enough to vary small cases.
@@ -72,7 +73,7 @@ fn random_traces_equal_their_painting() {
 }
 
 /// The classes that run on a device, or on any, in one nanosecond.
-fn running(scope: &Scope<'_>, device: Option<i32>, time: i64) -> BTreeSet<Class> {
+fn running(scope: &Scope<'_>, device: Option<i32>, time: i64) -> BTreeSet<WorkClass> {
     let slices = &scope.trace.slices;
     let rows = scope.device_rows.iter().zip(&scope.classes);
     rows.filter(|(row, _)| slices.start(**row) <= time && time < slices.end(**row))
@@ -109,8 +110,8 @@ fn exclusive_classes(seed: u64, scope: &Scope<'_>) {
 }
 
 fn idle_sums(seed: u64, scope: &Scope<'_>) {
-    let tree = tree::of(scope.trace);
-    let settings = idle::Settings { kernel_wait_ns: 6, ..idle::Settings::USUAL };
+    let tree = tree::build(scope.trace);
+    let settings = idle::IdleSettings { kernel_wait_ns: 6, ..idle::IdleSettings::USUAL };
     let idle = idle::of(scope, &tree, &settings);
     for gap in &idle.gaps {
         for time in gap.start_ns..gap.end_ns {

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use analyze::WindowRule;
-use analyze::antipattern::Settings;
+use analyze::antipattern::RuleSettings;
 use serde_json::Value;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 
 /// The recorded suites, each with its pairs.
 fn suites() -> Vec<PathBuf> {
@@ -29,8 +29,8 @@ fn times(pair: &Path, variant: &str) -> [f64; 3] {
 /// Microseconds a step that a rule says its cure saves; `None` where it found nothing.
 fn said_us(pair: &Path, rule: &str) -> Option<f64> {
     let paths = vec![pair.join("before.json.gz")];
-    let job = open::read(&Request { paths, threads: 1 }).expect("a trace");
-    let report = crate::findings::find(&job, WindowRule::Steps, &Settings::default());
+    let job = open::read(&ReadRequest { paths, threads: 1 }).expect("a trace");
+    let report = crate::findings::find(&job, WindowRule::Steps, &RuleSettings::default());
     let found = report.findings.iter().find(|finding| finding.rule == rule)?;
     Some(found.saving?.mid_ns as f64 / 1e3)
 }
@@ -71,8 +71,8 @@ fn a_cured_step_has_the_finding_no_more() {
     for suite in suites() {
         for (name, rule) in RULES {
             let paths = vec![suite.join(name).join("after.json.gz")];
-            let job = open::read(&Request { paths, threads: 1 }).expect("a trace");
-            let report = crate::findings::find(&job, WindowRule::Steps, &Settings::default());
+            let job = open::read(&ReadRequest { paths, threads: 1 }).expect("a trace");
+            let report = crate::findings::find(&job, WindowRule::Steps, &RuleSettings::default());
             assert!(report.findings.iter().all(|finding| finding.rule != rule), "{name}: {rule}");
         }
     }

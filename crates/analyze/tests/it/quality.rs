@@ -1,7 +1,7 @@
 //! What is said of the recordings of real traces.
 
 use analyze::Scope;
-use analyze::quality::{self, Verdict};
+use analyze::quality::{self, QualityVerdict};
 use analyze::summary::{self, Era, Summary};
 use trace::store::Job;
 
@@ -10,11 +10,11 @@ use crate::fixture::job;
 
 fn summary(job: &Job) -> Summary {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
-    summary::of(&analyze::Job::new(&scopes), 3)
+    summary::of(&analyze::JobFacts::new(&scopes), 3)
 }
 
 /// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.
-fn check(path: &str, era: Era, verdict: Verdict, kinds: &[(&str, u64, &str)]) {
+fn check(path: &str, era: Era, verdict: QualityVerdict, kinds: &[(&str, u64, &str)]) {
     let Some(job) = job(path) else { return };
     let summary = summary(&job);
     let found = quality::by_kind(&summary.issues);
@@ -39,7 +39,7 @@ fn the_doctor_knows_what_dlrm8_lacks() {
         ("orphans", 2, "64 pieces of device work have no recorded launch"),
     ];
     let path = "dlrm8/dlrm_kineto.tar.gz";
-    check(path, Era::KinetoMicroseconds, Verdict::Doubtful, &expected);
+    check(path, Era::KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
         NO_STACKS,
         NO_STEPS,
     ];
-    check("linear/linear_kineto.json.gz", KinetoMicroseconds, Verdict::Doubtful, &expected);
+    check("linear/linear_kineto.json.gz", KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
     let overlaps = "31 pieces of device work overlap the next on their stream, 0.115 ms in all";
     let expected = [
         ("unsteady-steps", 1, "step times vary by 28.9 %: 81.971 ms to 166.403 ms"),
@@ -61,7 +61,7 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
         ("orphans", 1, "614 pieces of device work have no recorded launch"),
         ("stream-overlaps", 1, overlaps),
     ];
-    check("trace_diff/test.json.gz", KinetoMicroseconds, Verdict::Doubtful, &expected);
+    check("trace_diff/test.json.gz", KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
     let expected = [
         ("lost-device-rows", 1, "2 of 100 launches have no device work"),
         ("warm-up", 1, "memory from the driver and code loading take 8514.025 ms"),
@@ -69,7 +69,7 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
         NO_STEPS,
     ];
     let path = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
-    check(path, KinetoMicroseconds, Verdict::Doubtful, &expected);
+    check(path, KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn the_doctor_says_so_where_nothing_is_wrong_or_nothing_ran() {
         ("missing-sync-events", 1, "247 calls wait, and no cuda_sync row says for what"),
         NO_STACKS,
     ];
-    check("trace_diff/control.json.gz", Era::KinetoMicroseconds, Verdict::Good, &expected);
+    check("trace_diff/control.json.gz", Era::KinetoMicroseconds, QualityVerdict::Good, &expected);
     let expected = [
         ("few-steps", 1, "1 step recorded"),
         ("no-device-work", 1, "no work of a device was recorded"),
         NO_STACKS,
     ];
-    check("odd/rank_non_gpu.json.gz", Era::KinetoMicroseconds, Verdict::Doubtful, &expected);
+    check("odd/rank_non_gpu.json.gz", Era::KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use analyze::classify::ClassRule;
 use analyze::what_if::{self, Question};
 use analyze::{Classifier, Scope, WindowRule};
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::Job;
 
 use program::Change;
@@ -52,7 +52,7 @@ fn outcome(seed: u64) -> Outcome {
     let questions = change.questions();
     let questions: Vec<Question> =
         questions.iter().map(|text| what_if::parse(text).expect("a question")).collect();
-    let said = what_if::of(&analyze::Job::new(&scopes), &questions);
+    let said = what_if::of(&analyze::JobFacts::new(&scopes), &questions);
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
     let before_ns = length(&program, &runs);
@@ -77,7 +77,7 @@ fn read(seed: u64, program: &program::Program, runs: &[simulate::Run]) -> Job {
         std::fs::write(&path, text).expect("a trace");
         paths.push(path);
     }
-    let job = open::read(&Request { paths, threads: 1 }).expect("a trace");
+    let job = open::read(&ReadRequest { paths, threads: 1 }).expect("a trace");
     std::fs::remove_dir_all(&folder).expect("removed");
     job
 }

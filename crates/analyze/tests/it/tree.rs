@@ -1,7 +1,7 @@
 //! Trees of real threads. Truth: 8-rank DLRM, whose execution traces name every parent.
 
 use analyze::tree;
-use trace::store::{Job, Kind};
+use trace::store::{EventKind, Job};
 
 use crate::fixture::job;
 
@@ -16,7 +16,7 @@ pub fn dlrm8() -> Option<Job> {
 fn dlrm8_nests_like_its_execution_traces() {
     let Some(job) = dlrm8() else { return };
     for trace in &job.traces {
-        let tree = tree::of(trace);
+        let tree = tree::build(trace);
         assert_eq!(tree.clipped, [], "rank {}", trace.rank);
         // Microseconds hide one start on ranks 4 and 5: an operator looks like its predecessor's
         // last child.
@@ -44,9 +44,9 @@ fn dlrm8_nests_like_its_execution_traces() {
 fn dlrm8_rank_0_has_391_and_101_roots() {
     let Some(job) = dlrm8() else { return };
     let trace = &job.traces[0];
-    let tree = tree::of(trace);
+    let tree = tree::build(trace);
     let top = tree.top_rows(trace);
-    let count = |thread: &tree::Thread, name: &str| {
+    let count = |thread: &tree::TreeThread, name: &str| {
         let of_thread = |row: u32| trace.slices.track[row as usize] == thread.track;
         let is_named = |row: u32| name.is_empty() || trace.name(row) == name;
         top.iter().filter(|row| of_thread(**row) && is_named(**row)).count()
@@ -71,10 +71,10 @@ fn no_real_trace_is_nested_badly_without_being_counted() {
     for (path, expected) in clipped {
         let Some(job) = job(path) else { return };
         let trace = &job.traces[0];
-        let tree = tree::of(trace);
+        let tree = tree::build(trace);
         let is_host = |row: &u32| {
             let kind = trace.kind(*row);
-            kind.is_call() || matches!(kind, Kind::Operator | Kind::Annotation)
+            kind.is_call() || matches!(kind, EventKind::Operator | EventKind::Annotation)
         };
         assert_eq!(tree.nodes.len(), trace.rows().filter(is_host).count(), "{path}");
         assert_eq!(tree.clipped.len(), expected, "{path}: {:?}", tree.clipped);

@@ -94,7 +94,7 @@ Generates Criteo text once, in TMPDIR, and removes it. Each measurement is a pro
 
 /// Measure rowmill on this machine.
 #[derive(Debug, Subcommand)]
-pub enum Bench {
+pub enum BenchCommand {
     /// Training steps: samples per second, time by operation, share of this machine's limits
     #[command(after_help = TRAIN_AFTER)]
     Train(BenchTrain),
@@ -279,7 +279,7 @@ pub struct BenchData {
     pub sampling: Sampling,
     /// Run one stage on --file once, print what it cost, and stop: for a process of its own
     #[arg(long, hide = true, value_enum, requires_all = ["file", "out"])]
-    pub once: Option<Stage>,
+    pub once: Option<BenchStage>,
     /// Folder of what --once makes
     #[arg(long, hide = true, value_name = "FOLDER", requires = "once")]
     pub out: Option<PathBuf>,
@@ -287,7 +287,7 @@ pub struct BenchData {
 
 /// One stage of the data's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Stage {
+pub enum BenchStage {
     /// Text to columns.
     Scan,
     /// Text to a prepared folder.
@@ -296,7 +296,7 @@ pub enum Stage {
     Parquet,
 }
 
-impl Stage {
+impl BenchStage {
     /// As it is typed.
     pub fn name(self) -> &'static str {
         match self {

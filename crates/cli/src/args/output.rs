@@ -4,12 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    Bench, Checkpoint, Command, ConvertTo, Data, FleetVerb, Predict, Selection, TraceVerb, Train,
+    BenchCommand, CheckpointCommand, Command, ConvertTo, Data, FleetVerb, Predict, Selection,
+    TraceVerb, Train,
 };
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum OutputPath {
     /// A file, new or replaced; a pipe or a device is written where it is.
     File(PathBuf),
     /// A file, new or replaced. A pipe or a device would be replaced too, so it is refused.
@@ -20,9 +21,9 @@ pub enum Output {
 
 impl Command {
     /// The files and folders that the command will write.
-    pub fn outputs(&self) -> Vec<Output> {
+    pub fn outputs(&self) -> Vec<OutputPath> {
         match self {
-            Self::Quickstart(quickstart) => vec![Output::Folder(quickstart.folder.clone())],
+            Self::Quickstart(quickstart) => vec![OutputPath::Folder(quickstart.folder.clone())],
             Self::Init(init) => regular_files([init.target().as_ref()]),
             Self::Train(train) => of_train(train),
             Self::Score(score) => files([score.output.as_ref()]),
@@ -34,13 +35,15 @@ impl Command {
                 Some(verb) => of_trace(verb),
             },
             Self::Predict(predict) => of_predict(predict),
-            Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
+            Self::Capture(capture) => vec![OutputPath::Folder(capture.output.clone())],
             Self::Fleet(fleet) => match &fleet.verb {
-                FleetVerb::Trace(trace) => vec![Output::Folder(trace.output.clone())],
+                FleetVerb::Trace(trace) => vec![OutputPath::Folder(trace.output.clone())],
                 _ => Vec::new(),
             },
             Self::Bench(bench) => match bench.as_ref() {
-                Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
+                BenchCommand::Data(data) => {
+                    data.out.iter().cloned().map(OutputPath::Folder).collect()
+                }
                 _ => Vec::new(),
             },
             Self::Eval(_)
@@ -60,45 +63,45 @@ impl Train {
     }
 }
 
-fn files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<Output> {
-    paths.into_iter().flatten().cloned().map(Output::File).collect()
+fn files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<OutputPath> {
+    paths.into_iter().flatten().cloned().map(OutputPath::File).collect()
 }
 
-fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<Output> {
-    paths.into_iter().flatten().cloned().map(Output::RegularFile).collect()
+fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<OutputPath> {
+    paths.into_iter().flatten().cloned().map(OutputPath::RegularFile).collect()
 }
 
-fn of_train(train: &Train) -> Vec<Output> {
+fn of_train(train: &Train) -> Vec<OutputPath> {
     if train.list || train.print_config {
         return Vec::new();
     }
     let folders = std::iter::once(train.run_folder()).chain(train.trace.clone());
-    folders.map(Output::Folder).collect()
+    folders.map(OutputPath::Folder).collect()
 }
 
-fn of_data(data: &Data) -> Vec<Output> {
+fn of_data(data: &Data) -> Vec<OutputPath> {
     match data {
         Data::Synth(synth) => regular_files([Some(&synth.out)]),
-        Data::Convert(convert) => vec![Output::Folder(convert.out.clone())],
+        Data::Convert(convert) => vec![OutputPath::Folder(convert.out.clone())],
         Data::Stats(_) => Vec::new(),
     }
 }
 
-fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
+fn of_checkpoint(checkpoint: &CheckpointCommand) -> Vec<OutputPath> {
     match checkpoint {
-        Checkpoint::Export { out, optimizer, loader, .. } => {
+        CheckpointCommand::Export { out, optimizer, loader, .. } => {
             regular_files([Some(out), optimizer.as_ref(), loader.as_ref()])
         }
-        Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
-        Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
+        CheckpointCommand::Import { run, .. } => vec![OutputPath::Folder(run.clone())],
+        CheckpointCommand::Info { .. } | CheckpointCommand::Verify { .. } => Vec::new(),
     }
 }
 
-fn of_predict(predict: &Predict) -> Vec<Output> {
+fn of_predict(predict: &Predict) -> Vec<OutputPath> {
     match predict {
         Predict::Calibrate(args) => files([Some(&args.output)]),
-        Predict::Step(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
-        Predict::Model(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
+        Predict::Step(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
+        Predict::Model(args) => args.write_trace.iter().cloned().map(OutputPath::Folder).collect(),
         Predict::WhatIf(args) => files([args.page.as_ref()]),
         Predict::Resize(_)
         | Predict::Evaluate(_)
@@ -110,16 +113,16 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Hardware(args) => files([args.output.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
         Predict::Sweep(args) => files([args.output.as_ref()]),
-        Predict::TrainKernels(args) => vec![Output::Folder(args.output.clone())],
-        Predict::Learn(args) => vec![Output::Folder(args.output.clone())],
+        Predict::TrainKernels(args) => vec![OutputPath::Folder(args.output.clone())],
+        Predict::Learn(args) => vec![OutputPath::Folder(args.output.clone())],
     }
 }
 
-fn of_selection(selection: &Selection) -> Vec<Output> {
+fn of_selection(selection: &Selection) -> Vec<OutputPath> {
     files([selection.output.as_ref()])
 }
 
-fn of_trace(verb: &TraceVerb) -> Vec<Output> {
+fn of_trace(verb: &TraceVerb) -> Vec<OutputPath> {
     use TraceVerb as Verb;
     match verb {
         Verb::Breakdown { selection, .. }
@@ -138,7 +141,7 @@ fn of_trace(verb: &TraceVerb) -> Vec<Output> {
         | Verb::Findings { selection, .. }
         | Verb::Doctor { selection } => of_selection(selection),
         Verb::Convert { out, to, .. } if ConvertTo::is_parquet(*to, out) => {
-            vec![Output::Folder(out.clone())]
+            vec![OutputPath::Folder(out.clone())]
         }
         Verb::Merge { out, .. } | Verb::Convert { out, .. } => regular_files([Some(out)]),
         Verb::Report { output, .. } => files([Some(output)]),

@@ -14,7 +14,7 @@ Examples:
 One file that needs no network: loss, AUC, normalized entropy, calibration, learning rate, samples per
 second and input wait over the steps, and the state of each table. It is built from RUN/metrics.jsonl, so
 it also works during the run. For traces: rowmill trace report.")]
-pub struct Report {
+pub struct ReportArgs {
     /// A run folder
     pub run: PathBuf,
     /// The file to write [default: report.html in the run folder]
@@ -22,7 +22,7 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
-impl Report {
+impl ReportArgs {
     /// The file to write.
     pub fn target(&self) -> PathBuf {
         self.output.clone().unwrap_or_else(|| self.run.join("report.html"))

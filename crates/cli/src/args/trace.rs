@@ -93,21 +93,21 @@ pub struct ReportContent {
     /// Steps of the timeline: the first N, or those numbered A..B [default: as many as make
     /// 200,000 events]
     #[arg(long, value_name = "N|A..B", value_parser = timeline_steps)]
-    pub steps: Option<report::Steps>,
+    pub steps: Option<report::TimelineSteps>,
     /// Title of the page [default: the name of the first path]
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
 }
 
 /// A number of steps, or a range of their numbers.
-fn timeline_steps(text: &str) -> Result<report::Steps, String> {
+fn timeline_steps(text: &str) -> Result<report::TimelineSteps, String> {
     if let Ok(count @ 1..) = text.parse() {
-        return Ok(report::Steps::First(count));
+        return Ok(report::TimelineSteps::First(count));
     }
     let number = |part: &str| part.trim().parse::<i64>().ok();
     let range = text.split_once("..").and_then(|(a, b)| Some(number(a)?..number(b)?));
     let range = range.filter(|range| !range.is_empty());
-    range.map(report::Steps::Numbered).ok_or_else(|| {
+    range.map(report::TimelineSteps::Numbered).ok_or_else(|| {
         "expected a number from 1 on, or numbers of steps A..B such as 40..43".to_owned()
     })
 }

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::args::Bench;
+use crate::args::BenchCommand;
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::Session;
 use sample::Quality;
@@ -28,16 +28,16 @@ use sample::Quality;
 const STOPPING: &str = "finishing the sample, then reporting what there is";
 
 /// Runs the command.
-pub fn run(bench: &Bench, session: &Session) -> Result<ExitCode, Error> {
+pub fn run(bench: &BenchCommand, session: &Session) -> Result<ExitCode, Error> {
     match bench {
-        Bench::Train(args) => train::run(args, session),
-        Bench::Embedding(args) => embedding::run(args, session),
-        Bench::Gemm(args) => gemm::run(args, session),
-        Bench::Interaction(args) => interaction::run(args, session),
-        Bench::Comm(args) => comm::run(args, session),
-        Bench::Data(args) => data::run(args, session),
-        Bench::Trace(args) => trace::run(args, session).map(super::done),
-        Bench::Predict(args) => predict::run(args, session).map(super::done),
+        BenchCommand::Train(args) => train::run(args, session),
+        BenchCommand::Embedding(args) => embedding::run(args, session),
+        BenchCommand::Gemm(args) => gemm::run(args, session),
+        BenchCommand::Interaction(args) => interaction::run(args, session),
+        BenchCommand::Comm(args) => comm::run(args, session),
+        BenchCommand::Data(args) => data::run(args, session),
+        BenchCommand::Trace(args) => trace::run(args, session).map(super::done),
+        BenchCommand::Predict(args) => predict::run(args, session).map(super::done),
     }
 }
 

@@ -15,18 +15,18 @@ use std::time::Duration;
 
 use fleet::capture::{Skip, choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
-use fleet::ipc::request::State;
-use fleet::ipc::socket::{Error as SocketError, Place, Socket};
+use fleet::ipc::request::RequestState;
+use fleet::ipc::socket::{Socket, SocketError, SocketPlace};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::{Server, Tap};
-use fleet::tracing::{self, Order, Tracing, unix_ms};
-use fleet::wire::When;
+use fleet::tracing::{self, Tracing, TracingOrder, unix_ms};
+use fleet::wire::RecordWhen;
 use schema::Bytes;
 
 use crate::args::{self, With};
 use crate::command::fleet::client::Client;
-use crate::command::fleet::trace::{self as fleet_trace, Wanted};
+use crate::command::fleet::trace::{self as fleet_trace, WantedTraces};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::output;
@@ -36,7 +36,7 @@ use crate::resolve::Session;
 
 pub mod outcome;
 
-use outcome::{Outcome, Row};
+use outcome::{CaptureOutcome, ProcessRow};
 
 /// Once the first has asked, every process that runs has asked within this.
 const SETTLE: Duration = Duration::from_millis(6500);
@@ -46,7 +46,7 @@ const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A capture at work: who answers, who asked, what was said of them.
-struct Desk {
+struct CaptureDesk {
     server: Server,
     roster: Roster,
     introduced: BTreeMap<u32, &'static str>,
@@ -73,7 +73,7 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
         }
         bound => bound?,
     };
-    let mut desk = Desk::open(socket, session)?;
+    let mut desk = CaptureDesk::open(socket, session)?;
     session.console.say(format_args!(
         "waiting at {} for processes started with KINETO_USE_DAEMON=1; they ask every 5 s",
         place.words()
@@ -93,16 +93,16 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
 }
 
 /// Where processes are expected to ask.
-pub fn place(given: Option<&Path>) -> Place {
+pub fn place(given: Option<&Path>) -> SocketPlace {
     let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
     let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
-    folder.map_or(Place::Abstract, Place::Folder)
+    folder.map_or(SocketPlace::Abstract, SocketPlace::Folder)
 }
 
 /// Refuses what could not succeed, before anyone waits for it.
 fn check(args: &args::Capture) -> Result<(), Error> {
     check_empty(&args.output)?;
-    match args.pid.iter().find(|&&pid| Process::of(pid).is_none()) {
+    match args.pid.iter().find(|&&pid| Process::read(pid).is_none()) {
         Some(&pid) => Err(Error::NoSuchProcess { pid }),
         None => Ok(()),
     }
@@ -122,13 +122,13 @@ pub fn check_empty(folder: &Path) -> Result<(), Error> {
 fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<ExitCode, Error> {
     session.console.say("an agent answers here: asking it");
     let when = match trigger(args) {
-        Trigger::Iterations { count, align } => When::Iterations { count, align },
+        Trigger::Iterations { count, align } => RecordWhen::Iterations { count, align },
         Trigger::Duration { length, warmup_s, start_unix_ms } => {
             let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-            When::Duration { length_ms, warmup_s, start_unix_ms }
+            RecordWhen::Duration { length_ms, warmup_s, start_unix_ms }
         }
     };
-    let wanted = Wanted {
+    let wanted = WantedTraces {
         pids: args.pid.clone(),
         job: None,
         when,
@@ -142,9 +142,9 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
 
 /// Waits until those who are wanted have asked.
 fn gather(
-    desk: &mut Desk,
+    desk: &mut CaptureDesk,
     args: &args::Capture,
-    place: &Place,
+    place: &SocketPlace,
     stop: &Arc<AtomicBool>,
 ) -> Result<Vec<Process>, Error> {
     let mut first = None;
@@ -173,7 +173,7 @@ fn gather(
     }
 }
 
-impl Desk {
+impl CaptureDesk {
     fn open(socket: Socket, session: &Session) -> Result<Self, Error> {
         let (console, uid) = (session.console, fleet::process::own_uid());
         // With -vv, every datagram in hexadecimal.
@@ -213,7 +213,7 @@ impl Desk {
 
 /// Sends every chosen process its request.
 fn ask(
-    desk: &Desk,
+    desk: &CaptureDesk,
     args: &args::Capture,
     chosen: Vec<Process>,
     stop: &Arc<AtomicBool>,
@@ -226,7 +226,7 @@ fn ask(
             desk.server.wait(start.saturating_sub(desk.server.now()).min(LOOK))?;
         }
     }
-    let order = Order {
+    let order = TracingOrder {
         token,
         trigger: trigger(args),
         detail: detail(&args.with),
@@ -275,14 +275,14 @@ pub fn detail(with: &[With]) -> Detail {
 }
 
 /// Looks at processes and files until every request is done or lost.
-fn watch(desk: &Desk, tracing: &mut Tracing, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+fn watch(desk: &CaptureDesk, tracing: &mut Tracing, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     loop {
         if stop.load(Ordering::SeqCst) {
             tracing.interrupt(&desk.server);
         }
         for change in tracing.step(&desk.server) {
             let reason = match &change.state {
-                State::Lost(reason) => format!(": {}", plain(&reason.to_string())),
+                RequestState::Lost(reason) => format!(": {}", plain(&reason.to_string())),
                 _ => String::new(),
             };
             let (title, word) = (outcome::title(&change.process), change.state.word());
@@ -296,8 +296,8 @@ fn watch(desk: &Desk, tracing: &mut Tracing, stop: &Arc<AtomicBool>) -> Result<(
     }
 }
 
-fn conclude(desk: &Desk, tracing: &Tracing, args: &args::Capture) -> Outcome {
-    let row = |target: tracing::Outcome| {
+fn conclude(desk: &CaptureDesk, tracing: &Tracing, args: &args::Capture) -> CaptureOutcome {
+    let row = |target: tracing::TracingOutcome| {
         if let Some(left) = &target.left {
             desk.console.warn(format_args!(
                 "{}: not removed, because it is not the folder that was made there or holds what is \
@@ -305,21 +305,21 @@ fn conclude(desk: &Desk, tracing: &Tracing, args: &args::Capture) -> Outcome {
                 left.display()
             ));
         }
-        Row {
+        ProcessRow {
             host: None,
             pid: target.process.pid,
             rank: target.process.rank(),
             state: target.state.word(),
             reason: match &target.state {
-                State::Lost(reason) => Some(plain(&reason.to_string())),
+                RequestState::Lost(reason) => Some(plain(&reason.to_string())),
                 _ => None,
             },
-            path: (target.state == State::Written).then_some(target.file),
+            path: (target.state == RequestState::Written).then_some(target.file),
             bytes: target.bytes,
             command: target.process.command.join(" "),
         }
     };
-    Outcome {
+    CaptureOutcome {
         folder: args.output.clone(),
         report: None,
         merged: None,

@@ -8,25 +8,25 @@ use schema::{Bytes, RowScope};
 use serde::Serialize;
 use train::RuleChange;
 use train::checkpoint::Checkpoint as Opened;
-use train::state_dict::{self, ImportRequest, Target};
+use train::state_dict::{self, Dialect, ImportRequest};
 
-use crate::args::{Checkpoint, StateDict};
+use crate::args::{CheckpointCommand, StateDict};
 use crate::error::Error;
 use crate::plain::plain;
 use crate::resolve::{Session, checkpoint, config, rows};
 use crate::{output, render};
 
 /// Runs the command.
-pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
+pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
     match command {
-        Checkpoint::Info { checkpoint } => info(&checkpoint, session),
-        Checkpoint::Verify { checkpoint } => verify(&checkpoint, session),
-        Checkpoint::Export { checkpoint, to, out, optimizer, rule_change, loader } => {
+        CheckpointCommand::Info { checkpoint } => info(&checkpoint, session),
+        CheckpointCommand::Verify { checkpoint } => verify(&checkpoint, session),
+        CheckpointCommand::Export { checkpoint, to, out, optimizer, rule_change, loader } => {
             let states = optimizer.as_deref().map(|file| (file, rule_change.given()));
             export(&checkpoint, to, (&out, states), session)?;
             loader.as_deref().map_or(Ok(()), |loader| write_loader(loader, &out, session))
         }
-        Checkpoint::Import {
+        CheckpointCommand::Import {
             from,
             file,
             config,
@@ -264,9 +264,9 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     Ok(())
 }
 
-fn target(names: StateDict) -> Target {
+fn target(names: StateDict) -> Dialect {
     match names {
-        StateDict::Torch => Target::Torch,
-        StateDict::Torchrec => Target::Torchrec,
+        StateDict::Torch => Dialect::Torch,
+        StateDict::Torchrec => Dialect::Torchrec,
     }
 }

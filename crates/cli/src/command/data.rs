@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use data::Begin;
-use data::synthetic::{self, Report, SyntheticConfig};
+use data::synthetic::{self, SyntheticConfig, SyntheticReport};
 use schema::Bytes;
-use schema::source::Ids;
+use schema::source::IdMode;
 use serde::Serialize;
 
-use crate::args::{Convert, Data, Layout, Synth};
+use crate::args::{Convert, Data, Synth, TextLayout};
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, input};
 use crate::{output, render};
@@ -35,7 +35,7 @@ struct Synthesised<'a> {
     #[serde(serialize_with = "render::path_text")]
     file: &'a PathBuf,
     #[serde(flatten)]
-    report: Report,
+    report: SyntheticReport,
     seconds: f64,
 }
 
@@ -62,8 +62,9 @@ pub fn write(
     config: &SyntheticConfig,
     out: &std::path::Path,
     session: &Session,
-) -> Result<(Report, f64), Error> {
-    let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(config.rows));
+) -> Result<(SyntheticReport, f64), Error> {
+    let mut meter =
+        Meter::start(session.console, "generating", ProgressUnit::Rows, Some(config.rows));
     let report = synthetic::write(config, out, session.threads, &mut |written| {
         meter.advance(written.rows, &Bytes(written.bytes_text).to_string());
     })
@@ -87,8 +88,8 @@ fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
         return crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed);
     }
     let mut config = SyntheticConfig::criteo(synth.rows, synth.seed);
-    if synth.layout == Layout::Csv {
-        config.layout = synthetic::Layout::Csv;
+    if synth.layout == TextLayout::Csv {
+        config.layout = synthetic::RowLayout::Csv;
         config.features.truncate(CSV_FEATURES);
         config.planted = synthetic::PlantedConfig::neighbours(CSV_FEATURES);
     }
@@ -107,7 +108,7 @@ struct Converted<'a> {
 fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     let overrides = config::overrides(request.delimiter.as_deref(), &request.set);
     let mut job = config::job(&request.config, &overrides)?;
-    if let (Some(memory), Ids::Exact { memory_mib, .. }) =
+    if let (Some(memory), IdMode::Exact { memory_mib, .. }) =
         (request.memory, &mut job.config.data.ids)
     {
         *memory_mib = memory;
@@ -119,7 +120,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     let started = std::time::Instant::now();
     let hold_out =
         if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
-    let source = input::Source {
+    let source = input::InputSource {
         paths: &request.inputs,
         config: &job.config.data,
         fitted: None,

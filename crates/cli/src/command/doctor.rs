@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use fleet::diagnosis::{self, Check, Verdict};
+use fleet::diagnosis::{self, Check, CheckVerdict};
 use fleet::process::{self, Process};
 use serde::Serialize;
 
@@ -22,12 +22,12 @@ struct Patient {
     pid: u32,
     command: String,
     can_be_captured: bool,
-    checks: Vec<Line>,
+    checks: Vec<CheckLine>,
 }
 
 /// One check.
 #[derive(Serialize)]
-struct Line {
+struct CheckLine {
     check: &'static str,
     verdict: &'static str,
     found: String,
@@ -61,38 +61,38 @@ fn capture(pids: &[u32], folder: Option<&Path>, session: &Session) -> Result<Exi
 fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<Patient>, Error> {
     let found: Vec<Process> = if pids.is_empty() {
         let own = std::process::id();
-        let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::of);
+        let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::read);
         all.filter(diagnosis::has_torch).collect()
     } else {
-        let of = |&pid: &u32| Process::of(pid).ok_or(Error::NoSuchProcess { pid });
+        let of = |&pid: &u32| Process::read(pid).ok_or(Error::NoSuchProcess { pid });
         pids.iter().map(of).collect::<Result<_, _>>()?
     };
     let place = capturing::place(socket_dir);
-    Ok(found.iter().map(|process| patient(process, diagnosis::of(process, &place))).collect())
+    Ok(found.iter().map(|process| patient(process, diagnosis::diagnose(process, &place))).collect())
 }
 
 fn patient(process: &Process, checks: Vec<Check>) -> Patient {
     Patient {
         pid: process.pid,
         command: process.command.join(" "),
-        can_be_captured: checks.iter().all(|check| check.verdict != Verdict::Wrong),
+        can_be_captured: checks.iter().all(|check| check.verdict != CheckVerdict::Wrong),
         checks: checks.into_iter().map(line).collect(),
     }
 }
 
-fn line(check: Check) -> Line {
+fn line(check: Check) -> CheckLine {
     let verdict = match check.verdict {
-        Verdict::Right => "ok",
-        Verdict::Unknown => "unknown",
-        Verdict::Wrong => "wrong",
+        CheckVerdict::Right => "ok",
+        CheckVerdict::Unknown => "unknown",
+        CheckVerdict::Wrong => "wrong",
     };
-    Line { check: check.name, verdict, found: check.found, cure: check.cure }
+    CheckLine { check: check.name, verdict, found: check.found, cure: check.cure }
 }
 
 fn table(patient: &Patient) -> String {
     let verdict = if patient.can_be_captured { "can be captured" } else { "cannot be captured" };
     let mut text = format!("process {}: {verdict}   {}\n", patient.pid, patient.command);
-    let row = |line: &Line| vec![line.check.into(), line.verdict.into(), line.found.clone()];
+    let row = |line: &CheckLine| vec![line.check.into(), line.verdict.into(), line.found.clone()];
     let rows: Vec<Vec<String>> = patient.checks.iter().map(row).collect();
     text += &render::grid(&["check", "", "found"], &rows);
     for cure in patient.checks.iter().filter_map(|line| line.cure.as_ref()) {

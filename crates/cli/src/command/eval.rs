@@ -9,16 +9,16 @@ use std::sync::Arc;
 use data::Dataset;
 use device::Backend;
 use serde::{Deserialize, Serialize};
-use train::run::Open;
+use train::run::OpenDevice;
 use train::{Evaluation, Scorer};
 
 use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
-use crate::resolve::device::{Device, on_device};
+use crate::progress::{Meter, ProgressUnit};
+use crate::resolve::device::{ComputeDevice, on_device};
 use crate::resolve::{Session, checkpoint, input};
-use crate::world::{Joined, World};
+use crate::world::{JoinedWorld, World};
 use crate::{interrupt, render};
 
 /// What is printed.
@@ -33,7 +33,7 @@ struct Evaluated {
 
 /// What every rank evaluates.
 #[derive(Serialize, Deserialize)]
-struct Task {
+struct EvaluationTask {
     checkpoint: PathBuf,
     data: PathBuf,
     rows: Range<u64>,
@@ -41,22 +41,24 @@ struct Task {
 
 /// Runs the command.
 pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
-    let device = || Device::open(args.device, session);
-    Joined::of(&args.processes, false)?.run(
+    let device = || ComputeDevice::open(args.device, session);
+    JoinedWorld::join(&args.processes, false)?.run(
         session,
         |world| {
             let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
             on_device!(&device()?, open => evaluate(open, (args, folder), session, world))
         },
-        |world, task: Task| on_device!(&device()?, open => follow(open, (world, session), task)),
+        |world, task: EvaluationTask| {
+            on_device!(&device()?, open => follow(open, (world, session), task))
+        },
     )
 }
 
 /// Takes part as another rank than 0.
 fn follow<B: Backend>(
-    open: impl Open<B>,
+    open: impl OpenDevice<B>,
     (world, session): (&mut World, &Session),
-    task: Task,
+    task: EvaluationTask,
 ) -> Result<(), Error> {
     let device = open(world.threads(session))?;
     let mut scorer = Scorer::join(&task.checkpoint, device, world.stream()?)?;
@@ -67,7 +69,7 @@ fn follow<B: Backend>(
 
 /// Evaluates as the only process, or as rank 0 of `world`.
 fn evaluate<B: Backend>(
-    open: impl Open<B>,
+    open: impl OpenDevice<B>,
     (args, folder): (&Eval, PathBuf),
     session: &Session,
     world: Option<&mut World>,
@@ -89,10 +91,10 @@ fn evaluate<B: Backend>(
     if let Some(world) = world {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
-        world.tell(Task { checkpoint, data, rows: rows.clone() })?;
+        world.tell(EvaluationTask { checkpoint, data, rows: rows.clone() })?;
     }
     let total = rows.end - rows.start;
-    let mut meter = Meter::start(session.console, "evaluating", Unit::Rows, Some(total));
+    let mut meter = Meter::start(session.console, "evaluating", ProgressUnit::Rows, Some(total));
     let evaluation = scorer.evaluate(&dataset, rows, &mut |done, _| meter.advance(done, ""))?;
     let seconds = meter.finish();
     let samples_per_second = evaluation.samples as f64 / seconds.max(1e-9);
@@ -135,7 +137,7 @@ fn held_out<B: Backend>(
         }
         return Ok((dataset, rows));
     }
-    let source = input::Source {
+    let source = input::InputSource {
         paths: &args.data,
         config,
         fitted: Some(scorer.fitted()),

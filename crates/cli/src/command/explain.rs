@@ -16,7 +16,7 @@ use crate::resolve::Session;
 struct Explained {
     rule: &'static str,
     title: &'static str,
-    category: antipattern::Category,
+    category: antipattern::FindingCategory,
     confidence: antipattern::Confidence,
     limits: Vec<LimitRow>,
     page: &'static str,

@@ -18,7 +18,7 @@ pub mod client;
 mod sample;
 pub mod trace;
 
-use client::{Client, Clock, each};
+use client::{Client, HostClock, each};
 
 /// How long a host may take for a short answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ struct Answer {
     host: String,
     error: Option<String>,
     /// The host's clock minus ours, and how far that may be off.
-    clock: Option<Clock>,
+    clock: Option<HostClock>,
     status: Option<Status>,
 }
 
@@ -108,7 +108,7 @@ fn show(
 fn hosts(answers: &[Answer]) -> String {
     let row = |answer: &Answer| match &answer.status {
         Some(status) => {
-            let clock = answer.clock.map_or(String::new(), client::Clock::words);
+            let clock = answer.clock.map_or(String::new(), client::HostClock::words);
             let (processes, gpus) = (status.processes.len(), status.gpus.len());
             let lacks = if status.notes.is_empty() {
                 String::new()

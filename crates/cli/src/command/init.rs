@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::train::quoted;
 use crate::args::Init;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::{Session, input};
 use crate::{output, render};
 
@@ -79,8 +79,8 @@ pub fn look(
     delimiter: Option<&str>,
     session: &Session,
 ) -> Result<Profile, Error> {
-    let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
-    let mut show = |progress: data::Progress| {
+    let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
+    let mut show = |progress: data::DataProgress| {
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };

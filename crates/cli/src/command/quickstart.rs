@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
+use data::synthetic::{SyntheticConfig, SyntheticReport, ceiling_auc};
 use data::{Begin, Dataset};
 use schema::{Bytes, JobConfig, ShardingPlan};
-use train::run::{Event, Outcome, RuleChange, RunRequest, Start, TraceRequest};
+use train::run::{RuleChange, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use super::train::{Observer, quoted};
-use crate::args::{Format, Quickstart};
+use crate::args::{OutputFormat, Quickstart};
 use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::resolve::device::{Device, on_device};
+use crate::resolve::device::{ComputeDevice, on_device};
 use crate::resolve::{Session, config, input};
 use crate::{interrupt, machine, output, render};
 
@@ -40,11 +40,11 @@ const SEED: u64 = 1;
 const TRACED_STEPS: Range<u64> = 20..24;
 
 /// The files of a quickstart.
-struct Folder {
+struct QuickstartFolder {
     root: PathBuf,
 }
 
-impl Folder {
+impl QuickstartFolder {
     fn text(&self) -> PathBuf {
         self.root.join("train.txt")
     }
@@ -70,8 +70,8 @@ impl Folder {
 }
 
 /// The generated rows, ready for training.
-struct Rows {
-    report: Report,
+struct GeneratedRows {
+    report: SyntheticReport,
     dataset: Arc<Dataset>,
     train: Range<u64>,
     held_out: Range<u64>,
@@ -82,8 +82,9 @@ struct Rows {
 /// Runs the command.
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
-    let folder = Folder { root: args.folder.clone() };
-    let (device, size) = (Device::open(args.device, session)?, Scale::of(args.device.device));
+    let folder = QuickstartFolder { root: args.folder.clone() };
+    let (device, size) =
+        (ComputeDevice::open(args.device, session)?, Scale::for_device(args.device.device));
     greet(&folder, session);
     check_disk(&folder)?;
     let _made = output::folder(&folder.root)?;
@@ -136,10 +137,14 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         Ok(run_on(&device, &request, &mut |_| {})?)
     };
     let proven = change::prove(&job, &folder.changes(), session, &short)?;
-    let summary =
-        summary::of((&rows, &outcome), (proven, curves), &folder, started.elapsed().as_secs_f64());
+    let summary = summary::summarise(
+        (&rows, &outcome),
+        (proven, curves),
+        &folder,
+        started.elapsed().as_secs_f64(),
+    );
     session.console.report(&summary, summary::table)?;
-    if session.console.format == Format::Table {
+    if session.console.format == OutputFormat::Table {
         let page = super::trace::summary::of_run(&folder.trace(), session)?;
         session.console.print(&format!("\nthe recorded steps:\n\n{page}\n"))?;
     }
@@ -147,7 +152,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn greet(folder: &Folder, session: &Session) {
+fn greet(folder: &QuickstartFolder, session: &Session) {
     let memory = machine::memory::available()
         .map_or("unknown".to_owned(), |available| available.bytes.to_string());
     session.console.say(format_args!(
@@ -162,7 +167,7 @@ fn say(session: &Session, step: u32, text: &str) {
     session.console.say(format_args!("[{step}/5] {text}"));
 }
 
-fn check_disk(folder: &Folder) -> Result<(), Error> {
+fn check_disk(folder: &QuickstartFolder) -> Result<(), Error> {
     let Some(available) = machine::disk_available(&folder.root) else { return Ok(()) };
     if available < DISK_NEEDED {
         let folder = folder.root.clone();
@@ -172,7 +177,7 @@ fn check_disk(folder: &Folder) -> Result<(), Error> {
 }
 
 /// Makes the folder, or removes an earlier quickstart's files from it. Touches nothing else.
-fn clear(folder: &Folder) -> Result<(), Error> {
+fn clear(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     let occupied = match fs::read_dir(root) {
         Ok(mut entries) => entries.next().is_some(),
@@ -193,7 +198,7 @@ fn clear(folder: &Folder) -> Result<(), Error> {
 }
 
 /// Removes what an interrupted quickstart left of its text: `train.txt.….partial`.
-fn remove_partial_text(folder: &Folder) -> Result<(), Error> {
+fn remove_partial_text(folder: &QuickstartFolder) -> Result<(), Error> {
     let root = &folder.root;
     for entry in fs::read_dir(root).map_err(Error::io(root, "list"))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -204,8 +209,13 @@ fn remove_partial_text(folder: &Folder) -> Result<(), Error> {
     Ok(())
 }
 
-fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Rows, Error> {
-    let made = SyntheticConfig::criteo(Scale::of(args.device.device).rows(args.seconds), SEED);
+fn generate(
+    folder: &QuickstartFolder,
+    args: &Quickstart,
+    session: &Session,
+) -> Result<GeneratedRows, Error> {
+    let made =
+        SyntheticConfig::criteo(Scale::for_device(args.device.device).rows(args.seconds), SEED);
     let rows = render::count(made.rows);
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
     let _interrupted = output::cleared_up_beside(folder.text());
@@ -224,7 +234,7 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
     let mut data = config::job(MODEL, &[])?.config.data;
     data.hold_out = scale::HOLD_OUT;
     let generator = serde_json::to_value(&report).map_err(Error::Json)?;
-    let source = input::Source {
+    let source = input::InputSource {
         paths: &[folder.text().display().to_string()],
         config: &data,
         fitted: None,
@@ -237,17 +247,20 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
     let dataset = Arc::new(prepared.dataset);
     let (train, held_out) = dataset.split(data.hold_out);
     let ceiling_auc = ceiling_auc(&made, held_out.clone(), session.threads)?;
-    Ok(Rows { report, dataset, train, held_out, ceiling_auc })
+    Ok(GeneratedRows { report, dataset, train, held_out, ceiling_auc })
 }
 
 /// Samples per second of a short trial run, whose files are removed.
-fn measure(trial: &RunRequest, device: &Device) -> Result<f64, Error> {
+fn measure(trial: &RunRequest, device: &ComputeDevice) -> Result<f64, Error> {
     let outcome = run_on(device, trial, &mut |_| {})?;
     fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;
     Ok(outcome.samples_per_second)
 }
 
-fn train(request: &RunRequest, (session, device): (&Session, &Device)) -> Result<Outcome, Error> {
+fn train(
+    request: &RunRequest,
+    (session, device): (&Session, &ComputeDevice),
+) -> Result<RunOutcome, Error> {
     let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
     let outcome = run_on(device, request, &mut |event| observer.see(event))?;
     observer.finish()?;
@@ -255,10 +268,10 @@ fn train(request: &RunRequest, (session, device): (&Session, &Device)) -> Result
 }
 
 fn run_on(
-    device: &Device,
+    device: &ComputeDevice,
     request: &RunRequest,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, train::Error> {
+    observe: &mut dyn FnMut(RunEvent<'_>),
+) -> Result<RunOutcome, train::Error> {
     on_device!(device, open => train::run::run(request, open, observe))
 }
 

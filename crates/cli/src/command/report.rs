@@ -9,14 +9,14 @@ use report::training::{self, About, TableShape, TrainingReport};
 use schema::JobConfig;
 use serde::Serialize;
 
-use crate::args::Report;
+use crate::args::ReportArgs;
 use crate::error::Error;
 use crate::resolve::{Session, record};
 use crate::{output, render};
 
 /// What was written.
 #[derive(Serialize)]
-struct Written {
+struct WrittenReport {
     #[serde(serialize_with = "render::path_text")]
     path: PathBuf,
     bytes: u64,
@@ -27,18 +27,18 @@ struct Written {
 }
 
 /// Runs the command.
-pub fn run(args: &Report, session: &Session) -> Result<(), Error> {
+pub fn run(args: &ReportArgs, session: &Session) -> Result<(), Error> {
     let written = write(&args.run, &args.target())?;
     session.console.report(&written, table)
 }
 
 /// Writes the page of `run` where a user would look for it.
 pub fn of_run(run: &Path) -> Result<PathBuf, Error> {
-    let target = Report { run: run.to_owned(), output: None }.target();
+    let target = ReportArgs { run: run.to_owned(), output: None }.target();
     Ok(write(run, &target)?.path)
 }
 
-fn write(run: &Path, target: &Path) -> Result<Written, Error> {
+fn write(run: &Path, target: &Path) -> Result<WrittenReport, Error> {
     let metrics = run.join("metrics.jsonl");
     // A line that a killed process left half written need not be text.
     let lines = match fs::read(&metrics) {
@@ -76,8 +76,8 @@ fn about(run: &Path) -> About {
     About { title, program, best_by: training.keep_best, tables }
 }
 
-fn written(report: &TrainingReport, (path, bytes): (PathBuf, usize)) -> Written {
-    Written {
+fn written(report: &TrainingReport, (path, bytes): (PathBuf, usize)) -> WrittenReport {
+    WrittenReport {
         path,
         bytes: bytes as u64,
         steps: report.steps,
@@ -87,7 +87,7 @@ fn written(report: &TrainingReport, (path, bytes): (PathBuf, usize)) -> Written 
     }
 }
 
-fn table(written: &Written) -> String {
+fn table(written: &WrittenReport) -> String {
     let facts = render::facts(&[
         ("report", written.path.display().to_string()),
         ("size", schema::Bytes(written.bytes).to_string()),

@@ -5,27 +5,27 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use data::{Pace, ScoreRequest, read_for_scoring};
+use data::{BlockPace, ScoreRequest, read_for_scoring};
 use device::Backend;
 use schema::{Batch, DataConfig};
 use serde::Serialize;
 use train::Scorer;
-use train::run::Open;
+use train::run::OpenDevice;
 use train::scorer::Crew;
 
 use crate::args::{self, Score};
 use crate::error::Error;
 use crate::output;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render;
-use crate::resolve::device::{Device, on_device};
+use crate::resolve::device::{ComputeDevice, on_device};
 use crate::resolve::{Session, checkpoint, input};
-use crate::world::{Joined, World};
+use crate::world::{JoinedWorld, World};
 
 /// Runs the command.
 pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
-    let device = || Device::open(args.device, session);
-    Joined::of(&args.processes, false)?.run(
+    let device = || ComputeDevice::open(args.device, session);
+    JoinedWorld::join(&args.processes, false)?.run(
         session,
         |world| {
             let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
@@ -36,7 +36,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
         },
         |world, folder: PathBuf| {
             let (device, threads) = (device()?, world.threads(session));
-            let crew = Crew::of(world.take_comm()?);
+            let crew = Crew::new(world.take_comm()?);
             on_device!(&device, open => crew.follow(&mut Scorer::open(&folder, open(threads)?)?)?);
             Ok(())
         },
@@ -45,7 +45,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
 
 /// Scores as the only process, or as rank 0 of `world`.
 fn score_all<B: Backend>(
-    open: impl Open<B>,
+    open: impl OpenDevice<B>,
     (args, folder): (&Score, PathBuf),
     session: &Session,
     world: Option<&mut World>,
@@ -54,12 +54,12 @@ fn score_all<B: Backend>(
     let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, crew: None };
     if let Some(world) = world {
         world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
-        scorer.crew = Some(Crew::of(world.take_comm()?));
+        scorer.crew = Some(Crew::new(world.take_comm()?));
     }
     let scored = match &args.output {
         None => {
             let out = BufWriter::new(io::stdout().lock());
-            score(args, session, &mut scorer, &mut Target { out, path: None })?
+            score(args, session, &mut scorer, &mut ScoreTarget { out, path: None })?
         }
         Some(path) => {
             let scored = score_into(path, args, session, &mut scorer)?;
@@ -82,7 +82,7 @@ struct Scores<B: Backend> {
 }
 
 impl<B: Backend> Scores<B> {
-    fn of(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
+    fn score(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
         match &mut self.crew {
             None => self.scorer.score(batch),
             Some(crew) => crew.score(&mut self.scorer, batch),
@@ -107,7 +107,7 @@ fn score_into<B: Backend>(
     }
     output::clear_up_beside(vec![standing.unwrap_or_else(|| path.to_owned())]);
     output::put(path, |file| {
-        let mut target = Target { out: BufWriter::new(file), path: Some(path) };
+        let mut target = ScoreTarget { out: BufWriter::new(file), path: Some(path) };
         score(args, session, scorer, &mut target)
     })
 }
@@ -143,12 +143,12 @@ fn score<B: Backend, W: Write>(
     args: &Score,
     session: &Session,
     scores: &mut Scores<B>,
-    target: &mut Target<'_, W>,
+    target: &mut ScoreTarget<'_, W>,
 ) -> Result<Scored, Error> {
-    let json = args.output.is_none() && session.console.format == args::Format::Json;
+    let json = args.output.is_none() && session.console.format == args::OutputFormat::Json;
     let scorer = &scores.scorer;
-    let mut placed = Placed::starting_at(first_line(&scorer.config().data), json);
-    let pace = if args.follow { Pace::AsItComes } else { Pace::FullBlocks };
+    let mut placed = PlacedScores::starting_at(first_line(&scorer.config().data), json);
+    let pace = if args.follow { BlockPace::AsItComes } else { BlockPace::FullBlocks };
     let mut reader = read_for_scoring(ScoreRequest {
         inputs: vec![args.file.clone()],
         config: scorer.config().data.clone(),
@@ -159,11 +159,11 @@ fn score<B: Backend, W: Write>(
         strictness: input::strictness(args.malformed),
         threads: session.threads,
     })?;
-    let mut meter = Meter::start(session.console, "scoring", Unit::Rows, None);
+    let mut meter = Meter::start(session.console, "scoring", ProgressUnit::Rows, None);
     let mut rows = 0;
     for batch in reader.by_ref() {
         let batch = batch?;
-        let probabilities = scores.of(&batch.batch)?;
+        let probabilities = scores.score(&batch.batch)?;
         target.write(&placed.text(&batch.lines, &probabilities))?;
         rows += probabilities.len() as u64;
         if args.follow {
@@ -204,7 +204,7 @@ fn first_line(config: &DataConfig) -> u64 {
 
 /// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`, as
 /// does one whose probability is no number.
-struct Placed {
+struct PlacedScores {
     next_line: u64,
     unreadable: u64,
     not_finite: u64,
@@ -212,7 +212,7 @@ struct Placed {
     json: bool,
 }
 
-impl Placed {
+impl PlacedScores {
     fn starting_at(line: u64, json: bool) -> Self {
         let not_finite_lines = Vec::new();
         Self { next_line: line, unreadable: 0, not_finite: 0, not_finite_lines, json }
@@ -263,13 +263,13 @@ impl Placed {
 }
 
 /// Where probabilities go.
-struct Target<'a, W> {
+struct ScoreTarget<'a, W> {
     out: W,
     /// The file; none for stdout.
     path: Option<&'a Path>,
 }
 
-impl<W: Write> Target<'_, W> {
+impl<W: Write> ScoreTarget<'_, W> {
     fn write(&mut self, text: &str) -> Result<(), Error> {
         let written = self.out.write_all(text.as_bytes());
         written.map_err(|source| self.failed(source))
@@ -290,18 +290,18 @@ impl<W: Write> Target<'_, W> {
 
 #[cfg(test)]
 mod tests {
-    use super::Placed;
+    use super::PlacedScores;
 
     #[test]
     fn unreadable_rows_keep_their_place() {
-        let mut placed = Placed::starting_at(2, false);
+        let mut placed = PlacedScores::starting_at(2, false);
         assert_eq!(placed.text(&[2, 4], &[0.5, 0.25]), "0.5\nnan\n0.25\n");
         assert_eq!(placed.text(&[5, 8], &[0.5, 1.0]), "0.5\nnan\nnan\n1\n");
         assert_eq!(placed.unreadable, 3);
         assert_eq!(placed.text(&[9, 10], &[f32::NAN, 0.5]), "nan\n0.5\n");
         assert_eq!((placed.unreadable, placed.not_finite), (3, 1));
         assert_eq!(placed.not_finite_lines, [9]);
-        let mut json = Placed::starting_at(1, true);
+        let mut json = PlacedScores::starting_at(1, true);
         assert_eq!(json.text(&[2], &[0.5]), "{\"probability\":null}\n{\"probability\":0.5}\n");
     }
 }

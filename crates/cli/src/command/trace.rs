@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use analyze::job::{Job, RankFacts};
-use analyze::sequences::Request;
+use analyze::job::{JobFacts, RankFacts};
+use analyze::sequences::SequenceRequest;
 use serde::Serialize;
 
-use crate::args::{Format, Selection, Trace, TraceVerb};
+use crate::args::{OutputFormat, Selection, Trace, TraceVerb};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
-use crate::sheet::{self, Target};
-use file::File;
+use crate::sheet::{self, SheetTarget};
+use file::WrittenTraceFile;
 
 mod collective;
 mod device;
@@ -34,7 +34,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
     let Some(verb) = &args.verb else {
         return summary::run(&args.selection, session).map(done);
     };
-    let look = |selection| Look::new(selection, session);
+    let look = |selection| TraceLook::new(selection, session);
     match verb {
         TraceVerb::Breakdown { selection, by } => device::breakdown(&look(selection)?, *by),
         TraceVerb::Idle { selection, by, kernel_wait_ns } => {
@@ -46,7 +46,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::Queue { selection, by } => device::queue(&look(selection)?, *by),
         TraceVerb::Memory { selection, by } => host::memory(&look(selection)?, *by),
         TraceVerb::Ops { selection, by, operator, kernels_min } => {
-            let pattern = Request { operator, kernels_min: *kernels_min };
+            let pattern = SequenceRequest { operator, kernels_min: *kernels_min };
             host::ops(&look(selection)?, *by, pattern)
         }
         TraceVerb::Steps { selection, by } => host::steps(&look(selection)?, *by),
@@ -65,10 +65,10 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             diff::run(selection, (*by, report.as_deref()), session)
         }
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
-            file::merge(&File { paths, out, ranks, session }, *keep_clocks)
+            file::merge(&WrittenTraceFile { paths, out, ranks, session }, *keep_clocks)
         }
         TraceVerb::Convert { paths, out, ranks, to } => {
-            file::convert(&File { paths, out, ranks, session }, *to)
+            file::convert(&WrittenTraceFile { paths, out, ranks, session }, *to)
         }
         TraceVerb::Findings { selection, fail_on, rules } => {
             return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
@@ -84,15 +84,15 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
 }
 
 /// Traces that were chosen, and where the rows go.
-struct Look<'a> {
+struct TraceLook<'a> {
     chosen: Chosen,
     session: &'a Session,
-    target: Target<'a>,
+    target: SheetTarget<'a>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> TraceLook<'a> {
     fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
-        let target = Target { output: selection.output.as_deref(), top: selection.top };
+        let target = SheetTarget { output: selection.output.as_deref(), top: selection.top };
         Ok(Self { chosen: choose(selection, session)?, session, target })
     }
 
@@ -104,7 +104,7 @@ impl<'a> Look<'a> {
         let missing = self.chosen.missing.as_deref();
         match (missing, console.format) {
             // For people it is the first line.
-            (None, _) | (_, Format::Table) => sheet::put(console, rows, self.target),
+            (None, _) | (_, OutputFormat::Table) => sheet::put(console, rows, self.target),
             // A table without rows has no columns, and would pass as one of a whole recording.
             (Some(_), _) if rows.is_empty() => sheet::put(
                 console,
@@ -136,7 +136,7 @@ impl<'a> Look<'a> {
         file::refuse_input(&self.chosen.job, output)?;
         sheet::deliver(Some(output), |out| {
             let text = match console.format {
-                Format::Json => serde_json::to_string(page).map_err(Error::Json)?,
+                OutputFormat::Json => serde_json::to_string(page).map_err(Error::Json)?,
                 _ => table(page),
             };
             writeln!(out, "{text}").map_err(Error::io(output, "write"))
@@ -160,7 +160,7 @@ fn all_ranks(selection: &Selection) -> Selection {
 
 /// The rows of all ranks.
 fn each<'j, 'a, R: IntoIterator>(
-    job: &'j Job<'a>,
+    job: &'j JobFacts<'a>,
     rows: impl FnMut(&'j RankFacts<'a>) -> R,
 ) -> Vec<R::Item> {
     job.ranks.iter().flat_map(rows).collect()

@@ -11,18 +11,18 @@ use schema::source::OutOfRange;
 use schema::{Figure, Interaction};
 use serde::Serialize;
 use train::Evaluation;
-use train::run::{Event, Outcome, Reading, RunRequest, Start, TraceRequest};
+use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
 use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render::{self, Console};
-use crate::resolve::config::{self, Job};
-use crate::resolve::device::{Device, on_device};
-use crate::resolve::memory::{self, Look, Room};
+use crate::resolve::config::{self, ResolvedJob};
+use crate::resolve::device::{ComputeDevice, on_device};
+use crate::resolve::memory::{self, MemoryLook, MemoryRoom};
 use crate::resolve::plan::Tiling;
 use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
-use crate::world::{Joined, World};
+use crate::world::{JoinedWorld, World};
 use crate::{interrupt, output};
 
 mod metrics;
@@ -48,7 +48,7 @@ pub struct Finished<'a> {
     evaluation: Option<&'a Evaluation>,
     #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
-    best: Option<Best<'a>>,
+    best: Option<BestCheckpoint<'a>>,
     out_of_patience: bool,
     interrupted: bool,
     seconds: f64,
@@ -56,7 +56,7 @@ pub struct Finished<'a> {
 
 /// The best checkpoint, as JSON has it.
 #[derive(Debug, Serialize)]
-struct Best<'a> {
+struct BestCheckpoint<'a> {
     step: u64,
     by: Figure,
     figure: f64,
@@ -66,7 +66,7 @@ struct Best<'a> {
 
 impl<'a> Finished<'a> {
     /// What a run came to.
-    pub fn of(outcome: &'a Outcome) -> Self {
+    pub fn new(outcome: &'a RunOutcome) -> Self {
         Self {
             event: "finished",
             step: outcome.step,
@@ -78,7 +78,7 @@ impl<'a> Finished<'a> {
             ids_outside: &outcome.ids_outside,
             evaluation: outcome.evaluation.as_ref(),
             checkpoint: outcome.checkpoint.as_deref(),
-            best: outcome.best.as_ref().map(|best| Best {
+            best: outcome.best.as_ref().map(|best| BestCheckpoint {
                 step: best.step,
                 by: best.by,
                 figure: best.figure,
@@ -92,16 +92,16 @@ impl<'a> Finished<'a> {
 }
 
 /// What is to be trained, and how tables are split.
-struct Asked {
-    job: Job,
+struct TrainRequest {
+    job: ResolvedJob,
     tiling: Tiling,
     strictness: Strictness,
-    device: Device,
+    device: ComputeDevice,
 }
 
-impl Asked {
+impl TrainRequest {
     /// By the configuration that was named, or by the run that is resumed.
-    fn of(args: &Train, started: Option<u32>) -> Result<Self, Error> {
+    fn new(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
@@ -114,7 +114,7 @@ impl Asked {
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
-            return Ok(Self { job, tiling, strictness, device: Device::Cpu });
+            return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu });
         };
         let mut job = config::job(name, &set)?;
         if args.synthetic.is_some() {
@@ -124,7 +124,7 @@ impl Asked {
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
-        Ok(Self { job, tiling, strictness, device: Device::Cpu })
+        Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu })
     }
 
     /// Prepares the data before all else where it is to say how many rows tables have.
@@ -154,14 +154,14 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     device::buffer::limit_arenas(::train::memory::arenas(session.threads));
     // Before anything is read or written.
     let alone = args.print_config || args.estimate;
-    let mut world = match Joined::of(&args.processes, alone)? {
-        Joined::Alone => return train(args, session, None),
-        Joined::Said(code) => return Ok(code),
-        Joined::World(world) => world,
+    let mut world = match JoinedWorld::join(&args.processes, alone)? {
+        JoinedWorld::Alone => return train(args, session, None),
+        JoinedWorld::Said(code) => return Ok(code),
+        JoinedWorld::World(world) => world,
     };
     if !world.is_leader() {
         return world
-            .follow(session, |world, run: processes::Run| run.follow(world, args, session));
+            .follow(session, |world, run: processes::ProcessRun| run.follow(world, args, session));
     }
     let result = train(args, session, Some(&mut *world));
     world.end(result, session)
@@ -169,7 +169,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
 
 /// Trains, as the only process or as the one that leads `world`.
 fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
-    let mut asked = Asked::of(args, world.as_ref().map(|world| world.size()))?;
+    let mut asked = TrainRequest::new(args, world.as_ref().map(|world| world.size()))?;
     if args.print_config {
         let origin = asked.job.origin.clone();
         let text = asked.job.config.to_toml();
@@ -179,7 +179,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if args.estimate {
         rows::check_known(&asked.job.config, "--estimate")?;
     } else {
-        asked.device = Device::open(args.device, session)?;
+        asked.device = ComputeDevice::open(args.device, session)?;
     }
     let run_folder = args.run_folder();
     // Dropped after everything below, the inner one first: what fails leaves no empty folders.
@@ -192,11 +192,11 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         false => None,
     };
     // Before anything else is written.
-    let mut look = Look::at(args, &asked.job.config, session)?;
+    let mut look = MemoryLook::at(args, &asked.job.config, session)?;
     if let Some(inputs) = &early {
         look = look.prepared(&inputs.train)?;
     }
-    let wanted = memory::Run::of(
+    let wanted = memory::RunSize::new(
         args,
         (&asked.job, &asked.tiling),
         look.clone(),
@@ -204,7 +204,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     );
     let room = wanted.room();
     if args.estimate {
-        return session.console.report(&room, Room::table).map(|()| ExitCode::SUCCESS);
+        return session.console.report(&room, MemoryRoom::table).map(|()| ExitCode::SUCCESS);
     }
     session.console.detail(room.table());
     wanted.check(&room)?;
@@ -225,7 +225,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
     let known =
-        memory::Run::of(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
+        memory::RunSize::new(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
     known.check(&known.room())?;
     known.check_device(args.device.device, &asked.device)?;
     let train = &mut asked.job.config.data.train;
@@ -237,12 +237,12 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
 
 /// Trains on prepared data.
 fn train_on(
-    (args, asked): (&Train, Asked),
+    (args, asked): (&Train, TrainRequest),
     (inputs, start): (input::Inputs, Start),
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
-    let Asked { job, tiling, strictness, device } = asked;
+    let TrainRequest { job, tiling, strictness, device } = asked;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
@@ -265,7 +265,7 @@ fn train_on(
         stop: Arc::default(),
     };
     // The first batches are put together while the evaluation files are prepared.
-    let reading = Reading::begin(request)?;
+    let reading = PreparedRun::begin(request)?;
     if !reading.compares_rows() {
         session.console.warn(
             "the checkpoint does not say which rows it was trained on: an earlier version wrote it, \
@@ -283,9 +283,9 @@ fn train_on(
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
     let (mut written, config) = (Ok(()), run.request().config.clone());
-    let observe = &mut |event: Event<'_>| {
+    let observe = &mut |event: RunEvent<'_>| {
         // Not before: a run that is refused leaves nothing.
-        if matches!(event, Event::Started { .. }) {
+        if matches!(event, RunEvent::Started { .. }) {
             written = record::write(&run_folder, (&job.origin, &config), &plan, strictness);
         }
         observer.see(event);
@@ -301,7 +301,7 @@ fn train_on(
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
-fn say_what_interacts(job: &Job, console: Console) {
+fn say_what_interacts(job: &ResolvedJob, console: Console) {
     let model = &job.config.model;
     if !model.has_dense() && matches!(model.interaction, Interaction::Dot { .. }) {
         console.say(format_args!(
@@ -313,10 +313,10 @@ fn say_what_interacts(job: &Job, console: Console) {
 
 fn report(
     console: Console,
-    outcome: &Outcome,
+    outcome: &RunOutcome,
     (run, launched): (&Path, Option<&str>),
 ) -> Result<ExitCode, Error> {
-    console.report(&Finished::of(outcome), |_| summary(outcome))?;
+    console.report(&Finished::new(outcome), |_| summary(outcome))?;
     warn(console, outcome.evaluation.as_ref());
     if outcome.interrupted {
         let command = resume_command(run, launched);
@@ -334,7 +334,7 @@ fn report(
 }
 
 /// Reports if an interrupted run recorded less than requested; removes an empty folder.
-fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Console) {
+fn warn_of_trace(args: &Train, (outcome, recorded): (&RunOutcome, u64), console: Console) {
     let Some(folder) = &args.trace else { return };
     let Range { start, end } = args.trace_steps;
     if recorded == 0 {
@@ -370,7 +370,7 @@ pub fn warn(console: Console, evaluation: Option<&Evaluation>) {
     }
 }
 
-fn summary(outcome: &Outcome) -> String {
+fn summary(outcome: &RunOutcome) -> String {
     let mut rows = vec![
         ("steps", render::count(outcome.step)),
         ("samples", render::count(outcome.samples)),
@@ -484,7 +484,7 @@ fn list(session: &Session) -> Result<(), Error> {
 }
 
 /// Puts the paths of the command line over those of the configuration.
-fn choose_inputs(args: &Train, job: &mut Job) -> Result<(), Error> {
+fn choose_inputs(args: &Train, job: &mut ResolvedJob) -> Result<(), Error> {
     let data = &mut job.config.data;
     if !args.train.is_empty() {
         data.train.clone_from(&args.train);
@@ -530,7 +530,7 @@ fn step_name(checkpoint: &Path) -> String {
 }
 
 /// Generates a prepared dataset that fits the job, once per run folder, and makes the job read it.
-fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(), Error> {
+fn generate(session: &Session, job: &mut ResolvedJob, rows: u64, run: &Path) -> Result<(), Error> {
     let config = synthetic::config_for(&job.config, rows, synthetic::SEED)?;
     synthetic::adapt(&mut job.config);
     let folder = run.join("data").join(synthetic::folder_name(&config, &job.config.data)?);
@@ -543,7 +543,7 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     let _made = output::folder(&run.join("data"))?;
     let _interrupted = output::cleared_up_beside(text.clone());
     let said = interrupt::nothing_kept("generating");
-    let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(rows));
+    let mut meter = Meter::start(session.console, "generating", ProgressUnit::Rows, Some(rows));
     let report =
         synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
             meter.advance(done.rows, "");
@@ -559,7 +559,7 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     ));
     let paths = [text.display().to_string()];
     let generator = serde_json::to_value(&report).map_err(Error::Json)?;
-    let source = input::Source {
+    let source = input::InputSource {
         paths: &paths,
         config: &job.config.data,
         fitted: None,

@@ -16,7 +16,7 @@ use super::predict::what_if::measured;
 use crate::args::Tune;
 use crate::error::Error;
 use crate::resolve::{Session, config};
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
@@ -33,7 +33,7 @@ struct Setting {
 
 /// A setting, what was predicted of it, and what was measured if it was run.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+struct SettingRow {
     batch_size: usize,
     ranks: usize,
     predicted_ns: i64,
@@ -91,7 +91,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
         row.baseline_error_pct = Some(error(1e9 * setting.batch_size as f64 / now.max(1e-9)));
         row.noise_pct = Some(slowest.noise_pct);
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 /// Other batch sizes, and two ranks, of which each has half of the threads.
@@ -107,7 +107,7 @@ fn predicted(
     job: &JobConfig,
     (setting, threads): (Setting, usize),
     known: &Calibration,
-) -> Result<Row, Error> {
+) -> Result<SettingRow, Error> {
     let mut changed = job.clone();
     changed.training.batch_size = setting.batch_size;
     let of_rank = (threads / setting.ranks).max(1);
@@ -117,7 +117,7 @@ fn predicted(
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
     let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
     let predicted_ns = of(|row| row.step_ns);
-    Ok(Row {
+    Ok(SettingRow {
         batch_size: setting.batch_size,
         ranks: setting.ranks,
         predicted_ns,

@@ -260,7 +260,7 @@ impl Error {
             Self::EmptyToken { .. } => {
                 "write the secret into it, as the agents' configuration has it, readable for you alone"
             }
-            Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => {
+            Self::Socket(fleet::ipc::socket::SocketError::Taken { .. }) => {
                 "another rowmill capture or dynolog runs; end it, or use a folder of your own: \
                  --socket-dir FOLDER here, KINETO_IPC_SOCKET_DIR=FOLDER in the job"
             }
@@ -379,7 +379,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
     let hint = match error {
         data::Error::Malformed(_) => "without --strict such lines are counted and left out",
         data::Error::TooManyMalformed { rows, losses, read, .. } => {
-            let share = Share::of(losses.malformed_lines, rows + losses.malformed_lines).0;
+            let share = Share::from_parts(losses.malformed_lines, rows + losses.malformed_lines).0;
             let percent = if read.is_some() { 100.0 } else { (100.0 * share).ceil() };
             return Some(format!(
                 "correct the rows, or what [data] says of them; --malformed-max {percent}% would \
@@ -451,7 +451,7 @@ fn remote_hint(error: &data::Error) -> Option<String> {
     let (data::Error::Open { source, .. } | data::Error::Read { source, .. }) = error else {
         return None;
     };
-    let hint = match P::of(source)? {
+    let hint = match P::find_in(source)? {
         P::Address { .. } => "expected an address such as s3://BUCKET/FOLDER/FILE.csv",
         P::NotFound { .. } => "compare the address with a listing of the store, case included",
         P::Denied { credentials, .. } if credentials.contains("none were found") => {

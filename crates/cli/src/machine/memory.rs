@@ -80,14 +80,14 @@ enum Version {
 
 /// A control group that may limit memory.
 #[derive(Debug)]
-struct Group {
+struct MemoryGroup {
     version: Version,
     folder: PathBuf,
 }
 
 /// The groups the process is in, with all groups around them, in every hierarchy that limits
 /// memory.
-fn groups(proc: &Path) -> Vec<Group> {
+fn groups(proc: &Path) -> Vec<MemoryGroup> {
     let read = |name: &str| fs::read_to_string(proc.join("self").join(name)).unwrap_or_default();
     let mounts = mounts(&read("mountinfo"));
     let mut groups = Vec::new();
@@ -112,7 +112,7 @@ fn groups(proc: &Path) -> Vec<Group> {
             continue;
         };
         let folders = inside.ancestors().map(|part| mount.point.join(part));
-        groups.extend(folders.map(|folder| Group { version, folder }));
+        groups.extend(folders.map(|folder| MemoryGroup { version, folder }));
     }
     groups
 }
@@ -175,7 +175,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-impl Group {
+impl MemoryGroup {
     /// What the group leaves to a process that holds `held` of its memory already; `None` where
     /// there is no limit.
     fn available(&self, held: u64) -> Option<Available> {

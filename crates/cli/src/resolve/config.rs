@@ -11,7 +11,7 @@ pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/read
 
 /// A configuration with its overrides applied.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct ResolvedJob {
     /// What the user called it: a path or a ready-made name.
     pub origin: String,
     /// What it says.
@@ -19,11 +19,11 @@ pub struct Job {
 }
 
 /// Reads the configuration `name` with `overrides` applied in their order.
-pub fn job(name: &str, overrides: &[(String, String)]) -> Result<Job, Error> {
+pub fn job(name: &str, overrides: &[(String, String)]) -> Result<ResolvedJob, Error> {
     let text = text(name)?;
     let config = JobConfig::parse(&text, overrides)
         .map_err(|source| Error::Config { origin: name.to_owned(), source })?;
-    Ok(Job { origin: name.to_owned(), config })
+    Ok(ResolvedJob { origin: name.to_owned(), config })
 }
 
 /// The overrides of a command that may also say what parts the fields of its files.
@@ -34,7 +34,7 @@ pub fn overrides(delimiter: Option<&str>, set: &[(String, String)]) -> Vec<(Stri
 }
 
 /// The ready-made configurations, parsed.
-pub fn ready_made() -> Result<Vec<Job>, Error> {
+pub fn ready_made() -> Result<Vec<ResolvedJob>, Error> {
     READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
 }
 

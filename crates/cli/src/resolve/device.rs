@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use device::backend::Cuda;
-use device::cuda::{Accuracy, Checks, Driver, DriverError, Emulation, Order};
+use device::cuda::{Accuracy, BlockOrder, Checks, Driver, DriverError, Emulation};
 
 use schema::Bytes;
 
@@ -14,14 +14,14 @@ use crate::error::Error;
 
 /// Where a model is computed.
 #[derive(Clone, Debug)]
-pub enum Device {
+pub enum ComputeDevice {
     /// On the host's cores.
     Cpu,
     /// By the kernels of a GPU, or of its emulation.
     Gpu(Driver),
 }
 
-impl Device {
+impl ComputeDevice {
     /// Bytes free and bytes in all of a GPU; `None` of what has the host's memory.
     ///
     /// # Errors
@@ -76,11 +76,11 @@ fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
 macro_rules! on_device {
     ($device:expr, $open:ident => $body:expr) => {
         match $device {
-            $crate::resolve::device::Device::Cpu => {
+            $crate::resolve::device::ComputeDevice::Cpu => {
                 let $open = ::device::Cpu::open;
                 $body
             }
-            $crate::resolve::device::Device::Gpu(driver) => {
+            $crate::resolve::device::ComputeDevice::Gpu(driver) => {
                 let $open = |threads| ::device::backend::Cuda::new(driver.clone(), threads);
                 $body
             }
@@ -98,7 +98,7 @@ pub fn compiler() -> PathBuf {
 /// accesses are not, which would take 30 times as long.
 fn emulation() -> Emulation {
     let (compiler, cache) = (compiler(), kernels());
-    let (order, checks, replaced) = (Order::Ascending, Checks::Few, Vec::new());
+    let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
     Emulation { compiler, cache, order, checks, replaced }
 }
 

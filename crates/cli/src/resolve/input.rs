@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{Session, prepared};
 use crate::args;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::{interrupt, output, render};
 
 /// Standard input, as a path.
@@ -26,7 +26,7 @@ const KEY_VERSION: u8 = 2;
 
 /// Input as the user names it, and how it is to be read.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct InputSource<'a> {
     /// Files, `-`, or one prepared folder.
     pub paths: &'a [String],
     /// The columns.
@@ -49,7 +49,7 @@ pub fn strictness(malformed: args::Malformed) -> Strictness {
 }
 
 /// Opens or prepares the input. Says on stderr what it does.
-pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error> {
+pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, Error> {
     for path in source.paths {
         check(path, source.paths.len())?;
     }
@@ -83,14 +83,14 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
     let files = data::input_files(source.config.format, &absolute(source.paths))?;
     let place = prepared::find(session, &source.cache.join(key(source, &files)?), &files)?;
     let folder = match place {
-        prepared::Found::Same(folder) => {
+        prepared::PreparedFolder::Same(folder) => {
             let shown = folder.display();
             session.console.say(format_args!("using the data prepared earlier: {shown}"));
             let dataset = open(session, &folder)?;
             report_ids(session, source.config, &dataset.manifest().losses);
             return Ok(dataset);
         }
-        prepared::Found::None(folder) => folder,
+        prepared::PreparedFolder::None(folder) => folder,
     };
     let prepared = match prepare(session, source, &folder, Begin::Resume) {
         Err(Error::Data(error @ data::Error::InputChanged { .. })) => {
@@ -119,7 +119,7 @@ fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
 /// Prepares the input into `folder`, with progress, and reports what could not be read.
 pub fn prepare(
     session: &Session,
-    source: &Source<'_>,
+    source: &InputSource<'_>,
     folder: &Path,
     begin: Begin,
 ) -> Result<Prepared, Error> {
@@ -130,7 +130,7 @@ pub fn prepare(
         let (folder, goes_on) = (folder.to_owned(), goes_on(source, begin));
         move || say_what_is_kept(&folder, goes_on)
     });
-    let mut meter = Meter::start(session.console, "preparing", Unit::Bytes, None);
+    let mut meter = Meter::start(session.console, "preparing", ProgressUnit::Bytes, None);
     let request = PrepareRequest {
         inputs: source.paths,
         config: source.config,
@@ -175,7 +175,7 @@ pub fn prepare(
 }
 
 /// Whether the same preparation would take up what an interrupted one has finished.
-fn goes_on(source: &Source<'_>, begin: Begin) -> bool {
+fn goes_on(source: &InputSource<'_>, begin: Begin) -> bool {
     begin == Begin::Resume && !source.paths.iter().any(|path| path == STDIN)
 }
 
@@ -217,7 +217,7 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
         return;
     }
     let (count, all) = (render::count(malformed), render::count(rows + malformed));
-    let share = Share::of(malformed, rows + malformed);
+    let share = Share::from_parts(malformed, rows + malformed);
     let often = match losses.commonest() {
         Some((reason, count)) if losses.first.len() > 1 => {
             format!(" Most often ({}): {reason}.", render::counted(count, "time"))
@@ -246,7 +246,7 @@ fn report_rare(session: &Session, fitted: &Fitted) {
             column.column,
             render::count(rare.categories),
             render::count(kept + rare.categories),
-            Share::of(rare.ids, rare.all_ids)
+            Share::from_parts(rare.ids, rare.all_ids)
         ));
     }
     if some.len() > SHOWN {
@@ -292,7 +292,7 @@ pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
 }
 
 /// A data set and the rows of it that are meant.
-type Part = (Arc<Dataset>, Range<u64>);
+type InputRows = (Arc<Dataset>, Range<u64>);
 
 /// The training data of a job, and the rows of it that are held out.
 pub struct Inputs {
@@ -311,7 +311,7 @@ pub fn of_job(
     strictness: Strictness,
 ) -> Result<Inputs, Error> {
     let hold_out = if config.evaluation.is_empty() { config.hold_out } else { 0.0 };
-    let source = Source {
+    let source = InputSource {
         paths: &config.train,
         config,
         fitted: None,
@@ -353,12 +353,12 @@ impl Inputs {
         config: &DataConfig,
         cache: &Path,
         strictness: Strictness,
-    ) -> Result<Option<Part>, Error> {
+    ) -> Result<Option<InputRows>, Error> {
         if config.evaluation.is_empty() {
             let held_out = self.held_out.clone();
             return Ok((!held_out.is_empty()).then(|| (Arc::clone(&self.train), held_out)));
         }
-        let source = Source {
+        let source = InputSource {
             paths: &config.evaluation,
             config,
             fitted: Some(self.train.fitted()),
@@ -386,7 +386,7 @@ pub fn look(
     if let [path] = paths
         && Path::new(path).is_dir()
     {
-        return Ok((DataShape::of(&Dataset::open(Path::new(path))?)?, Preparation::Done));
+        return Ok((DataShape::read(&Dataset::open(Path::new(path))?)?, Preparation::Done));
     }
     Ok((DataShape::probe(paths, config, most_categories)?, Preparation::Needed))
 }
@@ -423,7 +423,7 @@ pub fn is_there(path: &str) -> Result<(), Error> {
 
 /// The name of the prepared folder: a hash of everything its content depends on besides that of the
 /// files, which `prepared` compares.
-fn key(source: &Source<'_>, files: &[String]) -> Result<String, Error> {
+fn key(source: &InputSource<'_>, files: &[String]) -> Result<String, Error> {
     let mut columns = source.config.clone();
     columns.train.clear();
     columns.evaluation.clear();

@@ -6,13 +6,15 @@ use std::fmt;
 use data::{ColumnShape, DataShape};
 use device::Cpu;
 use device::backend::Cuda;
-use schema::source::Ids;
+use schema::source::IdMode;
 use schema::{JobConfig, Rank};
 use serde::Serialize;
-use train::memory::{self, MemoryEstimate, MemoryPart, Moment, RawData, RunShape, WeightSource};
+use train::memory::{
+    self, MemoryEstimate, MemoryMoment, MemoryPart, RawData, RunShape, WeightSource,
+};
 
-use super::config::Job;
-use super::device::Device;
+use super::config::ResolvedJob;
+use super::device::ComputeDevice;
 use super::input::{self, Preparation};
 use super::plan::Tiling;
 use super::{Session, synthetic};
@@ -27,7 +29,7 @@ const LARGEST: usize = 5;
 
 /// What is known of a run before anything is read as a whole or written.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct MemoryLook {
     train: DataShape,
     train_rows: u64,
     evaluation: Option<(DataShape, u64)>,
@@ -35,7 +37,7 @@ pub struct Look {
     generation: u64,
 }
 
-impl Look {
+impl MemoryLook {
     /// Looks at the inputs of `job`, or at what would be generated.
     pub fn at(args: &Train, job: &JobConfig, session: &Session) -> Result<Self, Error> {
         if let Some(rows) = args.synthetic {
@@ -49,7 +51,7 @@ impl Look {
         let trained = preparation == Preparation::Needed;
         if data.evaluation.is_empty() {
             let raw = if trained { RawData::Training } else { RawData::Neither };
-            return Ok(Self::of(train, data.hold_out, raw));
+            return Ok(Self::new(train, data.hold_out, raw));
         }
         let (evaluation, preparation) = input::look(&data.evaluation, data, most)?;
         let raw = match (trained, preparation) {
@@ -59,12 +61,12 @@ impl Look {
             (false, Preparation::Done) => RawData::Neither,
         };
         let rows = evaluation.rows;
-        Ok(Self { evaluation: Some((evaluation, rows)), ..Self::of(train, 0.0, raw) })
+        Ok(Self { evaluation: Some((evaluation, rows)), ..Self::new(train, 0.0, raw) })
     }
 
     /// The same once the training data is prepared.
     pub fn prepared(self, train: &data::Dataset) -> Result<Self, Error> {
-        let (train, rows) = (DataShape::of(train)?, self.train.rows);
+        let (train, rows) = (DataShape::read(train)?, self.train.rows);
         let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
         let raw = match self.raw {
             RawData::Neither | RawData::Training => RawData::Neither,
@@ -96,19 +98,19 @@ impl Look {
             vocabulary: 0,
             text_row_bytes: 0.0,
         };
-        Self::of(train, 0.0, RawData::Neither)
+        Self::new(train, 0.0, RawData::Neither)
     }
 
     fn at_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
         let config = synthetic::config_for(job, rows, synthetic::SEED)?;
         let shape = DataShape::of_generated(&config);
         let generation = data::synthetic::memory(&config, session.threads);
-        let look = Self::of(shape, job.data.hold_out, RawData::Training);
+        let look = Self::new(shape, job.data.hold_out, RawData::Training);
         Ok(Self { generation, ..look })
     }
 
     /// The end of the training data is held out.
-    fn of(train: DataShape, hold_out: f64, raw: RawData) -> Self {
+    fn new(train: DataShape, hold_out: f64, raw: RawData) -> Self {
         let held_out = (train.rows as f64 * hold_out) as u64;
         let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
         Self { train_rows: train.rows - held_out, train, evaluation, raw, generation: 0 }
@@ -117,11 +119,11 @@ impl Look {
 
 /// A run as far as its memory depends on it.
 #[derive(Clone, Debug)]
-pub struct Run<'a> {
+pub struct RunSize<'a> {
     /// The job.
-    pub job: &'a Job,
+    pub job: &'a ResolvedJob,
     /// Its data.
-    pub look: Look,
+    pub look: MemoryLook,
     /// How tables are split.
     pub tiling: &'a Tiling,
     /// Threads over all ranks, or over the processes of this host.
@@ -134,12 +136,12 @@ pub struct Run<'a> {
     pub weights: WeightSource,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RunSize<'a> {
     /// The run that `train` asks for.
-    pub fn of(
+    pub fn new(
         args: &Train,
-        (job, tiling): (&'a Job, &'a Tiling),
-        look: Look,
+        (job, tiling): (&'a ResolvedJob, &'a Tiling),
+        look: MemoryLook,
         (session, world): (&Session, Option<&World>),
     ) -> Self {
         let processes = world.map(World::ranks_of_host);
@@ -158,12 +160,12 @@ impl<'a> Run<'a> {
     }
 
     /// Memory it needs, and memory available.
-    pub fn room(&self) -> Room {
-        Room { estimate: self.estimate(&self.job.config), available: available() }
+    pub fn room(&self) -> MemoryRoom {
+        MemoryRoom { estimate: self.estimate(&self.job.config), available: available() }
     }
 
     /// Refuses it where it takes more than there is, with a change that would make it fit.
-    pub fn check(&self, room: &Room) -> Result<(), Error> {
+    pub fn check(&self, room: &MemoryRoom) -> Result<(), Error> {
         let (Some(available), Some(peak)) = (&room.available, room.estimate.peak()) else {
             return Ok(());
         };
@@ -177,7 +179,7 @@ impl<'a> Run<'a> {
 
     /// Refuses it where the device has less memory than it takes there, with a change that would
     /// make it fit.
-    pub fn check_device(&self, name: DeviceName, device: &Device) -> Result<(), Error> {
+    pub fn check_device(&self, name: DeviceName, device: &ComputeDevice) -> Result<(), Error> {
         let Some([free, total]) = device.memory(name)? else { return Ok(()) };
         let on_device =
             |config: &JobConfig| self.shaped(config, |shape| memory::on_device::<Cuda>(&shape));
@@ -196,7 +198,7 @@ impl<'a> Run<'a> {
     }
 
     fn shaped<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
-        let Look { train, train_rows, evaluation, raw, generation } = &self.look;
+        let MemoryLook { train, train_rows, evaluation, raw, generation } = &self.look;
         let steps = train::run::total_steps(&config.training, *train_rows);
         estimate(RunShape {
             config,
@@ -234,7 +236,7 @@ impl<'a> Run<'a> {
     /// The largest cap of one digit with zeros under which `config` fits. None where ids are exact,
     /// which a smaller table would not hold, or where a plan's file fixes the rows.
     fn fitting_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
-        if matches!(self.tiling, Tiling::File(_)) || config.data.ids != Ids::Modulo {
+        if matches!(self.tiling, Tiling::File(_)) || config.data.ids != IdMode::Modulo {
             return None;
         }
         let most = config.model.tables.iter().map(|table| table.rows).max()?;
@@ -249,14 +251,14 @@ impl<'a> Run<'a> {
 
 /// Memory a run needs, and memory available to it.
 #[derive(Debug, Serialize)]
-pub struct Room {
+pub struct MemoryRoom {
     /// What it takes.
     pub estimate: MemoryEstimate,
     /// Memory available, if known.
     pub available: Option<Available>,
 }
 
-impl Room {
+impl MemoryRoom {
     /// The peak by use, as a table.
     pub fn table(&self) -> String {
         let Some(peak) = self.estimate.peak() else { return String::new() };
@@ -271,7 +273,7 @@ impl Room {
 }
 
 /// The largest parts in words.
-pub fn largest(peak: &Moment) -> String {
+pub fn largest(peak: &MemoryMoment) -> String {
     let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
     let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
     parts.join(", ")

@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use data::Origin;
+use data::InputOrigin;
 use data::checksum::{self, Seal};
 use serde::{Deserialize, Serialize};
 
 use super::Session;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 
 /// What was found.
-pub enum Found {
+pub enum PreparedFolder {
     /// The same content, prepared in this folder.
     Same(PathBuf),
     /// Nothing that serves; this folder is free.
@@ -26,7 +26,7 @@ pub enum Found {
 #[derive(Debug, Serialize, Deserialize)]
 struct Inputs {
     version: u32,
-    files: Vec<Origin>,
+    files: Vec<InputOrigin>,
 }
 
 const VERSION: u32 = 1;
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 /// Looks for `files` prepared in `folder`, or in `folder-2`, `folder-3`, …
 ///
 /// A file that the file system does not vouch for is read and hashed, with progress.
-pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<Found, Error> {
+pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<PreparedFolder, Error> {
     let mut now = Now { session, files, origins: BTreeMap::new() };
     for number in 1_u32.. {
         let folder = if number == 1 { folder.to_owned() } else { suffixed(folder, number) };
@@ -42,25 +42,25 @@ pub fn find(session: &Session, folder: &Path, files: &[String]) -> Result<Found,
             if folder.exists() {
                 std::fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
             }
-            return Ok(Found::None(folder));
+            return Ok(PreparedFolder::None(folder));
         }
         let recorded = read(&folder).filter(|recorded| is_of(recorded, files));
         if let Some(recorded) = recorded
             && now.have_content_of(&folder, recorded)?
         {
-            return Ok(Found::Same(folder));
+            return Ok(PreparedFolder::Same(folder));
         }
     }
-    Ok(Found::None(suffixed(folder, 0)))
+    Ok(PreparedFolder::None(suffixed(folder, 0)))
 }
 
 /// Records what the inputs of `folder` were. Nothing if one was a stream: it is never found again.
-pub fn record(folder: &Path, files: &[String], origins: Vec<Origin>) -> Result<(), Error> {
+pub fn record(folder: &Path, files: &[String], origins: Vec<InputOrigin>) -> Result<(), Error> {
     let inputs = Inputs { version: VERSION, files: in_order(files, origins) };
     if is_of(&inputs, files) { write(folder, &inputs) } else { Ok(()) }
 }
 
-fn in_order(files: &[String], origins: Vec<Origin>) -> Vec<Origin> {
+fn in_order(files: &[String], origins: Vec<InputOrigin>) -> Vec<InputOrigin> {
     let by_path: BTreeMap<_, _> =
         origins.into_iter().map(|origin| (whole_path(&origin.path), origin)).collect();
     files.iter().filter_map(|file| by_path.get(&whole_path(file)).cloned()).collect()
@@ -82,7 +82,7 @@ struct Now<'a> {
     session: &'a Session,
     files: &'a [String],
     /// By path, those that were read.
-    origins: BTreeMap<String, Origin>,
+    origins: BTreeMap<String, InputOrigin>,
 }
 
 impl Now<'_> {
@@ -114,14 +114,14 @@ impl Now<'_> {
         Ok(true)
     }
 
-    fn read(&mut self, path: &str) -> Result<Option<Origin>, Error> {
+    fn read(&mut self, path: &str) -> Result<Option<InputOrigin>, Error> {
         if let Some(origin) = self.origins.get(path) {
             return Ok(Some(origin.clone()));
         }
         let total = std::fs::metadata(path).map(|about| about.len()).ok();
         let what = if self.files.len() > 1 { "comparing inputs" } else { "comparing the input" };
-        let mut meter = Meter::start(self.session.console, what, Unit::Bytes, total);
-        let origin = Origin::of(path, &mut |bytes| meter.advance(bytes, ""))?;
+        let mut meter = Meter::start(self.session.console, what, ProgressUnit::Bytes, total);
+        let origin = InputOrigin::read(path, &mut |bytes| meter.advance(bytes, ""))?;
         meter.finish();
         if let Some(origin) = &origin {
             self.origins.insert(path.to_owned(), origin.clone());

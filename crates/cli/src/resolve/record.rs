@@ -10,7 +10,7 @@ use schema::{JobConfig, ShardingPlan, Share, Tile};
 use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint};
 
-use super::config::Job;
+use super::config::ResolvedJob;
 use crate::args::Train;
 use crate::error::Error;
 use crate::output;
@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 
 /// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Record {
+struct ResolvedRecord {
     version: u32,
     /// What the user called the configuration.
     origin: String,
@@ -35,7 +35,7 @@ struct Record {
 /// A run as it was started.
 pub struct Resumed {
     /// Its configuration, with what `--set` changes.
-    pub job: Job,
+    pub job: ResolvedJob,
     /// How tables are split.
     pub plan: Option<ShardingPlan>,
     /// What malformed rows do; none where the run does not say.
@@ -54,7 +54,7 @@ pub fn write(
         Strictness::AtMost(Share(max)) => max,
     };
     let refused = |source| Error::Config { origin: origin.to_owned(), source };
-    let record = Record {
+    let record = ResolvedRecord {
         version: VERSION,
         origin: origin.to_owned(),
         config: config.to_toml().map_err(refused)?,
@@ -95,7 +95,7 @@ pub fn resumed(run: &Path, (args, set): (&Train, &[(String, String)])) -> Result
     });
     // An imported checkpoint has the plan of its import, which fits too.
     let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
-    Ok(Resumed { job: Job { origin, config }, plan, strictness })
+    Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
 }
 
 /// The configuration of the run in `run`, if it is known.
@@ -107,8 +107,8 @@ pub fn config(run: &Path) -> Option<JobConfig> {
     Checkpoint::open(&newest).ok().map(|checkpoint| checkpoint.config().clone())
 }
 
-fn read(run: &Path) -> Option<Record> {
+fn read(run: &Path) -> Option<ResolvedRecord> {
     let text = std::fs::read(run.join("run.json")).ok()?;
-    let record: Record = serde_json::from_slice(&text).ok()?;
+    let record: ResolvedRecord = serde_json::from_slice(&text).ok()?;
     (record.version == VERSION).then_some(record)
 }

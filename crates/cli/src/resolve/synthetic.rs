@@ -6,10 +6,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use data::synthetic::{
-    Hotness, Layout, PlantedConfig, Report, SyntheticConfig, SyntheticFeature, Written,
-    reuse_histogram, write_to,
+    Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFeature, SyntheticReport,
+    WriteProgress, reuse_histogram, write_to,
 };
-use schema::source::{CategoryKind, DenseTransform, Format, Ids};
+use schema::source::{CategoryKind, DataFormat, DenseTransform, IdMode};
 use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -66,7 +66,7 @@ impl Laws {
 }
 
 fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
-    let criteo = job.data.format == Format::Criteo || job.data.preset.is_some();
+    let criteo = job.data.format == DataFormat::Criteo || job.data.preset.is_some();
     if criteo {
         return SyntheticConfig::criteo(rows, seed);
     }
@@ -100,7 +100,7 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
         features,
         missing_share: 0.0,
         click_rate: CLICK_RATE,
-        layout: Layout::Csv,
+        layout: RowLayout::Csv,
     }
 }
 
@@ -116,10 +116,10 @@ pub fn folder_name(config: &SyntheticConfig, data: &DataConfig) -> Result<String
 }
 
 /// Exact ids keep two for missing and rare categories.
-fn reserved(ids: Ids, rows: u64) -> u64 {
+fn reserved(ids: IdMode, rows: u64) -> u64 {
     match ids {
-        Ids::Modulo => rows,
-        Ids::Exact { .. } => rows.saturating_sub(2).max(1),
+        IdMode::Modulo => rows,
+        IdMode::Exact { .. } => rows.saturating_sub(2).max(1),
     }
 }
 
@@ -128,11 +128,11 @@ fn reserved(ids: Ids, rows: u64) -> u64 {
 pub fn adapt(job: &mut JobConfig) {
     let data = &mut job.data;
     data.evaluation.clear();
-    if data.format == Format::Criteo || data.preset.is_some() {
-        data.format = Format::Criteo;
+    if data.format == DataFormat::Criteo || data.preset.is_some() {
+        data.format = DataFormat::Criteo;
         return;
     }
-    data.format = Format::Csv;
+    data.format = DataFormat::Csv;
     let label = data.label.as_ref().map_or("label", |label| &label.column).to_owned();
     // A number that also looks up a vector, by which the model knows it, is two columns of made-up
     // values.
@@ -167,8 +167,8 @@ pub fn write(
     columns: &DataConfig,
     path: &Path,
     threads: usize,
-    progress: &mut dyn FnMut(Written),
-) -> Result<Report, Error> {
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
     let written = write_file(config, columns, path, threads, progress);
     if written.is_err() {
         // The error that is reported is the one before.
@@ -182,10 +182,10 @@ fn write_file(
     columns: &DataConfig,
     path: &Path,
     threads: usize,
-    progress: &mut dyn FnMut(Written),
-) -> Result<Report, Error> {
+    progress: &mut dyn FnMut(WriteProgress),
+) -> Result<SyntheticReport, Error> {
     let file = File::create(path).map_err(Error::io(path, "create"))?;
-    let skipping = config.layout == Layout::Csv && !columns.columns.is_empty();
+    let skipping = config.layout == RowLayout::Csv && !columns.columns.is_empty();
     let mut out = WithoutHeader { out: BufWriter::with_capacity(1 << 20, file), skipping };
     let report =
         write_to(config, &mut out, threads, progress).map_err(|error| named(error, path))?;

@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use analyze::classify::ClassRule;
-use analyze::{Class, Classifier, Scope, WindowRule, coverage};
-use trace::open::{self, Attendance, Progress, Reading, Request};
+use analyze::{Classifier, Scope, WindowRule, WorkClass, coverage};
+use trace::open::{self, Attendance, JobReading, ReadProgress, ReadRequest};
 use trace::store::{Job, Trace};
 
-use crate::args::{ClassifyChoice, Format, Selection, WindowChoice};
+use crate::args::{ClassifyChoice, OutputFormat, Selection, WindowChoice};
 use crate::error::{Error, unless_closed};
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 use crate::resolve::Session;
 
@@ -66,9 +66,9 @@ pub struct Recordings {
 
 /// Reads traces and says what was lost: first of all whether a recording was cut.
 pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
-    let request = Request { paths: paths.to_vec(), threads: session.threads };
-    let meter = Mutex::new(Meter::start(session.console, "reading", Unit::Bytes, None));
-    let progress = |progress: Progress| {
+    let request = ReadRequest { paths: paths.to_vec(), threads: session.threads };
+    let meter = Mutex::new(Meter::start(session.console, "reading", ProgressUnit::Bytes, None));
+    let progress = |progress: ReadProgress| {
         // A poisoned meter belongs to a reader that has already failed.
         if let Ok(mut meter) = meter.lock() {
             meter.set_total(progress.bytes_total);
@@ -80,7 +80,7 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
     if let Ok(meter) = meter.into_inner() {
         meter.finish();
     }
-    let Reading { mut job, skipped } = read?;
+    let JobReading { mut job, skipped } = read?;
     coverage::judge_all(&mut job.traces);
     let missing = coverage::missing(&job.traces);
     if let Some(missing) = &missing {
@@ -112,8 +112,8 @@ pub fn say_missing(session: &Session, missing: &str) -> Result<(), Error> {
     session.console.warn(missing);
     // A reader who has left learns nothing, and the exit code still says it.
     unless_closed(match session.console.format {
-        Format::Table => session.console.print(missing),
-        Format::Md => session.console.print(&format!("{missing}\n")),
+        OutputFormat::Table => session.console.print(missing),
+        OutputFormat::Md => session.console.print(&format!("{missing}\n")),
         _ => Ok(()),
     })
 }
@@ -154,14 +154,14 @@ impl Chosen {
     }
 }
 
-fn class_pattern(given: &str) -> Result<(Class, &str), Error> {
+fn class_pattern(given: &str) -> Result<(WorkClass, &str), Error> {
     let wrong = || Error::ClassPattern { given: given.to_owned() };
     let (class, pattern) = given.split_once('=').ok_or_else(wrong)?;
     let class = match class {
-        "compute" => Class::Compute,
-        "communication" => Class::Communication,
-        "memory" => Class::Memory,
-        "other" => Class::Other,
+        "compute" => WorkClass::Compute,
+        "communication" => WorkClass::Communication,
+        "memory" => WorkClass::Memory,
+        "other" => WorkClass::Other,
         _ => return Err(wrong()),
     };
     Ok((class, pattern))

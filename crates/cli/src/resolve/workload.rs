@@ -3,7 +3,7 @@
 use predict::lower::own;
 use schema::{FeatureStats, IdLaw, ShardingPlan};
 
-use super::config::{self, Job};
+use super::config::{self, ResolvedJob};
 use super::plan::{self, Tiling};
 use super::synthetic::Laws;
 use crate::args::{NeverRunStep, RANKS_MAX};
@@ -12,7 +12,7 @@ use crate::error::Error;
 /// All that describes a step.
 pub struct Workload {
     /// The model, with the requested batch size.
-    pub job: Job,
+    pub job: ResolvedJob,
     /// How tables are split.
     pub tiling: Tiling,
     /// Who holds what.
@@ -23,7 +23,7 @@ pub struct Workload {
 
 impl Workload {
     /// The step of `name` that `asked` describes, over `ranks` unless it says how many.
-    pub fn of(name: &str, asked: &NeverRunStep, ranks: u64) -> Result<Self, Error> {
+    pub fn resolve(name: &str, asked: &NeverRunStep, ranks: u64) -> Result<Self, Error> {
         let mut overrides = asked.set.clone();
         let size =
             asked.batch_size.map(|size| ("training.batch_size".to_owned(), size.to_string()));
@@ -54,7 +54,7 @@ impl Workload {
 }
 
 /// Bags of one length, with ids as `[synthetic]` says, or used alike.
-fn features(job: &Job, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
+fn features(job: &ResolvedJob, pooling: u32) -> Result<Vec<FeatureStats>, Error> {
     let model = &job.config.model;
     let mut features = FeatureStats::uniform(model, pooling);
     let mut laws = Laws::default();

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use fleet::ipc::message::{HEADER, Message};
+use fleet::ipc::message::{HEADER, ProcessMessage};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ fn ask(begun: &mut Begun) -> String {
     // A poll that lay too long on a busy machine is not answered; PyTorch asks again as well.
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let pid = i32::try_from(std::process::id()).unwrap();
-    let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+    let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     loop {
         if begun.child.try_wait().unwrap().is_some() {
             let mut said = String::new();

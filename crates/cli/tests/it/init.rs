@@ -195,10 +195,10 @@ fn lists_and_no_numbers() {
 
 #[test]
 fn parquet_with_times() {
-    use data::{Column, Values, encode_table};
+    use data::{ColumnValues, TableColumn, encode_table};
 
     let rows = 0..ROWS;
-    let column = |name: &str, values: Values| Column { name: name.to_owned(), values };
+    let column = |name: &str, values: ColumnValues| TableColumn { name: name.to_owned(), values };
     let city: Vec<u64> = rows.clone().map(|row| draw(row, 1) % 15).collect();
     let names = city.iter().map(|city| Some(format!("c{city}")));
     let sizes = rows.clone().map(|row| Some(draw(row, 2) as f64 / 1e6));
@@ -206,11 +206,11 @@ fn parquet_with_times() {
     let times = rows.clone().map(|row| Some((1_600_000_000 + 60 * row) as i64));
     let labels = rows.map(|row| Some(label(row, city[row as usize])));
     let columns = vec![
-        column("city", Values::Text(names.collect())),
-        column("size", Values::Floats(sizes.collect())),
-        column("count", Values::Unsigned(counts.collect())),
-        column("created", Values::Integers(times.collect())),
-        column("label", Values::Unsigned(labels.collect())),
+        column("city", ColumnValues::Text(names.collect())),
+        column("size", ColumnValues::Floats(sizes.collect())),
+        column("count", ColumnValues::Unsigned(counts.collect())),
+        column("created", ColumnValues::Integers(times.collect())),
+        column("label", ColumnValues::Unsigned(labels.collect())),
     ];
     let bytes = encode_table(Path::new("rows.parquet"), columns).unwrap();
     let expected = ["format = \"parquet\"", "name = \"city\"", "in the order of created"];

@@ -44,7 +44,7 @@ fn an_agent_hears_of_every_run() {
         let has_ended = child.try_wait().unwrap().is_some();
         let mut bytes = [0; 64];
         match socket.recv(&mut bytes) {
-            Ok(length) => heard.push(steps::Message::parse(&bytes[..length]).unwrap()),
+            Ok(length) => heard.push(steps::StepMessage::parse(&bytes[..length]).unwrap()),
             Err(_) if has_ended => break,
             Err(_) => {}
         }

@@ -21,7 +21,7 @@ const TAG: c_int = 17;
 
 /// A library that is loaded for good.
 #[derive(Clone)]
-pub struct Library {
+pub struct MpiHandle {
     handle: *mut c_void,
     /// As it was opened.
     pub name: String,
@@ -32,9 +32,9 @@ pub struct Library {
 }
 
 // SAFETY: the handle is only passed to dlsym, which any thread may call.
-unsafe impl Send for Library {}
+unsafe impl Send for MpiHandle {}
 
-impl Library {
+impl MpiHandle {
     /// Opens `name` as the dynamic linker finds it.
     pub fn open(name: &str) -> Result<Self, OpenError> {
         let path = CString::new(name).map_err(|_| OpenError::absent(name, "a NUL in its name"))?;
@@ -46,7 +46,7 @@ impl Library {
             return Err(OpenError::absent(name, &last_error()));
         }
         let version = version_of(handle, name)?;
-        let interface = Interface::of(name, &version).ok_or_else(|| OpenError::Unknown {
+        let interface = Interface::recognise(name, &version).ok_or_else(|| OpenError::Unknown {
             library: name.to_owned(),
             version: version.clone(),
         })?;
@@ -54,7 +54,7 @@ impl Library {
     }
 
     /// The functions, where handles are addresses or as wide.
-    pub fn addresses(&self) -> Result<Table<usize>, OpenError> {
+    pub fn addresses(&self) -> Result<MpiFunctions<usize>, OpenError> {
         let handles = match self.interface {
             Interface::OpenMpi => {
                 let address = |name| symbol(self.handle, &self.name, name).map(|at| at as usize);
@@ -71,14 +71,14 @@ impl Library {
     }
 
     /// The functions, where handles are integers.
-    pub fn integers(&self) -> Result<Table<c_int>, OpenError> {
+    pub fn integers(&self) -> Result<MpiFunctions<c_int>, OpenError> {
         let sum = Some((0x4c00_040a, 0x5800_0003));
         let (world, byte, errors_return) = (0x4400_0000, 0x4c00_010d, 0x5400_0001);
         let handles = Handles { world, byte, errors_return, sum };
         self.table(handles)
     }
 
-    fn table<H: Copy>(&self, handles: Handles<H>) -> Result<Table<H>, OpenError> {
+    fn table<H: Copy>(&self, handles: Handles<H>) -> Result<MpiFunctions<H>, OpenError> {
         macro_rules! function {
             ($name:literal, $type:ty) => {{
                 let address = symbol(self.handle, &self.name, $name)?;
@@ -87,7 +87,7 @@ impl Library {
                 unsafe { std::mem::transmute::<*mut c_void, $type>(address) }
             }};
         }
-        Ok(Table {
+        Ok(MpiFunctions {
             handles,
             init_thread: function!(c"MPI_Init_thread", InitThread),
             finalize: function!(c"MPI_Finalize", Finalize),
@@ -171,7 +171,7 @@ type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut Status) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
 /// The functions of MPI. All of them are called from one thread.
-pub struct Table<H> {
+pub struct MpiFunctions<H> {
     handles: Handles<H>,
     init_thread: InitThread,
     finalize: Finalize,
@@ -227,12 +227,12 @@ impl<H> Requests<H> {
 }
 
 impl<H> Transfer<H> {
-    fn of(load: Load) -> Self {
+    fn load(load: Load) -> Self {
         let requests = Requests { first: None, others: VecDeque::new() };
         Self { requests, load: ManuallyDrop::new(load) }
     }
 
-    /// The memory, once [`Table::is_done`].
+    /// The memory, once [`MpiFunctions::is_done`].
     ///
     /// # Panics
     /// If it is not: the memory is still MPI's.
@@ -243,7 +243,7 @@ impl<H> Transfer<H> {
     }
 }
 
-impl<H: Copy> Table<H> {
+impl<H: Copy> MpiFunctions<H> {
     /// `MPI_Init_thread`. The calling thread is the one that calls everything else.
     pub fn init(&self) -> Result<Initialized, String> {
         let (mut thread_level, mut rank, mut size) = (0, 0, 0);
@@ -278,7 +278,7 @@ impl<H: Copy> Table<H> {
     /// Sends `load` to rank `to`, in pieces of at most so many bytes.
     pub fn send(&self, to: usize, load: Load, piece: usize) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
-        let mut transfer = Transfer::of(load);
+        let mut transfer = Transfer::load(load);
         let Transfer { requests, load } = &mut transfer;
         for part in load.payload().bytes().chunks(piece) {
             let mut request = byte;
@@ -301,7 +301,7 @@ impl<H: Copy> Table<H> {
         piece: usize,
     ) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
-        let mut transfer = Transfer::of(Load::Owned(payload));
+        let mut transfer = Transfer::load(Load::Owned(payload));
         let Transfer { requests, load } = &mut transfer;
         for part in load.bytes_mut().chunks_mut(piece) {
             let mut request = byte;
@@ -328,7 +328,7 @@ impl<H: Copy> Table<H> {
         sum: Vec<f32>,
     ) -> Result<(Transfer<H>, Transfer<H>), String> {
         let Some((float, add)) = self.handles.sum else { return Err("no MPI_SUM".to_owned()) };
-        let (from, mut to) = (Transfer::of(Load::from(values)), Transfer::of(Load::from(sum)));
+        let (from, mut to) = (Transfer::load(Load::from(values)), Transfer::load(Load::from(sum)));
         let (read, written) = (from.load.payload().bytes(), to.load.bytes_mut());
         let count = c_int::try_from(read.len() / size_of::<f32>());
         let count = count.map_err(|_| "more values than an int counts".to_owned())?;

@@ -2,7 +2,7 @@
 
 /// A family of launchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LauncherKind {
     /// Open MPI's `mpirun`.
     OpenMpi,
     /// MPICH's `mpirun`, and those that speak the same (PMI).
@@ -15,7 +15,7 @@ pub enum Kind {
     Torchrun,
 }
 
-impl Kind {
+impl LauncherKind {
     /// Its command.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -33,7 +33,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
     /// Which.
-    pub kind: Kind,
+    pub kind: LauncherKind,
     /// Processes that it started.
     pub size: u32,
     /// Which of them this is, whatever the library says.
@@ -48,31 +48,31 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
         Some(Launcher { kind, size: number(size)?, rank: number(rank)? })
     };
     if variable("OMPI_COMM_WORLD_RANK").is_some() {
-        return with(Kind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
+        return with(LauncherKind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
     }
     // A batch script of Slurm has SLURM_PROCID=0 too; only a step has tasks.
     let is_pmi2 = variable("PMI_FD").is_some() && variable("PMIX_RANK").is_none();
-    let slurm = if is_pmi2 { Kind::SlurmPmi2 } else { Kind::Slurm };
+    let slurm = if is_pmi2 { LauncherKind::SlurmPmi2 } else { LauncherKind::Slurm };
     let step = with(slurm, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));
     if step.is_some_and(|step| step.size > 1) {
         return step;
     }
     if variable("PMI_RANK").is_some() {
-        return with(Kind::Hydra, ("PMI_RANK", "PMI_SIZE"));
+        return with(LauncherKind::Hydra, ("PMI_RANK", "PMI_SIZE"));
     }
     if variable("RANK").is_some() {
-        return with(Kind::Torchrun, ("RANK", "WORLD_SIZE"));
+        return with(LauncherKind::Torchrun, ("RANK", "WORLD_SIZE"));
     }
     None
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Launcher, detect};
+    use super::{Launcher, LauncherKind, detect};
 
     #[test]
     fn the_environment_tells_who_started_the_process() {
-        let check = |variables: &[(&str, &str)], expected: Option<(Kind, u32, u32)>| {
+        let check = |variables: &[(&str, &str)], expected: Option<(LauncherKind, u32, u32)>| {
             let found = detect(|name| {
                 let at = variables.iter().find(|(known, _)| *known == name);
                 at.map(|(_, value)| (*value).to_owned())
@@ -82,17 +82,17 @@ mod tests {
         };
         check(&[], None);
         let open = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
-        check(&open, Some((Kind::OpenMpi, 1, 4)));
-        check(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], Some((Kind::Hydra, 0, 2)));
-        check(&[("RANK", "0"), ("WORLD_SIZE", "8")], Some((Kind::Torchrun, 0, 8)));
+        check(&open, Some((LauncherKind::OpenMpi, 1, 4)));
+        check(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], Some((LauncherKind::Hydra, 0, 2)));
+        check(&[("RANK", "0"), ("WORLD_SIZE", "8")], Some((LauncherKind::Torchrun, 0, 8)));
         // An sbatch script, and a step of one task.
         check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], None);
         check(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None);
         let step = [("SLURM_PROCID", "2"), ("SLURM_STEP_NUM_TASKS", "3")];
-        check(&step, Some((Kind::Slurm, 2, 3)));
+        check(&step, Some((LauncherKind::Slurm, 2, 3)));
         let pmi2 = [step[0], step[1], ("PMI_FD", "11"), ("PMI_RANK", "2"), ("PMI_SIZE", "3")];
-        check(&pmi2, Some((Kind::SlurmPmi2, 2, 3)));
+        check(&pmi2, Some((LauncherKind::SlurmPmi2, 2, 3)));
         let pmix = [step[0], step[1], ("PMIX_RANK", "2")];
-        check(&pmix, Some((Kind::Slurm, 2, 3)));
+        check(&pmix, Some((LauncherKind::Slurm, 2, 3)));
     }
 }

@@ -1,6 +1,6 @@
 //! Which MPI libraries are looked for, in which order, and what they turn out to be.
 
-use super::launcher::Kind;
+use super::launcher::LauncherKind;
 
 /// How a library is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ impl Interface {
     /// The interface of the library of this name that says this of itself. One library may come
     /// with its own and the standard interface, under two names.
     #[must_use]
-    pub fn of(name: &str, version: &str) -> Option<Self> {
+    pub fn recognise(name: &str, version: &str) -> Option<Self> {
         let starts = |names: &[&str]| names.iter().any(|name| version.starts_with(name));
         let mpich = ["MPICH", "Intel(R) MPI", "MVAPICH", "MPI VERSION    : CRAY MPICH"];
         let is_known = starts(&["Open MPI"]) || starts(&mpich);
@@ -49,9 +49,9 @@ const STANDARD: &[&str] = &["libmpi_abi.so.0"];
 
 /// The libraries to try: those of the launcher's own kind first.
 #[must_use]
-pub fn candidates(launcher: Option<Kind>) -> Vec<&'static str> {
+pub fn candidates(launcher: Option<LauncherKind>) -> Vec<&'static str> {
     let order = match launcher {
-        Some(Kind::Hydra | Kind::SlurmPmi2) => [MPICH, OPEN_MPI, STANDARD],
+        Some(LauncherKind::Hydra | LauncherKind::SlurmPmi2) => [MPICH, OPEN_MPI, STANDARD],
         _ => [OPEN_MPI, MPICH, STANDARD],
     };
     order.concat()
@@ -110,7 +110,7 @@ mod tests {
             ("libmpi.so.40", "Another MPI 1.0", None),
             ("libmpi_abi.so.0", "", None),
         ] {
-            assert_eq!(Interface::of(name, version), expected, "{version}");
+            assert_eq!(Interface::recognise(name, version), expected, "{version}");
         }
     }
 }

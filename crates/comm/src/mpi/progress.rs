@@ -6,10 +6,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::ffi::{Initialized, Table, Transfer};
+use super::ffi::{Initialized, MpiFunctions, Transfer};
 use crate::element::{Load, Payload, Pool};
 use crate::mailbox::Mailbox;
-use crate::message::{HEADER_BYTES, Header, Message};
+use crate::message::{HEADER_BYTES, MessageHeader, RankMessage};
 
 /// Up to so many bytes a payload travels in one message with its header.
 const INLINE_BYTES: usize = 16 << 10;
@@ -19,9 +19,9 @@ const ROUNDS: u32 = 200;
 const SLEEP: Duration = Duration::from_micros(100);
 
 /// What the thread is asked to do.
-pub enum Task {
+pub enum ProgressTask {
     /// Send a message to a rank.
-    Send(usize, Message),
+    Send(usize, RankMessage),
     /// Add these values up over all ranks.
     Sum(Vec<f32>, Sender<Vec<f32>>),
     /// End all ranks with this code.
@@ -31,18 +31,18 @@ pub enum Task {
 }
 
 /// What the thread shares with those that ask.
-pub struct Shared {
+pub struct ProgressShared {
     /// Where messages arrive.
     pub mailbox: Mailbox,
     /// Buffers between two uses.
     pub pool: Pool,
     /// Bytes of one MPI message, at most: its count is an `int`.
     piece: usize,
-    tasks: Mutex<VecDeque<Task>>,
+    tasks: Mutex<VecDeque<ProgressTask>>,
     asked: Condvar,
 }
 
-impl Shared {
+impl ProgressShared {
     /// For messages of `size` ranks, in pieces of at most so many bytes.
     pub fn new(size: usize, piece: usize) -> Self {
         let (mailbox, pool) = (Mailbox::new(size), Pool::default());
@@ -50,12 +50,12 @@ impl Shared {
     }
 
     /// Asks the thread to do something.
-    pub fn ask(&self, task: Task) {
+    pub fn ask(&self, task: ProgressTask) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
         self.asked.notify_one();
     }
 
-    fn next(&self) -> Option<Task> {
+    fn next(&self) -> Option<ProgressTask> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
@@ -68,16 +68,17 @@ impl Shared {
 }
 
 /// Serves `shared` until it is asked to finalize, or MPI fails.
-pub fn serve<H: Copy>(table: &Table<H>, shared: &Shared, world: Initialized) {
+pub fn serve<H: Copy>(table: &MpiFunctions<H>, shared: &ProgressShared, world: Initialized) {
     let incoming = (0..world.size).map(|_| Incoming::Idle).collect();
     let (rank, sending, summing) = (world.rank, Vec::new(), VecDeque::new());
-    let mut progress = Progress { table, shared, rank, incoming, sending, summing, ending: None };
+    let mut progress =
+        MessageProgress { table, shared, rank, incoming, sending, summing, ending: None };
     let mut idle = 0;
     loop {
         match progress.round() {
-            Ok(Done::Work) => idle = 0,
-            Ok(Done::Nothing) => idle += 1,
-            Ok(Done::All) => return,
+            Ok(RoundResult::Work) => idle = 0,
+            Ok(RoundResult::Nothing) => idle += 1,
+            Ok(RoundResult::All) => return,
             Err(problem) => {
                 shared.mailbox.fail(problem);
                 return progress.wait_for_the_end();
@@ -92,7 +93,7 @@ pub fn serve<H: Copy>(table: &Table<H>, shared: &Shared, world: Initialized) {
 }
 
 /// What came of a round.
-enum Done {
+enum RoundResult {
     Work,
     Nothing,
     All,
@@ -104,15 +105,15 @@ enum Incoming<H> {
     /// A header, with its payload if that is small.
     Header(Transfer<H>),
     /// A payload.
-    Payload(Header, Transfer<H>),
+    Payload(MessageHeader, Transfer<H>),
 }
 
 /// Values, their sum, and who waits for it.
 type Summing<H> = (Transfer<H>, Transfer<H>, Sender<Vec<f32>>);
 
-struct Progress<'a, H> {
-    table: &'a Table<H>,
-    shared: &'a Shared,
+struct MessageProgress<'a, H> {
+    table: &'a MpiFunctions<H>,
+    shared: &'a ProgressShared,
     rank: usize,
     incoming: Vec<Incoming<H>>,
     sending: Vec<Transfer<H>>,
@@ -121,20 +122,20 @@ struct Progress<'a, H> {
     ending: Option<Sender<Result<(), String>>>,
 }
 
-impl<H: Copy> Progress<'_, H> {
-    fn round(&mut self) -> Result<Done, String> {
+impl<H: Copy> MessageProgress<'_, H> {
+    fn round(&mut self) -> Result<RoundResult, String> {
         let mut worked = false;
         while let Some(task) = self.shared.next() {
             worked = true;
             match task {
-                Task::Send(to, message) => self.send(to, message)?,
-                Task::Sum(values, reply) => {
+                ProgressTask::Send(to, message) => self.send(to, message)?,
+                ProgressTask::Sum(values, reply) => {
                     let room = self.shared.pool.take(values.len());
                     let (from, to) = self.table.sum(values, room)?;
                     self.summing.push_back((from, to, reply));
                 }
-                Task::Abort(code) => self.table.abort(code),
-                Task::Finalize(reply) => self.ending = Some(reply),
+                ProgressTask::Abort(code) => self.table.abort(code),
+                ProgressTask::Finalize(reply) => self.ending = Some(reply),
             }
         }
         worked |= self.sent()? | self.summed()?;
@@ -143,17 +144,21 @@ impl<H: Copy> Progress<'_, H> {
         {
             // Nobody waits for the answer of a process that ends: then it is of no interest.
             let _ = reply.send(self.table.finalize());
-            return Ok(Done::All);
+            return Ok(RoundResult::All);
         }
         let own = self.rank;
         for from in (0..self.incoming.len()).filter(|&from| from != own) {
             worked |= self.receive(from)?;
         }
-        Ok(if worked { Done::Work } else { Done::Nothing })
+        Ok(if worked { RoundResult::Work } else { RoundResult::Nothing })
     }
 
-    fn send(&mut self, to: usize, Message { header, payload }: Message) -> Result<(), String> {
-        let Shared { pool, piece, .. } = self.shared;
+    fn send(
+        &mut self,
+        to: usize,
+        RankMessage { header, payload }: RankMessage,
+    ) -> Result<(), String> {
+        let ProgressShared { pool, piece, .. } = self.shared;
         let bytes = payload.payload().bytes();
         let is_inline = bytes.len() <= INLINE_BYTES;
         let inline = if is_inline { bytes.len() } else { 0 };
@@ -219,7 +224,7 @@ impl<H: Copy> Progress<'_, H> {
                     self.incoming[from] = Incoming::Payload(header, transfer);
                     return Ok(false);
                 }
-                shared.mailbox.put(from, Message { header, payload: transfer.finish() });
+                shared.mailbox.put(from, RankMessage { header, payload: transfer.finish() });
             }
         }
         Ok(true)
@@ -230,7 +235,7 @@ impl<H: Copy> Progress<'_, H> {
         let bytes = first.payload().bytes();
         let unknown = || format!("rank {from} sent {} bytes that no rank sends", bytes.len());
         let (head, inline) = bytes.split_first_chunk().ok_or_else(unknown)?;
-        let header = Header::from_bytes(head).ok_or_else(unknown)?;
+        let header = MessageHeader::from_bytes(head).ok_or_else(unknown)?;
         let element = header.operation.element;
         let len = usize::try_from(header.len).map_err(|_| unknown())?;
         let total = len.checked_mul(element.bytes()).ok_or_else(unknown)?;
@@ -240,7 +245,7 @@ impl<H: Copy> Progress<'_, H> {
             self.incoming[from] = Incoming::Payload(header, transfer);
         } else if inline.len() == total {
             payload.bytes_mut().copy_from_slice(inline);
-            self.shared.mailbox.put(from, Message { header, payload: Load::Owned(payload) });
+            self.shared.mailbox.put(from, RankMessage { header, payload: Load::Owned(payload) });
         } else {
             return Err(unknown());
         }
@@ -252,11 +257,11 @@ impl<H: Copy> Progress<'_, H> {
     fn wait_for_the_end(&self) {
         loop {
             match self.shared.next() {
-                Some(Task::Abort(code)) => self.table.abort(code),
-                Some(Task::Finalize(reply)) => {
+                Some(ProgressTask::Abort(code)) => self.table.abort(code),
+                Some(ProgressTask::Finalize(reply)) => {
                     let _ = reply.send(Err("MPI failed before".to_owned()));
                 }
-                Some(Task::Send(..) | Task::Sum(..)) => {}
+                Some(ProgressTask::Send(..) | ProgressTask::Sum(..)) => {}
                 None => self.shared.sleep(Duration::from_millis(100)),
             }
         }

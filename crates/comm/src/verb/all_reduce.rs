@@ -5,36 +5,36 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Pending;
+use super::StartedCollective;
 use crate::communicator::Communicator;
-use crate::element::{Element, Load, Payload};
+use crate::element::{CommElement, Load, Payload};
 use crate::error::Error;
-use crate::message::{Operation, Phase, Verb};
+use crate::message::{MessageOperation, Phase, Verb};
 
 /// A vector in as many parts as there are ranks, of which rank r adds up part r.
 #[derive(Debug)]
-pub struct Parts<T> {
-    parts: Vec<Part<T>>,
+pub struct VectorParts<T> {
+    parts: Vec<SummedPart<T>>,
 }
 
 #[derive(Debug)]
-enum Part<T> {
+enum SummedPart<T> {
     Own(Vec<T>),
     /// To be read: a rank's sum, which all ranks read.
     Lent(Arc<Payload>),
 }
 
-impl<T> Default for Parts<T> {
+impl<T> Default for VectorParts<T> {
     fn default() -> Self {
         Self { parts: Vec::new() }
     }
 }
 
-impl<T: Element> Parts<T> {
+impl<T: CommElement> VectorParts<T> {
     /// Gives all room back: other ranks wait for that of their sums before they use it again.
     pub fn clear(&mut self, comm: &Communicator) {
         for part in self.parts.drain(..) {
-            if let Part::Own(values) = part {
+            if let SummedPart::Own(values) = part {
                 comm.pool().give(values);
             }
         }
@@ -43,23 +43,23 @@ impl<T: Element> Parts<T> {
     /// Makes room for `len` values, which are to be written; they are what was left over.
     pub fn reset(&mut self, comm: &Communicator, len: usize) {
         self.clear(comm);
-        let of_rank = |rank| Part::Own(comm.pool().take(comm.part(len, rank).len()));
+        let of_rank = |rank| SummedPart::Own(comm.pool().take(comm.part(len, rank).len()));
         self.parts.extend((0..comm.world_size()).map(of_rank));
     }
 
     /// The values, part by part.
     pub fn slices(&self) -> impl Iterator<Item = &[T]> {
         self.parts.iter().map(|part| match part {
-            Part::Own(values) => &values[..],
-            Part::Lent(payload) => payload.values().unwrap_or_default(),
+            SummedPart::Own(values) => &values[..],
+            SummedPart::Lent(payload) => payload.values().unwrap_or_default(),
         })
     }
 
     /// The values to be written, part by part: none of a part that is a sum.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         self.parts.iter_mut().map(|part| match part {
-            Part::Own(values) => &mut values[..],
-            Part::Lent(_) => &mut [],
+            SummedPart::Own(values) => &mut values[..],
+            SummedPart::Lent(_) => &mut [],
         })
     }
 
@@ -102,15 +102,15 @@ impl<T: Element> Parts<T> {
 }
 
 impl Communicator {
-    /// [`Self::start_all_reduce`] of a vector in parts, which lie where [`Parts::reset`] has made
-    /// room: the parts are handed over, and the sums are lent to all ranks that share memory.
+    /// [`Self::start_all_reduce`] of a vector in parts, which lie where [`VectorParts::reset`] has
+    /// made room: the parts are handed over, and the sums are lent to all ranks that share memory.
     ///
     /// # Errors
     /// As there.
-    pub fn start_sum<T: Element>(
+    pub fn start_sum<T: CommElement>(
         &mut self,
-        mut parts: Parts<T>,
-    ) -> Result<Pending<Parts<T>>, Error> {
+        mut parts: VectorParts<T>,
+    ) -> Result<StartedCollective<VectorParts<T>>, Error> {
         let len = parts.slices().map(<[T]>::len).sum();
         let operation = self.begin(Verb::AllReduce, T::TYPE, Some(len))?;
         assert_eq!(parts.parts.len(), self.world_size(), "one part per rank");
@@ -118,29 +118,30 @@ impl Communicator {
             for peer in self.peers() {
                 self.send(peer, (&operation, Phase::First), Vec::<T>::new())?;
             }
-            let finish = |comm: &mut Self, operation: Operation, mut parts: Parts<T>| {
-                comm.finish_native(&operation, &mut parts)?;
-                Ok(parts)
-            };
-            return Ok(Pending { operation, buffers: parts, finish });
+            let finish =
+                |comm: &mut Self, operation: MessageOperation, mut parts: VectorParts<T>| {
+                    comm.finish_native(&operation, &mut parts)?;
+                    Ok(parts)
+                };
+            return Ok(StartedCollective { operation, buffers: parts, finish });
         }
         for peer in self.peers() {
-            if let Part::Own(values) = &mut parts.parts[peer] {
+            if let SummedPart::Own(values) = &mut parts.parts[peer] {
                 self.send(peer, (&operation, Phase::First), mem::take(values))?;
             }
         }
-        let finish = |comm: &mut Self, operation: Operation, mut parts: Parts<T>| {
+        let finish = |comm: &mut Self, operation: MessageOperation, mut parts: VectorParts<T>| {
             comm.finish_sum(&operation, &mut parts)?;
             Ok(parts)
         };
-        Ok(Pending { operation, buffers: parts, finish })
+        Ok(StartedCollective { operation, buffers: parts, finish })
     }
 
     /// All ranks are in the same operation: the transport adds up.
-    fn finish_native<T: Element>(
+    fn finish_native<T: CommElement>(
         &mut self,
-        operation: &Operation,
-        parts: &mut Parts<T>,
+        operation: &MessageOperation,
+        parts: &mut VectorParts<T>,
     ) -> Result<(), Error> {
         self.finish(operation)?;
         for peer in self.peers() {
@@ -159,17 +160,17 @@ impl Communicator {
         Ok(())
     }
 
-    fn finish_sum<T: Element>(
+    fn finish_sum<T: CommElement>(
         &mut self,
-        operation: &Operation,
-        parts: &mut Parts<T>,
+        operation: &MessageOperation,
+        parts: &mut VectorParts<T>,
     ) -> Result<(), Error> {
         self.finish(operation)?;
         let own = self.rank().index();
-        let Part::Own(mine) = &mut parts.parts[own] else { return Ok(()) };
+        let SummedPart::Own(mine) = &mut parts.parts[own] else { return Ok(()) };
         let sum = self.add_up(operation, mem::take(mine))?;
         if self.world_size() == 1 {
-            parts.parts[own] = Part::Own(sum);
+            parts.parts[own] = SummedPart::Own(sum);
             return Ok(());
         }
         let (len, lent) = (sum.len(), self.pool().lend(sum));
@@ -177,20 +178,20 @@ impl Communicator {
             let load = Load::Shared(Arc::clone(&lent));
             self.send_load(peer, (operation, Phase::Second), (load, len))?;
         }
-        parts.parts[own] = Part::Lent(lent);
+        parts.parts[own] = SummedPart::Lent(lent);
         let total = operation.count.unwrap_or(0) as usize;
         for peer in self.peers() {
             let part = match self.receive_load(peer, (operation, Phase::Second))? {
-                Load::Owned(payload) => Part::Own(
+                Load::Owned(payload) => SummedPart::Own(
                     payload
                         .into_values()
                         .map_err(|payload| self.wrong_payload(operation, &payload))?,
                 ),
-                Load::Shared(payload) => Part::Lent(payload),
+                Load::Shared(payload) => SummedPart::Lent(payload),
             };
             let len = match &part {
-                Part::Own(values) => values.len(),
-                Part::Lent(payload) => payload.values::<T>().map_or(0, <[T]>::len),
+                SummedPart::Own(values) => values.len(),
+                SummedPart::Lent(payload) => payload.values::<T>().map_or(0, <[T]>::len),
             };
             self.check_len(peer, (self.part(total, peer).len(), len), operation)?;
             parts.parts[peer] = part;
@@ -204,7 +205,7 @@ impl Communicator {
     /// Those of [`Self::reduce_scatter`].
     /// # Errors
     /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
-    pub fn all_reduce<T: Element>(&mut self, values: &mut [T]) -> Result<(), Error> {
+    pub fn all_reduce<T: CommElement>(&mut self, values: &mut [T]) -> Result<(), Error> {
         let operation = self.begin_all_reduce(values)?;
         self.finish_all_reduce(operation, values)
     }
@@ -213,12 +214,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As there.
-    pub fn start_all_reduce<T: Element>(
+    pub fn start_all_reduce<T: CommElement>(
         &mut self,
         values: Vec<T>,
-    ) -> Result<Pending<Vec<T>>, Error> {
+    ) -> Result<StartedCollective<Vec<T>>, Error> {
         let operation = self.begin_all_reduce(&values)?;
-        Ok(Pending {
+        Ok(StartedCollective {
             operation,
             buffers: values,
             finish: |comm, operation, mut values| {
@@ -228,7 +229,10 @@ impl Communicator {
         })
     }
 
-    fn begin_all_reduce<T: Element>(&mut self, values: &[T]) -> Result<Operation, Error> {
+    fn begin_all_reduce<T: CommElement>(
+        &mut self,
+        values: &[T],
+    ) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::AllReduce, T::TYPE, Some(values.len()))?;
         for peer in self.peers() {
             let part = self.part(values.len(), peer);
@@ -237,9 +241,9 @@ impl Communicator {
         Ok(operation)
     }
 
-    fn finish_all_reduce<T: Element>(
+    fn finish_all_reduce<T: CommElement>(
         &mut self,
-        operation: Operation,
+        operation: MessageOperation,
         values: &mut [T],
     ) -> Result<(), Error> {
         self.finish(&operation)?;

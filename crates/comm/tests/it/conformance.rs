@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use comm::{Communicator, Element, Parts, Pending};
+use comm::{CommElement, Communicator, StartedCollective, VectorParts};
 use half::{bf16, f16};
 use schema::Rank;
 use schema::random::CounterRng;
@@ -102,7 +102,7 @@ fn all_reduce<T: Made>(end: &mut Communicator, draw: &Draw) {
         0 => end.all_reduce(&mut own).unwrap(),
         1 => own = end.start_all_reduce(own).unwrap().wait(end).unwrap(),
         _ => {
-            let mut parts = Parts::default();
+            let mut parts = VectorParts::default();
             parts.reset(end, own.len());
             // In two pieces, wherever they are cut.
             let cut = own.len() * 2 / 5;
@@ -135,7 +135,7 @@ fn several<T: Made>(end: &mut Communicator, draw: &Draw) {
         draw.values::<T>((rank, 0), draw.len((0, 0)))
     };
     let me = end.rank().index();
-    let started: Vec<Pending<Vec<T>>> =
+    let started: Vec<StartedCollective<Vec<T>>> =
         (0..3).map(|i| end.start_all_reduce(values(me, i)).unwrap()).collect();
     for (i, pending) in (0..).zip(started) {
         let got = pending.wait(end).unwrap();
@@ -202,7 +202,7 @@ impl Draw {
 }
 
 /// An element type with values for tests, whose sums depend on their order where they can.
-trait Made: Element + Debug {
+trait Made: CommElement + Debug {
     fn of(seed: u64) -> Self;
     fn sum(a: Self, b: Self) -> Self;
 }

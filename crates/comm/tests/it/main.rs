@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comm::{
-    Communicator, Deadline, Delayed, Element, Error, InProcess, Link, SharedTransport, world,
+    CommElement, Communicator, Deadline, Delayed, DelayedLink, Error, InProcess, SharedTransport,
+    world,
 };
 use schema::Rank;
 
@@ -26,7 +27,7 @@ fn on_ranks<R: Send>(
     })
 }
 
-fn delayed(size: u32, link: Link) -> Vec<Communicator> {
+fn delayed(size: u32, link: DelayedLink) -> Vec<Communicator> {
     let end = |end| Communicator::over(Arc::new(Delayed::new(Arc::new(end), link)));
     InProcess::ends(size).into_iter().map(end).collect()
 }
@@ -40,9 +41,9 @@ fn issue_28_a_thousand_random_sequences_equal_plain_loops() {
 
 #[test]
 fn a_delayed_transport_gives_the_same_later() {
-    let link = Link { latency: Duration::from_micros(200), bandwidth: 1e9 };
+    let link = DelayedLink { latency: Duration::from_micros(200), bandwidth: 1e9 };
     on_ranks(delayed(3, link), |end| conformance::check(end, 1000..1010));
-    let link = Link { latency: Duration::from_millis(30), bandwidth: 1e6 };
+    let link = DelayedLink { latency: Duration::from_millis(30), bandwidth: 1e6 };
     let began = Instant::now();
     // Half of 60,000 bytes to the other rank: 30 ms on the link, twice, and the latency, twice.
     on_ranks(delayed(2, link), |end| end.all_reduce(&mut vec![0u8; 60_000])).into_iter().for_each(
@@ -137,7 +138,7 @@ fn disagreement(body: impl Fn(&mut Communicator) -> Result<(), Error> + Sync, ex
     assert!(text.contains("rank 0") && text.contains("rank 1"), "{text}");
 }
 
-fn as_rank<T: Element>(end: &mut Communicator, values: [&[T]; 2]) -> Result<(), Error> {
+fn as_rank<T: CommElement>(end: &mut Communicator, values: [&[T]; 2]) -> Result<(), Error> {
     let mut own = values[end.rank().index()].to_vec();
     end.all_reduce(&mut own)
 }

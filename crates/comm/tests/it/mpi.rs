@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comm::mpi::{Found, Kind, Mpi, OpenError, PIECE_BYTES, launcher};
+use comm::mpi::{LauncherKind, Mpi, MpiLibrary, OpenError, PIECE_BYTES, launcher};
 use comm::{Communicator, Error};
 
 use crate::conformance;
@@ -66,7 +66,7 @@ fn issue_28_mpich_conforms() {
 fn issue_28_a_launcher_of_the_other_library_gives_single_ranks() {
     let library = [("ROWMILL_TEST_LIBRARY", "libmpich.so.12")];
     let Some(output) = launched(OPEN_MPI, 2, "size", &library) else { return };
-    if Found::open("libmpich.so.12").is_err() {
+    if MpiLibrary::open("libmpich.so.12").is_err() {
         println!("SKIPPED: no MPICH");
         return;
     }
@@ -88,7 +88,7 @@ fn issue_28_a_rank_that_sends_nothing_is_named_and_all_are_ended() {
 
 #[test]
 fn a_library_that_is_none_is_refused() {
-    let refused = |name: &str| Found::open(name).err().unwrap();
+    let refused = |name: &str| MpiLibrary::open(name).err().unwrap();
     assert!(matches!(refused("libmpi-none.so.1"), OpenError::Absent { .. }));
     assert!(matches!(refused("libc.so.6"), OpenError::NoSymbol { .. }));
 }
@@ -100,11 +100,11 @@ fn a_rank_that_a_launcher_started() {
     let Some(part) = variable(PART) else { return };
     let launcher = launcher::detect(variable).unwrap();
     let found = match variable("ROWMILL_TEST_LIBRARY") {
-        Some(name) => Found::open(&name).unwrap(),
-        None => Found::search(Some(launcher.kind)).unwrap(),
+        Some(name) => MpiLibrary::open(&name).unwrap(),
+        None => MpiLibrary::search(Some(launcher.kind)).unwrap(),
     };
     // Open MPI's launcher sets this rank's; of MPICH's there is one kind.
-    assert!(matches!(launcher.kind, Kind::OpenMpi | Kind::Hydra));
+    assert!(matches!(launcher.kind, LauncherKind::OpenMpi | LauncherKind::Hydra));
     let piece = if part == "conformance" { 50_000 } else { PIECE_BYTES };
     let mpi = Arc::new(found.start(piece).unwrap());
     let mut end = Communicator::over(Arc::clone(&mpi) as _);

@@ -10,11 +10,11 @@ use super::separators::{Separators, TABS_MOST};
 use super::{CATEGORICAL, DENSE};
 use crate::accept::Accept;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{Layout, Wanted};
-use crate::row::Row;
+use crate::layout::{FieldLayout, WantedColumns};
+use crate::row::ParsedRow;
 
 impl IntegerColumns {
-    fn push(&mut self, line: u64, fields: &Fields) {
+    fn push(&mut self, line: u64, fields: &LineFields) {
         self.labels.push(fields.label);
         self.lines.push(line);
         self.missing.push(fields.missing);
@@ -29,8 +29,8 @@ impl IntegerColumns {
 
 impl Accept for IntegerColumns {
     /// Takes a row whose values fit in the columns' types.
-    fn accept(&mut self, row: &Row) -> Result<(), String> {
-        let mut fields = Fields { label: row.label, ..Fields::default() };
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+        let mut fields = LineFields { label: row.label, ..LineFields::default() };
         for (column, &value) in row.dense.iter().enumerate() {
             if value.is_nan() {
                 fields.missing |= 1 << column;
@@ -69,7 +69,7 @@ impl Accept for IntegerColumns {
 
 /// One line.
 #[derive(Default)]
-struct Fields {
+struct LineFields {
     label: f32,
     dense: [i32; DENSE],
     categories: [u32; CATEGORICAL],
@@ -78,16 +78,16 @@ struct Fields {
 
 /// Where the fields of a line stand: Criteo's layout with or without the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum LineForm {
     /// 40 fields.
     Labelled,
     /// 39 fields.
     Unlabelled,
 }
 
-impl Form {
+impl LineForm {
     /// The form of a file, if it is one of the two and its columns are wanted as they are.
-    pub(crate) fn of(wanted: &Wanted, layout: &Layout) -> Option<Self> {
+    pub(crate) fn recognise(wanted: &WantedColumns, layout: &FieldLayout) -> Option<Self> {
         let form = if layout.label.is_some() { Self::Labelled } else { Self::Unlabelled };
         let first = form.labels();
         let plain = wanted.missing.is_none()
@@ -115,7 +115,7 @@ impl Form {
 }
 
 /// What a text consists of, in its order.
-pub(crate) enum Found<'t> {
+pub(crate) enum TextItem<'t> {
     /// Rows of the usual form, since the last unusual line.
     Usual,
     /// A line to be read otherwise, its end included.
@@ -130,12 +130,12 @@ pub(crate) enum Found<'t> {
 /// jump among them depends on what a field holds, so that none is guessed wrong.
 pub(crate) fn parse(
     (text, first_line): (&[u8], u64),
-    form: Form,
+    form: LineForm,
     columns: &mut IntegerColumns,
-    mut take: impl FnMut(&mut IntegerColumns, Found<'_>),
+    mut take: impl FnMut(&mut IntegerColumns, TextItem<'_>),
 ) {
     let count = form.labels() + DENSE + CATEGORICAL;
-    let mut separators = Separators::of(text);
+    let mut separators = Separators::new(text);
     let mut ends = [0; TABS_MOST];
     let (mut line, mut start) = (first_line, 0);
     while start < text.len() {
@@ -150,17 +150,17 @@ pub(crate) fn parse(
         let next = (end + 1).min(text.len());
         match fields {
             Some(fields) => columns.push(line, &fields),
-            None => take(columns, Found::Unusual(line, &text[start..next])),
+            None => take(columns, TextItem::Unusual(line, &text[start..next])),
         }
         (line, start) = (line + 1, next);
     }
-    take(columns, Found::Usual);
+    take(columns, TextItem::Usual);
 }
 
 /// The line from `start` whose fields end at `ends`; `None` if any is unusual.
 #[inline(always)]
-fn read((text, mut start): (&[u8], usize), form: Form, ends: &[usize]) -> Option<Fields> {
-    let mut fields = Fields { label: f32::NAN, ..Fields::default() };
+fn read((text, mut start): (&[u8], usize), form: LineForm, ends: &[usize]) -> Option<LineFields> {
+    let mut fields = LineFields { label: f32::NAN, ..LineFields::default() };
     let (labels, ends) = ends.split_at(form.labels());
     if let [end] = labels {
         fields.label = match text.get(start..*end)? {

@@ -1,17 +1,17 @@
 //! Files in Criteo's layout as they are.
 
 use schema::DataConfig;
-use schema::source::{Format, Preset};
+use schema::source::{DataFormat, Preset};
 
 use super::{CATEGORICAL, DENSE};
-use crate::block::Pace;
+use crate::block::BlockPace;
 use crate::error::Error;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::progress::Meter;
-use crate::scan::Source;
+use crate::scan::ScanInputs;
 
 /// Reads files in Criteo's layout into columns of integers, block by block in their order, skipping
 /// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
@@ -24,15 +24,15 @@ pub fn scan(
     mut take: impl FnMut(IntegerColumns) -> Result<(), Error>,
 ) -> Result<Losses, Error> {
     let preset = Some(Preset::CriteoDlrm);
-    let config = DataConfig { preset, ..DataConfig::new(Format::Criteo) };
-    let wanted = Wanted::of(&config)?;
-    let source = Source {
+    let config = DataConfig { preset, ..DataConfig::new(DataFormat::Criteo) };
+    let wanted = WantedColumns::new(&config)?;
+    let source = ScanInputs {
         inputs,
         config: &config,
         wanted: &wanted,
         label: LabelNeed::Optional,
         strictness: Strictness::ANY,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         threads,
     };
     source.check(1)?;

@@ -25,7 +25,7 @@ struct Masks {
 }
 
 impl<'a> Separators<'a> {
-    pub(super) fn of(text: &'a [u8]) -> Self {
+    pub(super) fn new(text: &'a [u8]) -> Self {
         Self { text, base: 0, left: masks_at(text, 0) }
     }
 
@@ -128,7 +128,7 @@ mod tests {
             for pattern in [&b"\t0\n12"[..], b"\t0\t12345", b"0\t\t\t\n", b"0123456"] {
                 let text: Vec<u8> =
                     (0..length).map(|at| pattern[at * at % pattern.len()]).collect();
-                let mut found = Separators::of(&text);
+                let mut found = Separators::new(&text);
                 let mut start = 0;
                 for line in text.split_inclusive(|&byte| byte == b'\n') {
                     let expected: Vec<usize> =

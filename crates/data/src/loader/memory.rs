@@ -8,7 +8,7 @@ use crate::column_shape::ColumnShape;
 use crate::gather::{Decoded, Filling};
 use crate::parquet::part;
 use crate::shape::DataShape;
-use crate::shuffle::Order;
+use crate::shuffle::ShuffleOrder;
 
 /// Windows that are sampled: later ones are alike.
 const WINDOWS: usize = 64;
@@ -114,7 +114,7 @@ impl LoaderShape<'_> {
     /// Rows of the largest window, rows of all windows held at a time, and pieces that are decoded
     /// at a time.
     fn rows_held(&self) -> (u64, u64, u64) {
-        let order = Order {
+        let order = ShuffleOrder {
             seed: (self.shuffle_rows > 0).then_some(0),
             buffer_rows: self.shuffle_rows as u64,
             batch_size: self.batch_size as u64,

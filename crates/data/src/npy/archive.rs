@@ -48,7 +48,7 @@ pub(super) fn open(path: &Path, tap: &Tap) -> Result<Vec<Array>, Error> {
             }
         };
         let checked = Checked { content: CrcReader::new(content), sum };
-        Array::of(path.join(name), Box::new(checked))
+        Array::new(path.join(name), Box::new(checked))
     };
     members.into_iter().map(open).collect()
 }

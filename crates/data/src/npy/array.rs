@@ -13,13 +13,13 @@ const BUFFER: usize = 256 << 10;
 
 /// What the elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ElementKind {
     F32,
     I32,
     I64,
 }
 
-impl Kind {
+impl ElementKind {
     fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
@@ -33,7 +33,7 @@ pub(super) struct Array {
     path: PathBuf,
     /// The header as it is written, for messages.
     header: String,
-    kind: Kind,
+    kind: ElementKind,
     rows: u64,
     /// Elements of a row; `None` for an array of one dimension.
     width: Option<usize>,
@@ -47,11 +47,11 @@ impl Array {
     pub(super) fn open(path: &Path, tap: &Tap) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
         let tapped = tap.file(&path.display().to_string(), (file, 0))?;
-        Self::of(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, tapped)))
+        Self::new(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, tapped)))
     }
 
     /// Reads the header of `read`, which errors call `path`.
-    pub(super) fn of(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
+    pub(super) fn new(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
         let mut taken = read.by_ref().take(u64::MAX);
         let header = header(&mut taken).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
@@ -70,9 +70,9 @@ impl Array {
         };
         let text = header.as_deref().ok_or_else(|| problem("a NumPy array"))?;
         let kind = match value(text, "'descr'").map(|kind| kind.trim_matches(['\'', '"'])) {
-            Some("<f4") => Kind::F32,
-            Some("<i4") => Kind::I32,
-            Some("<i8") => Kind::I64,
+            Some("<f4") => ElementKind::F32,
+            Some("<i4") => ElementKind::I32,
+            Some("<i8") => ElementKind::I64,
             _ => return Err(problem("elements of float32, int32 or int64 (<f4, <i4, <i8)")),
         };
         if value(text, "'fortran_order'") != Some("False") {
@@ -100,7 +100,7 @@ impl Array {
     pub(super) fn expect(
         &self,
         expected: &str,
-        holds: impl Fn(Kind, Option<usize>) -> bool,
+        holds: impl Fn(ElementKind, Option<usize>) -> bool,
     ) -> Result<(), Error> {
         if holds(self.kind, self.width) {
             return Ok(());
@@ -119,7 +119,7 @@ impl Array {
     }
 
     /// The next `rows` rows, which there must be.
-    pub(super) fn read(&mut self, rows: usize) -> Result<Values, Error> {
+    pub(super) fn read(&mut self, rows: usize) -> Result<ArrayValues, Error> {
         let mut bytes = vec![0; rows * self.width() * self.kind.bytes()];
         self.read.read_exact(&mut bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
@@ -139,9 +139,15 @@ impl Array {
             }
         }
         Ok(match self.kind {
-            Kind::F32 => Values::F32(elements(&bytes).map(f32::from_le_bytes).collect()),
-            Kind::I32 => Values::I32(elements(&bytes).map(i32::from_le_bytes).collect()),
-            Kind::I64 => Values::I64(elements(&bytes).map(i64::from_le_bytes).collect()),
+            ElementKind::F32 => {
+                ArrayValues::F32(elements(&bytes).map(f32::from_le_bytes).collect())
+            }
+            ElementKind::I32 => {
+                ArrayValues::I32(elements(&bytes).map(i32::from_le_bytes).collect())
+            }
+            ElementKind::I64 => {
+                ArrayValues::I64(elements(&bytes).map(i64::from_le_bytes).collect())
+            }
         })
     }
 }
@@ -186,13 +192,13 @@ fn shape(header: &str) -> Option<impl Iterator<Item = &str>> {
 }
 
 /// Elements of some rows.
-pub(super) enum Values {
+pub(super) enum ArrayValues {
     F32(Vec<f32>),
     I32(Vec<i32>),
     I64(Vec<i64>),
 }
 
-impl Default for Values {
+impl Default for ArrayValues {
     fn default() -> Self {
         Self::F32(Vec::new())
     }
@@ -205,7 +211,7 @@ pub(super) enum RowOf<'a> {
     I64(&'a [i64]),
 }
 
-impl Values {
+impl ArrayValues {
     /// Elements of each of `rows` rows.
     pub(super) fn width(&self, rows: usize) -> usize {
         let length = match self {

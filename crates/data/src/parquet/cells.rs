@@ -21,8 +21,8 @@ use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransfor
 use crate::block::Shown;
 use crate::datetime;
 use crate::field::{self, Problem};
-use crate::given::{Given, GivenCategories};
-use crate::layout::{Layout, Rules, Wanted};
+use crate::given::{GivenCategories, GivenColumns};
+use crate::layout::{FieldLayout, Rules, WantedColumns};
 use crate::record::{self, category, refused, text_label};
 use crate::row::is_large;
 
@@ -47,7 +47,7 @@ enum Spaces {
 
 impl Spaces {
     /// Text that is a category itself stays as it is; around numbers spaces mean nothing.
-    fn of(kind: CategoryKind, wanted: &Wanted) -> Self {
+    fn new(kind: CategoryKind, wanted: &WantedColumns) -> Self {
         match (kind, wanted.rules) {
             (CategoryKind::String, Rules::Second) => Self::Kept,
             _ => Self::Trimmed,
@@ -61,9 +61,9 @@ type Problems = BTreeMap<usize, String>;
 /// Reads the wanted columns of `batch`, whose first row is line `first_line`.
 pub(crate) fn read<'a>(
     (batch, first_line): (&'a RecordBatch, u64),
-    wanted: &Wanted,
-    layout: &Layout,
-) -> Given<'a> {
+    wanted: &WantedColumns,
+    layout: &FieldLayout,
+) -> GivenColumns<'a> {
     let mut problems = Problems::new();
     let labels = match layout.label {
         Some(at) => labels(batch.column(at), wanted, &mut problems),
@@ -87,10 +87,10 @@ pub(crate) fn read<'a>(
     });
     let categorical = categorical.collect();
     let refused = problems.into_iter().collect();
-    Given { first_line, labels, times, dense, categorical, refused }
+    GivenColumns { first_line, labels, times, dense, categorical, refused }
 }
 
-fn labels(array: &ArrayRef, wanted: &Wanted, problems: &mut Problems) -> Vec<f32> {
+fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut Problems) -> Vec<f32> {
     let mut labels = Vec::with_capacity(array.len());
     let mut text = Vec::new();
     for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
@@ -111,7 +111,7 @@ fn labels(array: &ArrayRef, wanted: &Wanted, problems: &mut Problems) -> Vec<f32
 
 fn numbers(
     array: &ArrayRef,
-    (column, wanted): (&DenseColumn, &Wanted),
+    (column, wanted): (&DenseColumn, &WantedColumns),
     problems: &mut Problems,
 ) -> Vec<f64> {
     let name = &column.column;
@@ -138,7 +138,7 @@ fn numbers(
 /// A column of single categories.
 fn categories<'a>(
     array: &'a ArrayRef,
-    (column, wanted): (&CategoricalColumn, &Wanted),
+    (column, wanted): (&CategoricalColumn, &WantedColumns),
     problems: &mut Problems,
 ) -> GivenCategories<'a> {
     if let DataType::Int64 = array.data_type()
@@ -152,7 +152,7 @@ fn categories<'a>(
     }
     let (mut values, mut missing) = (Vec::with_capacity(array.len()), Vec::new());
     let (mut text, mut large) = (Vec::new(), Vec::new());
-    for_each_cell(array, (wanted, Spaces::of(column.kind, wanted)), |row, cell| {
+    for_each_cell(array, (wanted, Spaces::new(column.kind, wanted)), |row, cell| {
         values.push(match cell.map(|cell| (cell, cell.category(column, &mut text))) {
             None | Some((_, Ok(None))) => {
                 missing.resize(array.len(), false);
@@ -176,7 +176,7 @@ fn categories<'a>(
 /// A column of lists, missing elements left out.
 fn lists(
     list: &ListArray,
-    (column, wanted): (&CategoricalColumn, &Wanted),
+    (column, wanted): (&CategoricalColumn, &WantedColumns),
     problems: &mut Problems,
 ) -> GivenCategories<'static> {
     let offsets = list.value_offsets();
@@ -186,7 +186,7 @@ fn lists(
     // First how many each row has, then where they end.
     let mut ends = vec![0; list.len()];
     let (mut row, mut text, mut large) = (0, Vec::new(), Vec::new());
-    for_each_cell(&elements, (wanted, Spaces::of(column.kind, wanted)), |element, cell| {
+    for_each_cell(&elements, (wanted, Spaces::new(column.kind, wanted)), |element, cell| {
         while first + element >= offsets[row + 1] as usize {
             row += 1;
         }
@@ -226,7 +226,7 @@ fn note<T: Default>(problems: &mut Problems, row: usize, problem: String) -> T {
 #[inline(always)]
 fn for_each_cell(
     array: &ArrayRef,
-    (wanted, spaces): (&Wanted, Spaces),
+    (wanted, spaces): (&WantedColumns, Spaces),
     mut take: impl FnMut(usize, Option<Cell<'_>>),
 ) {
     macro_rules! numbers {
@@ -289,7 +289,7 @@ fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
 }
 
 /// Calls `take` with every cell of a column.
-pub(crate) fn each_text(array: &ArrayRef, wanted: &Wanted, take: &mut dyn FnMut(Shown<'_>)) {
+pub(crate) fn each_text(array: &ArrayRef, wanted: &WantedColumns, take: &mut dyn FnMut(Shown<'_>)) {
     let how = (wanted, Spaces::Trimmed);
     let mut text = Vec::new();
     let Some(list) = array.as_list_opt::<i32>() else {
@@ -318,7 +318,7 @@ pub(crate) fn each_text(array: &ArrayRef, wanted: &Wanted, take: &mut dyn FnMut(
 }
 
 #[inline]
-fn text_cell<'a>(text: &'a [u8], (wanted, spaces): (&Wanted, Spaces)) -> Option<Cell<'a>> {
+fn text_cell<'a>(text: &'a [u8], (wanted, spaces): (&WantedColumns, Spaces)) -> Option<Cell<'a>> {
     let text = match spaces {
         Spaces::Trimmed => field::trim(text),
         Spaces::Kept => text,

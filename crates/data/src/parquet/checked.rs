@@ -38,7 +38,7 @@ pub(crate) fn read(
     let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
     file.read_exact_at(&mut bytes, range.start).map_err(Error::read(path))?;
     if let Some(expected) = checksum {
-        let got = Checksum::of(&bytes);
+        let got = Checksum::compute(&bytes);
         if got != expected {
             let (path, place) = (path.to_owned(), place());
             return Err(Error::Checksum { path, place, expected, got });

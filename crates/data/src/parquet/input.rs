@@ -18,20 +18,20 @@ use arrow_schema::{DataType, SchemaRef};
 
 use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
-use crate::layout::{Layout, Wanted};
+use crate::layout::{FieldLayout, WantedColumns};
 use crate::origin::Tap;
 use crate::parquet::cells;
 use crate::parquet::remote::Remote;
-use crate::reader::{InputColumns, Reader, Reading, Send};
+use crate::reader::{FormatReader, InputColumns, InputReading, Send};
 use crate::remote::is_remote;
 
 /// Rows read at a time.
 const BATCH_ROWS: usize = 8192;
 
 /// Reads Parquet files.
-pub(crate) struct Tables;
+pub(crate) struct ParquetReader;
 
-impl Reader for Tables {
+impl FormatReader for ParquetReader {
     fn has_magic(&self, start: &[u8]) -> bool {
         start == b"PAR1"
     }
@@ -44,30 +44,35 @@ impl Reader for Tables {
         false
     }
 
-    fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
+    fn lists(&self, wanted: &WantedColumns, first: Option<&str>) -> Result<Vec<bool>, Error> {
         first.map_or_else(|| Ok(wanted.separated()), |first| lists(Path::new(first), wanted))
     }
 
-    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
         send_rows(Path::new(input), reading, send)
     }
 }
 
 /// Some rows; `first_row` of their file come before.
-struct Table {
+struct TableRows {
     first_row: u64,
     batch: RecordBatch,
 }
 
-impl Records for Table {
-    fn rows(&self, (wanted, layout): (&Wanted, &Layout), take: &mut dyn TakeRows) {
+impl Records for TableRows {
+    fn rows(&self, (wanted, layout): (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows) {
         take.given(cells::read((&self.batch, self.first_row + 1), wanted, layout));
     }
 
     fn cells(
         &self,
         at: usize,
-        (wanted, layout): (&Wanted, &Layout),
+        (wanted, layout): (&WantedColumns, &FieldLayout),
         take: &mut dyn FnMut(Shown<'_>),
     ) {
         cells::each_text(self.batch.column(layout.categorical[at]), wanted, take);
@@ -75,8 +80,8 @@ impl Records for Table {
 }
 
 /// Which of the wanted categorical columns hold lists in `path`.
-fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
-    let metadata = Content::open(path)?.metadata(path)?;
+fn lists(path: &Path, wanted: &WantedColumns) -> Result<Vec<bool>, Error> {
+    let metadata = ParquetBytes::open(path)?.metadata(path)?;
     let is_list = |name: &str| match metadata.schema().field_with_name(name) {
         Ok(field) => matches!(field.data_type(), DataType::List(_)),
         Err(_) => false,
@@ -89,9 +94,9 @@ fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
 }
 
 /// Sends the rows of `path` in blocks. Stops when `send` says `false`.
-fn send_rows(path: &Path, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
-    let Reading { wanted, label: need, tap, .. } = *reading;
-    let file = Content::open(path)?;
+fn send_rows(path: &Path, reading: &InputReading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    let InputReading { wanted, label: need, tap, .. } = *reading;
+    let file = ParquetBytes::open(path)?;
     file.note(path, tap)?;
     let metadata = file.metadata(path)?;
     let bytes = file.bytes();
@@ -114,14 +119,14 @@ fn send_rows(path: &Path, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<
         rows += batch.num_rows() as u64;
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
         tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
-        send(Arc::clone(&layout), Box::new(Table { first_row, batch }))
+        send(Arc::clone(&layout), Box::new(TableRows { first_row, batch }))
     };
     file.read(path, (metadata, mask), &mut take)
 }
 
 /// The columns of the file `path`.
 fn columns(path: &Path) -> Result<InputColumns, Error> {
-    let metadata = Content::open(path)?.metadata(path)?;
+    let metadata = ParquetBytes::open(path)?.metadata(path)?;
     let mut columns = InputColumns::default();
     for field in metadata.schema().fields() {
         let (is_list, element) = match field.data_type() {
@@ -139,12 +144,12 @@ fn columns(path: &Path) -> Result<InputColumns, Error> {
 }
 
 /// The bytes of a Parquet file.
-enum Content {
+enum ParquetBytes {
     File(File),
     Object(Remote),
 }
 
-impl Content {
+impl ParquetBytes {
     fn open(path: &Path) -> Result<Self, Error> {
         let content = match path.to_str().filter(|input| is_remote(input)) {
             Some(input) => Self::Object(Remote::open(input)?),

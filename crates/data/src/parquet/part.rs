@@ -34,8 +34,8 @@ use super::checked::{self, Bytes};
 use crate::checksum::Checksum;
 use crate::column_shape::ColumnShape;
 use crate::error::Error;
-use crate::manifest::{Columns, Footer, Part};
-use crate::rows::{Bags, Rows};
+use crate::manifest::{DatasetColumns, DatasetPart, Footer};
+use crate::rows::{ColumnBags, Rows};
 
 /// Key of the footer's metadata whose value is the checksum of every column chunk: sixteen
 /// hexadecimal digits each, row group by row group.
@@ -54,7 +54,7 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    pub(crate) fn new(columns: &Columns) -> Result<Self, ParquetError> {
+    pub(crate) fn new(columns: &DatasetColumns) -> Result<Self, ParquetError> {
         let schema = arrow_schema(columns);
         let writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&schema), Some(properties()?))?;
         let (_, factory) = writer.into_serialized_writer()?;
@@ -90,7 +90,7 @@ fn properties() -> Result<WriterProperties, ParquetError> {
         .build())
 }
 
-fn arrow_schema(columns: &Columns) -> SchemaRef {
+fn arrow_schema(columns: &DatasetColumns) -> SchemaRef {
     let mut fields = vec![Field::new("label", DataType::Float32, false)];
     for name in &columns.dense {
         fields.push(Field::new(format!("dense_{name}"), DataType::Float32, false));
@@ -139,7 +139,7 @@ pub(crate) struct PartWriter {
 }
 
 impl PartWriter {
-    pub(crate) fn create(path: &Path, columns: &Columns) -> Result<Self, Error> {
+    pub(crate) fn create(path: &Path, columns: &DatasetColumns) -> Result<Self, Error> {
         let file = File::create_new(path).map_err(Error::write(path))?;
         let encoder = properties()
             .and_then(|properties| {
@@ -168,7 +168,7 @@ impl PartWriter {
                 .and_then(|range| within(range, self.written, bytes.len()))
                 .ok_or_else(|| ParquetError::General("a column chunk out of place".to_owned()))
                 .map_err(Error::parquet(&self.path))?;
-            self.checksums.push_str(&Checksum::of(&bytes[chunk]).to_string());
+            self.checksums.push_str(&Checksum::compute(&bytes[chunk]).to_string());
         }
         self.write(&bytes)?;
         // Its room serves the next row group.
@@ -185,7 +185,7 @@ impl PartWriter {
         let bytes = std::mem::take(self.encoder.inner_mut());
         self.write(&bytes)?;
         self.file.sync_all().map_err(Error::write(&self.path))?;
-        let footer = Footer { bytes: bytes.len() as u64, checksum: Checksum::of(&bytes) };
+        let footer = Footer { bytes: bytes.len() as u64, checksum: Checksum::compute(&bytes) };
         Ok((self.written, footer))
     }
 
@@ -222,7 +222,11 @@ pub(crate) struct PartReader {
 
 impl PartReader {
     /// Opens `part` at `path` and checks that it has `columns`.
-    pub(crate) fn open(path: &Path, part: &Part, columns: &Columns) -> Result<Self, Error> {
+    pub(crate) fn open(
+        path: &Path,
+        part: &DatasetPart,
+        columns: &DatasetColumns,
+    ) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
         let options = ArrowReaderOptions::new();
         let metadata = match part.footer {
@@ -400,12 +404,12 @@ pub(crate) fn floats(batch: &RecordBatch, column: usize) -> &[f32] {
 }
 
 /// The values of a categorical column.
-pub(crate) fn bags(batch: &RecordBatch, column: usize) -> Bags<'_> {
+pub(crate) fn bags(batch: &RecordBatch, column: usize) -> ColumnBags<'_> {
     let array = batch.column(column);
     match array.as_list_opt::<i32>() {
         None => {
             let values = array.as_primitive::<Int64Type>().values();
-            Bags { values, ends: None, unsigned: false }
+            ColumnBags { values, ends: None, unsigned: false }
         }
         Some(list) => {
             let offsets = list.value_offsets();
@@ -413,7 +417,7 @@ pub(crate) fn bags(batch: &RecordBatch, column: usize) -> Bags<'_> {
             let values = &list.values().as_primitive::<Int64Type>().values()[..];
             let ends = offsets[1..].iter().map(|&end| (end - first) as u32).collect();
             let values = &values[first as usize..last as usize];
-            Bags { values, ends: Some(Cow::Owned(ends)), unsigned: false }
+            ColumnBags { values, ends: Some(Cow::Owned(ends)), unsigned: false }
         }
     }
 }

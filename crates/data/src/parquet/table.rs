@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// The values of one column; `None` is written as null.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Values {
+pub enum ColumnValues {
     /// 64-bit integers.
     Integers(Vec<Option<i64>>),
     /// 64-bit integers from 0.
@@ -26,24 +26,24 @@ pub enum Values {
 
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Column {
+pub struct TableColumn {
     /// Its name.
     pub name: String,
     /// Its values, as many as in every other column.
-    pub values: Values,
+    pub values: ColumnValues,
 }
 
 /// A Parquet file of `columns`, in memory; `path` is named in errors.
 ///
 /// # Errors
 /// [`Error::Parquet`], for columns of different lengths too.
-pub fn encode_table(path: &Path, columns: Vec<Column>) -> Result<Vec<u8>, Error> {
+pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {
-            Values::Integers(values) => Arc::new(Int64Array::from(values)),
-            Values::Unsigned(values) => Arc::new(UInt64Array::from(values)),
-            Values::Floats(values) => Arc::new(Float64Array::from(values)),
-            Values::Text(values) => Arc::new(StringArray::from(values)),
+            ColumnValues::Integers(values) => Arc::new(Int64Array::from(values)),
+            ColumnValues::Unsigned(values) => Arc::new(UInt64Array::from(values)),
+            ColumnValues::Floats(values) => Arc::new(Float64Array::from(values)),
+            ColumnValues::Text(values) => Arc::new(StringArray::from(values)),
         };
         (column.name, array)
     });

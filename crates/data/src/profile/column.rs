@@ -30,26 +30,26 @@ pub(super) struct Tries {
 
 /// The values of one column in a block.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct ColumnLook {
     hashes: Vec<i64>,
     missing: u64,
     integers: u64,
     numbers: u64,
     amounts: u64,
     comma_amounts: u64,
-    times: Vec<Span>,
+    times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
     sum: f64,
     squares: f64,
-    numbers_span: Span,
+    numbers_span: OrderedSpan,
     /// `None` once there are too many.
     values: Option<BTreeMap<Vec<u8>, u64>>,
 }
 
 /// Values that can be put in order.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
+pub(super) struct OrderedSpan {
     count: u64,
     least: f64,
     greatest: f64,
@@ -60,7 +60,7 @@ pub(super) struct Span {
     has_clock: bool,
 }
 
-impl Span {
+impl OrderedSpan {
     fn new() -> Self {
         let (least, greatest) = (f64::INFINITY, f64::NEG_INFINITY);
         let (first, last) = (f64::NAN, f64::NAN);
@@ -97,7 +97,7 @@ impl Span {
     }
 }
 
-impl Look {
+impl ColumnLook {
     pub(super) fn new(tries: &Tries) -> Self {
         Self {
             hashes: Vec::new(),
@@ -106,12 +106,12 @@ impl Look {
             numbers: 0,
             amounts: 0,
             comma_amounts: 0,
-            times: vec![Span::new(); tries.times.len()],
+            times: vec![OrderedSpan::new(); tries.times.len()],
             elements: Vec::new(),
             integer_elements: 0,
             sum: 0.0,
             squares: 0.0,
-            numbers_span: Span::new(),
+            numbers_span: OrderedSpan::new(),
             values: Some(BTreeMap::new()),
         }
     }
@@ -168,18 +168,18 @@ impl Look {
 }
 
 /// A column over all blocks so far.
-pub(super) struct Column {
-    whole: Look,
+pub(super) struct ProfiledColumn {
+    whole: ColumnLook,
     tries: Tries,
     distinct: CategoryTally,
     elements: CategoryTally,
     element_count: u64,
 }
 
-impl Column {
+impl ProfiledColumn {
     pub(super) fn new(name: &str, tries: Tries) -> Self {
         Self {
-            whole: Look::new(&tries),
+            whole: ColumnLook::new(&tries),
             tries,
             distinct: CategoryTally::new(name.to_owned()),
             elements: CategoryTally::new(name.to_owned()),
@@ -188,7 +188,7 @@ impl Column {
     }
 
     /// Adds the next block.
-    pub(super) fn add(&mut self, block: &Look) {
+    pub(super) fn add(&mut self, block: &ColumnLook) {
         self.distinct.take(&block.hashes, block.missing);
         self.elements.take(&block.elements, 0);
         self.element_count += block.elements.len() as u64;
@@ -252,7 +252,7 @@ impl Column {
             present: rows - whole.missing.min(rows),
             missing: whole.missing,
             distinct: distinct.distinct,
-            is_counted: distinct.distinct_is == crate::stats::Count::Exact,
+            is_counted: distinct.distinct_is == crate::stats::CountMethod::Exact,
             once,
             integers: whole.integers,
             numbers: whole.numbers,

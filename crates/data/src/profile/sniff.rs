@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-use schema::source::{Format, NumberForm};
+use schema::source::{DataFormat, NumberForm};
 
 use super::column::Tries;
 use crate::csv::{Punctuation, Splitter};
@@ -45,7 +45,7 @@ pub(super) const MISSING: [&str; 10] =
 /// How a text file is laid out.
 #[derive(Clone, Debug)]
 pub(super) struct TextForm {
-    pub format: Format,
+    pub format: DataFormat,
     pub punctuation: Punctuation,
     /// Names of the columns.
     pub names: Vec<String>,
@@ -86,8 +86,8 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     // Without quotes the faster reader of tab-separated text serves.
     let has_quotes = quote.is_some_and(|quote| text.contains(&quote));
     let format = match &punctuation.delimiter[..] {
-        b"\t" if !has_quotes => Format::Tsv,
-        _ => Format::Csv,
+        b"\t" if !has_quotes => DataFormat::Tsv,
+        _ => DataFormat::Csv,
     };
     let Some(first) = records.first() else {
         return Err(Error::EmptyInput { path: path.to_owned() });
@@ -114,11 +114,11 @@ fn quote_of(text: &[u8]) -> Option<u8> {
 }
 
 /// Records of trimmed fields.
-type Fields = Vec<Vec<Vec<u8>>>;
+type TrimmedRecords = Vec<Vec<Vec<u8>>>;
 
 /// The delimiter by which records have the same number of fields, and most of them.
-fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Fields) {
-    let mut best: Option<((u64, usize), Punctuation, Fields)> = None;
+fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, TrimmedRecords) {
+    let mut best: Option<((u64, usize), Punctuation, TrimmedRecords)> = None;
     for delimiter in DELIMITERS {
         let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
         let records = records(text, &punctuation, is_whole);
@@ -136,7 +136,7 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Fi
     best.map_or((comma, Vec::new()), |(_, punctuation, records)| (punctuation, records))
 }
 
-fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> Fields {
+fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
     let mut splitter = Splitter::new(punctuation.clone());
     splitter.split(text);
     if is_whole {

@@ -11,7 +11,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    pub(super) fn of(input: &str) -> Option<Self> {
+    pub(super) fn parse(input: &str) -> Option<Self> {
         let (scheme, _) = input.split_once("://")?;
         match scheme {
             "s3" => Some(Self::S3),
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn files_are_no_objects() {
         for file in ["train.csv", "/s3/x", "s3:/x", "-", "ftp://host/x", "c://x"] {
-            assert_eq!(Scheme::of(file), None, "{file}");
+            assert_eq!(Scheme::parse(file), None, "{file}");
         }
-        assert_eq!(Scheme::of("gs://b/k"), Some(Scheme::Google));
+        assert_eq!(Scheme::parse("gs://b/k"), Some(Scheme::Google));
     }
 
     #[test]

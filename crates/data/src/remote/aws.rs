@@ -218,24 +218,24 @@ mod tests {
             ("AWS_EC2_METADATA_DISABLED", "true"),
         ];
         let wire = Wire::new();
-        let found = keys(&Env::of(&base), &wire).unwrap().unwrap();
+        let found = keys(&Env::new(&base), &wire).unwrap().unwrap();
         assert_eq!((found.id.as_str(), found.secret.as_str()), ("A", "B"));
         let both = [&base[..], &[("AWS_ACCESS_KEY_ID", "C"), ("AWS_SECRET_ACCESS_KEY", "D")]];
-        assert_eq!(keys(&Env::of(&both.concat()), &wire).unwrap().unwrap().id, "C");
+        assert_eq!(keys(&Env::new(&both.concat()), &wire).unwrap().unwrap().id, "C");
         let other = [base[0], ("AWS_PROFILE", "sso"), base[2], base[3]];
-        let Err(problem) = keys(&Env::of(&other), &wire) else { panic!("found") };
+        let Err(problem) = keys(&Env::new(&other), &wire) else { panic!("found") };
         assert!(problem.to_string().contains("\"sso\" has no aws_access_key_id"), "{problem}");
-        assert!(keys(&Env::of(&base[2..]), &wire).unwrap().is_none());
+        assert!(keys(&Env::new(&base[2..]), &wire).unwrap().is_none());
     }
 
     #[test]
     fn a_bucket_is_part_of_the_host_where_certificates_allow_it() {
-        let (env, place) = (Env::of(&[]), ("b", "a b.csv"));
+        let (env, place) = (Env::new(&[]), ("b", "a b.csv"));
         assert_eq!(region(&env), "us-east-1");
         assert_eq!(url(&env, "eu-west-1", place), "https://b.s3.eu-west-1.amazonaws.com/a%20b.csv");
         let dotted = url(&env, "eu-west-1", ("b.c", "k"));
         assert_eq!(dotted, "https://s3.eu-west-1.amazonaws.com/b.c/k");
-        let own = Env::of(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")]);
+        let own = Env::new(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")]);
         assert_eq!(url(&own, "x", place), "http://127.0.0.1:9000/b/a%20b.csv");
     }
 }

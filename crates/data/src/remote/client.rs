@@ -38,7 +38,7 @@ pub(super) struct Client {
     agent: Result<Agent, RemoteProblem>,
     wire: Wire,
     keys: Mutex<Option<Option<sign::Keys>>>,
-    token: Mutex<Option<Option<google::Token>>>,
+    token: Mutex<Option<Option<google::AccessToken>>>,
     /// Of buckets whose region turned out to be another.
     regions: Mutex<BTreeMap<String, String>>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Ask<'a> {
 }
 
 /// Why one try has failed.
-pub(super) enum Failure {
+pub(super) enum TryFailure {
     /// May be over the next time.
     Passing(String),
     Final(RemoteProblem),
@@ -78,8 +78,8 @@ impl Client {
     }
 
     /// Sends one request; an answer is one with the object's bytes, or 416 to a range behind them.
-    pub(super) fn once(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
-        let agent = self.agent.as_ref().map_err(|problem| Failure::Final(problem.clone()))?;
+    pub(super) fn once(&self, ask: Ask<'_>) -> Result<Response<Body>, TryFailure> {
+        let agent = self.agent.as_ref().map_err(|problem| TryFailure::Final(problem.clone()))?;
         let mut headers = Vec::new();
         if let Some((first, last)) = ask.range {
             headers.push(("range".to_owned(), format!("bytes={first}-{last}")));
@@ -91,7 +91,7 @@ impl Client {
         loop {
             let Addressed { url, headers, with } = self.addressed(ask.input, headers.clone())?;
             let mut request = agent.get(&url);
-            if Scheme::of(ask.input) != Some(Scheme::Http) {
+            if Scheme::parse(ask.input) != Some(Scheme::Http) {
                 // A signature is for one host.
                 request = request.config().max_redirects(0).build();
             }
@@ -117,29 +117,29 @@ impl Client {
         &self,
         input: &str,
         mut headers: Vec<(String, String)>,
-    ) -> Result<Addressed, Failure> {
+    ) -> Result<Addressed, TryFailure> {
         let now = now();
         let nameless = || "without credentials, as none were found".to_owned();
-        match Scheme::of(input) {
+        match Scheme::parse(input) {
             Some(Scheme::S3) => {
-                let place = bucket_and_key(input).map_err(Failure::Final)?;
+                let place = bucket_and_key(input).map_err(TryFailure::Final)?;
                 let region = self.region(place.0);
                 let url = aws::url(&self.env, &region, place);
-                let Some(keys) = self.keys(now).map_err(Failure::Final)? else {
+                let Some(keys) = self.keys(now).map_err(TryFailure::Final)? else {
                     return Ok(Addressed { url, headers, with: nameless() });
                 };
                 let (host, path) = host_and_path(&url);
-                let request = sign::Request { host, path, region: &region, now };
+                let request = sign::SignedRequest { host, path, region: &region, now };
                 let headers = sign::headers(&request, &keys, headers);
                 let with = format!("with the key {} of {}", keys.id, keys.origin);
                 Ok(Addressed { url, headers, with })
             }
             Some(Scheme::Google) => {
-                let place = bucket_and_key(input).map_err(Failure::Final)?;
+                let place = bucket_and_key(input).map_err(TryFailure::Final)?;
                 let url = google::url(&self.env, place);
                 // Otherwise the store would decompress, and ranges would be of something else.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
-                let Some(token) = self.token(now).map_err(Failure::Final)? else {
+                let Some(token) = self.token(now).map_err(TryFailure::Final)? else {
                     return Ok(Addressed { url, headers, with: nameless() });
                 };
                 headers.push(("authorization".to_owned(), format!("Bearer {}", token.text)));
@@ -170,7 +170,7 @@ impl Client {
         Ok(found)
     }
 
-    fn token(&self, now: u64) -> Result<Option<google::Token>, RemoteProblem> {
+    fn token(&self, now: u64) -> Result<Option<google::AccessToken>, RemoteProblem> {
         let mut known = lock(&self.token);
         match &*known {
             Some(None) => return Ok(None),
@@ -184,7 +184,7 @@ impl Client {
 
     /// The host that `input` is asked of, for errors.
     pub(super) fn host(&self, input: &str) -> String {
-        let url = match (Scheme::of(input), bucket_and_key(input)) {
+        let url = match (Scheme::parse(input), bucket_and_key(input)) {
             (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.0), place),
             (Some(Scheme::Google), Ok(place)) => google::url(&self.env, place),
             _ => input.to_owned(),
@@ -197,15 +197,15 @@ impl Client {
 /// a row; `attempt` says through its flag that it has come further than before.
 pub(super) fn retried<T>(
     (host, tries): (impl Fn() -> String, u32),
-    mut attempt: impl FnMut(&mut bool) -> Result<T, Failure>,
+    mut attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
 ) -> Result<T, RemoteProblem> {
     let mut failed = 0;
     loop {
         let mut came_further = false;
         match attempt(&mut came_further) {
             Ok(done) => return Ok(done),
-            Err(Failure::Final(problem)) => return Err(problem),
-            Err(Failure::Passing(reason)) => {
+            Err(TryFailure::Final(problem)) => return Err(problem),
+            Err(TryFailure::Passing(reason)) => {
                 failed = if came_further { 1 } else { failed + 1 };
                 if failed >= tries {
                     return Err(RemoteProblem::Unreachable { host: host(), tries, reason });
@@ -257,7 +257,7 @@ fn agent(env: &Env) -> Result<Agent, RemoteProblem> {
     Ok(config.build().into())
 }
 
-fn failed(url: &str, error: &ureq::Error) -> Failure {
+fn failed(url: &str, error: &ureq::Error) -> TryFailure {
     let reason = match error {
         ureq::Error::Io(error) => error.to_string(),
         other => other.to_string(),
@@ -275,12 +275,12 @@ fn failed(url: &str, error: &ureq::Error) -> Failure {
     );
     if is_final {
         let host = host_and_path(url).0.to_owned();
-        return Failure::Final(RemoteProblem::Unreachable { host, tries: 1, reason });
+        return TryFailure::Final(RemoteProblem::Unreachable { host, tries: 1, reason });
     }
-    Failure::Passing(reason)
+    TryFailure::Passing(reason)
 }
 
-fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, Failure> {
+fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, TryFailure> {
     let status = answer.status().as_u16();
     if matches!(status, 200 | 206 | 412 | 416) {
         return Ok(answer);
@@ -288,9 +288,9 @@ fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, Fail
     let passing = matches!(status, 408 | 429 | 500 | 502 | 503 | 504);
     let detail = detail(answer);
     if passing {
-        return Err(Failure::Passing(format!("HTTP status {status}{detail}")));
+        return Err(TryFailure::Passing(format!("HTTP status {status}{detail}")));
     }
-    Err(Failure::Final(match status {
+    Err(TryFailure::Final(match status {
         404 | 410 => RemoteProblem::NotFound { status, detail },
         401 | 403 => RemoteProblem::Denied { status, detail, credentials: with.to_owned() },
         _ => RemoteProblem::Status { status, detail },

@@ -24,14 +24,14 @@ const EARLY: u64 = 300;
 
 /// An access token.
 #[derive(Clone)]
-pub(super) struct Token {
+pub(super) struct AccessToken {
     pub text: String,
     expires: u64,
     /// Where it was found, for errors.
     pub origin: &'static str,
 }
 
-impl Token {
+impl AccessToken {
     pub(super) fn is_valid(&self, now: u64) -> bool {
         now + EARLY < self.expires
     }
@@ -48,7 +48,11 @@ pub(super) fn url(env: &Env, (bucket, key): (&str, &str)) -> String {
 }
 
 /// The first token that is found; `None` where nothing is configured.
-pub(super) fn token(env: &Env, wire: &Wire, now: u64) -> Result<Option<Token>, RemoteProblem> {
+pub(super) fn token(
+    env: &Env,
+    wire: &Wire,
+    now: u64,
+) -> Result<Option<AccessToken>, RemoteProblem> {
     let named = env.get("GOOGLE_APPLICATION_CREDENTIALS").map(PathBuf::from);
     let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
     let usual = home.join(".config/gcloud/application_default_credentials.json");
@@ -66,7 +70,7 @@ pub(super) fn token(env: &Env, wire: &Wire, now: u64) -> Result<Option<Token>, R
     }
 }
 
-fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<Token, String> {
+fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<AccessToken, String> {
     let field = |name: &str| {
         let text = key.get(name).and_then(Value::as_str);
         text.ok_or_else(|| format!("no {name:?}"))
@@ -99,7 +103,7 @@ fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<Token, String> {
 }
 
 /// The token of the machine; `None` where no such service answers at once.
-fn of_machine(env: &Env, wire: &Wire, now: u64) -> Option<Token> {
+fn of_machine(env: &Env, wire: &Wire, now: u64) -> Option<AccessToken> {
     let host =
         env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
@@ -107,11 +111,11 @@ fn of_machine(env: &Env, wire: &Wire, now: u64) -> Option<Token> {
     of_answer(&answer, now, "the machine's account")
 }
 
-fn of_answer(text: &str, now: u64, origin: &'static str) -> Option<Token> {
+fn of_answer(text: &str, now: u64, origin: &'static str) -> Option<AccessToken> {
     let answer: Value = serde_json::from_str(text).ok()?;
     let text = answer.get("access_token")?.as_str()?.to_owned();
     let lasts = answer.get("expires_in").and_then(Value::as_u64).unwrap_or(3600);
-    Some(Token { text, expires: now + lasts, origin })
+    Some(AccessToken { text, expires: now + lasts, origin })
 }
 
 /// `claims` as a JSON web token with an RSA signature.

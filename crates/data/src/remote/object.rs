@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ureq::Body;
 use ureq::http::Response;
 
-use super::client::{Ask, Client, Failure, retried};
+use super::client::{Ask, Client, TryFailure, retried};
 use super::problem::RemoteProblem;
 
 /// Tries to open an object.
@@ -35,7 +35,7 @@ struct About {
 }
 
 /// The first and last byte requested, and the length of the whole.
-type Place = (u64, u64, Option<u64>);
+type ByteRange = (u64, u64, Option<u64>);
 
 impl Object {
     /// Asks for the first byte, which shows length, version and whether ranges are served. (A
@@ -94,11 +94,11 @@ impl Object {
             }
             let ask = Ask { input, range: Some((at, range.end - 1)), same: self.strong() };
             let answer = client.once(ask)?;
-            self.check(&answer).map_err(Failure::Final)?;
+            self.check(&answer).map_err(TryFailure::Final)?;
             if answer.status() != 206 || place(&answer).is_none_or(|(first, ..)| first != at) {
                 let status = answer.status().as_u16();
                 let problem = format!("expected bytes from {at} on, got HTTP status {status}");
-                return Err(Failure::Final(RemoteProblem::Answer(problem)));
+                return Err(TryFailure::Final(RemoteProblem::Answer(problem)));
             }
             let mut body = answer.into_body().into_reader().take(range.end - at);
             loop {
@@ -109,10 +109,10 @@ impl Object {
                     Ok(_) if at == range.end => return Ok(true),
                     Ok(_) if !wanted() => return Ok(false),
                     Ok(0) => {
-                        return Err(Failure::Passing(format!("the answer ended at byte {at}")));
+                        return Err(TryFailure::Passing(format!("the answer ended at byte {at}")));
                     }
                     Ok(_) => {}
-                    Err(error) => return Err(Failure::Passing(error.to_string())),
+                    Err(error) => return Err(TryFailure::Passing(error.to_string())),
                 }
             }
         });
@@ -120,16 +120,16 @@ impl Object {
     }
 
     /// The whole from its beginning, of a server without ranges.
-    pub(super) fn stream(&self) -> Result<impl Read + Send + use<>, Failure> {
+    pub(super) fn stream(&self) -> Result<impl Read + Send + use<>, TryFailure> {
         let ask = Ask { input: &self.about.input, range: None, same: self.strong() };
         let answer = self.about.client.once(ask)?;
-        self.check(&answer).map_err(Failure::Final)?;
+        self.check(&answer).map_err(TryFailure::Final)?;
         Ok(answer.into_body().into_reader())
     }
 
     pub(super) fn retry<T>(
         &self,
-        attempt: impl FnMut(&mut bool) -> Result<T, Failure>,
+        attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
     ) -> io::Result<T> {
         let About { client, input, .. } = &*self.about;
         Ok(retried((|| client.host(input), READ_TRIES), attempt)?)
@@ -158,7 +158,7 @@ fn version(answer: &Response<Body>) -> Option<String> {
 }
 
 /// What `Content-Range` says, as in `bytes 0-9/100`.
-fn place(answer: &Response<Body>) -> Option<Place> {
+fn place(answer: &Response<Body>) -> Option<ByteRange> {
     let text = answer.headers().get("content-range")?.to_str().ok()?;
     let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

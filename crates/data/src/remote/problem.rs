@@ -78,7 +78,7 @@ impl From<RemoteProblem> for io::Error {
 impl RemoteProblem {
     /// The problem that is the source of `error`, if one is.
     #[must_use]
-    pub fn of(error: &io::Error) -> Option<&Self> {
+    pub fn find_in(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }

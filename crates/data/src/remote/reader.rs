@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use super::client::Failure;
+use super::client::TryFailure;
 use super::object::Object;
 
 /// Bytes of the first part; each is twice the one before, so that a look at the beginning is cheap.
@@ -23,7 +23,7 @@ impl Object {
     pub(crate) fn read_from(&self, start: u64) -> Box<dyn Read + Send> {
         match self.bytes() {
             Some(bytes) if self.has_ranges() => Box::new(self.range(start..bytes)),
-            _ => Box::new(Stream::new(self.clone(), start)),
+            _ => Box::new(ObjectStream::new(self.clone(), start)),
         }
     }
 
@@ -102,7 +102,7 @@ impl Read for Prefetch {
 }
 
 /// Reads an object from `at` on without ranges: after a failure once more from its beginning.
-pub(super) struct Stream {
+pub(super) struct ObjectStream {
     object: Object,
     at: u64,
     body: Option<Box<dyn Read + Send>>,
@@ -110,7 +110,7 @@ pub(super) struct Stream {
     failures: u32,
 }
 
-impl Stream {
+impl ObjectStream {
     pub(super) fn new(object: Object, at: u64) -> Self {
         Self { object, at, body: None, failures: 0 }
     }
@@ -119,17 +119,20 @@ impl Stream {
     fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         self.object.retry(|_| {
             let mut body = self.object.stream()?;
-            let passing = |error: io::Error| Failure::Passing(error.to_string());
+            let passing = |error: io::Error| TryFailure::Passing(error.to_string());
             let passed = io::copy(&mut body.by_ref().take(self.at), &mut io::sink());
             if passed.map_err(passing)? < self.at {
-                return Err(Failure::Passing(format!("the answer ended before byte {}", self.at)));
+                return Err(TryFailure::Passing(format!(
+                    "the answer ended before byte {}",
+                    self.at
+                )));
             }
             Ok(Box::new(body) as Box<dyn Read + Send>)
         })
     }
 }
 
-impl Read for Stream {
+impl Read for ObjectStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         /// Streams that break off at the same byte in a row.
         const MOST: u32 = 5;

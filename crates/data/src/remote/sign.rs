@@ -32,7 +32,7 @@ impl Keys {
 }
 
 /// What is signed besides the headers.
-pub(super) struct Request<'a> {
+pub(super) struct SignedRequest<'a> {
     pub host: &'a str,
     /// Escaped, from `/` on.
     pub path: &'a str,
@@ -44,7 +44,7 @@ pub(super) struct Request<'a> {
 /// All headers of `request` that carry its signature, and `headers`, which it covers too. Names are
 /// lower case.
 pub(super) fn headers(
-    request: &Request<'_>,
+    request: &SignedRequest<'_>,
     keys: &Keys,
     headers: Vec<(String, String)>,
 ) -> Vec<(String, String)> {
@@ -95,12 +95,12 @@ fn time(now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Request, headers};
+    use super::{Keys, SignedRequest, headers};
 
     /// The example of the documentation, its "GET Object".
     #[test]
     fn the_published_example_has_the_published_signature() {
-        let request = Request {
+        let request = SignedRequest {
             host: "examplebucket.s3.amazonaws.com",
             path: "/test.txt",
             region: "us-east-1",

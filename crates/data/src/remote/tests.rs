@@ -14,7 +14,7 @@ use super::wire::Env;
 use server::{Manners, Request, Server};
 
 fn client(pairs: &[(&str, &str)]) -> &'static Client {
-    Box::leak(Box::new(Client::new(Env::of(pairs))))
+    Box::leak(Box::new(Client::new(Env::new(pairs))))
 }
 
 fn read(client: &'static Client, input: &str) -> Vec<u8> {

@@ -25,7 +25,7 @@ impl Env {
     }
 
     #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+    pub(super) fn new(pairs: &[(&str, &str)]) -> Self {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let all: BTreeMap<String, String> = pairs.iter().map(owned).collect();
         Self(Box::new(move |name| all.get(name).cloned()))

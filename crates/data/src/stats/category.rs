@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use schema::random;
 
-use super::figure::{CategoricalStats, Count};
+use super::figure::{CategoricalStats, CountMethod};
 use crate::fitted::MixHasher;
 
 /// Categories counted one by one; those that appear later only enter the estimate.
@@ -21,7 +21,7 @@ pub(crate) struct CategoryTally {
     present: u64,
     empty: u64,
     counts: HashMap<i64, u64, BuildHasherDefault<MixHasher>>,
-    overflow: Count,
+    overflow: CountMethod,
     registers: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ impl CategoryTally {
             present: 0,
             empty: 0,
             counts: HashMap::default(),
-            overflow: Count::Exact,
+            overflow: CountMethod::Exact,
             registers: vec![0; 1 << REGISTER_BITS],
         }
     }
@@ -51,7 +51,7 @@ impl CategoryTally {
             if self.counts.len() < EXACT_DISTINCT {
                 self.counts.insert(value, 1);
             } else {
-                self.overflow = Count::Estimate;
+                self.overflow = CountMethod::Estimate;
             }
         }
     }
@@ -76,15 +76,15 @@ impl CategoryTally {
     /// Categories that occur once; 0 where not all were counted.
     pub(crate) fn once(&self) -> u64 {
         match self.overflow {
-            Count::Exact => self.counts.values().filter(|&&count| count == 1).count() as u64,
-            Count::Estimate => 0,
+            CountMethod::Exact => self.counts.values().filter(|&&count| count == 1).count() as u64,
+            CountMethod::Estimate => 0,
         }
     }
 
     pub(crate) fn finish(self, rows: u64) -> CategoricalStats {
         let distinct = match self.overflow {
-            Count::Exact => self.counts.len() as u64,
-            Count::Estimate => self.estimate().max(self.counts.len() as u64 + 1),
+            CountMethod::Exact => self.counts.len() as u64,
+            CountMethod::Estimate => self.estimate().max(self.counts.len() as u64 + 1),
         };
         let mut counts: Vec<u64> = self.counts.into_values().collect();
         counts.sort_unstable_by(|left, right| right.cmp(left));
@@ -132,7 +132,7 @@ mod tests {
         let mut tally = CategoryTally::new("c".to_owned());
         tally.take(&[7, 7, -1, 9], 1);
         let stats = tally.finish(4);
-        assert_eq!((stats.distinct, stats.distinct_is), (3, Count::Exact));
+        assert_eq!((stats.distinct, stats.distinct_is), (3, CountMethod::Exact));
         assert_eq!((stats.missing_share, stats.bag_length_mean), (0.25, 1.0));
         assert_eq!((stats.top_share, stats.zipf_exponent), (Some(0.5), None));
     }
@@ -144,7 +144,7 @@ mod tests {
         tally.take(&values, 0);
         tally.take(&values, 0);
         let stats = tally.finish(2_000_000);
-        assert_eq!(stats.distinct_is, Count::Estimate);
+        assert_eq!(stats.distinct_is, CountMethod::Estimate);
         assert!((stats.distinct as f64 / 1e6 - 1.0).abs() < 0.03, "{}", stats.distinct);
     }
 

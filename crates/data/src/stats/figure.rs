@@ -35,7 +35,7 @@ pub struct CategoricalStats {
     /// Number of different categories.
     pub distinct: u64,
     /// Whether `distinct` was counted or estimated (HyperLogLog, standard error 0.8 %).
-    pub distinct_is: Count,
+    pub distinct_is: CountMethod,
     /// Share of the most frequent category among all; `None` without categories. Beyond the exact
     /// count it is taken among the categories that occurred first.
     pub top_share: Option<f64>,
@@ -49,7 +49,7 @@ pub struct CategoricalStats {
 /// How a number was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Count {
+pub enum CountMethod {
     /// By counting.
     Exact,
     /// By an estimate.

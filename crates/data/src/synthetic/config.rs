@@ -25,7 +25,7 @@ pub struct SyntheticConfig {
     /// Expected share of clicks, in `(0, 1)`.
     pub click_rate: f64,
     /// How a row is written.
-    pub layout: Layout,
+    pub layout: RowLayout,
     /// The truth behind the labels.
     pub planted: PlantedConfig,
 }
@@ -33,7 +33,7 @@ pub struct SyntheticConfig {
 /// One categorical column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticFeature {
-    /// Name in the header of [`Layout::Csv`].
+    /// Name in the header of [`RowLayout::Csv`].
     pub name: String,
     /// Number of different ids.
     pub cardinality: u64,
@@ -66,7 +66,7 @@ impl Hotness {
 
 /// How a row is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum RowLayout {
     /// Label, 13 integers, 26 categories of 8 hexadecimal digits, separated by tabs; no header.
     /// Categories are a bijection of the frequency rank, different for every feature.
     Criteo,
@@ -139,7 +139,7 @@ impl SyntheticConfig {
             features: features.collect(),
             missing_share: 0.04,
             click_rate: 0.25,
-            layout: Layout::Criteo,
+            layout: RowLayout::Criteo,
             planted: PlantedConfig {
                 dense_deviation: 0.9,
                 additive_deviation: 0.8,
@@ -168,9 +168,12 @@ impl SyntheticConfig {
             )?;
         }
         let criteo = self.dense == CRITEO_DENSE && self.features.len() == CRITEO_FEATURES;
-        require(self.layout == Layout::Csv || criteo, "layout", "13 dense and 26 features", || {
-            format!("{} dense and {} features", self.dense, self.features.len())
-        })
+        require(
+            self.layout == RowLayout::Csv || criteo,
+            "layout",
+            "13 dense and 26 features",
+            || format!("{} dense and {} features", self.dense, self.features.len()),
+        )
     }
 }
 
@@ -186,10 +189,10 @@ fn check_shares(config: &SyntheticConfig) -> Result<(), Error> {
     require(finite, "planted deviations", "finite and not negative", || format!("{deviations:?}"))
 }
 
-fn check_feature(feature: &SyntheticFeature, layout: Layout) -> Result<(), Error> {
+fn check_feature(feature: &SyntheticFeature, layout: RowLayout) -> Result<(), Error> {
     let name = &feature.name;
     // Ranks pass through f64, which is exact to 2^53; eight hexadecimal digits end at 2^32.
-    let most = if layout == Layout::Criteo { 1 << 32 } else { 1 << 53 };
+    let most = if layout == RowLayout::Criteo { 1 << 32 } else { 1 << 53 };
     require(
         (1..=most).contains(&feature.cardinality),
         "cardinality",
@@ -197,7 +200,7 @@ fn check_feature(feature: &SyntheticFeature, layout: Layout) -> Result<(), Error
         || format!("{} (feature {name})", feature.cardinality),
     )?;
     let Hotness { min, max } = feature.hotness;
-    let longest = if layout == Layout::Criteo { 1 } else { u32::MAX };
+    let longest = if layout == RowLayout::Criteo { 1 } else { u32::MAX };
     require(
         1 <= min && min <= max && max <= longest,
         "hotness",

@@ -21,7 +21,7 @@ const NEGATIVE_COLUMN: usize = 1;
 
 /// Rows as they were drawn, row-major.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Block {
+pub struct DrawnBlock {
     /// Index of the first row.
     pub first_row: u64,
     /// Labels, `[rows]`.
@@ -36,7 +36,7 @@ pub struct Block {
     pub offsets: Vec<usize>,
 }
 
-impl Block {
+impl DrawnBlock {
     fn with_room(rows: usize, config: &SyntheticConfig) -> Self {
         let bags = rows * config.features.len();
         let mut offsets = Vec::with_capacity(bags + 1);
@@ -76,12 +76,12 @@ impl Block {
 pub(super) fn block(
     config: &SyntheticConfig,
     rows: Range<u64>,
-    of: impl Fn(&Block, usize) -> f64,
-) -> Block {
+    of: impl Fn(&DrawnBlock, usize) -> f64,
+) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_ROWS);
-    let places = Places::new(config);
+    let places = DrawPlaces::new(config);
     let length = rows.end.saturating_sub(rows.start) as usize;
-    let mut block = Block::with_room(length, config);
+    let mut block = DrawnBlock::with_room(length, config);
     block.first_row = rows.start;
     for row in rows {
         let rng = stream.child(row);
@@ -94,10 +94,10 @@ pub(super) fn block(
 }
 
 /// Rows of a stream of their own without labels, on which the planted model is scaled.
-pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> Block {
+pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_PILOT);
-    let places = Places::new(config);
-    let mut block = Block::with_room(rows as usize, config);
+    let places = DrawPlaces::new(config);
+    let mut block = DrawnBlock::with_room(rows as usize, config);
     for row in 0..rows {
         inputs(config, &places, (row, stream.child(row)), &mut block);
     }
@@ -105,20 +105,20 @@ pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> Block {
 }
 
 /// Where each column's random numbers lie in a row's stream.
-struct Places {
-    features: Vec<Place>,
+struct DrawPlaces {
+    features: Vec<FeatureNumbers>,
     label: u64,
 }
 
 /// One feature's numbers (missing, length, then one per id) and what becomes of them.
-struct Place {
+struct FeatureNumbers {
     first: u64,
     length_min: u64,
     length_spread: u64,
     law: Law,
 }
 
-impl Places {
+impl DrawPlaces {
     fn new(config: &SyntheticConfig) -> Self {
         let mut next = config.dense as u64 * DENSE_DRAWS;
         let mut features = Vec::with_capacity(config.features.len());
@@ -127,7 +127,12 @@ impl Places {
             let order = CounterRng::new(config.seed, STREAM_REUSE).child(index as u64);
             let law = Law::new(feature, order);
             let spread = max - min + 1;
-            features.push(Place { first: next, length_min: min, length_spread: spread, law });
+            features.push(FeatureNumbers {
+                first: next,
+                length_min: min,
+                length_spread: spread,
+                law,
+            });
             next += 2 + max;
         }
         Self { features, label: next }
@@ -182,9 +187,9 @@ impl Law {
 
 fn inputs(
     config: &SyntheticConfig,
-    places: &Places,
+    places: &DrawPlaces,
     (row, rng): (u64, CounterRng),
-    block: &mut Block,
+    block: &mut DrawnBlock,
 ) {
     for column in 0..config.dense {
         block.dense.push(count(config, rng, column));

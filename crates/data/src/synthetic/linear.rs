@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::chunk::for_each_chunk;
 use super::config::SyntheticConfig;
-use super::draw::Block;
+use super::draw::DrawnBlock;
 use super::planted::{Planted, sigmoid};
 use super::score;
 use crate::Error;
@@ -22,7 +22,7 @@ const KNOTS: usize = 24;
 const KNOT_SPAN: f64 = 12.0;
 
 /// AUC of the best linear model, and how it was found.
-pub(super) struct Best {
+pub(super) struct BestLinear {
     pub auc: f64,
     pub rows: u64,
     pub fit_rows: u64,
@@ -33,8 +33,8 @@ pub(super) fn best(
     config: &SyntheticConfig,
     planted: &Planted,
     threads: usize,
-) -> Result<Best, Error> {
-    let make = |rows: Range<u64>| Sample::new(planted.block(config, rows), config, planted);
+) -> Result<BestLinear, Error> {
+    let make = |rows: Range<u64>| PlantedSample::new(planted.block(config, rows), config, planted);
     let mut model = Model::new(config);
     let fit_rows = fit_rows(config);
     for _ in 0..PASSES {
@@ -52,7 +52,7 @@ pub(super) fn best(
         Ok(())
     })?;
     let auc = score::auc(&start, &labels).max(score::auc(&fitted, &labels));
-    Ok(Best { auc, rows, fit_rows })
+    Ok(BestLinear { auc, rows, fit_rows })
 }
 
 /// Bytes of a row's logit and knots, beside its block.
@@ -67,15 +67,15 @@ pub(super) fn fit_rows(config: &SyntheticConfig) -> u64 {
 }
 
 /// Rows with the planted additive logits, which the model starts from.
-struct Sample {
-    block: Block,
+struct PlantedSample {
+    block: DrawnBlock,
     logits: Vec<f64>,
     /// Knot below each count and the distance to it, `[rows, dense]`.
     knots: Vec<(usize, f64)>,
 }
 
-impl Sample {
-    fn new(block: Block, config: &SyntheticConfig, planted: &Planted) -> Self {
+impl PlantedSample {
+    fn new(block: DrawnBlock, config: &SyntheticConfig, planted: &Planted) -> Self {
         let logits = (0..block.rows()).map(|row| planted.linear_logit(&block, row)).collect();
         let knots = block.dense.iter().enumerate().map(|(at, count)| {
             let column = at % config.dense;
@@ -93,12 +93,12 @@ impl Sample {
 
 /// A weight with its Adagrad state.
 #[derive(Clone, Copy, Default)]
-struct Weight {
+struct LinearWeight {
     value: f64,
     squares: f64,
 }
 
-impl Weight {
+impl LinearWeight {
     fn step(&mut self, gradient: f64) {
         self.squares += gradient * gradient;
         self.value -= LEARNING_RATE * gradient / (self.squares.sqrt() + 1e-10);
@@ -106,31 +106,31 @@ impl Weight {
 }
 
 struct Model {
-    bias: Weight,
+    bias: LinearWeight,
     /// Factor of the planted additive logit.
-    start: Weight,
+    start: LinearWeight,
     /// `[dense, 1 + KNOTS]`
-    dense: Vec<Weight>,
+    dense: Vec<LinearWeight>,
     /// Per feature: one weight per id with an effect, one for all others, one for missing.
-    features: Vec<Vec<Weight>>,
+    features: Vec<Vec<LinearWeight>>,
 }
 
 impl Model {
     fn new(config: &SyntheticConfig) -> Self {
         let ids = |cardinality: u64| cardinality.min(config.planted.effect_ids) as usize + 2;
         Self {
-            bias: Weight::default(),
-            start: Weight { value: 1.0, squares: 0.0 },
-            dense: vec![Weight::default(); config.dense * (KNOTS + 1)],
+            bias: LinearWeight::default(),
+            start: LinearWeight { value: 1.0, squares: 0.0 },
+            dense: vec![LinearWeight::default(); config.dense * (KNOTS + 1)],
             features: config
                 .features
                 .iter()
-                .map(|feature| vec![Weight::default(); ids(feature.cardinality)])
+                .map(|feature| vec![LinearWeight::default(); ids(feature.cardinality)])
                 .collect(),
         }
     }
 
-    fn logit(&self, sample: &Sample, row: usize) -> f64 {
+    fn logit(&self, sample: &PlantedSample, row: usize) -> f64 {
         let mut logit = self.bias.value + self.start.value * sample.logits[row];
         let columns = self.dense.len() / (KNOTS + 1);
         for &(knot, above) in &sample.knots[row * columns..][..columns] {
@@ -146,7 +146,7 @@ impl Model {
         logit
     }
 
-    fn learn(&mut self, sample: &Sample, row: usize) {
+    fn learn(&mut self, sample: &PlantedSample, row: usize) {
         let probability = sigmoid(self.logit(sample, row));
         let error = probability - sample.block.probabilities[row];
         self.bias.step(error);

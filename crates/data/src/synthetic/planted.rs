@@ -7,7 +7,7 @@ use schema::IndexDistribution;
 use schema::random::CounterRng;
 
 use super::config::{SyntheticConfig, SyntheticFeature};
-use super::draw::{self, Block};
+use super::draw::{self, DrawnBlock};
 
 const STREAM_MODEL: u64 = 3;
 /// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
@@ -17,7 +17,7 @@ const SMALL_COUNTS: i64 = 2048;
 /// The truth behind the labels.
 pub(super) struct Planted {
     bias: f64,
-    scales: Parts,
+    scales: LogitParts,
     dense: Vec<Curve>,
     features: Vec<Effects>,
     pairs: Vec<(usize, usize)>,
@@ -25,7 +25,7 @@ pub(super) struct Planted {
 }
 
 /// One number for each of the three parts of a logit.
-struct Parts {
+struct LogitParts {
     dense: f64,
     additive: f64,
     interaction: f64,
@@ -55,7 +55,7 @@ impl Planted {
         let rng = CounterRng::new(config.seed, STREAM_MODEL);
         let mut planted = Self {
             bias: 0.0,
-            scales: Parts { dense: 1.0, additive: 1.0, interaction: 1.0 },
+            scales: LogitParts { dense: 1.0, additive: 1.0, interaction: 1.0 },
             dense: (0..config.dense).map(|column| Curve::new(rng.child(1), column)).collect(),
             features: Vec::with_capacity(config.features.len()),
             pairs: config.planted.pairs.clone(),
@@ -70,27 +70,27 @@ impl Planted {
     }
 
     /// The rows of a range, with probabilities and labels.
-    pub(super) fn block(&self, config: &SyntheticConfig, rows: Range<u64>) -> Block {
+    pub(super) fn block(&self, config: &SyntheticConfig, rows: Range<u64>) -> DrawnBlock {
         draw::block(config, rows, |block, row| self.probability(block, row))
     }
 
     /// The click probability of a row of the block.
-    pub(super) fn probability(&self, block: &Block, row: usize) -> f64 {
+    pub(super) fn probability(&self, block: &DrawnBlock, row: usize) -> f64 {
         sigmoid(self.linear_logit(block, row) + self.interaction(block, row))
     }
 
     /// The logit without interactions: the best that is known of a linear model beforehand.
-    pub(super) fn linear_logit(&self, block: &Block, row: usize) -> f64 {
+    pub(super) fn linear_logit(&self, block: &DrawnBlock, row: usize) -> f64 {
         self.bias + self.dense(block, row) + self.additive(block, row)
     }
 
-    fn dense(&self, block: &Block, row: usize) -> f64 {
+    fn dense(&self, block: &DrawnBlock, row: usize) -> f64 {
         let counts = &block.dense[row * self.dense.len()..][..self.dense.len()];
         let effects = self.dense.iter().zip(counts).map(|(curve, &count)| curve.at(count));
         effects.sum::<f64>() * self.scales.dense
     }
 
-    fn additive(&self, block: &Block, row: usize) -> f64 {
+    fn additive(&self, block: &DrawnBlock, row: usize) -> f64 {
         let first_bag = row * self.features.len();
         let mut sum = 0.0;
         for (index, effects) in self.features.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Planted {
         sum * self.scales.additive
     }
 
-    fn interaction(&self, block: &Block, row: usize) -> f64 {
+    fn interaction(&self, block: &DrawnBlock, row: usize) -> f64 {
         let first_bag = row * self.features.len();
         let mut sum = 0.0;
         for &(left, right) in &self.pairs {
@@ -122,7 +122,7 @@ impl Planted {
         let additive: Vec<f64> = part(&|row| self.additive(&block, row));
         let interaction: Vec<f64> = part(&|row| self.interaction(&block, row));
         let wanted = &config.planted;
-        self.scales = Parts {
+        self.scales = LogitParts {
             dense: scale_to(wanted.dense_deviation, &dense),
             additive: scale_to(wanted.additive_deviation, &additive),
             interaction: scale_to(wanted.interaction_deviation, &interaction),

@@ -4,12 +4,12 @@ use std::io::Write as _;
 
 use schema::random;
 
-use super::config::{Layout, SyntheticConfig, SyntheticFeature};
-use super::draw::Block;
+use super::config::{RowLayout, SyntheticConfig, SyntheticFeature};
+use super::draw::DrawnBlock;
 
 /// The header line, empty in Criteo's layout.
 pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
-    if config.layout == Layout::Criteo {
+    if config.layout == RowLayout::Criteo {
         return Vec::new();
     }
     let mut names = vec!["label".to_owned()];
@@ -26,8 +26,8 @@ pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
 }
 
 /// The block's lines.
-pub(super) fn lines(config: &SyntheticConfig, block: &Block) -> Vec<u8> {
-    let separator = if config.layout == Layout::Criteo { b'\t' } else { b',' };
+pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
+    let separator = if config.layout == RowLayout::Criteo { b'\t' } else { b',' };
     let features = config.features.len();
     let keys: Vec<u32> =
         (0..features).map(|feature| random::mix(feature as u64 + 1) as u32).collect();
@@ -44,12 +44,12 @@ pub(super) fn lines(config: &SyntheticConfig, block: &Block) -> Vec<u8> {
             out.push(separator);
             let ids = block.bag(row * features + index);
             match config.layout {
-                Layout::Criteo => {
+                RowLayout::Criteo => {
                     for &rank in ids {
                         hexadecimal(&mut out, scramble(rank as u32, keys[index]));
                     }
                 }
-                Layout::Csv => list(&mut out, feature, ids),
+                RowLayout::Csv => list(&mut out, feature, ids),
             }
         }
         out.push(b'\n');

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::builder::{Int64Builder, ListBuilder, StringBuilder};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, RecordBatch, StringArray};
-use data::{Column, Dataset, Values, encode_table};
+use data::{ColumnValues, Dataset, TableColumn, encode_table};
 use schema::DataConfig;
 use serde_json::json;
 
@@ -241,9 +241,12 @@ fn a_table_of_results_reads_back() {
     let folder = Folder::new();
     let path = folder.path("table.parquet");
     let columns = vec![
-        Column { name: "y".into(), values: Values::Floats(vec![Some(0.0), Some(1.0)]) },
-        Column { name: "c".into(), values: Values::Integers(vec![Some(5), Some(-1)]) },
-        Column { name: "t".into(), values: Values::Text(vec![Some("7".into()), Some("8".into())]) },
+        TableColumn { name: "y".into(), values: ColumnValues::Floats(vec![Some(0.0), Some(1.0)]) },
+        TableColumn { name: "c".into(), values: ColumnValues::Integers(vec![Some(5), Some(-1)]) },
+        TableColumn {
+            name: "t".into(),
+            values: ColumnValues::Text(vec![Some("7".into()), Some("8".into())]),
+        },
     ];
     std::fs::write(&path, encode_table(&path, columns).unwrap()).unwrap();
     let config = config(json!({

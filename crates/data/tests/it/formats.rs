@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array};
-use data::{Error, FeaturePlan, Pace, ScoreRequest, Strictness, read_for_scoring};
+use data::{BlockPace, Error, FeaturePlan, ScoreRequest, Strictness, read_for_scoring};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
@@ -64,7 +64,7 @@ fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
         fitted,
         features: FeaturePlan { columns: vec![("c".to_owned(), 100)] },
         batch_size: 100,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         strictness: Strictness::ANY,
         threads: 1,
     };
@@ -77,7 +77,7 @@ fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
 
 #[test]
 fn what_the_first_row_looks_like_does_not_say_whether_a_file_has_labels() {
-    let csv = DataConfig { format: schema::source::Format::Csv, ..tsv() };
+    let csv = DataConfig { format: schema::source::DataFormat::Csv, ..tsv() };
     for (config, separator) in [(tsv(), "\t"), (csv, ",")] {
         let scored = |text: &str| scored(&text.replace('\t', separator), &config);
         let labelled = "1\t2\tff\n0\t1\ta\n1\t5\tb\n";

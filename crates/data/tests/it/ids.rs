@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrow_array::builder::{Float64Builder, Int64Builder, ListBuilder};
 use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, StringArray, UInt64Array};
-use data::{Error, FeaturePlan, Fitted, Losses, Pace, ScoreRequest, Strictness, read_for_scoring};
+use data::{
+    BlockPace, Error, FeaturePlan, Fitted, Losses, ScoreRequest, Strictness, read_for_scoring,
+};
 use proptest::prelude::*;
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
@@ -57,7 +59,7 @@ fn score(input: &str, config: &DataConfig, fitted: &Fitted) -> Batch {
         fitted: fitted.clone(),
         features: FeaturePlan { columns },
         batch_size: 1 << 20,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         strictness: Strictness::ANY,
         threads: 1,
     };

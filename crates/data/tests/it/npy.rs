@@ -2,7 +2,7 @@
 
 use std::io::{Seek, Write};
 
-use data::{Begin, Error, Pace, Strictness, prepare, read_for_scoring};
+use data::{Begin, BlockPace, Error, Strictness, prepare, read_for_scoring};
 use schema::DataConfig;
 use serde_json::json;
 
@@ -151,7 +151,7 @@ fn scoring_reads_arrays_without_labels() {
         fitted: dataset.fitted().clone(),
         features: all_features(&dataset, 100),
         batch_size: ROWS,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         strictness: Strictness::Stop,
         threads: 1,
     };

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use data::{Begin, Error, Origin, RemoteProblem, profile};
+use data::{Begin, Error, InputOrigin, RemoteProblem, profile};
 use serde_json::json;
 
 use crate::fixture::{Folder, config, criteo, request};
@@ -59,7 +59,7 @@ fn issue_28_text_over_http_gives_the_rows_of_files() {
             let made = folder.prepare(&format!("{name}-{i}"), &[url], &config);
             assert!(bytes_of(&made.dataset) == expected, "{name} {manners:?}");
             assert_eq!(made.origins.len(), usize::from(!manners.no_version));
-            assert!(made.origins.iter().all(Origin::is_untouched), "{:?}", made.origins);
+            assert!(made.origins.iter().all(InputOrigin::is_untouched), "{:?}", made.origins);
         }
     }
 }
@@ -105,7 +105,7 @@ fn issue_28_an_interrupted_preparation_goes_on_without_reading_anew() {
     let server = Server::start(Manners::default());
     let inputs = [server.put("/rows.tsv", &content)];
     let out = folder.path("cut");
-    let mut watch = |p: data::Progress| assert!(p.rows < 45_000, "stopped on purpose");
+    let mut watch = |p: data::DataProgress| assert!(p.rows < 45_000, "stopped on purpose");
     let request = request(&inputs, &config, None, &out);
     assert!(catch_unwind(AssertUnwindSafe(|| data::prepare(&request, &mut watch))).is_err());
     let before = server.requests().len();
@@ -177,7 +177,7 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
         let (Error::Open { source, .. } | Error::Read { source, .. }) = &error else {
             panic!("{error}")
         };
-        assert!(is(RemoteProblem::of(source).unwrap()), "{error}");
+        assert!(is(RemoteProblem::find_in(source).unwrap()), "{error}");
         assert!(error.to_string().contains(said) && error.to_string().contains(&url), "{error}");
     }
     // Nobody listens there any more.
@@ -197,7 +197,7 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
 fn issue_28_an_unchanged_object_is_known_again_and_an_empty_one_refused() {
     let server = Server::start(Manners::default());
     let url = server.put("/rows.csv", b"y,u,a\n1,2,x\n");
-    let origin = Origin::of(&url, &mut |_| {}).unwrap().unwrap();
+    let origin = InputOrigin::read(&url, &mut |_| {}).unwrap().unwrap();
     assert!(origin.is_untouched());
     assert_eq!(origin.bytes(), 12);
     let asked = server.requests();
@@ -207,10 +207,10 @@ fn issue_28_an_unchanged_object_is_known_again_and_an_empty_one_refused() {
     server.behave(Manners::default());
     server.put("/rows.csv", b"y,u,a\n1,3,x\n");
     assert!(!origin.is_untouched());
-    let now = Origin::of(&url, &mut |_| {}).unwrap().unwrap();
+    let now = InputOrigin::read(&url, &mut |_| {}).unwrap().unwrap();
     assert!(!now.has_content_of(&origin));
     let text = serde_json::to_string(&now).unwrap();
-    assert_eq!(serde_json::from_str::<Origin>(&text).unwrap(), now);
+    assert_eq!(serde_json::from_str::<InputOrigin>(&text).unwrap(), now);
     let folder = Folder::new();
     let empty = server.put("/empty.csv", b"");
     let error = folder.try_prepare("out", &[empty], &columns("csv"), None).unwrap_err();

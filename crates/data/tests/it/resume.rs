@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use data::synthetic::{self, SyntheticConfig};
-use data::{Begin, Error, Prepared, Progress, prepare};
+use data::{Begin, DataProgress, Error, Prepared, prepare};
 use schema::DataConfig;
 use serde_json::json;
 
@@ -25,9 +25,9 @@ fn rows_file(folder: &Folder) -> Vec<String> {
 fn interrupted(
     (inputs, config): (&[String], &DataConfig),
     out: &Path,
-    stop: impl Fn(Progress) -> bool,
+    stop: impl Fn(DataProgress) -> bool,
 ) {
-    let mut watch = |progress: Progress| assert!(!stop(progress), "stopped on purpose");
+    let mut watch = |progress: DataProgress| assert!(!stop(progress), "stopped on purpose");
     let run = AssertUnwindSafe(|| prepare(&request(inputs, config, None, out), &mut watch));
     assert!(catch_unwind(run).is_err(), "it was to be interrupted");
     assert!(!out.exists());
@@ -53,7 +53,7 @@ fn what_was_interrupted_anywhere_ends_with_the_same_bytes() {
     let mut most = 0;
     // Three stops in the pass that learns, and in the one that writes.
     for tenths in [1, 5, 9, 11, 15, 18] {
-        let at = |p: Progress| p.bytes_done * 20 >= p.bytes_total.unwrap_or(0) * tenths;
+        let at = |p: DataProgress| p.bytes_done * 20 >= p.bytes_total.unwrap_or(0) * tenths;
         interrupted((&inputs, &config), &out, at);
         if tenths % 2 == 0 {
             // A second interruption on the way.
@@ -102,7 +102,7 @@ fn reading_goes_on_where_the_last_part_ended() {
     for rows in [15_000, 30_000, 45_000, 55_000] {
         interrupted((&inputs, &config), &out, |p| p.rows > rows);
         let mut first = None;
-        let mut watch = |progress: Progress| {
+        let mut watch = |progress: DataProgress| {
             first.get_or_insert(progress.rows);
         };
         let prepared = prepare(&request(&inputs, &config, None, &out), &mut watch).unwrap();
@@ -121,7 +121,7 @@ fn another_preparation_is_refused_or_begun_anew() {
     let inputs = rows_file(&folder);
     let modulo = criteo("criteo-dlrm", &json!({"mode": "modulo"}));
     let out = folder.path("cut");
-    let stop = |p: Progress| p.rows > ROWS * 3 / 4;
+    let stop = |p: DataProgress| p.rows > ROWS * 3 / 4;
     let refused = |config: &DataConfig, what: &str| {
         let error = again((&inputs, config), &out, Begin::Resume).unwrap_err();
         assert!(matches!(&error, Error::OtherPreparation { what: got, .. } if got == what));
@@ -200,7 +200,7 @@ fn ids_counted_on_disk_are_those_counted_in_memory() {
         let out = folder.path(name);
         let mut request = request(&inputs, &config, None, &out);
         request.threads = threads;
-        let mut watch = |progress: Progress| temporary = progress.temporary_bytes;
+        let mut watch = |progress: DataProgress| temporary = progress.temporary_bytes;
         let dataset = prepare(&request, &mut watch).unwrap().dataset;
         assert!(!folder.path(&format!("{name}.counting")).exists());
         let rows = std::fs::read(out.join("rows-00000.parquet")).unwrap();

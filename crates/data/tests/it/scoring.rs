@@ -1,6 +1,6 @@
 //! Raw files for a trained model: the same samples as a prepared dataset, with their lines.
 
-use data::{FeaturePlan, Pace, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
+use data::{BlockPace, FeaturePlan, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
 use serde_json::json;
 
 use crate::fixture::{Folder, all_features, config, criteo, shared, whole};
@@ -27,7 +27,7 @@ fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
         fitted: dataset.fitted().clone(),
         features: all_features(&dataset, 10_000),
         batch_size: 1000,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         strictness: Strictness::Stop,
         threads: 2,
     };
@@ -64,7 +64,7 @@ fn skipped_records_leave_their_lines_out() {
         fitted,
         features: FeaturePlan { columns: vec![("c".to_owned(), 100)] },
         batch_size: 10,
-        pace: Pace::FullBlocks,
+        pace: BlockPace::FullBlocks,
         strictness: Strictness::ANY,
         threads: 1,
     };

@@ -1,7 +1,7 @@
 //! Statistics of files and datasets against what is known of generated rows.
 
 use data::Strictness;
-use data::stats::{self, Count, Stats, Values};
+use data::stats::{self, CountMethod, Stats, ValuesSeen};
 use data::synthetic::{self, SyntheticConfig};
 use schema::DataConfig;
 use serde_json::json;
@@ -30,7 +30,7 @@ fn raw_files_have_the_figures_they_were_made_with() {
     let folder = Folder::new();
     let (inputs, config) = write(&folder);
     let stats = raw(&inputs, &config, 2);
-    assert_eq!((stats.rows, stats.values), (ROWS, Values::Raw));
+    assert_eq!((stats.rows, stats.values), (ROWS, ValuesSeen::Raw));
     assert!((stats.click_rate.unwrap() - 0.25).abs() < 0.02);
     assert_eq!((stats.dense.len(), stats.categorical.len()), (13, 26));
     let block = synthetic::sample(&SyntheticConfig::criteo(ROWS, 2), 0..ROWS).unwrap();
@@ -58,7 +58,10 @@ fn raw_files_have_the_figures_they_were_made_with() {
         assert!((category.bag_length_mean - ranks.len() as f64 / ROWS as f64).abs() < 1e-12);
         ranks.sort_unstable();
         ranks.dedup();
-        assert_eq!((category.distinct, category.distinct_is), (ranks.len() as u64, Count::Exact));
+        assert_eq!(
+            (category.distinct, category.distinct_is),
+            (ranks.len() as u64, CountMethod::Exact)
+        );
         assert!((category.top_share.unwrap() - hot).abs() < 1e-12, "{category:?}");
     }
     // The generator's law begins at rank 1 + ½ on average, which flattens the head.
@@ -73,7 +76,7 @@ fn a_dataset_has_the_categories_of_its_files() {
     let dataset = folder.prepare("prepared", &inputs, &config).dataset;
     let mut seen = 0;
     let stats = stats::of_dataset(&dataset, 0..ROWS, 2, &mut |rows| seen = rows).unwrap();
-    assert_eq!((stats.rows, seen, stats.values), (ROWS, ROWS, Values::Prepared));
+    assert_eq!((stats.rows, seen, stats.values), (ROWS, ROWS, ValuesSeen::Prepared));
     let raw = raw(&inputs, &config, 1);
     assert_eq!(stats.categorical, raw.categorical);
     assert_eq!(stats.click_rate, raw.click_rate);

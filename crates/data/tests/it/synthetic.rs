@@ -4,14 +4,14 @@ use std::io::Read;
 
 use data::Error;
 use data::synthetic::{
-    self, Hotness, Layout, PlantedConfig, Report, SyntheticConfig, SyntheticFeature,
+    self, Hotness, PlantedConfig, RowLayout, SyntheticConfig, SyntheticFeature, SyntheticReport,
 };
 use schema::IndexDistribution;
 use serde_json::json;
 
 use crate::fixture::{self, Folder, config};
 
-fn text(config: &SyntheticConfig, threads: usize) -> (Vec<u8>, Report) {
+fn text(config: &SyntheticConfig, threads: usize) -> (Vec<u8>, SyntheticReport) {
     let mut out = Vec::new();
     let report = synthetic::write_to(config, &mut out, threads, &mut |_| {}).unwrap();
     (out, report)
@@ -32,7 +32,7 @@ fn bags(rows: u64) -> SyntheticConfig {
         features: [(0, 30), (1, 40), (2, 50), (3, 1_000_000)].map(feature).to_vec(),
         missing_share: 0.1,
         click_rate: 0.3,
-        layout: Layout::Csv,
+        layout: RowLayout::Csv,
         planted: PlantedConfig::neighbours(4),
     }
 }

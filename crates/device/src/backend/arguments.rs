@@ -3,7 +3,7 @@
 use schema::Loss;
 
 use super::{Backend, InputGradient};
-use crate::ops::exchange::{Column, Source};
+use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::gemm::Activation;
 use crate::ops::interaction;
 
@@ -200,9 +200,9 @@ pub struct LossArguments<'a, B: Backend> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeLayout {
     /// What makes a pooled row, in the order in which parts are added.
-    pub sources: Vec<Source>,
+    pub sources: Vec<PooledColumns>,
     /// `columns[r]`: what rank r gets of a gradient.
-    pub columns: Vec<Vec<Column>>,
+    pub columns: Vec<Vec<OwnedColumns>>,
     /// Elements of a row of what each rank gives, and gets.
     pub widths: Vec<usize>,
     /// Elements of a pooled row.

@@ -5,14 +5,14 @@ mod tables;
 
 use std::ops::Range;
 
-use schema::{DataType, Granularity, KeyedJaggedTensor, Optimizer, Precision};
+use schema::{DataType, Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::{
-    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, ExchangeLayout, Gather, Ids, InputGradient, InteractionBackward,
-    InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight, LinearForward,
-    LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
-    VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
+    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
+    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
+    TileValues, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::buffer::Array;
 use crate::cpu::{Cpu, Pool};
@@ -22,11 +22,11 @@ use crate::ops::gemm::{self, LinearWeight, Matrix, OperandMut, column, pairs, pa
 use crate::ops::{Slot, activation, cross, dense_update, exchange, extent, interaction, loss};
 use crate::weights::{Weights, WeightsView};
 
-pub use tables::Tables;
+pub use tables::CpuTables;
 
 /// A weight with its gradient and state, which lie as its values do.
 #[derive(Debug)]
-pub struct Weight {
+pub struct CpuWeight {
     values: LinearWeight,
     /// In panels.
     gradient: Array<f32>,
@@ -34,7 +34,7 @@ pub struct Weight {
     optimizer: Optimizer,
 }
 
-impl Default for Weight {
+impl Default for CpuWeight {
     fn default() -> Self {
         let values = LinearWeight::new((0, 0), Precision::F32);
         let (gradient, state) = (Array::default(), Vec::new());
@@ -46,7 +46,7 @@ impl Default for Weight {
 #[derive(Debug, Default)]
 pub struct Scalars {
     step: Option<StepScalars>,
-    outcome: Outcome,
+    outcome: StepOutcome,
     is_stopped: bool,
 }
 
@@ -78,11 +78,11 @@ fn values_mut<'a>(
 }
 
 /// The gradient a step is taken with: the sum of all ranks', or one's own.
-fn summed<'a>(gradient: &'a mut [f32], sum: Option<Sum<'a>>) -> &'a [f32] {
+fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32] {
     match sum {
         None => gradient,
-        Some(Sum::Whole(sum)) => sum,
-        Some(Sum::Pieces(copy)) => {
+        Some(GradientSum::Whole(sum)) => sum,
+        Some(GradientSum::Pieces(copy)) => {
             copy(gradient);
             gradient
         }
@@ -103,12 +103,12 @@ impl Backend for Cpu {
     type Queue = ();
     type Matrix = Matrix;
     type Vector = Array<f32>;
-    type Weight = Weight;
-    type Tables = Tables;
+    type Weight = CpuWeight;
+    type Tables = CpuTables;
     type Jagged = ();
     type Exchange = ExchangeLayout;
     type Scalars = Scalars;
-    type Event = Outcome;
+    type Event = StepOutcome;
 
     const IS_ASYNC: bool = false;
 
@@ -161,8 +161,8 @@ impl Backend for Cpu {
     fn weight(
         &self,
         WeightShape { n, k, precision, optimizer }: WeightShape,
-    ) -> Result<Weight, Error> {
-        Ok(Weight {
+    ) -> Result<CpuWeight, Error> {
+        Ok(CpuWeight {
             values: LinearWeight::new((n, k), precision),
             gradient: Array::zeroed(panels::len(n, k)),
             state: vec![0.0; dense_update::state_len(optimizer, (n, k))],
@@ -170,8 +170,8 @@ impl Backend for Cpu {
         })
     }
 
-    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
-        Ok(Tables::new(tiles, slots))
+    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<CpuTables, Error> {
+        Ok(CpuTables::new(tiles, slots))
     }
 
     fn exchange(&self, layout: ExchangeLayout) -> Result<ExchangeLayout, Error> {
@@ -208,7 +208,7 @@ impl Backend for Cpu {
     fn send_ids(
         &self,
         (): &(),
-        _: &KeyedJaggedTensor,
+        _: &JaggedTensor,
         _: Option<&[f32]>,
         (): &mut (),
     ) -> Result<(), Error> {
@@ -243,7 +243,7 @@ impl Backend for Cpu {
         (): &(),
         part: WeightPart,
         values: &[f32],
-        to: &mut Weight,
+        to: &mut CpuWeight,
     ) -> Result<(), Error> {
         match part {
             WeightPart::Values => to.values.set(self, values),
@@ -255,7 +255,7 @@ impl Backend for Cpu {
         &self,
         (): &(),
         part: WeightPart,
-        from: &Weight,
+        from: &CpuWeight,
         to: &mut [f32],
     ) -> Result<(), Error> {
         match part {
@@ -266,26 +266,26 @@ impl Backend for Cpu {
         }
     }
 
-    fn is_finite(&self, (): &(), weight: &Weight) -> Result<bool, Error> {
+    fn is_finite(&self, (): &(), weight: &CpuWeight) -> Result<bool, Error> {
         let good = |values: &[f32]| WeightsView::F32(values).are_finite(0..values.len());
         Ok(good(weight.values.values()) && good(&weight.state))
     }
 
-    fn gradient_len(&self, weight: &Weight) -> usize {
+    fn gradient_len(&self, weight: &CpuWeight) -> usize {
         weight.gradient.len()
     }
 
     fn lend_gradient(
         &self,
         (): &(),
-        weight: &Weight,
+        weight: &CpuWeight,
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error> {
         take(&weight.gradient);
         Ok(())
     }
 
-    fn clear_gradient(&self, (): &(), weight: &mut Weight) -> Result<(), Error> {
+    fn clear_gradient(&self, (): &(), weight: &mut CpuWeight) -> Result<(), Error> {
         weight.gradient.fill(0.0);
         Ok(())
     }
@@ -299,7 +299,7 @@ impl Backend for Cpu {
     fn tile<'a>(
         &self,
         (): &(),
-        tables: &'a Tables,
+        tables: &'a CpuTables,
         rows: TileRows,
         _: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
@@ -337,7 +337,7 @@ impl Backend for Cpu {
         update: Option<&Scalars>,
     ) -> Result<(), Error> {
         let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
-        let Weight { values, gradient, state, .. } = weight;
+        let CpuWeight { values, gradient, state, .. } = weight;
         let (n, k) = values.shape();
         let product = gemm::LinearBackwardWeight {
             x: x.get(b, k),
@@ -391,14 +391,14 @@ impl Backend for Cpu {
     fn update_weight(
         &self,
         (): &(),
-        weight: &mut Weight,
-        sum: Option<Sum<'_>>,
+        weight: &mut CpuWeight,
+        sum: Option<GradientSum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
         if scalars.is_stopped {
             return Ok(());
         }
-        let Weight { values, gradient, state, .. } = weight;
+        let CpuWeight { values, gradient, state, .. } = weight;
         let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
         let arguments = dense_update::WeightArguments { rule, weight: values, gradient, state };
         dense_update::run_weight(self, arguments)
@@ -408,7 +408,7 @@ impl Backend for Cpu {
         &self,
         (): &(),
         arguments: VectorUpdate<'_, Self>,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
         if scalars.is_stopped {
@@ -416,7 +416,7 @@ impl Backend for Cpu {
         }
         let VectorUpdate { values: weights, gradient, state, dim } = arguments;
         let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
-        let arguments = dense_update::Arguments { rule, weights, gradient, state, dim };
+        let arguments = dense_update::DenseUpdate { rule, weights, gradient, state, dim };
         dense_update::run(self, arguments)
     }
 
@@ -568,7 +568,7 @@ impl Backend for Cpu {
     }
 
     fn begin(&self, (): &(), step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
-        (scalars.step, scalars.outcome) = (Some(*step), Outcome::default());
+        (scalars.step, scalars.outcome) = (Some(*step), StepOutcome::default());
         Ok(())
     }
 
@@ -582,7 +582,7 @@ impl Backend for Cpu {
         let samples = labels.len();
         let room = logits.len().min(gradient.len()).min(probabilities.len());
         extent::within("loss", "labels [B]", room, samples)?;
-        let arguments = loss::Arguments {
+        let arguments = loss::LossArguments {
             kind,
             logits: &logits[..samples],
             labels,
@@ -620,8 +620,8 @@ impl Backend for Cpu {
     fn lookup(
         &self,
         (): &(),
-        tables: &mut Tables,
-        ids: Ids<'_, Self>,
+        tables: &mut CpuTables,
+        ids: BatchIds<'_, Self>,
         out: &mut Array<f32>,
         _: &mut Scalars,
     ) -> Result<(), Error> {
@@ -631,15 +631,15 @@ impl Backend for Cpu {
     fn update_rows(
         &self,
         (): &(),
-        tables: &mut Tables,
-        ids: Ids<'_, Self>,
+        tables: &mut CpuTables,
+        ids: BatchIds<'_, Self>,
         gradient: &Array<f32>,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         if scalars.is_stopped {
             return Ok(());
         }
-        let Ids { jagged, bag_scales, .. } = ids;
+        let BatchIds { jagged, bag_scales, .. } = ids;
         scalars.outcome.updated =
             tables.update(self, jagged, bag_scales, gradient, scalars.step())?;
         Ok(())
@@ -658,7 +658,7 @@ impl Backend for Cpu {
         extent::within("assemble", "own rows", local.len(), first + len)?;
         extent::within("assemble", "pooled [B, ΣD]", pooled.len(), samples * *row)?;
         let own = (rank, &local[first..first + len]);
-        let given = exchange::Given { own, others: parts, widths };
+        let given = exchange::GivenMatrices { own, others: parts, widths };
         exchange::assemble(self, sources, given, *row, &mut pooled[..samples * *row])
     }
 
@@ -685,16 +685,16 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn end(&self, (): &(), scalars: &mut Scalars) -> Result<Outcome, Error> {
+    fn end(&self, (): &(), scalars: &mut Scalars) -> Result<StepOutcome, Error> {
         Ok(scalars.outcome)
     }
 
-    fn outcome(&self, _: &mut Scalars, end: Outcome) -> Result<Outcome, Error> {
+    fn outcome(&self, _: &mut Scalars, end: StepOutcome) -> Result<StepOutcome, Error> {
         Ok(end)
     }
 }
 
-impl Weight {
+impl CpuWeight {
     /// Writes the state as it is saved.
     fn state(&self, cpu: &Cpu, to: &mut [f32]) -> Result<(), Error> {
         let shape @ (n, k) = self.values.shape();

@@ -15,14 +15,14 @@ mod tables;
 
 use std::ops::Range;
 
-use schema::{DataType, Granularity, KeyedJaggedTensor, Optimizer, Precision};
+use schema::{DataType, Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::{
-    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, ExchangeLayout, Gather, Ids, InputGradient, InteractionBackward,
-    InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight, LinearForward,
-    LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
-    VectorUpdate, WeightPart, WeightShape,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, ExchangeLayout, Gather, GradientSum, InputGradient,
+    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
+    LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
+    TileValues, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::cpu::{Cpu, Pool};
 use crate::cuda::{Buffer, Driver, Stream};
@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
 use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
 use crate::ops::embedding_backward::ScratchShape;
-use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, Target};
+use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, ProductTarget};
 use crate::ops::jagged::cuda::{Regroup, RegroupMode};
 use crate::ops::loss::cuda::LossBuffers;
 use crate::ops::{Slot, extent, gemm};
@@ -41,7 +41,7 @@ pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
 use handles::{WeightBuffers, grown};
 use kernels::Kernels;
 pub use kernels::SOURCES;
-pub use moments::Moments;
+pub use moments::QueueMoments;
 pub use scalars::{Ended, Scalars};
 pub use tables::Tables;
 
@@ -145,11 +145,11 @@ impl Backend for Cuda {
         Ok(queue)
     }
 
-    fn moments(&self, queue: &Queue) -> Result<Option<Moments>, Error> {
+    fn moments(&self, queue: &Queue) -> Result<Option<QueueMoments>, Error> {
         if self.driver.is_emulated() {
             return Ok(None);
         }
-        Ok(Some(Moments::new(&self.driver, &queue.stream)?))
+        Ok(Some(QueueMoments::new(&self.driver, &queue.stream)?))
     }
 
     fn matrix(&self, precision: Precision, rows: usize, columns: usize) -> Result<Matrix, Error> {
@@ -220,7 +220,7 @@ impl Backend for Cuda {
     fn send_ids(
         &self,
         queue: &Queue,
-        jagged: &KeyedJaggedTensor,
+        jagged: &JaggedTensor,
         scales: Option<&[f32]>,
         to: &mut Jagged,
     ) -> Result<(), Error> {
@@ -349,13 +349,13 @@ impl Backend for Cuda {
         const OP: &str = "gemm forward";
         let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.of(OP, "x", precision, (b, k))?;
+        let x = x.in_precision(OP, "x", precision, (b, k))?;
         let bias = bias.map(|bias| bias.get(OP, "bias [N]", n)).transpose()?;
         let epilogue = match activation {
             gemm::Activation::None => Epilogue::Plain,
             gemm::Activation::Relu => Epilogue::Relu,
         };
-        let target = Target { to: y.get(OP, (b, n))?, epilogue };
+        let target = ProductTarget { to: y.get(OP, (b, n))?, epilogue };
         let factors = [x, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
@@ -369,13 +369,13 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_input";
         let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let d_y = d_y.of(OP, "d_y", precision, (b, n))?;
+        let d_y = d_y.in_precision(OP, "d_y", precision, (b, n))?;
         let (epilogue, join) = match gradient {
             InputGradient::Write => (Epilogue::Plain, Join::Write),
             InputGradient::Accumulate => (Epilogue::Plain, Join::Add),
             InputGradient::BeforeRelu(x) => (Epilogue::BeforeRelu(x.get(OP, (b, k))?), Join::Write),
         };
-        let target = Target { to: d_x.get(OP, (b, k))?, epilogue };
+        let target = ProductTarget { to: d_x.get(OP, (b, k))?, epilogue };
         let factors = [d_y, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, join)?)
@@ -390,8 +390,8 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_weight";
         let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.of(OP, "x", precision, (b, k))?;
-        let d_y = d_y.of(OP, "d_y", precision, (b, n))?;
+        let x = x.in_precision(OP, "x", precision, (b, k))?;
+        let d_y = d_y.in_precision(OP, "d_y", precision, (b, n))?;
         let (shape, d_weight) = (LinearShape { b, n, k }, &weight.buffers().gradient);
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         if let Some(d_bias) = d_bias {
@@ -413,7 +413,8 @@ impl Backend for Cuda {
         let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
         let bias = Some(bias.get(OP, "bias [1]", 1)?);
         let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
-        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, Target::plain(y))?)
+        let target = ProductTarget::plain(y);
+        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
     }
 
     fn column_backward_weight(
@@ -442,7 +443,7 @@ impl Backend for Cuda {
         let factors = factors.map(Operand::f32);
         let relu = relu.map(|x| x.f32(OP, (b, k))).transpose()?;
         let epilogue = relu.map_or(Epilogue::Plain, |x| Epilogue::BeforeRelu(Operand::f32(x)));
-        let target = Target { epilogue, ..Target::plain(d_x.f32(OP, (b, k))?) };
+        let target = ProductTarget { epilogue, ..ProductTarget::plain(d_x.f32(OP, (b, k))?) };
         let shape = LinearShape { b, n: 1, k };
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, Join::Write)?)
     }
@@ -451,7 +452,7 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         weight: &mut Weight,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
         let (buffers, elements) = (weight.buffers(), weight.len());
@@ -475,7 +476,7 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         arguments: VectorUpdate<'_, Self>,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
         const OP: &str = "dense_update";
@@ -723,7 +724,7 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         tables: &mut Tables,
-        ids: Ids<'_, Self>,
+        ids: BatchIds<'_, Self>,
         out: &mut Vector,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
@@ -735,7 +736,7 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         tables: &mut Tables,
-        ids: Ids<'_, Self>,
+        ids: BatchIds<'_, Self>,
         gradient: &Vector,
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
@@ -777,7 +778,7 @@ impl Backend for Cuda {
         Ok(scalars.block_mut().end(&queue.stream)?)
     }
 
-    fn outcome(&self, scalars: &mut Scalars, end: Ended) -> Result<Outcome, Error> {
+    fn outcome(&self, scalars: &mut Scalars, end: Ended) -> Result<StepOutcome, Error> {
         scalars.block_mut().outcome(end)
     }
 }
@@ -787,8 +788,8 @@ fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
     [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
 }
 
-fn batch_of<'a>(ids: &Ids<'a, Cuda>) -> tables::Batch<'a> {
-    tables::Batch {
+fn batch_of<'a>(ids: &BatchIds<'a, Cuda>) -> tables::CudaBatch<'a> {
+    tables::CudaBatch {
         ids: ids.on_device,
         shape: [ids.jagged.features, ids.jagged.batch_size],
         factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],

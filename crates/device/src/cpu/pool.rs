@@ -34,15 +34,15 @@ const NODES: usize = 16;
 /// claim their own chunks first, so that parts of a large array stay on the node that first touched
 /// them.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the caller whose job the workers run; other callers run their own chunks.
     turn: Mutex<Migrated>,
 }
 
-struct Shared {
+struct PoolShared {
     /// The job on offer; null between jobs.
-    job: AtomicPtr<Job<'static>>,
+    job: AtomicPtr<PoolJob<'static>>,
     /// Number of jobs published so far.
     published: AtomicU64,
     /// Workers with a place in the job on offer.
@@ -60,7 +60,7 @@ struct Shared {
     topology: Topology,
 }
 
-struct Job<'a> {
+struct PoolJob<'a> {
     chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
     chunks: usize,
     /// Pieces of a chunk.
@@ -78,7 +78,7 @@ struct Job<'a> {
 #[repr(align(128))]
 struct Cursor(AtomicUsize);
 
-impl<'a> Job<'a> {
+impl<'a> PoolJob<'a> {
     fn new(
         (chunks, pieces): (usize, usize),
         chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
@@ -141,7 +141,7 @@ impl Pool {
     /// As [`Pool::new`], on a machine of this topology.
     #[must_use]
     fn on(topology: Topology, threads: usize) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             job: AtomicPtr::new(ptr::null_mut()),
             published: AtomicU64::new(0),
             wanted: AtomicUsize::new(0),
@@ -280,7 +280,7 @@ impl Pool {
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
         self.shared.states.publish(migrated);
-        let job = Job::new((chunks, pieces), chunk, (self.threads(), topology.nodes()));
+        let job = PoolJob::new((chunks, pieces), chunk, (self.threads(), topology.nodes()));
         self.shared.publish(&job, self.workers.len().min(chunks * pieces - 1));
         job.work(topology.here());
         self.shared.retract(migrated);
@@ -288,10 +288,10 @@ impl Pool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// Offers `job` to the workers. `retract` must follow before `job` goes out of scope; nothing
     /// between the two calls unwinds.
-    fn publish(&self, job: &Job<'_>, wanted: usize) {
+    fn publish(&self, job: &PoolJob<'_>, wanted: usize) {
         self.wanted.store(wanted, Ordering::Relaxed);
         self.job.store(ptr::from_ref(job).cast_mut().cast(), Ordering::SeqCst);
         self.published.fetch_add(1, Ordering::SeqCst);
@@ -403,7 +403,7 @@ fn spin_until(ready: impl Fn() -> bool) {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::{Job, Mutex, Pool, Topology, WAKES, lock};
+    use super::{Mutex, Pool, PoolJob, Topology, WAKES, lock};
 
     #[test]
     fn a_thread_begins_with_the_share_of_its_node() {
@@ -412,7 +412,7 @@ mod tests {
             [(1, 0, [0, 1, 2, 3, 4]), (2, 1, [2, 3, 4, 0, 1]), (3, 1, [1, 2, 3, 4, 0])]
         {
             let chunk = |chunk, _| lock(&ran).push(chunk);
-            Job::new((5, 1), &chunk, (2, nodes)).work(node);
+            PoolJob::new((5, 1), &chunk, (2, nodes)).work(node);
             assert_eq!(std::mem::take(&mut *lock(&ran)), expected, "{nodes} nodes");
         }
     }
@@ -421,7 +421,7 @@ mod tests {
     fn the_last_chunks_of_a_share_are_claimed_in_pieces() {
         let ran = Mutex::new(Vec::new());
         let chunk = |chunk, pieces| lock(&ran).push((chunk, pieces));
-        Job::new((5, 3), &chunk, (2, 2)).work(1);
+        PoolJob::new((5, 3), &chunk, (2, 2)).work(1);
         let second = [(2, 0..3), (3, 0..3), (4, 0..1), (4, 1..2), (4, 2..3)];
         let first = [(0, 0..3), (1, 0..1), (1, 1..2), (1, 2..3)];
         assert_eq!(*lock(&ran), [&second[..], &first[..]].concat());

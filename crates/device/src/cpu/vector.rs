@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 use super::Isa;
 use crate::rounding::RowNoise;
-use crate::weights::Element;
+use crate::weights::StoredWeight;
 
 /// One register of floats.
 ///
@@ -89,7 +89,7 @@ pub(crate) trait Vector: Copy {
 /// # Safety
 /// All functions: as for [`Vector`]; `min(count, LANES)` weights at `pointer` are valid for the
 /// access.
-pub(crate) trait VectorElement: Element {
+pub(crate) trait VectorElement: StoredWeight {
     /// The first `min(count, LANES)` lanes from memory, exactly; 0 in the others.
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V;
     /// All lanes from memory, exactly.

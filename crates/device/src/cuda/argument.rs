@@ -5,12 +5,12 @@ use super::Buffer;
 
 /// The struct of a kernel's arguments, field by field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arguments {
+pub struct KernelArguments {
     bytes: Vec<u8>,
     alignment: usize,
 }
 
-impl Arguments {
+impl KernelArguments {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
@@ -78,11 +78,11 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use super::Arguments;
+    use super::KernelArguments;
 
     #[test]
     fn fields_are_laid_out_as_c_lays_them_out() {
-        let arguments = Arguments::new().u32(1).u64(2).f32(1.0);
+        let arguments = KernelArguments::new().u32(1).u64(2).f32(1.0);
         let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
         expected.extend(1.0f32.to_ne_bytes());
         expected.extend([0; 4]);

@@ -20,7 +20,7 @@ use cudarc::cublaslt::sys::{
 use schema::Precision;
 
 use super::error::DriverError;
-use super::machine::Machine;
+use super::machine::GpuMachine;
 use super::{Accuracy, Buffer, Driver, Stream};
 
 /// Bytes that an algorithm may work in: what NVIDIA recommends for its largest GPUs.
@@ -55,20 +55,20 @@ pub struct Product<'a> {
     /// `[n]`, f32; only into f32.
     pub bias: Option<&'a Buffer>,
     /// What the library chooses an algorithm by.
-    pub form: Form,
+    pub form: ProductForm,
 }
 
 /// Sizes and formats of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Form {
+pub struct ProductForm {
     /// m, n, k.
     pub sizes: [usize; 3],
     /// Whether `A` and `B` lie transposed.
     pub transposed: [bool; 2],
     /// Of both factors.
-    pub factors: Format,
+    pub factors: NumberFormat,
     /// Of the result.
-    pub result: Format,
+    pub result: NumberFormat,
     /// Whether what is there is added to: β is 1, not 0.
     pub accumulates: bool,
     /// Whether negative results become 0.
@@ -77,14 +77,14 @@ pub struct Form {
 
 /// How a number lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
+pub enum NumberFormat {
     /// 4 bytes.
     F32,
     /// 2 bytes.
     Bf16,
 }
 
-impl From<Precision> for Format {
+impl From<Precision> for NumberFormat {
     fn from(precision: Precision) -> Self {
         match precision {
             Precision::F32 => Self::F32,
@@ -93,7 +93,7 @@ impl From<Precision> for Format {
     }
 }
 
-impl Format {
+impl NumberFormat {
     fn data_type(self) -> cudaDataType {
         match self {
             Self::F32 => cudaDataType::CUDA_R_32F,
@@ -107,27 +107,27 @@ pub struct Blas {
     driver: Driver,
     handle: usize,
     compute: cublasComputeType_t,
-    state: Mutex<State>,
+    state: Mutex<BlasState>,
 }
 
 #[derive(Default)]
-struct State {
+struct BlasState {
     /// `None` where the library has no algorithm.
-    plans: BTreeMap<Key, Option<Plan>>,
+    plans: BTreeMap<PlanKey, Option<ProductPlan>>,
     /// By stream: products of different streams run at the same time.
     workspaces: BTreeMap<usize, Buffer>,
 }
 
 /// What a plan is made for: a form, whether there is a bias, and how addresses are aligned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    form: Form,
+struct PlanKey {
+    form: ProductForm,
     has_bias: bool,
     alignments: [u32; 3],
 }
 
 /// Descriptions of a product, in the library's own memory, and the algorithm.
-struct Plan {
+struct ProductPlan {
     operation: usize,
     layouts: [usize; 3],
     algorithm: cublasLtMatmulAlgo_t,
@@ -158,7 +158,7 @@ impl Blas {
     /// # Errors
     /// [`DriverError::NoFunction`], [`DriverError::Call`].
     pub fn open(driver: &Driver) -> Result<Option<Self>, DriverError> {
-        let Machine::Native(device) = &*driver.machine else { return Ok(None) };
+        let GpuMachine::Native(device) = &*driver.machine else { return Ok(None) };
         device.open_library("libcublasLt.so");
         // SAFETY: opens the library, whose constructors run.
         if !unsafe { sys::is_culib_present() } {
@@ -201,12 +201,12 @@ impl Blas {
     /// # Errors
     /// [`DriverError::Call`].
     pub fn product(&self, stream: &Stream, product: &Product<'_>) -> Result<bool, DriverError> {
-        let Machine::Native(device) = &*self.driver.machine else { return Ok(false) };
+        let GpuMachine::Native(device) = &*self.driver.machine else { return Ok(false) };
         let Product { factors: [a, b], to, bias, form } = product;
         let alignments = [a, b, to].map(|buffer| alignment(buffer.address()));
-        let key = Key { form: *form, has_bias: bias.is_some(), alignments };
+        let key = PlanKey { form: *form, has_bias: bias.is_some(), alignments };
         device.enter()?;
-        let State { plans, workspaces } = &mut *self.locked();
+        let BlasState { plans, workspaces } = &mut *self.locked();
         let Some(workspace) = workspaces.get(&stream.handle) else { return Ok(false) };
         let plan = match plans.entry(key) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -249,9 +249,9 @@ impl Blas {
     }
 
     /// The library's descriptions of a product and its choice of an algorithm.
-    fn plan(&self, key: &Key) -> Result<Option<Plan>, DriverError> {
+    fn plan(&self, key: &PlanKey) -> Result<Option<ProductPlan>, DriverError> {
         use cublasLtMatmulDescAttributes_t as Attribute;
-        let Form { sizes: [m, n, k], transposed, factors, result, relu, .. } = key.form;
+        let ProductForm { sizes: [m, n, k], transposed, factors, result, relu, .. } = key.form;
         let mut operation: cublasLtMatmulDesc_t = ptr::null_mut();
         let sums = cudaDataType::CUDA_R_32F;
         call!(cublasLtMatmulDescCreate(&raw mut operation, self.compute_of(factors), sums))?;
@@ -291,7 +291,7 @@ impl Blas {
         ));
         call!(cublasLtMatmulPreferenceDestroy(preference))?;
         let has_none = asked.is_err() || count == 0;
-        let plan = Plan {
+        let plan = ProductPlan {
             operation: operation as usize,
             layouts: layouts.map(|layout| layout as usize),
             algorithm: found.algo,
@@ -300,14 +300,14 @@ impl Blas {
         Ok(if has_none { None } else { Some(plan) })
     }
 
-    fn compute_of(&self, factors: Format) -> cublasComputeType_t {
+    fn compute_of(&self, factors: NumberFormat) -> cublasComputeType_t {
         match factors {
-            Format::F32 => self.compute,
-            Format::Bf16 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            NumberFormat::F32 => self.compute,
+            NumberFormat::Bf16 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
         }
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, State> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, BlasState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -329,7 +329,7 @@ fn set<T>(
 /// A column-major matrix without gaps.
 fn layout(
     [rows, columns]: [usize; 2],
-    format: Format,
+    format: NumberFormat,
 ) -> Result<cublasLtMatrixLayout_t, DriverError> {
     let mut layout: cublasLtMatrixLayout_t = ptr::null_mut();
     let (data_type, step) = (format.data_type(), rows as i64);
@@ -373,7 +373,7 @@ fn preference(alignments: [u32; 3]) -> Result<cublasLtMatmulPreference_t, Driver
     Ok(preference)
 }
 
-impl Drop for Plan {
+impl Drop for ProductPlan {
     fn drop(&mut self) {
         // Nothing can be done about a failure while a value is dropped.
         let _ = call!(cublasLtMatmulDescDestroy(self.operation as cublasLtMatmulDesc_t));
@@ -385,10 +385,10 @@ impl Drop for Plan {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        if let Machine::Native(device) = &*self.driver.machine {
+        if let GpuMachine::Native(device) = &*self.driver.machine {
             let _ = device.enter();
         }
-        *self.locked() = State::default();
+        *self.locked() = BlasState::default();
         let _ = call!(cublasLtDestroy(self.handle as cublasLtHandle_t));
     }
 }

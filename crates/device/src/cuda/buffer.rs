@@ -5,27 +5,27 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::DriverError;
-use super::event::Event;
-use super::machine::Machine;
+use super::event::StreamEvent;
+use super::machine::GpuMachine;
 use super::native;
 
 /// Memory of a device, or a part of such memory; freed when the last part of it is dropped.
 #[derive(Clone)]
 pub struct Buffer {
-    memory: Arc<Memory>,
+    memory: Arc<DeviceMemory>,
     address: u64,
     bytes: usize,
 }
 
 /// What was allocated.
-struct Memory {
-    machine: Arc<Machine>,
+struct DeviceMemory {
+    machine: Arc<GpuMachine>,
     address: u64,
 }
 
 /// Memory of the host that the device copies from and to by itself; freed when dropped.
 pub struct Pinned {
-    machine: Arc<Machine>,
+    machine: Arc<GpuMachine>,
     memory: PinnedMemory,
 }
 
@@ -36,12 +36,16 @@ pub(super) enum PinnedMemory {
 
 /// Pinned memory that a copy has yet to read or to write. Dropping it waits for the copy.
 pub struct InFlight {
-    held: Option<(Pinned, Event)>,
+    held: Option<(Pinned, StreamEvent)>,
 }
 
 impl Buffer {
-    pub(super) fn new(machine: &Arc<Machine>, address: u64, bytes: usize) -> Self {
-        Self { memory: Arc::new(Memory { machine: Arc::clone(machine), address }), address, bytes }
+    pub(super) fn new(machine: &Arc<GpuMachine>, address: u64, bytes: usize) -> Self {
+        Self {
+            memory: Arc::new(DeviceMemory { machine: Arc::clone(machine), address }),
+            address,
+            bytes,
+        }
     }
 
     /// Where it starts.
@@ -75,17 +79,17 @@ impl Buffer {
     }
 }
 
-impl Drop for Memory {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         match &*self.machine {
-            Machine::Native(device) => device.free(self.address),
-            Machine::Emulated(device) => device.free(self.address),
+            GpuMachine::Native(device) => device.free(self.address),
+            GpuMachine::Emulated(device) => device.free(self.address),
         }
     }
 }
 
 impl Pinned {
-    pub(super) fn new(machine: &Arc<Machine>, memory: PinnedMemory) -> Self {
+    pub(super) fn new(machine: &Arc<GpuMachine>, memory: PinnedMemory) -> Self {
         Self { machine: Arc::clone(machine), memory }
     }
 
@@ -114,7 +118,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let (Machine::Native(device), PinnedMemory::Native(memory)) =
+        if let (GpuMachine::Native(device), PinnedMemory::Native(memory)) =
             (&*self.machine, &self.memory)
         {
             device.drop_pinned(memory);
@@ -123,7 +127,7 @@ impl Drop for Pinned {
 }
 
 impl InFlight {
-    pub(super) fn new(pinned: Pinned, done: Event) -> Self {
+    pub(super) fn new(pinned: Pinned, done: StreamEvent) -> Self {
         Self { held: Some((pinned, done)) }
     }
 
@@ -131,7 +135,7 @@ impl InFlight {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn wait(mut self) -> Result<(Pinned, Event), DriverError> {
+    pub fn wait(mut self) -> Result<(Pinned, StreamEvent), DriverError> {
         let Some((pinned, done)) = self.held.take() else { unreachable!("held until now") };
         if !done.has_passed()? {
             done.synchronize()?;

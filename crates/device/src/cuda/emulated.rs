@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::emulation::{Checks, Emulation, Order};
-use super::error::{DriverError, Fault, FaultKind, Place};
+use super::emulation::{BlockOrder, Checks, Emulation};
+use super::error::{DriverError, Fault, FaultKind, SourceLine};
 use super::grid::Grid;
-use super::source::Source;
+use super::source::KernelSource;
 
-pub(super) use ffi::{Entry, Library};
+pub(super) use ffi::{Entry, KernelLibrary};
 
 /// Bytes before and after each buffer that must not be written.
 const RED_ZONE: usize = 1024;
@@ -24,15 +24,15 @@ const SHARED_LIMIT: u32 = 48 << 10;
 const THREADS_LIMIT: u32 = 1024;
 
 /// The emulated device.
-pub(super) struct Device {
+pub(super) struct EmulatedDevice {
     emulation: Emulation,
-    memory: Mutex<Memory>,
-    libraries: Mutex<Vec<(&'static str, Arc<Library>)>>,
+    memory: Mutex<EmulatedMemory>,
+    libraries: Mutex<Vec<(&'static str, Arc<KernelLibrary>)>>,
 }
 
 /// All buffers.
 #[derive(Default)]
-struct Memory {
+struct EmulatedMemory {
     buffers: Vec<ffi::Allocation>,
     /// See `Task` in `runtime.cpp`.
     stamp: u32,
@@ -42,12 +42,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Device {
+impl EmulatedDevice {
     pub fn new(emulation: Emulation) -> Self {
         Self { emulation, memory: Mutex::default(), libraries: Mutex::default() }
     }
 
-    pub fn library(&self, source: Source) -> Result<Arc<Library>, DriverError> {
+    pub fn library(&self, source: KernelSource) -> Result<Arc<KernelLibrary>, DriverError> {
         let mut libraries = locked(&self.libraries);
         if let Some((_, library)) = libraries.iter().find(|(name, _)| *name == source.name) {
             return Ok(Arc::clone(library));
@@ -59,7 +59,7 @@ impl Device {
             return Err(DriverError::Cache { path: "LD_PRELOAD".into(), problem });
         }
         let path = compile::compiled(&self.emulation, source.name, text)?;
-        let library = Library::open(&path)?;
+        let library = KernelLibrary::open(&path)?;
         libraries.push((source.name, Arc::clone(&library)));
         Ok(library)
     }
@@ -129,12 +129,12 @@ impl Device {
             return extent("threads of a block, at most", threads as usize, grid.threads as usize);
         }
         let order = match self.emulation.order {
-            Order::Ascending => 0,
-            Order::Descending => 1,
-            Order::Shuffled(seed) => 2 + u32::from(seed),
+            BlockOrder::Ascending => 0,
+            BlockOrder::Descending => 1,
+            BlockOrder::Shuffled(seed) => 2 + u32::from(seed),
         };
-        let Memory { buffers, stamp } = &mut *locked(&self.memory);
-        let settings = ffi::Settings {
+        let EmulatedMemory { buffers, stamp } = &mut *locked(&self.memory);
+        let settings = ffi::LaunchOptions {
             order,
             checked: u32::from(self.emulation.checks == Checks::Every),
             shared_limit: SHARED_LIMIT,
@@ -153,7 +153,7 @@ impl Device {
 
 /// A fault as the runtime reports it, with its lines.
 fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocation]) -> Fault {
-    let at_call = || Place { file: raw.file(), line: raw.line };
+    let at_call = || SourceLine { file: raw.file(), line: raw.line };
     let access = if raw.is_write == 1 { "store" } else { "load" };
     let of_pc = || line_of(library, raw.pc);
     let (place, kind) = match raw.kind {
@@ -193,8 +193,8 @@ fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocati
 
 /// The innermost line outside the prelude that code at `offset` of a library was made of. Asks
 /// `addr2line`, which comes with the compiler.
-fn line_of(library: &Path, offset: u64) -> Place {
-    let unknown = Place { file: "its source".to_owned(), line: 0 };
+fn line_of(library: &Path, offset: u64) -> SourceLine {
+    let unknown = SourceLine { file: "its source".to_owned(), line: 0 };
     let mut command = Command::new("addr2line");
     command.arg("-i").arg("-e").arg(library).arg(format!("{offset:#x}"));
     let Ok(output) = command.output() else { return unknown };
@@ -203,7 +203,7 @@ fn line_of(library: &Path, offset: u64) -> Place {
         let (file, number) = line.rsplit_once(':')?;
         let number = number.split(' ').next()?.parse().ok()?;
         let at = file.find("ops/").or_else(|| file.find("cuda/")).unwrap_or(0);
-        Some(Place { file: file[at..].to_owned(), line: number })
+        Some(SourceLine { file: file[at..].to_owned(), line: number })
     });
     places.find(|place| !place.file.contains("prelude.cu")).unwrap_or(unknown)
 }

@@ -10,7 +10,7 @@ pub struct Emulation {
     /// Folder of compiled kernels; made where it is missing.
     pub cache: PathBuf,
     /// In which order blocks and threads run.
-    pub order: Order,
+    pub order: BlockOrder,
     /// Whether each access is checked.
     pub checks: Checks,
     /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
@@ -20,7 +20,7 @@ pub struct Emulation {
 
 /// In which order blocks and threads run. A missing barrier is not seen in every one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum BlockOrder {
     /// 0, 1, 2, …
     Ascending,
     /// …, 2, 1, 0.

@@ -109,7 +109,7 @@ pub struct Fault {
     /// The kernel.
     pub kernel: String,
     /// Its file and line, as far as known.
-    pub place: Place,
+    pub place: SourceLine,
     /// Number of the block.
     pub block: u32,
     /// Number of the thread in it.
@@ -120,7 +120,7 @@ pub struct Fault {
 
 /// A line of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// The file, as its source is named.
     pub file: String,
     /// Its line; 0 where it is not known.
@@ -151,7 +151,7 @@ pub enum FaultKind {
         /// `load` or `store`: the later one.
         access: &'static str,
         /// The earlier access.
-        other: Place,
+        other: SourceLine,
         /// Its block; `None` where there are several.
         block: Option<u32>,
         /// Its thread; `None` where there are several.
@@ -192,7 +192,7 @@ pub enum FaultKind {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}, unknown line", self.file),

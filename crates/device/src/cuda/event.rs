@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::error::DriverError;
-use super::machine::Machine;
+use super::machine::GpuMachine;
 
 /// A moment of a stream.
-pub struct Event {
-    machine: Arc<Machine>,
+pub struct StreamEvent {
+    machine: Arc<GpuMachine>,
     handle: usize,
 }
 
-impl Event {
-    pub(super) fn new(machine: &Arc<Machine>, handle: usize) -> Self {
+impl StreamEvent {
+    pub(super) fn new(machine: &Arc<GpuMachine>, handle: usize) -> Self {
         Self { machine: Arc::clone(machine), handle }
     }
 
@@ -26,8 +26,8 @@ impl Event {
     /// [`DriverError::Call`].
     pub fn synchronize(&self) -> Result<(), DriverError> {
         match &*self.machine {
-            Machine::Native(device) => device.synchronize_event(self.handle),
-            Machine::Emulated(_) => Ok(()),
+            GpuMachine::Native(device) => device.synchronize_event(self.handle),
+            GpuMachine::Emulated(_) => Ok(()),
         }
     }
 
@@ -37,8 +37,8 @@ impl Event {
     /// [`DriverError::Call`].
     pub fn has_passed(&self) -> Result<bool, DriverError> {
         match &*self.machine {
-            Machine::Native(device) => device.has_passed(self.handle),
-            Machine::Emulated(_) => Ok(true),
+            GpuMachine::Native(device) => device.has_passed(self.handle),
+            GpuMachine::Emulated(_) => Ok(true),
         }
     }
 
@@ -49,15 +49,15 @@ impl Event {
     /// [`DriverError::Call`].
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         match &*self.machine {
-            Machine::Native(device) => device.elapsed_ms([self.handle, later.handle]),
-            Machine::Emulated(_) => Ok(0.0),
+            GpuMachine::Native(device) => device.elapsed_ms([self.handle, later.handle]),
+            GpuMachine::Emulated(_) => Ok(0.0),
         }
     }
 }
 
-impl Drop for Event {
+impl Drop for StreamEvent {
     fn drop(&mut self) {
-        if let Machine::Native(device) = &*self.machine {
+        if let GpuMachine::Native(device) = &*self.machine {
             device.drop_event(self.handle);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{emulated, native};
 
-pub(super) enum Machine {
-    Native(native::Device),
-    Emulated(emulated::Device),
+pub(super) enum GpuMachine {
+    Native(native::NativeDevice),
+    Emulated(emulated::EmulatedDevice),
 }

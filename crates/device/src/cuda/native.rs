@@ -14,10 +14,10 @@ use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresu
 use super::error::DriverError;
 use super::grid::Grid;
 use super::nvrtc;
-use super::source::Source;
+use super::source::KernelSource;
 
 /// A GPU with its primary context.
-pub(super) struct Device {
+pub(super) struct NativeDevice {
     pub name: String,
     context: usize,
     /// Such as `sm_90a`.
@@ -74,7 +74,7 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
 }
 
 /// Every function that is called here: `cudarc` panics at the first call of one that the library
-/// lacks, so [`Device::open`] asks for all of them.
+/// lacks, so [`NativeDevice::open`] asks for all of them.
 const FUNCTIONS: [&str; 30] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -108,7 +108,7 @@ const FUNCTIONS: [&str; 30] = [
     "cuStreamWaitEvent",
 ];
 
-impl Device {
+impl NativeDevice {
     pub fn open(
         ordinal: usize,
         libraries: Option<PathBuf>,
@@ -177,13 +177,13 @@ impl Device {
         Ok([free, total])
     }
 
-    pub fn module(&self, source: Source) -> Result<usize, DriverError> {
+    pub fn module(&self, source: KernelSource) -> Result<usize, DriverError> {
         self.enter()?;
         let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some((_, module)) = modules.iter().find(|(name, _)| *name == source.name) {
             return Ok(*module);
         }
-        let request = nvrtc::Request {
+        let request = nvrtc::CompileRequest {
             source,
             architecture: &self.architecture,
             libraries: self.libraries.as_deref(),

@@ -13,16 +13,16 @@ use std::sync::Mutex;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::error::DriverError;
-use super::source::{PRELUDE, Source};
+use super::source::{KernelSource, PRELUDE};
 
 /// No contraction: multiplies and adds round apart, as in the oracles, so that bytes agree.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v"];
 
 /// What is to be compiled.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct CompileRequest<'a> {
     /// The source, without the prelude.
-    pub source: Source,
+    pub source: KernelSource,
     /// Such as `sm_90a`.
     pub architecture: &'a str,
     /// Folder that has `libnvrtc.so` of any version and its builtins, or `None` for where the
@@ -68,9 +68,9 @@ const FUNCTIONS: [&str; 7] = [
 /// # Errors
 /// [`DriverError::NoCompiler`] where the library is not here, [`DriverError::Compile`] with its
 /// words.
-pub fn compile(request: &Request<'_>) -> Result<Compiled, DriverError> {
+pub fn compile(request: &CompileRequest<'_>) -> Result<Compiled, DriverError> {
     open(request.libraries)?;
-    let Request { source, architecture, .. } = request;
+    let CompileRequest { source, architecture, .. } = request;
     let text = text(*source);
     let failed = |log: String| DriverError::Compile {
         source_name: source.name.to_owned(),
@@ -118,7 +118,7 @@ pub fn compile(request: &Request<'_>) -> Result<Compiled, DriverError> {
 ///
 /// # Errors
 /// As [`compile`].
-pub fn cached(request: &Request<'_>, cache: &Path) -> Result<Vec<u8>, DriverError> {
+pub fn cached(request: &CompileRequest<'_>, cache: &Path) -> Result<Vec<u8>, DriverError> {
     let path = cache.join(image_name(request.source, request.architecture));
     if let Ok(image) = fs::read(&path) {
         return Ok(image);
@@ -137,15 +137,15 @@ pub fn cached(request: &Request<'_>, cache: &Path) -> Result<Vec<u8>, DriverErro
 /// Name of the file that holds a source's code for an architecture: carried to a machine without
 /// NVRTC, it is found there.
 #[must_use]
-pub fn image_name(source: Source, architecture: &str) -> String {
+pub fn image_name(source: KernelSource, architecture: &str) -> String {
     let mut hasher = DefaultHasher::new();
     (text(source), OPTIONS).hash(&mut hasher);
     let stem = source.name.replace('/', "-").replace(".cu", "");
     format!("{stem}-{architecture}-{:016x}.cubin", hasher.finish())
 }
 
-fn text(source: Source) -> String {
-    let Source { name, text } = source;
+fn text(source: KernelSource) -> String {
+    let KernelSource { name, text } = source;
     format!("{PRELUDE}\n#line 1 \"{name}\"\n{text}")
 }
 

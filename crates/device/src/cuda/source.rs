@@ -10,7 +10,7 @@ pub const PRELUDE: &str = concat!(
 
 /// A kernel's source as it is embedded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct KernelSource {
     /// Its place below `crates/device/src`, for messages.
     pub name: &'static str,
     /// The text.

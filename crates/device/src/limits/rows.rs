@@ -115,7 +115,7 @@ impl RowSet {
         cpu.pool.run(chunks, |chunk| {
             let first = chunk * IDS_PER_CHUNK;
             let ids = &ids[first..ids.len().min(first + IDS_PER_CHUNK)];
-            let share = Share { rows: &rows, row_floats, ids, ahead };
+            let share = ChunkRows { rows: &rows, row_floats, ids, ahead };
             // SAFETY: `draw` gave chunk `c` only rows of its own groups, inside the array, so no
             // other chunk touches them.
             black_box(unsafe { share.touch(cpu.isa, touch) });
@@ -147,14 +147,14 @@ impl RowSet {
 }
 
 /// One chunk's rows.
-struct Share<'a> {
+struct ChunkRows<'a> {
     rows: &'a DisjointMut<'a, f32>,
     row_floats: usize,
     ids: &'a [u32],
     ahead: usize,
 }
 
-impl Share<'_> {
+impl ChunkRows<'_> {
     /// # Safety
     /// All rows of the share lie inside the array, and no other thread touches them meanwhile.
     unsafe fn touch(&self, isa: Isa, touch: Touch) -> f32 {
@@ -173,7 +173,7 @@ impl Share<'_> {
     }
 
     /// # Safety
-    /// As [`Share::touch`].
+    /// As [`ChunkRows::touch`].
     unsafe fn touch_portable(&self, touch: Touch) -> f32 {
         let mut total = 0.0;
         for &id in self.ids {
@@ -204,7 +204,7 @@ fn sum(isa: Isa, data: &[f32]) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{STEP, Share, Touch};
+    use super::{ChunkRows, STEP, Touch};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::vector::{Vector, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};
@@ -232,24 +232,24 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`Share::touch`], on a machine with AVX2 and FMA.
+    /// As [`ChunkRows::touch`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn touch_avx2(share: &Share<'_>, touch: Touch) -> f32 {
+    pub(super) unsafe fn touch_avx2(share: &ChunkRows<'_>, touch: Touch) -> f32 {
         // SAFETY: compiled for the instruction set of `Float8`; the caller vouches for the rows.
         unsafe { touch_rows::<Float8>(share, touch) }
     }
 
     /// # Safety
-    /// As [`Share::touch`], on a machine with the AVX-512 group.
+    /// As [`ChunkRows::touch`], on a machine with the AVX-512 group.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-    pub(super) unsafe fn touch_avx512(share: &Share<'_>, touch: Touch) -> f32 {
+    pub(super) unsafe fn touch_avx512(share: &ChunkRows<'_>, touch: Touch) -> f32 {
         // SAFETY: compiled for the instruction set of `Float16`; the caller vouches for the rows.
         unsafe { touch_rows::<Float16>(share, touch) }
     }
 
     #[inline(always)]
-    unsafe fn touch_rows<V: Vector>(share: &Share<'_>, touch: Touch) -> f32 {
-        let Share { rows, row_floats, ids, ahead } = *share;
+    unsafe fn touch_rows<V: Vector>(share: &ChunkRows<'_>, touch: Touch) -> f32 {
+        let ChunkRows { rows, row_floats, ids, ahead } = *share;
         let base = rows.as_ptr();
         // SAFETY: the caller vouches for the instruction set of `V` and for the rows, of which one
         // is held at a time.

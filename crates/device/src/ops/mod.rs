@@ -17,4 +17,4 @@ pub mod prefix_sum;
 pub(crate) mod slot;
 mod turn;
 
-pub use slot::{Output, Slot};
+pub use slot::{Slot, SlotOutput};

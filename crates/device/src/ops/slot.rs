@@ -1,7 +1,7 @@
 //! Where a key's bags go: its table and its columns of the pooled matrix; and the checks that both
 //! embedding operations share. Knows nothing of pooling or of optimizers.
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use crate::error::Error;
 
@@ -16,7 +16,7 @@ pub struct Slot {
 
 /// What a lookup gives for the ids of a bag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum SlotOutput {
     /// Their weighted sum: `[B, Σ D]`, a slot's vectors in its columns.
     Pooled,
     /// The row of each: key after key `[nnz_k, D_k]`, in `values` order. A slot's column means
@@ -26,15 +26,15 @@ pub enum Output {
 
 /// Where the vectors of a lookup's output begin.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
-    keys: Vec<Place>,
+pub(crate) struct KeyPlaces {
+    keys: Vec<KeyPlace>,
     /// Elements of the whole output.
     pub len: usize,
 }
 
 /// Where the vectors of one key begin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum KeyPlace {
     /// One per sample, so many elements apart.
     Pooled { first: usize, stride: usize },
     /// One per position in `values`. The first id of the key has another position than 0, hence
@@ -42,31 +42,31 @@ pub(crate) enum Place {
     Sequence { first: usize, stride: usize },
 }
 
-impl Places {
+impl KeyPlaces {
     /// One vector per sample, key after key.
     pub fn by_key(dims: &[usize], samples: usize) -> Self {
         let mut len = 0;
         let place = |&stride: &usize| {
             let first = len;
             len += samples * stride;
-            Place::Pooled { first, stride }
+            KeyPlace::Pooled { first, stride }
         };
         Self { keys: dims.iter().map(place).collect(), len }
     }
 
     /// The place of the first key.
-    pub fn first(&self) -> Option<Place> {
+    pub fn first(&self) -> Option<KeyPlace> {
         self.keys.first().copied()
     }
 
     /// The place of key `key`.
     #[inline(always)]
-    pub fn of(&self, key: usize) -> Place {
+    pub fn place(&self, key: usize) -> KeyPlace {
         self.keys[key]
     }
 }
 
-impl Place {
+impl KeyPlace {
     /// Whether all vectors begin at a multiple of so many elements.
     pub fn is_multiple_of(self, elements: usize) -> bool {
         let (Self::Pooled { first, stride } | Self::Sequence { first, stride }) = self;
@@ -95,9 +95,9 @@ pub(crate) struct TileShape<'a> {
 pub(crate) struct Lookup<'a, Shape> {
     pub op: &'static str,
     pub slots: &'a [Slot],
-    pub jagged: &'a KeyedJaggedTensor,
+    pub jagged: &'a JaggedTensor,
     pub bag_scales: Option<&'a [f32]>,
-    pub output: Output,
+    pub output: SlotOutput,
     /// Shape of tile `t`.
     pub shape: Shape,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Lookup<'a, Shape> {
 impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
     /// Checks the layout of the jagged tensor, the slots and the scales; gives the places of the
     /// output's vectors, which tile it without gap or overlap.
-    pub fn check(&self, tiles: usize) -> Result<Places, Error> {
+    pub fn check(&self, tiles: usize) -> Result<KeyPlaces, Error> {
         self.jagged.check().map_err(|cause| Error::Jagged { op: self.op, cause })?;
         self.check_extent("slots: one per key", self.jagged.features, self.slots.len())?;
         if let Some(scales) = self.bag_scales {
@@ -121,8 +121,8 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
             self.check_extent("D of a tile, at least", dim.max(1), dim)?;
         }
         match self.output {
-            Output::Pooled => self.pooled_places(),
-            Output::Sequence => Ok(self.sequence_places()),
+            SlotOutput::Pooled => self.pooled_places(),
+            SlotOutput::Sequence => Ok(self.sequence_places()),
         }
     }
 
@@ -130,7 +130,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         (self.shape)(slot.tile).dim
     }
 
-    fn pooled_places(&self) -> Result<Places, Error> {
+    fn pooled_places(&self) -> Result<KeyPlaces, Error> {
         let mut columns: Vec<(usize, usize)> =
             self.slots.iter().map(|slot| (slot.column, self.dim(slot))).collect();
         columns.sort_unstable();
@@ -138,21 +138,21 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
             self.check_extent("first column of a slot, in column order", next, column)?;
             Ok::<_, Error>(next + dim)
         })?;
-        let place = |slot: &Slot| Place::Pooled { first: slot.column, stride: width };
+        let place = |slot: &Slot| KeyPlace::Pooled { first: slot.column, stride: width };
         let keys = self.slots.iter().map(place).collect();
-        Ok(Places { keys, len: self.jagged.batch_size * width })
+        Ok(KeyPlaces { keys, len: self.jagged.batch_size * width })
     }
 
-    fn sequence_places(&self) -> Places {
+    fn sequence_places(&self) -> KeyPlaces {
         let mut len = 0;
         let place = |(key, slot): (usize, &Slot)| {
             let (ids, stride) = (self.jagged.feature(key), self.dim(slot));
             let first = usize::wrapping_sub(len, ids.start * stride);
             len += ids.len() * stride;
-            Place::Sequence { first, stride }
+            KeyPlace::Sequence { first, stride }
         };
         let keys = self.slots.iter().enumerate().map(place).collect();
-        Places { keys, len }
+        KeyPlaces { keys, len }
     }
 
     /// Whether `what` has the extent the contract requires.

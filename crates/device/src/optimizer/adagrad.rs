@@ -3,13 +3,18 @@
 //! before it is used; ε stands outside the root. As `torch.optim.Adagrad` under L2 decay.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::rule::Rule;
+use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
 /// The scalar form. `weights`, `gradient` and `state` `[dim]`.
 #[inline]
-pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], state: &mut [R]) {
+pub fn update_row<R: Real>(
+    rule: &UpdateRule<R>,
+    weights: &mut [R],
+    gradient: &[R],
+    state: &mut [R],
+) {
     let shrink = rule.shrink();
     for ((weight, &gradient), sum) in weights.iter_mut().zip(gradient).zip(state) {
         let gradient = gradient + rule.l2 * *weight;
@@ -25,7 +30,7 @@ pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], st
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &mut [f32],
     gradient: &[f32],
     state: &mut [f32],

@@ -4,7 +4,8 @@
 //!
 //! SparseAdam differs in where ε stands: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v +
 //! ε)`, which in exact arithmetic is Adam with an ε of `ε / √(1 − β₂ᵗ)`. It is this code with other
-//! factors of `m` and `v`, those that [`Rule::new`] gives. `torch.optim.SparseAdam` has no decay.
+//! factors of `m` and `v`, those that [`UpdateRule::new`] gives. `torch.optim.SparseAdam` has no
+//! decay.
 //!
 //! The means are not written `β m + (1 − β) g'`: in f32 the two factors do not add up to 1, which
 //! for β₂ = 0.999 makes every `v` too large by up to 1.3 · 10⁻⁵ of it.
@@ -17,14 +18,14 @@
 //! arXiv:1711.05101. PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::rule::Rule;
+use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
 /// The scalar form. `weights`, `gradient` and both states `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(
-    rule: &Rule<R>,
+    rule: &UpdateRule<R>,
     weights: &mut [R],
     gradient: &[R],
     [mean, square]: [&mut [R]; 2],
@@ -39,7 +40,12 @@ pub fn update_row<R: Real>(
 
 /// Updates the two moments of a weight; gives `m̂ / (√v̂ + ε)`.
 #[inline(always)]
-pub(super) fn direction<R: Real>(rule: &Rule<R>, gradient: R, mean: &mut R, square: &mut R) -> R {
+pub(super) fn direction<R: Real>(
+    rule: &UpdateRule<R>,
+    gradient: R,
+    mean: &mut R,
+    square: &mut R,
+) -> R {
     *mean = *mean + rule.mean.take * (gradient - *mean);
     *square = *square + rule.square.take * (gradient * gradient - *square);
     corrected(rule, *mean, *square)
@@ -47,28 +53,28 @@ pub(super) fn direction<R: Real>(rule: &Rule<R>, gradient: R, mean: &mut R, squa
 
 /// `m̂ / (√v̂ + ε)`.
 #[inline(always)]
-pub(super) fn corrected<R: Real>(rule: &Rule<R>, mean: R, square: R) -> R {
+pub(super) fn corrected<R: Real>(rule: &UpdateRule<R>, mean: R, square: R) -> R {
     let root = (rule.square.correction * square).sqrt();
     rule.mean.correction * mean / (root + rule.epsilon)
 }
 
 /// The constants of [`direction`], in every lane.
 #[derive(Clone, Copy)]
-pub(super) struct Constants<V> {
+pub(super) struct AdamConstants<V> {
     mean: [V; 2],
     square: [V; 2],
     epsilon: V,
     l2: V,
 }
 
-impl<V: Vector> Constants<V> {
+impl<V: Vector> AdamConstants<V> {
     /// # Safety
     /// All functions: the machine has the instruction set of `V`.
     #[inline(always)]
-    pub unsafe fn new(rule: &Rule) -> Self {
+    pub unsafe fn new(rule: &UpdateRule) -> Self {
         // SAFETY: the caller vouches for the instruction set.
         unsafe {
-            let moment = |m: super::rule::Moment| [V::splat(m.take), V::splat(m.correction)];
+            let moment = |m: super::rule::RunningMean| [V::splat(m.take), V::splat(m.correction)];
             Self {
                 mean: moment(rule.mean),
                 square: moment(rule.square),
@@ -110,7 +116,7 @@ impl<V: Vector> Constants<V> {
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &mut [f32],
     gradient: &[f32],
     [mean, square]: [&mut [f32]; 2],
@@ -120,7 +126,7 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
     // Lanes beyond `left` hold 0 / ε; they are never stored.
     unsafe {
-        let (constants, rate) = (Constants::<V>::new(rule), V::splat(rule.learning_rate));
+        let (constants, rate) = (AdamConstants::<V>::new(rule), V::splat(rule.learning_rate));
         let shrink = V::splat(rule.shrink());
         let mut at = 0;
         while at < dim {

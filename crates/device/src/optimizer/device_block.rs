@@ -4,15 +4,15 @@
 use schema::Optimizer;
 use schema::random::CounterRng;
 
-use super::rule::Rule;
-use crate::cuda::Arguments;
+use super::rule::UpdateRule;
+use crate::cuda::KernelArguments;
 
 /// Bytes of the block.
 pub const BYTES: usize = 48;
 
 /// The block of `rule`, with the random bits of this step.
 #[must_use]
-pub fn of(rule: &Rule, rounding: CounterRng) -> Vec<u8> {
+pub fn bytes(rule: &UpdateRule, rounding: CounterRng) -> Vec<u8> {
     let kind = match rule.kind {
         Optimizer::Sgd => 0,
         Optimizer::Adagrad => 1,
@@ -23,6 +23,6 @@ pub fn of(rule: &Rule, rounding: CounterRng) -> Vec<u8> {
     let factors = [rule.learning_rate, rule.epsilon, rule.l2, rule.decoupled];
     let moments = [rule.mean.take, rule.mean.correction, rule.square.take, rule.square.correction];
     let numbers = factors.into_iter().chain(moments);
-    let block = numbers.fold(Arguments::new().u32(kind), Arguments::f32);
+    let block = numbers.fold(KernelArguments::new().u32(kind), KernelArguments::f32);
     block.u32(0).u64(rounding.key()).bytes()
 }

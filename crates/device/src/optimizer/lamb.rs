@@ -10,8 +10,8 @@
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::adam;
-use super::parts::{Parts, VectorParts};
-use super::rule::Rule;
+use super::parts::{ScalarSum, VectorParts};
+use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
@@ -21,7 +21,7 @@ pub(crate) const BLOCK: usize = 16_384;
 /// The scalar form. `weights`, `gradient` and both states `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(
-    rule: &Rule<R>,
+    rule: &UpdateRule<R>,
     weights: &mut [R],
     gradient: &[R],
     [mean, square]: [&mut [R]; 2],
@@ -47,12 +47,12 @@ pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
 
 /// Updates the moments of one block; gives `Σ w²` and `Σ r²`.
 pub(crate) fn moments<R: Real>(
-    rule: &Rule<R>,
+    rule: &UpdateRule<R>,
     weights: &[R],
     gradient: &[R],
     [mean, square]: [&mut [R]; 2],
 ) -> [R; 2] {
-    let (mut weight_squares, mut squares) = (Parts::new(), Parts::new());
+    let (mut weight_squares, mut squares) = (ScalarSum::new(), ScalarSum::new());
     for (d, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
         let gradient = gradient + rule.l2 * weight;
         let direction = adam::direction(rule, gradient, &mut mean[d], &mut square[d]);
@@ -65,7 +65,7 @@ pub(crate) fn moments<R: Real>(
 
 /// Moves weights along the direction of their moments, `ratio` times the learning rate.
 pub(crate) fn apply<R: Real>(
-    rule: &Rule<R>,
+    rule: &UpdateRule<R>,
     ratio: R,
     weights: &mut [R],
     [mean, square]: [&mut [R]; 2],
@@ -83,7 +83,7 @@ pub(crate) fn apply<R: Real>(
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &mut [f32],
     gradient: &[f32],
     [mean, square]: [&mut [f32]; 2],
@@ -108,7 +108,7 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn moments_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &[f32],
     gradient: &[f32],
     [mean, square]: [&mut [f32]; 2],
@@ -118,7 +118,8 @@ pub(crate) unsafe fn moments_vector<V: Vector>(
     // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
     // Lanes beyond `left` hold an exact 0: 0 / ε.
     unsafe {
-        let (constants, decoupled) = (adam::Constants::<V>::new(rule), V::splat(rule.decoupled));
+        let (constants, decoupled) =
+            (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));
         let (mut weight_squares, mut squares) = (VectorParts::<V>::new(), VectorParts::<V>::new());
         let mut at = 0;
         while at < dim {
@@ -145,7 +146,7 @@ pub(crate) unsafe fn moments_vector<V: Vector>(
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn apply_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     ratio: f32,
     weights: &mut [f32],
     [mean, square]: [&mut [f32]; 2],
@@ -154,7 +155,8 @@ pub(crate) unsafe fn apply_vector<V: Vector>(
     assert!(mean.len() == dim && square.len() == dim);
     // SAFETY: `at < dim` and at most `dim − at` floats are touched in three slices of `dim` floats.
     unsafe {
-        let (constants, decoupled) = (adam::Constants::<V>::new(rule), V::splat(rule.decoupled));
+        let (constants, decoupled) =
+            (adam::AdamConstants::<V>::new(rule), V::splat(rule.decoupled));
         let rate = V::splat(rule.learning_rate * ratio);
         let mut at = 0;
         while at < dim {

@@ -14,13 +14,13 @@ pub mod rowwise_adagrad;
 mod rule;
 pub mod sgd;
 
-pub use rule::{Moment, Rule};
+pub use rule::{RunningMean, UpdateRule};
 use schema::Optimizer;
 
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-impl<R: Real> Rule<R> {
+impl<R: Real> UpdateRule<R> {
     /// Updates one row in scalar code: the specification of the vector form, bit for bit in f32.
     ///
     /// # Shapes
@@ -49,8 +49,8 @@ pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
     [first, second]
 }
 
-impl Rule {
-    /// Updates one row with vectors of `V`; shapes as in [`Rule::update_row`].
+impl UpdateRule {
+    /// Updates one row with vectors of `V`; shapes as in [`UpdateRule::update_row`].
     ///
     /// # Safety
     /// The machine has the instruction set of `V`, and the caller is compiled with its features.

@@ -9,9 +9,9 @@ use crate::real::Real;
 const PARTS: usize = 16;
 
 /// The sum as scalar code keeps it.
-pub(super) struct Parts<R>([R; PARTS]);
+pub(super) struct ScalarSum<R>([R; PARTS]);
 
-impl<R: Real> Parts<R> {
+impl<R: Real> ScalarSum<R> {
     pub fn new() -> Self {
         Self([R::ZERO; PARTS])
     }

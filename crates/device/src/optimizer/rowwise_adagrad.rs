@@ -5,15 +5,15 @@
 //! the columns passed: a column tile averages its own columns only.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::parts::{Parts, VectorParts};
-use super::rule::Rule;
+use super::parts::{ScalarSum, VectorParts};
+use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
 /// The scalar form. `weights` and `gradient` `[dim]`.
 #[inline]
-pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], state: &mut R) {
-    let mut squares = Parts::new();
+pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[R], state: &mut R) {
+    let mut squares = ScalarSum::new();
     for (column, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
         let gradient = gradient + rule.l2 * weight;
         squares.add(column, gradient * gradient);
@@ -27,7 +27,7 @@ pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], st
 
 /// The factor of the gradient and that of the weights, from the new state.
 #[inline(always)]
-fn factors<R: Real>(rule: &Rule<R>, state: R) -> (R, R) {
+fn factors<R: Real>(rule: &UpdateRule<R>, state: R) -> (R, R) {
     let factor = rule.learning_rate / (state.sqrt() + rule.epsilon);
     (factor, rule.shrink() - factor * rule.l2)
 }
@@ -38,7 +38,7 @@ fn factors<R: Real>(rule: &Rule<R>, state: R) -> (R, R) {
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &mut [f32],
     gradient: &[f32],
     state: &mut f32,

@@ -6,7 +6,7 @@ use crate::real::Real;
 
 /// A rule with this step's constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rule<R = f32> {
+pub struct UpdateRule<R = f32> {
     /// Which formula.
     pub kind: Optimizer,
     /// η of this step, schedule included.
@@ -18,14 +18,14 @@ pub struct Rule<R = f32> {
     /// λ beside the gradient: 0 unless the decay is decoupled.
     pub decoupled: R,
     /// The running mean of gradients; Adam, SparseAdam and LAMB.
-    pub mean: Moment<R>,
+    pub mean: RunningMean<R>,
     /// The running mean of squared gradients; Adam, SparseAdam and LAMB.
-    pub square: Moment<R>,
+    pub square: RunningMean<R>,
 }
 
 /// A running mean `old + take · (new − old)`, and the factor that it enters the step with.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment<R = f32> {
+pub struct RunningMean<R = f32> {
     /// 1 − β.
     pub take: R,
     /// `1 / (1 − βᵗ)` at step t = 1, 2, …, which corrects the mean's start at 0. Under SparseAdam
@@ -34,7 +34,7 @@ pub struct Moment<R = f32> {
 }
 
 /// The running means of gradients and of their squares, `step` steps after the first.
-fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [Moment<R>; 2] {
+fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [RunningMean<R>; 2] {
     let betas = [config.beta1, config.beta2];
     // How much of each mean is not its start at 0.
     let [mean, square] = betas.map(|beta| 1.0 - beta.powf((step + 1) as f64));
@@ -42,14 +42,14 @@ fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [Moment<R>; 2] {
         Optimizer::SparseAdam => [square.sqrt() / mean, 1.0],
         _ => [1.0 / mean, 1.0 / square],
     };
-    let moment = |i: usize| Moment {
+    let moment = |i: usize| RunningMean {
         take: R::from_f64(1.0 - betas[i]),
         correction: R::from_f64(corrections[i]),
     };
     [moment(0), moment(1)]
 }
 
-impl<R: Real> Rule<R> {
+impl<R: Real> UpdateRule<R> {
     /// The rule of `config` at `factor` times its learning rate, `step` steps after the first.
     #[must_use]
     pub fn new(config: &OptimizerConfig, factor: f64, step: u64) -> Self {

@@ -2,13 +2,13 @@
 //! decay and λ₂ the L2 one. No momentum.
 #![expect(unsafe_code, reason = "vector instructions")]
 
-use super::rule::Rule;
+use super::rule::UpdateRule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
 /// The scalar form. `weights` and `gradient` `[dim]`.
 #[inline]
-pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R]) {
+pub fn update_row<R: Real>(rule: &UpdateRule<R>, weights: &mut [R], gradient: &[R]) {
     let shrink = rule.shrink();
     for (weight, &gradient) in weights.iter_mut().zip(gradient) {
         let gradient = gradient + rule.l2 * *weight;
@@ -22,7 +22,7 @@ pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R]) {
 /// The machine has the instruction set of `V`.
 #[inline(always)]
 pub(crate) unsafe fn update_row_vector<V: Vector>(
-    rule: &Rule,
+    rule: &UpdateRule,
     weights: &mut [f32],
     gradient: &[f32],
 ) {

@@ -22,7 +22,7 @@ mod stub_library;
 use std::path::PathBuf;
 
 use bytemuck::Pod;
-use device::cuda::{Buffer, Checks, Driver, Emulation, Order, Stream};
+use device::cuda::{BlockOrder, Buffer, Checks, Driver, Emulation, Stream};
 use schema::random::CounterRng;
 
 /// A device to run on, and copies to and from it.
@@ -60,7 +60,7 @@ impl Bench {
 }
 
 /// What the emulator compiles with.
-pub fn emulation(order: Order, checks: Checks) -> Emulation {
+pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     Emulation { compiler, cache, order, checks, replaced: Vec::new() }
@@ -68,7 +68,7 @@ pub fn emulation(order: Order, checks: Checks) -> Emulation {
 
 /// Whether there is a C++ compiler; says so where there is none.
 pub fn has_compiler() -> bool {
-    let compiler = emulation(Order::Ascending, Checks::Few).compiler;
+    let compiler = emulation(BlockOrder::Ascending, Checks::Few).compiler;
     let found = std::process::Command::new(&compiler).arg("--version").output().is_ok();
     if !found {
         eprintln!("SKIPPED: {} is not there, a C++ compiler (CXX)", compiler.display());
@@ -95,13 +95,16 @@ pub fn benches() -> Vec<Bench> {
         return Vec::new();
     }
     if sanitizers::is_child() {
-        return vec![sanitizers::bench(Order::Ascending), sanitizers::bench(Order::Descending)];
+        return vec![
+            sanitizers::bench(BlockOrder::Ascending),
+            sanitizers::bench(BlockOrder::Descending),
+        ];
     }
     let orders = [
-        (Order::Ascending, Checks::Every),
-        (Order::Descending, Checks::Every),
-        (Order::Shuffled(1), Checks::Few),
-        (Order::Shuffled(2), Checks::Few),
+        (BlockOrder::Ascending, Checks::Every),
+        (BlockOrder::Descending, Checks::Every),
+        (BlockOrder::Shuffled(1), Checks::Few),
+        (BlockOrder::Shuffled(2), Checks::Few),
     ];
     let bench = |(order, checks)| {
         Bench::new(Driver::emulated(emulation(order, checks)), &format!("{order:?}, {checks:?}"))

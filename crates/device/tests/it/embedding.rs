@@ -4,16 +4,18 @@
 pub mod cuda;
 
 use device::buffer::Array;
-use device::ops::embedding_backward::{self, Origin, Scratch, TileMut, Updated, scalar::Tile};
+use device::ops::embedding_backward::{
+    self, Scratch, TileMut, TileOrigin, Updated, scalar::OracleTile,
+};
 use device::ops::embedding_forward::{self, TileView};
-use device::ops::{Output, Slot};
-use device::optimizer::Rule;
+use device::ops::{Slot, SlotOutput};
+use device::optimizer::UpdateRule;
 use device::{Cpu, Error, Isa, Real, Weights};
 use schema::random::CounterRng;
-use schema::{DataType, KeyedJaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
+use schema::{DataType, JaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
 
 const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16];
-const OUTPUTS: [Output; 2] = [Output::Pooled, Output::Sequence];
+const OUTPUTS: [SlotOutput; 2] = [SlotOutput::Pooled, SlotOutput::Sequence];
 const NAMES: [&str; 4] = ["cat_0", "cat_1", "cat_2", "cat_3"];
 
 /// Tables, a batch on them, and the gradient of its output.
@@ -24,9 +26,9 @@ struct Case {
     dims: Vec<usize>,
     rows: Vec<usize>,
     slots: Vec<Slot>,
-    jagged: KeyedJaggedTensor,
+    jagged: JaggedTensor,
     bag_scales: Option<Vec<f32>>,
-    output: Output,
+    output: SlotOutput,
     gradient: Vec<f32>,
 }
 
@@ -42,7 +44,7 @@ struct Form<'a> {
     hot: f64,
     weighted: bool,
     scaled: bool,
-    output: Output,
+    output: SlotOutput,
     /// Data types of the tiles, in turn.
     data_types: &'a [DataType],
 }
@@ -56,7 +58,7 @@ impl Form<'_> {
         let bags = self.slots.len() * self.batch_size;
         let length = |bag| rng.child(1).below(bag, self.longest_bag + 1) as usize;
         let lengths: Vec<usize> = (0..bags as u64).map(length).collect();
-        let mut jagged = KeyedJaggedTensor::from_lengths(self.slots.len(), &lengths, Vec::new());
+        let mut jagged = JaggedTensor::from_lengths(self.slots.len(), &lengths, Vec::new());
         (jagged.features, jagged.batch_size) = (self.slots.len(), self.batch_size);
         for (bag, &length) in lengths.iter().enumerate() {
             let rows = self.tiles[self.slots[bag / self.batch_size]].0 as u64;
@@ -82,8 +84,8 @@ impl Form<'_> {
         let tables = self.tiles.iter().enumerate().map(table).collect();
         let of_key = |(key, &tile): (usize, &usize)| jagged.feature(key).len() * self.tiles[tile].1;
         let elements = match self.output {
-            Output::Pooled => self.batch_size * width,
-            Output::Sequence => self.slots.iter().enumerate().map(of_key).sum(),
+            SlotOutput::Pooled => self.batch_size * width,
+            SlotOutput::Sequence => self.slots.iter().enumerate().map(of_key).sum(),
         };
         Case {
             tables,
@@ -136,7 +138,7 @@ fn cases() -> Vec<Case> {
                 hot: [0.0, 0.0, 0.9][seed as usize % 3],
                 weighted: seed % 2 == 0,
                 scaled: seed % 4 < 2,
-                output: if seed % 5 < 3 { Output::Pooled } else { Output::Sequence },
+                output: if seed % 5 < 3 { SlotOutput::Pooled } else { SlotOutput::Sequence },
                 data_types: &DATA_TYPES[seed as usize % 3..],
             }
             .case(),
@@ -154,13 +156,13 @@ fn cases() -> Vec<Case> {
         hot: 0.6,
         weighted: true,
         scaled: true,
-        output: Output::Pooled,
+        output: SlotOutput::Pooled,
         data_types: &DATA_TYPES,
     };
     cases.push(form.case());
     let plain = Form { weighted: false, scaled: false, hot: 1.0, ..form };
     cases.push(plain.case());
-    cases.push(Form { output: Output::Sequence, ..plain }.case());
+    cases.push(Form { output: SlotOutput::Sequence, ..plain }.case());
     // The dimensions with code of their own, in every data type.
     let tiles = [16, 32, 64, 128].map(|dim| (200, dim));
     for data_types in DATA_TYPES.chunks(1) {
@@ -209,7 +211,7 @@ impl Case {
             .collect();
         let mut out = Array::zeroed(self.gradient.len());
         out.fill(f32::NAN);
-        let arguments = embedding_forward::Arguments {
+        let arguments = embedding_forward::ForwardArguments {
             tiles: &views,
             slots: &self.slots,
             jagged: &self.jagged,
@@ -224,19 +226,23 @@ impl Case {
     fn expected<R: Real>(&self, tables: &[Vec<R>], scales: Option<&[R]>) -> Vec<R> {
         let (dims, slots, jagged) = (&self.dims[..], &self.slots, &self.jagged);
         match self.output {
-            Output::Pooled => {
+            SlotOutput::Pooled => {
                 let mut out = vec![R::ZERO; self.gradient.len()];
                 embedding_forward::scalar::run(tables, dims, slots, jagged, scales, &mut out);
                 out
             }
-            Output::Sequence => {
+            SlotOutput::Sequence => {
                 embedding_forward::scalar::sequence(tables, dims, slots, jagged, scales)
             }
         }
     }
 
     /// Updates tiles as the oracle does; the rows that it updated.
-    fn updated_by_oracle(&self, tiles: &mut [Tile<f32>], rule: Rule) -> Vec<(usize, usize)> {
+    fn updated_by_oracle(
+        &self,
+        tiles: &mut [OracleTile<f32>],
+        rule: UpdateRule,
+    ) -> Vec<(usize, usize)> {
         embedding_backward::scalar::run(
             tiles,
             &self.slots,
@@ -248,20 +254,20 @@ impl Case {
         )
     }
 
-    fn origin(tile: usize) -> Origin {
-        Origin { table: tile as u32, row: 1000, column: 3 }
+    fn origin(tile: usize) -> TileOrigin {
+        TileOrigin { table: tile as u32, row: 1000, column: 3 }
     }
 
     /// Rounds the rows that an oracle updated as the tables hold them.
-    fn round(&self, tiles: &mut [Tile<f32>], rows: &[(usize, usize)]) {
+    fn round(&self, tiles: &mut [OracleTile<f32>], rows: &[(usize, usize)]) {
         for &(t, row) in rows {
             tiles[t].round_row(row, self.data_types[t], Self::origin(t), rounding());
         }
     }
 
-    fn tiles(&self, kind: Optimizer) -> Vec<Tile<f32>> {
+    fn tiles(&self, kind: Optimizer) -> Vec<OracleTile<f32>> {
         (0..self.tables.len())
-            .map(|t| Tile {
+            .map(|t| OracleTile {
                 weights: self.tables[t].clone(),
                 state: vec![0.125; self.rows[t] * kind.state_per_row(self.dims[t])],
                 dim: self.dims[t],
@@ -272,8 +278,8 @@ impl Case {
     fn backward(
         &self,
         cpu: &Cpu,
-        rule: Rule,
-        tiles: &mut [Tile<f32>],
+        rule: UpdateRule,
+        tiles: &mut [OracleTile<f32>],
         scratch: &mut Scratch,
     ) -> Result<Updated, Error> {
         let mut weights = self.stored(tiles.iter().map(|tile| tile.weights.clone()));
@@ -288,7 +294,7 @@ impl Case {
                 origin: Self::origin(t),
             })
             .collect();
-        let arguments = embedding_backward::Arguments {
+        let arguments = embedding_backward::BackwardArguments {
             tiles: &mut views,
             slots: &self.slots,
             jagged: &self.jagged,
@@ -321,11 +327,11 @@ impl Case {
 }
 
 /// The second step of `kind`, with decay.
-fn rule<R: Real>(kind: Optimizer) -> Rule<R> {
+fn rule<R: Real>(kind: Optimizer) -> UpdateRule<R> {
     let base = OptimizerConfig::new(kind, 0.05);
     let weight_decay_mode = WeightDecayMode::L2;
     let config = OptimizerConfig { weight_decay: 0.01, weight_decay_mode, ..base };
-    Rule::new(&config, 1.0, 1)
+    UpdateRule::new(&config, 1.0, 1)
 }
 
 fn rounding() -> CounterRng {
@@ -403,10 +409,14 @@ fn backward_stays_near_the_oracle_in_f64() {
     let cpu = Cpu::new(2);
     for case in &cases() {
         for kind in Optimizer::ALL {
-            let mut exact: Vec<Tile<f64>> = case
+            let mut exact: Vec<OracleTile<f64>> = case
                 .tiles(kind)
                 .iter()
-                .map(|t| Tile { weights: widen(&t.weights), state: widen(&t.state), dim: t.dim })
+                .map(|t| OracleTile {
+                    weights: widen(&t.weights),
+                    state: widen(&t.state),
+                    dim: t.dim,
+                })
                 .collect();
             let (gradient, scales) = (widen(&case.gradient), case.bag_scales.as_deref().map(widen));
             embedding_backward::scalar::run(
@@ -448,7 +458,7 @@ impl Case {
             values.extend(ids.iter().filter_map(|&id| keep(id)));
             lengths.push(values.len() - before);
         }
-        let jagged = KeyedJaggedTensor::from_lengths(1, &lengths, values);
+        let jagged = JaggedTensor::from_lengths(1, &lengths, values);
         let columns = |row: &[f32]| row[column..column + dim].to_vec();
         let gradient: Vec<f32> = self.gradient.chunks(self.dims[0]).flat_map(columns).collect();
         let first = (0..).find(|&id| keep(id).is_some()).unwrap();
@@ -458,14 +468,14 @@ impl Case {
             rows,
             dim,
             name: "t",
-            origin: Origin { table: 4, row: first as u64, column: column as u32 },
+            origin: TileOrigin { table: 4, row: first as u64, column: column as u32 },
         }];
-        let arguments = embedding_backward::Arguments {
+        let arguments = embedding_backward::BackwardArguments {
             tiles: &mut tiles,
             slots: &[Slot { tile: 0, column: 0 }],
             jagged: &jagged,
             bag_scales: None,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             gradient: &gradient,
             rule: rule(Optimizer::Adagrad),
             rounding: rounding(),
@@ -489,7 +499,7 @@ fn the_cut_of_a_table_into_tiles_changes_no_byte() {
             hot: 0.2,
             weighted: false,
             scaled: false,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             data_types: &[data_type],
         };
         let case = form.case();
@@ -540,10 +550,10 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
         hot: 0.2,
         weighted: true,
         scaled: true,
-        output: Output::Pooled,
+        output: SlotOutput::Pooled,
         data_types: &DATA_TYPES[..1],
     };
-    for output in [Output::Pooled, Output::Sequence] {
+    for output in [SlotOutput::Pooled, SlotOutput::Sequence] {
         check_gradient(&Form { output, ..form }.case());
     }
 }
@@ -552,7 +562,7 @@ fn check_gradient(case: &Case) {
     // On zero weights, one step of SGD at rate 1 leaves minus the gradient.
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
-    let rule = Rule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
+    let rule = UpdateRule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
     case.backward(&Cpu::new(1), rule, &mut tiles, &mut Scratch::default()).unwrap();
     let mut tables: Vec<Vec<f64>> = case.tables.iter().map(|table| widen(table)).collect();
     let step = 1e-3;
@@ -584,7 +594,7 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
         hot: 0.0,
         weighted: false,
         scaled: false,
-        output: Output::Pooled,
+        output: SlotOutput::Pooled,
         data_types: &DATA_TYPES,
     };
     for (id, feature, sample) in [(40, 1, 250), (-1, 2, 7), (i64::MIN, 0, 0), (70, 0, 299)] {
@@ -644,7 +654,7 @@ fn wrong_shapes_are_refused_with_both_numbers() {
         hot: 0.0,
         weighted: false,
         scaled: true,
-        output: Output::Pooled,
+        output: SlotOutput::Pooled,
         data_types: &DATA_TYPES[..1],
     };
     let cpu = Cpu::new(1);

@@ -2,7 +2,7 @@
 //! threads.
 
 use device::Cpu;
-use device::ops::exchange::{Column, Given, Source, assemble, gather};
+use device::ops::exchange::{GivenMatrices, OwnedColumns, PooledColumns, assemble, gather};
 use schema::random::CounterRng;
 
 fn values(stream: u64, len: usize) -> Vec<f32> {
@@ -11,10 +11,10 @@ fn values(stream: u64, len: usize) -> Vec<f32> {
 }
 
 /// Columns 0..4 in two partial sums of two ranks, 4..7 of one.
-const SOURCES: [Source; 3] = [
-    Source { rank: 1, from: 2, to: 0, len: 4, first: true },
-    Source { rank: 0, from: 0, to: 0, len: 4, first: false },
-    Source { rank: 0, from: 4, to: 4, len: 3, first: true },
+const SOURCES: [PooledColumns; 3] = [
+    PooledColumns { rank: 1, from: 2, to: 0, len: 4, first: true },
+    PooledColumns { rank: 0, from: 0, to: 0, len: 4, first: false },
+    PooledColumns { rank: 0, from: 4, to: 4, len: 3, first: true },
 ];
 
 #[test]
@@ -22,7 +22,7 @@ fn parts_are_added_in_the_order_of_their_sources() {
     for samples in [0, 1, 63, 64, 200] {
         let (own, other) = (values(1, samples * 7), values(2, samples * 6));
         let others = [Vec::new(), other.clone()];
-        let given = Given { own: (0, &own), others: &others, widths: &[7, 6] };
+        let given = GivenMatrices { own: (0, &own), others: &others, widths: &[7, 6] };
         let mut expected = Vec::new();
         for sample in 0..samples {
             let (own, other) = (&own[sample * 7..][..7], &other[sample * 6..][..6]);
@@ -39,7 +39,8 @@ fn parts_are_added_in_the_order_of_their_sources() {
 
 #[test]
 fn a_rank_gets_its_columns_of_a_gradient() {
-    let columns = [Column { from: 5, to: 0, len: 2 }, Column { from: 1, to: 2, len: 3 }];
+    let columns =
+        [OwnedColumns { from: 5, to: 0, len: 2 }, OwnedColumns { from: 1, to: 2, len: 3 }];
     let gradient = values(4, 130 * 8);
     for threads in [1, 2, 7] {
         let mut to = vec![f32::NAN; 130 * 5];
@@ -53,7 +54,7 @@ fn a_rank_gets_its_columns_of_a_gradient() {
 #[test]
 fn a_matrix_of_another_length_is_refused() {
     let (own, others) = (values(1, 14), [Vec::new(), values(2, 11)]);
-    let given = Given { own: (0, &own), others: &others, widths: &[7, 6] };
+    let given = GivenMatrices { own: (0, &own), others: &others, widths: &[7, 6] };
     let mut pooled = [0.0; 14];
     let refused = assemble(&Cpu::new(1), &SOURCES, given, 7, &mut pooled).unwrap_err();
     let text = "assemble: what a rank gives [B, width]: expected 12, got 11";

@@ -1,7 +1,7 @@
 //! The update rules under every weight decay against f64 arithmetic written out independently, over
 //! several steps; what LAMB does where a norm is 0.
 
-use device::optimizer::{Rule, split_state};
+use device::optimizer::{UpdateRule, split_state};
 use schema::random::CounterRng;
 use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 
@@ -84,10 +84,10 @@ fn every_rule_follows_its_formula_in_f32_and_f64() {
             let (mut w32, mut h32) = (vec![0.25f32; dim], vec![0.0f32; state.len()]);
             let (mut w64, mut h64) = (vec![0.25f64; dim], vec![0.0f64; state.len()]);
             for (step, gradient) in (0..).zip(&gradients) {
-                let narrow = Rule::new(&config, 1.0, step);
+                let narrow = UpdateRule::new(&config, 1.0, step);
                 narrow.update_row(&mut w32, gradient, split_state(kind, &mut h32));
                 let gradient: Vec<f64> = gradient.iter().map(|&g| f64::from(g)).collect();
-                let wide = Rule::new(&config, 1.0, step);
+                let wide = UpdateRule::new(&config, 1.0, step);
                 wide.update_row(&mut w64, &gradient, split_state(kind, &mut h64));
             }
             let near = |got: f64, expected: f64, tolerance: f64| {
@@ -114,7 +114,7 @@ fn lamb_takes_the_ratio_1_where_a_norm_is_0() {
     let config = config(Optimizer::Lamb, WeightDecayMode::None);
     let step = |weights: &mut [f64], gradient: &[f64]| {
         let mut state = vec![0.0; 2 * weights.len()];
-        Rule::new(&config, 1.0, 0).update_row(
+        UpdateRule::new(&config, 1.0, 0).update_row(
             weights,
             gradient,
             split_state(Optimizer::Lamb, &mut state),
@@ -136,7 +136,7 @@ fn the_bias_correction_makes_the_first_steps_of_adam_as_long_as_the_rate() {
     let (mut weights, mut state) = ([1.0f64], [0.0; 2]);
     for step in 0..5 {
         let before = weights[0];
-        let rule = Rule::new(&config, 1.0, step);
+        let rule = UpdateRule::new(&config, 1.0, step);
         rule.update_row(&mut weights, &[0.5], split_state(Optimizer::Adam, &mut state));
         assert!((before - weights[0] - 0.01).abs() < 1e-9, "step {step}");
     }
@@ -151,7 +151,7 @@ fn adam_and_sparse_adam_differ_in_where_epsilon_stands() {
         for step in 0..30 {
             let rng = CounterRng::new(5, step);
             let gradient: Vec<f64> = (0..16).map(|d| 0.01 * rng.normal(d)).collect();
-            let rule = Rule::new(&config, 1.0, step);
+            let rule = UpdateRule::new(&config, 1.0, step);
             rule.update_row(&mut weights, &gradient, split_state(kind, &mut state));
         }
         (weights, state)

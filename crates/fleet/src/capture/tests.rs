@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Capture, Skip, choose, round_start};
-use crate::ipc::message::{HEADER, Message};
-use crate::ipc::request::{Request, Sight, State, Timing};
+use crate::ipc::message::{HEADER, ProcessMessage};
+use crate::ipc::request::{CaptureRequest, RequestState, Sight, Timing};
 use crate::ipc::socket::Peer;
 use crate::process::Process;
 
@@ -12,12 +12,12 @@ const fn ms(milliseconds: u64) -> Duration {
 }
 
 fn poll(free: i32, pid: i32) -> Vec<u8> {
-    Message::Poll { free, job: 0, pids: vec![pid, 2] }.to_bytes()
+    ProcessMessage::Poll { free, job: 0, pids: vec![pid, 2] }.to_bytes()
 }
 
-fn request() -> Request {
+fn request() -> CaptureRequest {
     let text = ("A=1\n".into(), "id".into());
-    Request::new(ms(0), text, Timing::Iterations, ms(30_000))
+    CaptureRequest::new(ms(0), text, Timing::Iterations, ms(30_000))
 }
 
 const OURS: Peer = Peer { pid: 40, uid: 7 };
@@ -38,7 +38,7 @@ fn a_process_registers_by_asking_and_is_answered() {
     capture.collected(40);
     assert!(capture.is_over());
     let request = capture.members()[&40].request.as_ref().unwrap();
-    assert_eq!(request.state(), &State::Written);
+    assert_eq!(request.state(), &RequestState::Written);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_is_no_message_gets_no_answer_and_no_memory() {
     // A process that we cannot see cannot be watched either.
     capture.answer(ms(1), Peer { pid: 0, uid: 0 }, &poll(2, 9)).unwrap();
     assert!(capture.members().is_empty());
-    let register = Message::Register { device: 0, pid: 3, job: 0 }.to_bytes();
+    let register = ProcessMessage::Register { device: 0, pid: 3, job: 0 }.to_bytes();
     assert_eq!(capture.answer(ms(1), OURS, &register).unwrap().len(), HEADER + 4);
 }
 
@@ -114,7 +114,7 @@ fn ranks_are_chosen_launchers_and_loaders_are_not() {
 #[test]
 fn the_cost_of_choosing_grows_with_the_processes_not_with_their_pairs() {
     // None of them asked above another; their parent is a real one, with parents of its own.
-    let own = Process::of(std::process::id()).unwrap();
+    let own = Process::read(std::process::id()).unwrap();
     let one = |at: u32| Process { pid: BASE + at, parent: own.pid, ..own.clone() };
     let asked: Vec<Process> = (0..2_000).map(one).collect();
     let began = std::time::Instant::now();

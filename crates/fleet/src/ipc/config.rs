@@ -68,7 +68,7 @@ pub struct Config {
 
 /// Why a request cannot be written down.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum RequestTextError {
     /// A character that ends a value.
     #[error("{what} {text:?}: Kineto's configuration cannot hold '=', '#' or a line break in it")]
     Character {
@@ -93,17 +93,17 @@ impl Config {
     ///
     /// # Errors
     /// A path or id that the form cannot hold; nothing to record.
-    pub fn text(&self) -> Result<String, Error> {
+    pub fn text(&self) -> Result<String, RequestTextError> {
         let path = self.path.to_str().filter(|text| {
             text.starts_with('/') && text.ends_with(".json") && !text.contains("..")
         });
-        let path = path.ok_or_else(|| Error::Path { path: self.path.clone() })?;
+        let path = path.ok_or_else(|| RequestTextError::Path { path: self.path.clone() })?;
         let mut text = format!("ACTIVITIES_LOG_FILE={}\n", value("path", path)?);
         // Writing to a String cannot fail.
         let _ = match self.trigger {
-            Trigger::Iterations { count: 0, .. } => return Err(Error::Nothing),
+            Trigger::Iterations { count: 0, .. } => return Err(RequestTextError::Nothing),
             Trigger::Duration { length, .. } if length.as_millis() == 0 => {
-                return Err(Error::Nothing);
+                return Err(RequestTextError::Nothing);
             }
             // Before the first step Kineto would record half a second instead; a duration of 0
             // makes it refuse, and the request is repeated at the next poll.
@@ -134,9 +134,9 @@ impl Config {
     }
 }
 
-fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, Error> {
+fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, RequestTextError> {
     if text.contains(['=', '#', '\n', '\r', '\0']) {
-        return Err(Error::Character { what, text: text.to_owned() });
+        return Err(RequestTextError::Character { what, text: text.to_owned() });
     }
     Ok(text)
 }
@@ -145,7 +145,7 @@ fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, Error> {
 mod tests {
     use std::time::Duration;
 
-    use super::{Config, Detail, Error, Switch, Trigger};
+    use super::{Config, Detail, RequestTextError, Switch, Trigger};
 
     fn config(path: &str, trigger: Trigger) -> Config {
         let detail = Detail { shapes: Switch::On, ..Detail::default() };
@@ -186,13 +186,13 @@ mod tests {
     fn what_kineto_would_drop_in_silence_is_refused() {
         for path in ["/tmp/a=b/t.json", "/tmp/a#b/t.json", "/tmp/a\nb/t.json"] {
             let error = config(path, FIVE).text().unwrap_err();
-            assert!(matches!(error, Error::Character { .. }), "{path}: {error}");
+            assert!(matches!(error, RequestTextError::Character { .. }), "{path}: {error}");
         }
         for path in ["t.json", "/tmp/../t.json", "/tmp/t"] {
             let error = config(path, FIVE).text().unwrap_err();
-            assert!(matches!(error, Error::Path { .. }), "{path}: {error}");
+            assert!(matches!(error, RequestTextError::Path { .. }), "{path}: {error}");
         }
         let none = Trigger::Iterations { count: 0, align: 1 };
-        assert_eq!(config("/tmp/t.json", none).text().unwrap_err(), Error::Nothing);
+        assert_eq!(config("/tmp/t.json", none).text().unwrap_err(), RequestTextError::Nothing);
     }
 }

@@ -12,7 +12,7 @@ const ACTIVITIES: i32 = 2;
 
 /// What a process says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ProcessMessage {
     /// It exists. Older PyTorch only.
     Register {
         /// The device it uses.
@@ -35,7 +35,7 @@ pub enum Message {
 
 /// Why bytes are no message.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum MessageError {
     /// Not even a header.
     #[error("datagram: expected a header of {HEADER} bytes, got {got}")]
     Short {
@@ -74,24 +74,24 @@ pub enum Error {
     },
 }
 
-impl Message {
+impl ProcessMessage {
     /// Reads a datagram.
     ///
     /// # Errors
     /// Any field that does not fit its place; nothing of such a message is believed.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let short = Error::Short { got: bytes.len() };
+    pub fn parse(bytes: &[u8]) -> Result<Self, MessageError> {
+        let short = MessageError::Short { got: bytes.len() };
         let Some((header, payload)) = bytes.split_at_checked(HEADER) else { return Err(short) };
         let said = header.first_chunk().map_or(0, |size| u64::from_le_bytes(*size));
         if said != payload.len() as u64 {
-            return Err(Error::Size { said, got: payload.len() });
+            return Err(MessageError::Size { said, got: payload.len() });
         }
         let name = &header[8..];
         let name = &name[..name.iter().position(|&byte| byte == 0).unwrap_or(name.len())];
         match name {
             b"ctxt" => register(payload),
             b"req" => poll(payload),
-            _ => Err(Error::Kind { kind: name.escape_ascii().to_string() }),
+            _ => Err(MessageError::Kind { kind: name.escape_ascii().to_string() }),
         }
     }
 
@@ -133,30 +133,30 @@ pub fn register_answer(count: i32) -> Vec<u8> {
     datagram(b"ctxt", &count.to_le_bytes())
 }
 
-fn register(payload: &[u8]) -> Result<Message, Error> {
+fn register(payload: &[u8]) -> Result<ProcessMessage, MessageError> {
     if payload.len() != 16 {
-        return Err(Error::Payload { kind: "ctxt", expected: 16, got: payload.len() });
+        return Err(MessageError::Payload { kind: "ctxt", expected: 16, got: payload.len() });
     }
-    Ok(Message::Register {
+    Ok(ProcessMessage::Register {
         device: i32_at(payload, 0),
         pid: i32_at(payload, 4),
         job: i64_at(payload, 8),
     })
 }
 
-fn poll(payload: &[u8]) -> Result<Message, Error> {
-    let wrong = |expected| Error::Payload { kind: "req", expected, got: payload.len() };
+fn poll(payload: &[u8]) -> Result<ProcessMessage, MessageError> {
+    let wrong = |expected| MessageError::Payload { kind: "req", expected, got: payload.len() };
     if payload.len() < 16 {
         return Err(wrong(16));
     }
     let got = i32_at(payload, 4);
     let count = usize::try_from(got).ok().filter(|count| (1..=PIDS_MAX).contains(count));
-    let count = count.ok_or(Error::Pids { got })?;
+    let count = count.ok_or(MessageError::Pids { got })?;
     if payload.len() != 16 + 4 * count {
         return Err(wrong(16 + 4 * count));
     }
     let pids = (0..count).map(|at| i32_at(payload, 16 + 4 * at)).collect();
-    Ok(Message::Poll { free: i32_at(payload, 0), job: i64_at(payload, 8), pids })
+    Ok(ProcessMessage::Poll { free: i32_at(payload, 0), job: i64_at(payload, 8), pids })
 }
 
 /// The caller has checked the length.
@@ -178,10 +178,10 @@ fn datagram(kind: &[u8], payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Message, is_free, poll_answer, register_answer};
+    use super::{MessageError, ProcessMessage, is_free, poll_answer, register_answer};
 
-    fn a_poll() -> Message {
-        Message::Poll { free: 2, job: 7, pids: vec![4242, 4200, 17, 9, 5, 2] }
+    fn a_poll() -> ProcessMessage {
+        ProcessMessage::Poll { free: 2, job: 7, pids: vec![4242, 4200, 17, 9, 5, 2] }
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(bytes.len(), 80);
         assert_eq!(bytes[..12], [0x28, 0, 0, 0, 0, 0, 0, 0, b'r', b'e', b'q', 0]);
         assert_eq!(bytes[40..56], [2, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Message::parse(&bytes).unwrap(), a_poll());
+        assert_eq!(ProcessMessage::parse(&bytes).unwrap(), a_poll());
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
         let some = poll_answer("A=1\n");
         assert_eq!((some[0], &some[40..]), (4, &b"A=1\n"[..]));
         assert_eq!(register_answer(2)[40..], [2, 0, 0, 0]);
-        let register = Message::Register { device: -1, pid: 3, job: 1 << 40 };
-        assert_eq!(Message::parse(&register.to_bytes()).unwrap(), register);
+        let register = ProcessMessage::Register { device: -1, pid: 3, job: 1 << 40 };
+        assert_eq!(ProcessMessage::parse(&register.to_bytes()).unwrap(), register);
     }
 
     #[test]
@@ -213,21 +213,21 @@ mod tests {
     fn every_cut_and_every_lie_is_an_error() {
         let whole = a_poll().to_bytes();
         for length in 0..whole.len() {
-            assert!(Message::parse(&whole[..length]).is_err(), "{length}");
+            assert!(ProcessMessage::parse(&whole[..length]).is_err(), "{length}");
         }
         let with = |at: usize, bytes: &[u8]| {
             let mut changed = whole.clone();
             changed[at..at + bytes.len()].copy_from_slice(bytes);
-            Message::parse(&changed).unwrap_err()
+            ProcessMessage::parse(&changed).unwrap_err()
         };
-        assert_eq!(with(0, &[41]), Error::Size { said: 41, got: 40 });
-        assert_eq!(with(0, &[0xFF; 8]), Error::Size { said: u64::MAX, got: 40 });
-        assert_eq!(with(8, b"rex"), Error::Kind { kind: "rex".into() });
-        assert!(matches!(with(8, &[0xFF; 32]), Error::Kind { .. }));
-        assert_eq!(with(44, &[5]), Error::Payload { kind: "req", expected: 36, got: 40 });
-        assert_eq!(with(44, &(-1_i32).to_le_bytes()), Error::Pids { got: -1 });
-        assert_eq!(with(44, &i32::MAX.to_le_bytes()), Error::Pids { got: i32::MAX });
-        assert_eq!(with(44, &[0]), Error::Pids { got: 0 });
+        assert_eq!(with(0, &[41]), MessageError::Size { said: 41, got: 40 });
+        assert_eq!(with(0, &[0xFF; 8]), MessageError::Size { said: u64::MAX, got: 40 });
+        assert_eq!(with(8, b"rex"), MessageError::Kind { kind: "rex".into() });
+        assert!(matches!(with(8, &[0xFF; 32]), MessageError::Kind { .. }));
+        assert_eq!(with(44, &[5]), MessageError::Payload { kind: "req", expected: 36, got: 40 });
+        assert_eq!(with(44, &(-1_i32).to_le_bytes()), MessageError::Pids { got: -1 });
+        assert_eq!(with(44, &i32::MAX.to_le_bytes()), MessageError::Pids { got: i32::MAX });
+        assert_eq!(with(44, &[0]), MessageError::Pids { got: 0 });
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
             for value in [0, 1, 0x7F, 0x80, 0xFF] {
                 let mut changed = whole.clone();
                 changed[at] = value;
-                let _ = Message::parse(&changed);
+                let _ = ProcessMessage::parse(&changed);
             }
         }
     }

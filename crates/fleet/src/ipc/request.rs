@@ -22,7 +22,7 @@ const ID_SHOWN: usize = 64;
 
 /// Where a request stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RequestState {
     /// Wanted, and waiting for a poll of a process whose profiler is free.
     Requested,
     /// Sent in answer to a poll.
@@ -39,7 +39,7 @@ pub enum State {
     Lost(Reason),
 }
 
-impl State {
+impl RequestState {
     /// One word for it.
     pub fn word(&self) -> &'static str {
         match self {
@@ -164,8 +164,8 @@ pub struct Sight {
 
 /// One request to one process.
 #[derive(Clone, Debug)]
-pub struct Request {
-    state: State,
+pub struct CaptureRequest {
+    state: RequestState,
     config: String,
     trace_id: String,
     timing: Timing,
@@ -180,14 +180,14 @@ pub struct Request {
     freed: Option<Duration>,
 }
 
-impl Request {
+impl CaptureRequest {
     /// A request made now: the text that is sent and the id in it.
     ///
     /// `patience` bounds the wait for the start, and between signs of progress after it.
     pub fn new(now: Duration, text: (String, String), timing: Timing, patience: Duration) -> Self {
         let (config, trace_id) = text;
         Self {
-            state: State::Requested,
+            state: RequestState::Requested,
             config,
             trace_id,
             timing,
@@ -202,26 +202,26 @@ impl Request {
     }
 
     /// Where it stands.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &RequestState {
         &self.state
     }
 
     /// Whether nothing more will happen.
     pub fn is_over(&self) -> bool {
-        matches!(self.state, State::Written | State::Lost(_))
+        matches!(self.state, RequestState::Written | RequestState::Lost(_))
     }
 
     /// Gives it up.
     pub fn lose(&mut self, reason: Reason) {
         if !self.is_over() {
-            self.state = State::Lost(reason);
+            self.state = RequestState::Lost(reason);
         }
     }
 
     /// The finished trace has been copied.
     pub fn collected(&mut self) {
-        if self.state == State::Finished {
-            self.state = State::Written;
+        if self.state == RequestState::Finished {
+            self.state = RequestState::Written;
         }
     }
 
@@ -230,13 +230,13 @@ impl Request {
         self.polled = now;
         self.is_busy = !is_free;
         match (&self.state, is_free) {
-            (State::Requested, true) => self.send(now),
-            (State::Sent | State::Acknowledged, true) => self.again(now),
-            (State::Sent | State::Acknowledged, false) => {
+            (RequestState::Requested, true) => self.send(now),
+            (RequestState::Sent | RequestState::Acknowledged, true) => self.again(now),
+            (RequestState::Sent | RequestState::Acknowledged, false) => {
                 self.begin(now);
                 None
             }
-            (State::Started, true) => {
+            (RequestState::Started, true) => {
                 self.freed.get_or_insert(now);
                 None
             }
@@ -249,7 +249,7 @@ impl Request {
         if self.is_over() {
             return;
         }
-        if self.state == State::Finished {
+        if self.state == RequestState::Finished {
             if now > self.grew.0 + self.patience {
                 self.lose(Reason::Late);
             }
@@ -261,9 +261,9 @@ impl Request {
         if let Some(id) = &sight.finished {
             self.grew = (now, 0);
             self.state = if *id == self.trace_id {
-                State::Finished
+                RequestState::Finished
             } else {
-                State::Lost(Reason::Foreign(id.clone()))
+                RequestState::Lost(Reason::Foreign(id.clone()))
             };
             return;
         }
@@ -279,10 +279,10 @@ impl Request {
             }
         }
         match self.state {
-            State::Requested => self.look_requested(now, sight),
-            State::Sent | State::Acknowledged => self.look_sent(now, sight),
-            State::Started => self.look_started(now, sight),
-            State::Finished | State::Written | State::Lost(_) => {}
+            RequestState::Requested => self.look_requested(now, sight),
+            RequestState::Sent | RequestState::Acknowledged => self.look_sent(now, sight),
+            RequestState::Started => self.look_started(now, sight),
+            RequestState::Finished | RequestState::Written | RequestState::Lost(_) => {}
         }
     }
 
@@ -294,7 +294,7 @@ impl Request {
             self.lose(Reason::StartTooNear);
             return None;
         }
-        self.state = State::Sent;
+        self.state = RequestState::Sent;
         Some(&self.config)
     }
 
@@ -302,7 +302,7 @@ impl Request {
     /// iteration, or refused because no step was made yet: the repeated request is dropped in the
     /// first case and taken in the second.
     fn again(&mut self, now: Duration) -> Option<&str> {
-        self.state = State::Acknowledged;
+        self.state = RequestState::Acknowledged;
         match self.timing {
             Timing::Iterations => Some(&self.config),
             Timing::At { start, .. } => {
@@ -315,8 +315,8 @@ impl Request {
     }
 
     fn begin(&mut self, now: Duration) {
-        if matches!(self.state, State::Sent | State::Acknowledged) {
-            self.state = State::Started;
+        if matches!(self.state, RequestState::Sent | RequestState::Acknowledged) {
+            self.state = RequestState::Started;
             self.grew = (now, 0);
         }
     }

@@ -32,7 +32,7 @@ pub const FOLDER_MAX: usize = 54;
 
 /// Where processes find the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SocketPlace {
     /// A name of the kernel, one per network name space.
     Abstract,
     /// A file in this folder: `KINETO_IPC_SOCKET_DIR`.
@@ -41,7 +41,7 @@ pub enum Place {
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SocketError {
     /// Another daemon has the name.
     #[error("{place}: another daemon answers there already")]
     Taken {
@@ -98,7 +98,7 @@ pub struct Socket {
     wait: Cell<Duration>,
 }
 
-impl Place {
+impl SocketPlace {
     /// The place as a person names it.
     pub fn words(&self) -> String {
         match self {
@@ -120,7 +120,7 @@ impl Socket {
     ///
     /// # Errors
     /// Another daemon answers there; the folder's name is too long; the operating system refuses.
-    pub fn bind(place: &Place) -> Result<Self, Error> {
+    pub fn bind(place: &SocketPlace) -> Result<Self, SocketError> {
         Self::bind_as(place, NAME)
     }
 
@@ -128,20 +128,20 @@ impl Socket {
     ///
     /// # Errors
     /// As [`Socket::bind`].
-    pub fn bind_as(place: &Place, name: &str) -> Result<Self, Error> {
+    pub fn bind_as(place: &SocketPlace, name: &str) -> Result<Self, SocketError> {
         let open = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => Error::Taken { place: place.words() },
-            _ => Error::Open { place: place.words(), source },
+            io::ErrorKind::AddrInUse => SocketError::Taken { place: place.words() },
+            _ => SocketError::Open { place: place.words(), source },
         };
         let (socket, file) = match place {
-            Place::Abstract => {
+            SocketPlace::Abstract => {
                 let name = SocketAddr::from_abstract_name(format!("{name}\0")).map_err(open)?;
                 (UnixDatagram::bind_addr(&name).map_err(open)?, None)
             }
-            Place::Folder(folder) => {
+            SocketPlace::Folder(folder) => {
                 let got = folder.as_os_str().len();
                 if got > FOLDER_MAX {
-                    return Err(Error::FolderLong { folder: folder.clone(), got });
+                    return Err(SocketError::FolderLong { folder: folder.clone(), got });
                 }
                 let file = folder.join(name);
                 clear(&file, place)?;
@@ -176,10 +176,10 @@ impl Socket {
     ///
     /// # Errors
     /// The socket cannot be read.
-    pub fn receive(&self, wait: Duration) -> Result<Option<Datagram>, Error> {
+    pub fn receive(&self, wait: Duration) -> Result<Option<Datagram>, SocketError> {
         let wait = wait.max(Duration::from_millis(1));
         if self.wait.replace(wait) != wait {
-            self.socket.set_read_timeout(Some(wait)).map_err(Error::Receive)?;
+            self.socket.set_read_timeout(Some(wait)).map_err(SocketError::Receive)?;
         }
         self.take(MsgFlags::empty())
     }
@@ -188,11 +188,11 @@ impl Socket {
     ///
     /// # Errors
     /// The socket cannot be read.
-    pub fn waiting(&self) -> Result<Option<Datagram>, Error> {
+    pub fn waiting(&self) -> Result<Option<Datagram>, SocketError> {
         self.take(MsgFlags::MSG_DONTWAIT)
     }
 
-    fn take(&self, flags: MsgFlags) -> Result<Option<Datagram>, Error> {
+    fn take(&self, flags: MsgFlags) -> Result<Option<Datagram>, SocketError> {
         let mut buffer = [0; MESSAGE_MAX];
         let mut control = nix::cmsg_space!(UnixCredentials, TimeSpec);
         let mut slices = [IoSliceMut::new(&mut buffer)];
@@ -201,7 +201,7 @@ impl Socket {
         let message = match message {
             Ok(message) => message,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
-            Err(errno) => return Err(Error::Receive(errno.into())),
+            Err(errno) => return Err(SocketError::Receive(errno.into())),
         };
         let (mut credentials, mut age) = (None, None);
         for control in message.cmsgs().ok().into_iter().flatten() {
@@ -247,13 +247,12 @@ fn since(arrived: TimeSpec) -> Option<Duration> {
 }
 
 /// Removes what a dead daemon left; one that lives keeps its name.
-fn clear(file: &Path, place: &Place) -> Result<(), Error> {
+fn clear(file: &Path, place: &SocketPlace) -> Result<(), SocketError> {
     let probe = UnixDatagram::unbound().and_then(|socket| socket.connect(file));
     match probe {
-        Ok(()) => Err(Error::Taken { place: place.words() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(file).map_err(|source| Error::Open { place: place.words(), source })
-        }
+        Ok(()) => Err(SocketError::Taken { place: place.words() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(file)
+            .map_err(|source| SocketError::Open { place: place.words(), source }),
         Err(_) => Ok(()),
     }
 }
@@ -263,14 +262,14 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::time::Duration;
 
-    use super::{Error, Place, Socket};
+    use super::{Socket, SocketError, SocketPlace};
 
     const WAIT: Duration = Duration::from_secs(5);
 
     #[test]
     fn a_message_comes_with_its_sender_and_is_answered() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SocketPlace::Folder(folder.path().to_owned());
         let socket = Socket::bind(&place).unwrap();
         let client = UnixDatagram::bind(folder.path().join("dynoconfigclient1")).unwrap();
         client.set_read_timeout(Some(WAIT)).unwrap();
@@ -292,9 +291,9 @@ mod tests {
     #[test]
     fn a_name_is_taken_once_and_left_clean() {
         let folder = tempfile::tempdir_in("/tmp").unwrap();
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SocketPlace::Folder(folder.path().to_owned());
         let first = Socket::bind(&place).unwrap();
-        assert!(matches!(Socket::bind(&place), Err(Error::Taken { .. })));
+        assert!(matches!(Socket::bind(&place), Err(SocketError::Taken { .. })));
         drop(first);
         assert!(!folder.path().join("dynolog").exists());
         // One that died leaves its file; the next takes it over.
@@ -306,7 +305,7 @@ mod tests {
     #[test]
     fn a_folder_whose_clients_would_have_no_name_is_refused() {
         let folder = std::path::PathBuf::from(format!("/{}", "x".repeat(54)));
-        let refused = Socket::bind(&Place::Folder(folder));
-        assert!(matches!(refused, Err(Error::FolderLong { got: 55, .. })));
+        let refused = Socket::bind(&SocketPlace::Folder(folder));
+        assert!(matches!(refused, Err(SocketError::FolderLong { got: 55, .. })));
     }
 }

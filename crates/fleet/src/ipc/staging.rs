@@ -11,7 +11,7 @@ use schema::Bytes;
 
 use super::request::Sight;
 use crate::process::Process;
-use crate::untrusted::{self, Copying, Expected, File, Folder, Insertion, Owner};
+use crate::untrusted::{self, Copying, Expected, Insertion, Owner, UntrustedFile, UntrustedFolder};
 
 /// Where Kineto may write if nothing else is said.
 const DEFAULT: &str = "/tmp/";
@@ -22,7 +22,7 @@ const HEAD: u64 = 1 << 20;
 
 /// Why a process cannot write a trace.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StagingError {
     /// Kineto's folder is not there.
     #[error("{}: no such folder ({VARIABLE} of the process)", folder.display())]
     Missing {
@@ -41,7 +41,7 @@ pub enum Error {
         /// Kineto's folder.
         folder: PathBuf,
         /// Why.
-        source: untrusted::Error,
+        source: untrusted::UntrustedError,
     },
 }
 
@@ -50,11 +50,11 @@ pub enum Error {
 pub struct Staging {
     inside: PathBuf,
     name: String,
-    allowed: Folder,
-    folder: Folder,
+    allowed: UntrustedFolder,
+    folder: UntrustedFolder,
     uid: u32,
     expected: Expected,
-    finished: Option<File>,
+    finished: Option<UntrustedFile>,
     is_removed: bool,
 }
 
@@ -64,18 +64,20 @@ impl Staging {
     ///
     /// # Errors
     /// The allowed folder is missing, closed to the user, or cannot hold another folder.
-    pub fn prepare(process: &Process, name: &str, size_max: Bytes) -> Result<Self, Error> {
+    pub fn prepare(process: &Process, name: &str, size_max: Bytes) -> Result<Self, StagingError> {
         let folder = PathBuf::from(allowed(process));
         if !folder.is_absolute() || folder.to_string_lossy().contains("..") {
-            return Err(Error::Relative { folder });
+            return Err(StagingError::Relative { folder });
         }
         let who = process.credentials();
-        let opened = Folder::open(&process.root(), &folder, &who)
+        let opened = UntrustedFolder::open(&process.root(), &folder, &who)
             .and_then(|allowed| allowed.make(name, &who).map(|made| (allowed, made)));
         let (allowed, made) = match opened {
             Ok(opened) => opened,
-            Err(untrusted::Error::Missing { .. }) => return Err(Error::Missing { folder }),
-            Err(source) => return Err(Error::Unusable { folder, source }),
+            Err(untrusted::UntrustedError::Missing { .. }) => {
+                return Err(StagingError::Missing { folder });
+            }
+            Err(source) => return Err(StagingError::Unusable { folder, source }),
         };
         Ok(Self {
             inside: folder.join(name),
@@ -112,13 +114,13 @@ impl Staging {
         sight
     }
 
-    fn find(&mut self, pid: i32, sight: &mut Sight) -> Result<(), Refusal> {
+    fn find(&mut self, pid: i32, sight: &mut Sight) -> Result<(), StagingRefusal> {
         let name = format!("trace_{pid}.json");
         if let Some(file) = self.folder.file(&name, &self.expected)? {
             let head = file.head(HEAD)?;
             // Anything else is not Kineto's, and a compressed file unpacks to any size.
             if head.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
-                return Err(Refusal::NotJson(self.inside.join(name)));
+                return Err(StagingRefusal::NotJson(self.inside.join(name)));
             }
             sight.finished = Some(trace_id(&head).unwrap_or_default());
             self.finished = Some(file);
@@ -139,7 +141,7 @@ impl Staging {
         &mut self,
         process: &Process,
         to: &Path,
-    ) -> Result<Option<Copying>, untrusted::Error> {
+    ) -> Result<Option<Copying>, untrusted::UntrustedError> {
         let Some(file) = self.finished.take() else { return Ok(None) };
         let insertion = match (process.rank(), process.world_size()) {
             (Some(rank), Some(size)) => distributed_info(&file.head(HEAD)?, rank, size),
@@ -167,9 +169,9 @@ impl Drop for Staging {
 
 /// Why a finished file is not read.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum StagingRefusal {
     #[error(transparent)]
-    File(#[from] untrusted::Error),
+    File(#[from] untrusted::UntrustedError),
     #[error("{}: expected JSON, which begins with {{", .0.display())]
     NotJson(PathBuf),
 }
@@ -210,7 +212,7 @@ mod tests {
 
     use schema::Bytes;
 
-    use super::{Error, Staging, VARIABLE};
+    use super::{Staging, StagingError, VARIABLE};
     use crate::process::Process;
     use crate::untrusted;
 
@@ -218,7 +220,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn process(allowed: &Path) -> Process {
-        let own = Process::of(std::process::id()).unwrap();
+        let own = Process::read(std::process::id()).unwrap();
         let allowed = allowed.display().to_string();
         Process { environment: Some(BTreeMap::from([(VARIABLE.to_owned(), allowed)])), ..own }
     }
@@ -319,26 +321,32 @@ mod tests {
             Staging::prepare(&process, "r", SIZE_MAX).map(drop).unwrap_err()
         };
         let missing = prepare(&place.path().join("none"), 0);
-        assert!(matches!(missing, Error::Missing { .. }), "{missing}");
-        assert!(matches!(prepare(Path::new("traces"), 0), Error::Relative { .. }));
-        assert!(matches!(prepare(Path::new("/tmp/../tmp"), 0), Error::Relative { .. }));
+        assert!(matches!(missing, StagingError::Missing { .. }), "{missing}");
+        assert!(matches!(prepare(Path::new("traces"), 0), StagingError::Relative { .. }));
+        assert!(matches!(prepare(Path::new("/tmp/../tmp"), 0), StagingError::Relative { .. }));
         let why = |mode: u32| {
             fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
             let found = fs::metadata(place.path()).unwrap();
             let process = Process { gid: found.gid() + 12345, ..process(place.path()) };
             let other = Process { uid: found.uid() + 12345, groups: Vec::new(), ..process };
             match Staging::prepare(&other, "r", SIZE_MAX) {
-                Err(Error::Unusable { source, .. }) => Some(source),
+                Err(StagingError::Unusable { source, .. }) => Some(source),
                 _ => None,
             }
         };
         let closed = why(0o700);
-        assert!(matches!(closed, Some(untrusted::Error::Closed { .. })), "{closed:?}");
+        assert!(matches!(closed, Some(untrusted::UntrustedError::Closed { .. })), "{closed:?}");
         let unwritable = why(0o755);
-        assert!(matches!(unwritable, Some(untrusted::Error::Unwritable { .. })), "{unwritable:?}");
+        assert!(
+            matches!(unwritable, Some(untrusted::UntrustedError::Unwritable { .. })),
+            "{unwritable:?}"
+        );
         let twice = process(place.path());
         let first = Staging::prepare(&twice, "r", SIZE_MAX).unwrap();
-        assert!(matches!(Staging::prepare(&twice, "r", SIZE_MAX), Err(Error::Unusable { .. })));
+        assert!(matches!(
+            Staging::prepare(&twice, "r", SIZE_MAX),
+            Err(StagingError::Unusable { .. })
+        ));
         drop(first);
     }
 }

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 
-use super::{Batch, Body, Entry, GpuInterval, Orders, TraceOrder, VERSION};
-use crate::wire::{self, When};
+use super::{Body, Entry, EntryBatch, GpuInterval, Orders, TraceOrder, VERSION};
+use crate::wire::{self, RecordWhen};
 
 const RUST: &str = include_str!("../proto.rs");
 const PROTO: &str = include_str!("../../proto/hub.proto");
@@ -54,7 +54,7 @@ fn the_description_for_other_languages_says_the_same() {
     assert!(written.contains("Order.cancel = 3") && written.len() > 80, "{}", written.len());
 }
 
-fn batch() -> Batch {
+fn batch() -> EntryBatch {
     let interval = GpuInterval {
         start_unix_s: 1_700_000_000,
         uuid: "GPU-1".into(),
@@ -64,16 +64,16 @@ fn batch() -> Batch {
     };
     let body = Some(Body::Gpu(Box::new(interval)));
     let entries = vec![Entry { sequence: 7, body }];
-    Batch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries }
+    EntryBatch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries }
 }
 
 #[test]
 fn a_batch_survives_its_bytes_and_no_cut_panics() {
     let bytes = batch().encode_to_vec();
-    assert_eq!(Batch::decode(bytes.as_slice()).unwrap(), batch());
+    assert_eq!(EntryBatch::decode(bytes.as_slice()).unwrap(), batch());
     for length in 0..bytes.len() {
         // A cut between two fields is a shorter message: version, queue and numbers tell.
-        let _ = Batch::decode(&bytes[..length]);
+        let _ = EntryBatch::decode(&bytes[..length]);
     }
 }
 
@@ -82,9 +82,9 @@ fn an_order_means_what_it_means_at_the_other_doors() {
     let order =
         TraceOrder { token: "a".into(), iterations: 5, align: 100, ..TraceOrder::default() };
     let wire: wire::TraceOrder = order.clone().into();
-    assert_eq!((wire.when, wire.job), (When::Iterations { count: 5, align: 100 }, None));
+    assert_eq!((wire.when, wire.job), (RecordWhen::Iterations { count: 5, align: 100 }, None));
     let span = TraceOrder { iterations: 0, length_ms: 500, warmup_s: 2, ..order };
     let wire: wire::TraceOrder = span.into();
-    assert_eq!(wire.when, When::Duration { length_ms: 500, warmup_s: 2, start_unix_ms: 0 });
+    assert_eq!(wire.when, RecordWhen::Duration { length_ms: 500, warmup_s: 2, start_unix_ms: 0 });
     assert_eq!(Orders::decode(&[][..]).unwrap().orders.len(), 0);
 }

@@ -3,16 +3,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{LATE, Server};
-use crate::ipc::message::{HEADER, Message};
-use crate::ipc::request::{Reason, Request, Sight, State, Timing};
-use crate::ipc::socket::{Place, Socket};
+use crate::ipc::message::{HEADER, ProcessMessage};
+use crate::ipc::request::{CaptureRequest, Reason, RequestState, Sight, Timing};
+use crate::ipc::socket::{Socket, SocketPlace};
 use crate::process;
 use crate::roster::Roster;
 
 const WAIT: Duration = Duration::from_secs(10);
 
 fn start(folder: &Path) -> Server {
-    let socket = Socket::bind(&Place::Folder(folder.to_owned())).unwrap();
+    let socket = Socket::bind(&SocketPlace::Folder(folder.to_owned())).unwrap();
     Server::start(socket, process::own_uid(), None).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn client(folder: &Path, name: &str) -> UnixDatagram {
 /// Asks until an answer comes: on a busy machine a poll may lie too long to be answered.
 fn ask(client: &UnixDatagram) -> Vec<u8> {
     let pid = i32::try_from(std::process::id()).unwrap();
-    let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+    let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     let began = Instant::now();
     let mut bytes = [0; 4096];
     while began.elapsed() < WAIT {
@@ -38,8 +38,8 @@ fn ask(client: &UnixDatagram) -> Vec<u8> {
     panic!("no answer within {WAIT:?}");
 }
 
-fn request(server: &Server) -> Request {
-    Request::new(server.now(), ("A=1\n".into(), "id".into()), Timing::Iterations, WAIT)
+fn request(server: &Server) -> CaptureRequest {
+    CaptureRequest::new(server.now(), ("A=1\n".into(), "id".into()), Timing::Iterations, WAIT)
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn polls_are_answered_while_nobody_looks() {
     assert!(server.request(own, request(&server)).is_some());
     assert!(server.request(own, request(&server)).is_none(), "one is open");
     assert_eq!(&ask(&client)[HEADER..], b"A=1\n");
-    assert_eq!(server.state(own), Some(State::Sent));
+    assert_eq!(server.state(own), Some(RequestState::Sent));
     server.lose(own, Reason::Interrupted);
     assert!(server.request(own, request(&server)).is_some());
     let began = Instant::now();
@@ -79,12 +79,12 @@ fn a_table_that_is_held_too_long_holds_the_answer_back() {
     server.request(own, request(&server));
     let held = server.shared.lock();
     let pid = i32::try_from(own).unwrap();
-    client.send(&Message::Poll { free: 2, job: 0, pids: vec![pid] }.to_bytes()).unwrap();
+    client.send(&ProcessMessage::Poll { free: 2, job: 0, pids: vec![pid] }.to_bytes()).unwrap();
     std::thread::sleep(LATE * 3);
     drop(held);
     let mut bytes = [0; 64];
     assert!(client.recv(&mut bytes).is_err(), "a late answer is taken for that of the next poll");
-    assert_eq!((server.tally().late, server.state(own)), (1, Some(State::Requested)));
+    assert_eq!((server.tally().late, server.state(own)), (1, Some(RequestState::Requested)));
     assert_eq!(&ask(&client)[HEADER..], b"A=1\n");
 }
 
@@ -93,7 +93,7 @@ fn nonsense_and_nameless_senders_change_nothing() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let server = start(folder.path());
     let nameless = UnixDatagram::unbound().unwrap();
-    let poll = Message::Poll { free: 2, job: 0, pids: vec![1] }.to_bytes();
+    let poll = ProcessMessage::Poll { free: 2, job: 0, pids: vec![1] }.to_bytes();
     nameless.send_to(&poll, folder.path().join("dynolog")).unwrap();
     let client = client(folder.path(), "1");
     client.send(b"nonsense").unwrap();

@@ -5,8 +5,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
-use super::{Message, NAME, Phase};
-use crate::ipc::socket::Place;
+use super::{NAME, Phase, StepMessage};
+use crate::ipc::socket::SocketPlace;
 
 /// After an undelivered message, none is tried for this long: a job runs on without an agent.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -27,11 +27,11 @@ impl Reporter {
     ///
     /// # Errors
     /// The operating system gives no socket, or the folder's name is too long for one.
-    pub fn new(place: &Place) -> io::Result<Self> {
+    pub fn new(place: &SocketPlace) -> io::Result<Self> {
         let address = match place {
             // In the kernel's name space its closing zero belongs to the name.
-            Place::Abstract => SocketAddr::from_abstract_name(format!("{NAME}\0"))?,
-            Place::Folder(folder) => SocketAddr::from_pathname(folder.join(NAME))?,
+            SocketPlace::Abstract => SocketAddr::from_abstract_name(format!("{NAME}\0"))?,
+            SocketPlace::Folder(folder) => SocketAddr::from_pathname(folder.join(NAME))?,
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -50,7 +50,7 @@ impl Reporter {
         let monotonic_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
         let own_pid = std::process::id();
         let samples = samples.saturating_add(self.owed);
-        let message = Message { phase, own_pid, step, monotonic_ns, samples, exposed_ns: None };
+        let message = StepMessage { phase, own_pid, step, monotonic_ns, samples, exposed_ns: None };
         match self.socket.send_to_addr(&message.to_bytes(), &self.address) {
             Ok(_) => {
                 self.owed = 0;
@@ -74,18 +74,18 @@ impl Reporter {
 mod tests {
     use std::os::unix::net::UnixDatagram;
 
-    use super::{Message, NAME, Phase, Place, Reporter};
+    use super::{NAME, Phase, Reporter, SocketPlace, StepMessage};
 
     #[test]
     fn messages_arrive_and_one_that_nobody_takes_silences_for_a_while() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::Folder(folder.path().to_owned());
+        let place = SocketPlace::Folder(folder.path().to_owned());
         let socket = UnixDatagram::bind(folder.path().join(NAME)).unwrap();
         let mut reporter = Reporter::new(&place).unwrap();
         assert!(reporter.report(Phase::Train, 7, 512));
         let mut bytes = [0; 64];
         let length = socket.recv(&mut bytes).unwrap();
-        let message = Message::parse(&bytes[..length]).unwrap();
+        let message = StepMessage::parse(&bytes[..length]).unwrap();
         assert_eq!((message.phase, message.step, message.samples), (Phase::Train, 7, 512));
         assert_eq!((message.own_pid, message.exposed_ns), (std::process::id(), None));
         // Nobody reads: the queue fills, the job does not wait.
@@ -95,7 +95,7 @@ mod tests {
         socket.set_nonblocking(true).unwrap();
         let mut last = message;
         while let Ok(length) = socket.recv(&mut bytes) {
-            last = Message::parse(&bytes[..length]).unwrap();
+            last = StepMessage::parse(&bytes[..length]).unwrap();
         }
         assert_eq!((last.step, last.samples), (9, 6));
         drop(socket);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Error, File};
+use super::{UntrustedError, UntrustedFile};
 
 /// Bytes between two looks at the clock.
 const BLOCK: usize = 1 << 20;
@@ -16,7 +16,7 @@ const SYNCED: u64 = 64 << 20;
 /// A copy in progress; dropping it before its end removes the partial file.
 #[derive(Debug)]
 pub struct Copying {
-    from: File,
+    from: UntrustedFile,
     to: fs::File,
     partial: PathBuf,
     target: PathBuf,
@@ -40,12 +40,16 @@ impl Copying {
     ///
     /// # Errors
     /// The file cannot be made.
-    pub fn begin(from: File, target: &Path, insertion: Option<Insertion>) -> Result<Self, Error> {
+    pub fn begin(
+        from: UntrustedFile,
+        target: &Path,
+        insertion: Option<Insertion>,
+    ) -> Result<Self, UntrustedError> {
         let mut partial = target.as_os_str().to_owned();
         partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
         let made = fs::File::options().write(true).create_new(true).open(&partial);
-        let to = made.map_err(Error::io(target, "create"))?;
+        let to = made.map_err(UntrustedError::io(target, "create"))?;
         let target = target.to_owned();
         Ok(Self {
             from,
@@ -65,7 +69,7 @@ impl Copying {
     ///
     /// # Errors
     /// The file changed since it was opened; it cannot be read, or the copy not be written.
-    pub fn step(&mut self, budget: Duration) -> Result<Option<u64>, Error> {
+    pub fn step(&mut self, budget: Duration) -> Result<Option<u64>, UntrustedError> {
         let began = Instant::now();
         while self.copied < self.from.size {
             self.copy_block()?;
@@ -74,10 +78,11 @@ impl Copying {
             }
         }
         if !self.from.is_unchanged() {
-            return Err(Error::Changed { path: self.from.path.clone() });
+            return Err(UntrustedError::Changed { path: self.from.path.clone() });
         }
-        self.to.sync_all().map_err(Error::io(&self.target, "write"))?;
-        fs::rename(&self.partial, &self.target).map_err(Error::io(&self.target, "write"))?;
+        self.to.sync_all().map_err(UntrustedError::io(&self.target, "write"))?;
+        fs::rename(&self.partial, &self.target)
+            .map_err(UntrustedError::io(&self.target, "write"))?;
         if let Some(folder) = self.target.parent() {
             // The name is as durable as the disk allows; some have no such call for folders.
             let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
@@ -86,13 +91,13 @@ impl Copying {
         Ok(Some(length))
     }
 
-    fn copy_block(&mut self) -> Result<(), Error> {
+    fn copy_block(&mut self) -> Result<(), UntrustedError> {
         let mut left = usize::try_from(self.from.size - self.copied).unwrap_or(BLOCK);
         if let Some(insertion) = &self.insertion {
             let before = insertion.at.saturating_sub(self.copied);
             if before == 0 {
                 let text = insertion.text.as_bytes();
-                self.to.write_all(text).map_err(Error::io(&self.target, "write"))?;
+                self.to.write_all(text).map_err(UntrustedError::io(&self.target, "write"))?;
                 self.insertion = None;
             } else {
                 left = left.min(usize::try_from(before).unwrap_or(BLOCK));
@@ -101,16 +106,16 @@ impl Copying {
         let block = &mut self.block[..left.min(BLOCK)];
         let read = match self.from.file.read_at(block, self.copied) {
             // Shorter than it was.
-            Ok(0) => return Err(Error::Changed { path: self.from.path.clone() }),
+            Ok(0) => return Err(UntrustedError::Changed { path: self.from.path.clone() }),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(Error::io(&self.from.path, "read")(error)),
+            Err(error) => return Err(UntrustedError::io(&self.from.path, "read")(error)),
         };
-        self.to.write_all(&block[..read]).map_err(Error::io(&self.target, "write"))?;
+        self.to.write_all(&block[..read]).map_err(UntrustedError::io(&self.target, "write"))?;
         self.copied += read as u64;
         if self.copied - self.synced >= SYNCED {
             self.synced = self.copied;
-            self.to.sync_data().map_err(Error::io(&self.target, "write"))?;
+            self.to.sync_data().map_err(UntrustedError::io(&self.target, "write"))?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use schema::Bytes;
 
 use super::walk::{Mounts, open_name, open_name_by_steps};
-use super::{Copying, Credentials, Error, Expected, Folder, Owner};
+use super::{Copying, Credentials, Expected, Owner, UntrustedError, UntrustedFolder};
 use crate::process::{Process, own_uid};
 
 /// Anyone who is neither root nor who runs the tests.
@@ -19,7 +19,7 @@ const SOMEBODY: u32 = 54_321;
 const LONG: Duration = Duration::from_secs(60);
 
 fn own() -> Credentials {
-    Process::of(std::process::id()).unwrap().credentials()
+    Process::read(std::process::id()).unwrap().credentials()
 }
 
 fn somebody() -> Credentials {
@@ -30,8 +30,8 @@ fn expected() -> Expected {
     Expected { owner: Owner::Only(own_uid()), size_max: Bytes(1 << 20) }
 }
 
-fn open(path: &Path, who: &Credentials) -> Result<Folder, Error> {
-    Folder::open(Path::new("/"), path, who)
+fn open(path: &Path, who: &Credentials) -> Result<UntrustedFolder, UntrustedError> {
+    UntrustedFolder::open(Path::new("/"), path, who)
 }
 
 fn needs_root(what: &str) -> bool {
@@ -67,7 +67,10 @@ fn only_a_regular_file_is_opened() {
             [folder.file(name, &expected()).map(|_| ()), folder.size(name, &expected()).map(|_| ())]
         {
             let error = found.unwrap_err();
-            assert!(matches!(&error, Error::Kind { got, .. } if *got == what), "{name}: {error}");
+            assert!(
+                matches!(&error, UntrustedError::Kind { got, .. } if *got == what),
+                "{name}: {error}"
+            );
         }
     }
     // A name is a name, not a path.
@@ -83,14 +86,17 @@ fn another_name_another_user_and_too_many_bytes_are_refused() {
     let path = place.path().join("file");
     fs::write(&path, [b'x'; 100]).unwrap();
     let small = Expected { size_max: Bytes(99), ..expected() };
-    assert!(matches!(folder.file("file", &small), Err(Error::Size { got: Bytes(100), .. })));
+    assert!(matches!(
+        folder.file("file", &small),
+        Err(UntrustedError::Size { got: Bytes(100), .. })
+    ));
     fs::hard_link(&path, place.path().join("second")).unwrap();
-    assert!(matches!(folder.file("file", &expected()), Err(Error::Names { got: 2, .. })));
+    assert!(matches!(folder.file("file", &expected()), Err(UntrustedError::Names { got: 2, .. })));
     let anyones = Expected { owner: Owner::Anyone, ..expected() };
     assert!(folder.file("file", &anyones).unwrap().is_some());
     let others = Expected { owner: Owner::Only(SOMEBODY), ..expected() };
     assert!(
-        matches!(folder.file("file", &others), Err(Error::Owner { got, .. }) if got == own_uid())
+        matches!(folder.file("file", &others), Err(UntrustedError::Owner { got, .. }) if got == own_uid())
     );
 }
 
@@ -102,20 +108,26 @@ fn a_way_over_a_link_is_refused_unless_root_made_it_out_of_reach() {
     fs::create_dir_all(real.join("deep")).unwrap();
     symlink("real", &link).unwrap();
     let refused = open(&link.join("deep"), &own());
-    assert!(matches!(refused, Err(Error::Kind { got: "a symbolic link", .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(UntrustedError::Kind { got: "a symbolic link", .. })),
+        "{refused:?}"
+    );
     if needs_root("links of root") {
         return;
     }
     assert!(open(&link.join("deep"), &somebody()).is_ok());
     // In a folder that the user may write, root's link may have been put there by the user.
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(open(&link.join("deep"), &somebody()), Err(Error::Kind { .. })));
+    assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::lchown(&link, Some(SOMEBODY), None).unwrap();
-    assert!(matches!(open(&link.join("deep"), &somebody()), Err(Error::Kind { .. })));
+    assert!(matches!(open(&link.join("deep"), &somebody()), Err(UntrustedError::Kind { .. })));
     // Circles end.
     symlink("circle", place.path().join("circle")).unwrap();
-    assert!(matches!(open(&place.path().join("circle"), &somebody()), Err(Error::Kind { .. })));
+    assert!(matches!(
+        open(&place.path().join("circle"), &somebody()),
+        Err(UntrustedError::Kind { .. })
+    ));
 }
 
 #[test]
@@ -129,7 +141,8 @@ fn links_and_parents_do_not_lead_above_the_root() {
     symlink("/etc", place.path().join("absolute")).unwrap();
     symlink("../../../../../../etc", place.path().join("parents")).unwrap();
     for name in ["absolute", "parents", "../../../etc"] {
-        let opened = Folder::open(place.path(), &Path::new("/").join(name), &somebody()).unwrap();
+        let opened =
+            UntrustedFolder::open(place.path(), &Path::new("/").join(name), &somebody()).unwrap();
         let inode = rustix::fs::fstat(&opened.descriptor).unwrap().st_ino;
         assert_eq!(inode, fs::metadata(place.path().join("etc")).unwrap().ino(), "{name}");
     }
@@ -145,8 +158,8 @@ fn a_folder_is_made_only_where_its_user_could_make_it() {
         fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
         open(place.path(), who).and_then(|folder| folder.make("made", who))
     };
-    assert!(matches!(make(0o700, &somebody()), Err(Error::Closed { .. })));
-    assert!(matches!(make(0o755, &somebody()), Err(Error::Unwritable { .. })));
+    assert!(matches!(make(0o700, &somebody()), Err(UntrustedError::Closed { .. })));
+    assert!(matches!(make(0o755, &somebody()), Err(UntrustedError::Unwritable { .. })));
     chown(place.path(), None, Some(77)).unwrap();
     let member = Credentials { groups: vec![5, 77], ..somebody() };
     assert!(make(0o770, &member).is_ok());
@@ -155,7 +168,7 @@ fn a_folder_is_made_only_where_its_user_could_make_it() {
     // What has the name already is not given away.
     fs::remove_dir(place.path().join("made")).unwrap();
     symlink("/etc", place.path().join("made")).unwrap();
-    assert!(matches!(make(0o777, &somebody()), Err(Error::Io { .. })));
+    assert!(matches!(make(0o777, &somebody()), Err(UntrustedError::Io { .. })));
     assert_eq!(fs::metadata("/etc").unwrap().uid(), 0);
 }
 
@@ -167,9 +180,9 @@ fn a_folder_exchanged_at_once_is_not_given_away() {
     fs::create_dir(place.path().join("made")).unwrap();
     fs::write(place.path().join("made/precious"), "x").unwrap();
     let entered = folder.enter("made").unwrap();
-    assert!(matches!(entered.give(&somebody()), Err(Error::Replaced { .. })));
+    assert!(matches!(entered.give(&somebody()), Err(UntrustedError::Replaced { .. })));
     symlink("made", place.path().join("link")).unwrap();
-    assert!(matches!(folder.enter("link"), Err(Error::Replaced { .. })));
+    assert!(matches!(folder.enter("link"), Err(UntrustedError::Replaced { .. })));
 }
 
 #[test]
@@ -226,7 +239,7 @@ fn a_copy_is_of_the_file_that_was_checked() {
         let mut copying = open(3 << 20);
         std::thread::sleep(Duration::from_millis(20));
         fs::write(&path, vec![b'y'; change]).unwrap();
-        assert!(matches!(copying.step(LONG), Err(Error::Changed { .. })), "{change}");
+        assert!(matches!(copying.step(LONG), Err(UntrustedError::Changed { .. })), "{change}");
         drop(copying);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "{change}");
     }

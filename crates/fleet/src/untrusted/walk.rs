@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Credentials, ENTER, Error, WRITE, kind, kind_name};
+use super::{Credentials, ENTER, UntrustedError, WRITE, kind, kind_name};
 
 /// Links in one path, as the kernel counts them.
 const LINKS_MAX: u32 = 40;
@@ -26,10 +26,10 @@ pub enum Mounts {
 }
 
 /// Opens the folder `path` below `root` for someone with the credentials `who`.
-pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, Error> {
+pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, UntrustedError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let first = rustix::fs::openat(CWD, root, flags, Mode::empty())
-        .map_err(Error::io(root, "open the root folder"))?;
+        .map_err(UntrustedError::io(root, "open the root folder"))?;
     let mut walk = Walk { open: vec![first], names: Vec::new(), links: 0 };
     let mut left: VecDeque<OsString> = names(path).collect();
     while let Some(name) = left.pop_front() {
@@ -65,18 +65,22 @@ struct Walk {
 
 impl Walk {
     /// One folder deeper, or the target of a link in its place.
-    fn enter(&mut self, name: &OsStr, who: &Credentials) -> Result<Option<PathBuf>, Error> {
+    fn enter(
+        &mut self,
+        name: &OsStr,
+        who: &Credentials,
+    ) -> Result<Option<PathBuf>, UntrustedError> {
         let Some(here) = self.open.last() else { return Ok(None) };
         let path = self.path().join(name);
         let above = looked_at(here, &path)?;
         if !who.may(&above, ENTER) {
-            return Err(Error::Closed { path: self.path(), uid: who.uid });
+            return Err(UntrustedError::Closed { path: self.path(), uid: who.uid });
         }
         let next = open_name(here, name, OFlags::PATH | OFlags::NOFOLLOW, Mounts::Cross);
         let next = match next {
             Ok(next) => next,
-            Err(Errno::NOENT) => return Err(Error::Missing { path }),
-            Err(errno) => return Err(Error::io(&path, "open")(errno)),
+            Err(Errno::NOENT) => return Err(UntrustedError::Missing { path }),
+            Err(errno) => return Err(UntrustedError::io(&path, "open")(errno)),
         };
         let found = looked_at(&next, &path)?;
         match kind(&found) {
@@ -88,10 +92,10 @@ impl Walk {
             FileType::Symlink if is_beyond(&found, &above, who) && self.links < LINKS_MAX => {
                 self.links += 1;
                 let target = rustix::fs::readlinkat(&next, "", Vec::new());
-                let target = target.map_err(Error::io(&path, "read the link"))?;
+                let target = target.map_err(UntrustedError::io(&path, "read the link"))?;
                 Ok(Some(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
             }
-            _ => Err(Error::Kind { path, expected: "folder", got: kind_name(&found) }),
+            _ => Err(UntrustedError::Kind { path, expected: "folder", got: kind_name(&found) }),
         }
     }
 
@@ -112,14 +116,14 @@ impl Walk {
     }
 
     /// The folder, opened so that its entries can be listed and made.
-    fn end(self, who: &Credentials) -> Result<OwnedFd, Error> {
+    fn end(self, who: &Credentials) -> Result<OwnedFd, UntrustedError> {
         let path = self.path();
-        let Some(last) = self.open.last() else { return Err(Error::Missing { path }) };
+        let Some(last) = self.open.last() else { return Err(UntrustedError::Missing { path }) };
         if !who.may(&looked_at(last, &path)?, ENTER) {
-            return Err(Error::Closed { path, uid: who.uid });
+            return Err(UntrustedError::Closed { path, uid: who.uid });
         }
         // A descriptor for looking is enough: entries are opened and made relative to it.
-        self.open.into_iter().next_back().ok_or(Error::Missing { path })
+        self.open.into_iter().next_back().ok_or(UntrustedError::Missing { path })
     }
 }
 
@@ -129,8 +133,8 @@ fn is_beyond(link: &Stat, above: &Stat, who: &Credentials) -> bool {
     link.st_uid == 0 && above.st_uid == 0 && !who.may(above, WRITE)
 }
 
-fn looked_at(descriptor: &OwnedFd, path: &Path) -> Result<Stat, Error> {
-    rustix::fs::fstat(descriptor).map_err(Error::io(path, "look at"))
+fn looked_at(descriptor: &OwnedFd, path: &Path) -> Result<Stat, UntrustedError> {
+    rustix::fs::fstat(descriptor).map_err(UntrustedError::io(path, "look at"))
 }
 
 /// Opens one entry of a folder; never a path of several, never through a link.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use fleet::capture::Capture;
 use fleet::ipc::config::{Config, Detail, Trigger};
-use fleet::ipc::message::Message;
-use fleet::ipc::request::{Request, Sight, State, Timing};
-use fleet::ipc::socket::{Peer, Place, Socket};
+use fleet::ipc::message::ProcessMessage;
+use fleet::ipc::request::{CaptureRequest, RequestState, Sight, Timing};
+use fleet::ipc::socket::{Peer, Socket, SocketPlace};
 
 /// The ranks of the recording; the third process is their launcher.
 const RANKS: [u32; 2] = [3395, 3397];
@@ -49,7 +49,7 @@ fn recording() -> Vec<Line> {
 }
 
 /// What was asked of a rank then.
-fn request(pid: u32) -> Request {
+fn request(pid: u32) -> CaptureRequest {
     let id = format!("rowmill-1a2001a3b4a-{pid}");
     let config = Config {
         path: format!("/tmp/{id}/trace.json").into(),
@@ -57,7 +57,7 @@ fn request(pid: u32) -> Request {
         detail: Detail::default(),
         trace_id: id.clone(),
     };
-    Request::new(ASKED, (config.text().unwrap(), id), Timing::Iterations, WAIT)
+    CaptureRequest::new(ASKED, (config.text().unwrap(), id), Timing::Iterations, WAIT)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
         if line.is_from_process {
             let peer = Peer { pid: line.pid, uid: 0 };
             answer = capture.answer(line.at, peer, &line.bytes);
-            assert_eq!(Message::parse(&line.bytes).unwrap().to_bytes(), line.bytes);
+            assert_eq!(ProcessMessage::parse(&line.bytes).unwrap().to_bytes(), line.bytes);
         } else {
             assert_eq!(answer.take(), Some(line.bytes), "{:?} {}", line.at, line.pid);
         }
@@ -83,7 +83,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
     for pid in RANKS {
         let member = &capture.members()[&pid];
         assert_eq!(u32::try_from(member.own_pid), Ok(pid));
-        assert_eq!(member.request.as_ref().unwrap().state(), &State::Sent);
+        assert_eq!(member.request.as_ref().unwrap().state(), &RequestState::Sent);
         let id = format!("rowmill-1a2001a3b4a-{pid}");
         let sight = Sight { is_alive: true, finished: Some(id), ..Sight::default() };
         capture.look(ASKED, pid, &sight);
@@ -95,7 +95,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
 #[test]
 fn a_stand_in_for_a_process_hears_the_recorded_answers() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
-    let socket = Socket::bind(&Place::Folder(folder.path().to_owned())).unwrap();
+    let socket = Socket::bind(&SocketPlace::Folder(folder.path().to_owned())).unwrap();
     let client = UnixDatagram::bind(folder.path().join("dynoconfigclient-1")).unwrap();
     client.set_read_timeout(Some(WAIT)).unwrap();
     let mut capture = Capture::new(0);

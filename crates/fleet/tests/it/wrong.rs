@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use fleet::capture::Capture;
-use fleet::ipc::message::Message;
+use fleet::ipc::message::ProcessMessage;
 use fleet::ipc::socket::Peer;
 use fleet::proto::{
-    Batch, Body, Entry, GpuInterval, Order, Orders, Part, TraceOrder, VERSION, Wanted,
+    Body, Entry, EntryBatch, GpuInterval, Order, Orders, TraceOrder, TracePart, VERSION, Wanted,
 };
-use fleet::steps::{self, Steps};
-use fleet::wire::{self, When};
+use fleet::steps::{self, ReportedSteps};
+use fleet::wire::{self, RecordWhen};
 use prost::Message as _;
 
 use crate::mutate;
 
 #[test]
 fn datagrams() {
-    let poll = Message::Poll { free: 2, job: 7, pids: vec![4242, 17] }.to_bytes();
-    let register = Message::Register { device: 0, pid: 3, job: 1 }.to_bytes();
+    let poll = ProcessMessage::Poll { free: 2, job: 7, pids: vec![4242, 17] }.to_bytes();
+    let register = ProcessMessage::Register { device: 0, pid: 3, job: 1 }.to_bytes();
     mutate::run("datagram", &[&poll, &register], |bytes| {
-        let parsed = Message::parse(bytes);
+        let parsed = ProcessMessage::parse(bytes);
         // The table takes whatever is sent.
         let mut capture = Capture::new(0);
         let answer = capture.answer(Duration::ZERO, Peer { pid: 9, uid: 0 }, bytes);
         assert_eq!(answer.is_some(), parsed.is_ok(), "{parsed:?}");
         let Ok(message) = parsed else { return false };
-        assert_eq!(Message::parse(&message.to_bytes()).as_ref(), Ok(&message));
+        assert_eq!(ProcessMessage::parse(&message.to_bytes()).as_ref(), Ok(&message));
         true
     });
-    let step = steps::Message {
+    let step = steps::StepMessage {
         phase: steps::Phase::Train,
         own_pid: 1,
         step: 9,
@@ -37,13 +37,13 @@ fn datagrams() {
         exposed_ns: None,
     };
     mutate::run("step", &[&step.to_bytes()], |bytes| {
-        let Ok(message) = steps::Message::parse(bytes) else { return false };
-        let mut steps = Steps::default();
+        let Ok(message) = steps::StepMessage::parse(bytes) else { return false };
+        let mut steps = ReportedSteps::default();
         for at in 0..3 {
             steps.hear(Duration::from_secs(at), 9, &message);
             steps.hear(Duration::from_secs(at), 9, &step);
         }
-        let progress = steps.of(9).unwrap();
+        let progress = steps.progress(9).unwrap();
         assert!(progress.step_time().is_none_or(|time| !progress.is_hung(time, 0.5)));
         true
     });
@@ -51,7 +51,7 @@ fn datagrams() {
 
 #[test]
 fn requests() {
-    let when = When::Iterations { count: 5, align: 100 };
+    let when = RecordWhen::Iterations { count: 5, align: 100 };
     let order = wire::TraceOrder {
         token: "a".into(),
         pids: vec![1],
@@ -62,7 +62,7 @@ fn requests() {
         patience_ms: 1,
         not_before_unix_ms: None,
     };
-    let span = When::Duration { length_ms: 5, warmup_s: 1, start_unix_ms: 2 };
+    let span = RecordWhen::Duration { length_ms: 5, warmup_s: 1, start_unix_ms: 2 };
     let other = wire::TraceOrder { when: span, ..order.clone() };
     let texts = [&order, &other].map(|order| serde_json::to_vec(order).unwrap());
     mutate::run("request", &[&texts[0], &texts[1]], |bytes| {
@@ -87,14 +87,19 @@ fn protobuf() {
     };
     let entry = Entry { sequence: 7, body: Some(Body::Gpu(Box::new(interval))) };
     let entries = vec![entry];
-    let batch =
-        Batch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries };
+    let batch = EntryBatch {
+        version: VERSION,
+        host: "a".into(),
+        queue: vec![3; 16],
+        gone_through: 6,
+        entries,
+    };
     let trace = TraceOrder { token: "a".into(), iterations: 5, ..TraceOrder::default() };
     let order = Order { id: 1, wanted: Some(Wanted::Trace(trace)) };
     let orders = Orders { orders: vec![order] };
     let corpus = [batch.encode_to_vec(), orders.encode_to_vec()];
     mutate::run("protobuf", &[&corpus[0], &corpus[1]], |bytes| {
-        let _ = Part::decode(bytes);
+        let _ = TracePart::decode(bytes);
         if let Ok(orders) = Orders::decode(bytes) {
             for order in orders.orders {
                 if let Some(Wanted::Trace(trace)) = order.wanted {
@@ -102,10 +107,10 @@ fn protobuf() {
                 }
             }
         }
-        let Ok(batch) = Batch::decode(bytes) else { return Orders::decode(bytes).is_ok() };
+        let Ok(batch) = EntryBatch::decode(bytes) else { return Orders::decode(bytes).is_ok() };
         let again = batch.encode_to_vec();
         // NaN is not itself: bytes are compared.
-        assert_eq!(Batch::decode(again.as_slice()).unwrap().encode_to_vec(), again);
+        assert_eq!(EntryBatch::decode(again.as_slice()).unwrap().encode_to_vec(), again);
         true
     });
 }

@@ -10,7 +10,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 
-use trace::execution_trace::{ExecutionTrace, Tree};
+use trace::execution_trace::{ExecutionTrace, NodeForest};
 use trace::store::Loss;
 
 use crate::Error;
@@ -82,7 +82,7 @@ fn program(
             return Err(Error::Execution { rank: trace.rank, expected, got: "two".to_owned() });
         }
         check(trace)?;
-        let tree = Tree::of(&trace.nodes);
+        let tree = NodeForest::build(&trace.nodes);
         let wanted = self::step(trace, step)?;
         execution.steps = execution.steps.min(order::steps(trace).len());
         execution.is_marked |= wanted.root.is_some();
@@ -131,7 +131,7 @@ fn check(trace: &ExecutionTrace) -> Result<(), Error> {
         };
         return refuse(expected, lost.first.first().cloned().unwrap_or_default());
     }
-    let tree = Tree::of(&trace.nodes);
+    let tree = NodeForest::build(&trace.nodes);
     let is_lost = |at: &&u32| !trace.is_root(&trace.nodes[**at as usize]);
     match tree.dangling().iter().find(is_lost) {
         Some(at) => {

@@ -1,7 +1,7 @@
 //! Operations of the trainer as a program, in the same rows and by the same names as a recording of
 //! them is read: so its samples price them.
 
-use analyze::collectives::Operation;
+use analyze::collectives::CollectiveOperation;
 use schema::{Op, Precision};
 use trace::store::StringId;
 
@@ -35,11 +35,12 @@ pub fn program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
 
 /// Lets the ranks meet: the n-th collective of each is that of all.
 fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
-    let operations = |ops: &[Op]| -> Vec<(WorkId, Operation, u64)> {
+    let operations = |ops: &[Op]| -> Vec<(WorkId, CollectiveOperation, u64)> {
         let numbered = (0u32..).zip(ops);
         numbered.filter_map(|(at, op)| Some((at, operation(op)?, op.work().bytes))).collect()
     };
-    let all: Vec<Vec<(WorkId, Operation, u64)>> = ranks.iter().map(|ops| operations(ops)).collect();
+    let all: Vec<Vec<(WorkId, CollectiveOperation, u64)>> =
+        ranks.iter().map(|ops| operations(ops)).collect();
     for at in 0..all.iter().map(Vec::len).min().unwrap_or_default() {
         let bytes = all.iter().map(|rank| rank[at].2).max().unwrap_or_default();
         let parts: Vec<(usize, WorkId)> =
@@ -52,12 +53,12 @@ fn meet(program: &mut Program, ranks: &[Vec<Op>]) {
     }
 }
 
-fn operation(op: &Op) -> Option<Operation> {
+fn operation(op: &Op) -> Option<CollectiveOperation> {
     match op {
         Op::InputDist { .. } | Op::OutputDist { .. } | Op::GradientDist { .. } => {
-            Some(Operation::AllToAll)
+            Some(CollectiveOperation::AllToAll)
         }
-        Op::AllReduce { .. } => Some(Operation::AllReduce),
+        Op::AllReduce { .. } => Some(CollectiveOperation::AllReduce),
         _ => None,
     }
 }

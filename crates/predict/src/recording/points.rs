@@ -1,9 +1,9 @@
 //! The moments of a thread at which something begins or ends, in order. Knows no waits.
 
 use analyze::calls;
-use analyze::tree::{self, Thread};
+use analyze::tree::{self, TreeThread};
 use analyze::window;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use super::Reader;
 
@@ -37,7 +37,7 @@ struct Open {
 }
 
 /// The points of a thread inside the step, by time. Operators inside others are looked through.
-pub(super) fn of(read: &Reader<'_>, thread: &Thread) -> Vec<Point> {
+pub(super) fn of(read: &Reader<'_>, thread: &TreeThread) -> Vec<Point> {
     let trace = read.scope.trace;
     let mut points = Vec::new();
     let mut open: Vec<Open> = Vec::new();
@@ -88,9 +88,11 @@ fn counts(read: &Reader<'_>, row: u32) -> bool {
     let trace = read.scope.trace;
     let name = trace.name(row);
     let does = calls::of_name(name);
-    let is_plain =
-        matches!(does, calls::Call::Plain | calls::Call::EventRecord | calls::Call::StreamWait);
+    let is_plain = matches!(
+        does,
+        calls::CallKind::Plain | calls::CallKind::EventRecord | calls::CallKind::StreamWait
+    );
     !read.scope.links().work(row).is_empty()
         || !is_plain
-        || (trace.kind(row) == Kind::Runtime && window::is_launch(name))
+        || (trace.kind(row) == EventKind::Runtime && window::is_launch(name))
 }

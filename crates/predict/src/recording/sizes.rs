@@ -1,13 +1,13 @@
 //! Sizes of tensors: which rows are asked for them, and what they amount to. Reads no file.
 
 use analyze::Scope;
-use analyze::job::{Shapes, Tensors};
-use analyze::tree::Tree;
-use trace::store::Kind;
+use analyze::job::{OperatorTensors, Tensors};
+use analyze::tree::OperatorTree;
+use trace::store::EventKind;
 
 /// The rows of a rank whose sizes tell operators and collectives apart: outermost operators, those
 /// that call something, collectives.
-pub(super) fn rows(scope: &Scope<'_>, tree: &Tree) -> Vec<u32> {
+pub(super) fn rows(scope: &Scope<'_>, tree: &OperatorTree) -> Vec<u32> {
     let trace = scope.trace;
     let names_collective = |row: &u32| tree.contains(*row) && is_collective(trace.name(*row));
     let mut rows = tree.top_operators(trace);
@@ -21,7 +21,7 @@ pub(super) fn rows(scope: &Scope<'_>, tree: &Tree) -> Vec<u32> {
 }
 
 /// The innermost operator around a call.
-pub(super) fn caller(scope: &Scope<'_>, tree: &Tree, call: u32) -> Option<u32> {
+pub(super) fn caller(scope: &Scope<'_>, tree: &OperatorTree, call: u32) -> Option<u32> {
     tree.ancestors(call).find(|row| is_operator(scope, *row))
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn text_bytes(sizes: &str) -> u64 {
 
 /// Bytes of a collective's message by the rows around its kernel's call; `None` where none says.
 pub(super) fn bytes(
-    (scope, tree, shapes): (&Scope<'_>, &Tree, &Shapes),
+    (scope, tree, shapes): (&Scope<'_>, &OperatorTree, &OperatorTensors),
     kernel: u32,
 ) -> Option<u64> {
     let trace = scope.trace;
@@ -83,5 +83,5 @@ fn element_bytes(kind: &str) -> u64 {
 
 /// Whether a row is an operator.
 pub(super) fn is_operator(scope: &Scope<'_>, row: u32) -> bool {
-    scope.trace.kind(row) == Kind::Operator && !analyze::tree::is_label(scope.trace, row)
+    scope.trace.kind(row) == EventKind::Operator && !analyze::tree::is_label(scope.trace, row)
 }

@@ -2,7 +2,7 @@
 
 use analyze::Scope;
 use analyze::window;
-use trace::store::Kind;
+use trace::store::EventKind;
 
 /// What parts a recording into steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,16 @@ pub fn spans(scope: &Scope<'_>) -> (StepRule, Vec<Span>) {
         // The only step there is may be cut; of several, only whole ones are of use.
         let is_any_whole = steps.iter().any(|step| step.is_whole);
         let kept = steps.iter().filter(|step| step.is_whole || !is_any_whole);
-        let span =
-            |step: &window::Step| Span { start: step.start, end: step.end, row: Some(step.row) };
+        let span = |step: &window::TrainingStep| Span {
+            start: step.start,
+            end: step.end,
+            row: Some(step.row),
+        };
         return (StepRule::ProfilerStep, kept.map(span).collect());
     }
     let trace = scope.trace;
     let is_mark = |row: &u32| {
-        matches!(trace.kind(*row), Kind::Annotation | Kind::Operator)
+        matches!(trace.kind(*row), EventKind::Annotation | EventKind::Operator)
             && trace.name(*row).starts_with(ZERO_GRAD)
     };
     let mut marks: Vec<u32> = trace.rows().filter(is_mark).collect();

@@ -1,10 +1,10 @@
 //! Dependencies, read off the graph of the recording: its nodes and edges, never a weight.
 
-use analyze::collectives::{self, Operation};
+use analyze::collectives::{self, CollectiveOperation};
 use analyze::graph::EdgeKind;
-use analyze::graph::measured::{self, MeasuredGraph, Origin};
+use analyze::graph::measured::{self, MeasuredGraph, NodeOrigin};
 use analyze::skew::Skew;
-use analyze::{Job, Scope};
+use analyze::{JobFacts, Scope};
 use trace::store::TrackId;
 
 /// Dependencies in the traces of a job.
@@ -48,14 +48,14 @@ pub(super) struct HandOff {
 /// A collective: place of the scope and row, for each participant.
 #[derive(Clone, Debug)]
 pub(super) struct Meeting {
-    pub operation: Operation,
+    pub operation: CollectiveOperation,
     pub bytes: u64,
     pub parts: Vec<(usize, u32)>,
 }
 
 impl Structure {
     /// Of the traces of a job. Its ranks are taken for those of one job, whatever their quality.
-    pub fn of(job: &Job<'_>) -> Self {
+    pub fn of(job: &JobFacts<'_>) -> Self {
         let (scopes, found) = (job.scopes(), job.collectives());
         let measured = measured::of(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
@@ -64,7 +64,7 @@ impl Structure {
             let (source, target) = (measured.origins[from], measured.origins[to]);
             let (Some(awaited), Some(waiting)) = (source.row, target.row) else { continue };
             let waits = &mut ranks[target.scope as usize];
-            let kind = |origin: Origin, row| scopes[origin.scope as usize].trace.kind(row);
+            let kind = |origin: NodeOrigin, row| scopes[origin.scope as usize].trace.kind(row);
             let is_device = |origin, row| kind(origin, row).is_device_work();
             match edge.kind {
                 EdgeKind::Synchronization if is_device(target, waiting) => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use analyze::calls;
-use analyze::tree::Thread as TreeThread;
+use analyze::tree::TreeThread;
 use trace::store::{StringId, Strings, TrackId};
 
 use super::hand_offs::{self, Joined};
@@ -261,7 +261,7 @@ impl Writer<'_, '_> {
         let mut awaits: Vec<u32> = waits.filter_map(|row| place(&row)).collect();
         let copies = |work: &u32| self.works[*work as usize].kind == WorkKind::Copy;
         let copy = launches.iter().copied().find(copies);
-        if does == calls::Call::StreamSync {
+        if does == calls::CallKind::StreamSync {
             // A copy is followed by a wait for its own stream.
             let copy = self.operator.as_ref().and_then(|operator| operator.copy);
             awaits = copy.map_or(awaits, |copy| vec![copy]);
@@ -269,7 +269,7 @@ impl Writer<'_, '_> {
         let waits_for_own = copy.filter(|copy| awaits.contains(copy));
         let is_wait = !matches!(
             does,
-            calls::Call::Plain | calls::Call::EventRecord | calls::Call::StreamWait
+            calls::CallKind::Plain | calls::CallKind::EventRecord | calls::CallKind::StreamWait
         );
         let (returns, room) = match waits_for_own {
             Some(copy) => {

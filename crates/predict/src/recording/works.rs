@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::skew;
-use trace::store::{Kind, Strings};
+use trace::store::{EventKind, Strings};
 
 use super::structure::of;
 use super::{Reader, RecordedRank, sizes};
@@ -64,8 +64,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     let shape = trace.slices.launch_shape.get(row).copied();
     let bytes = trace.slices.bytes.get(row).copied();
     let kind = match trace.kind(row) {
-        Kind::Memcpy => WorkKind::Copy,
-        Kind::Memset => WorkKind::Set,
+        EventKind::Memcpy => WorkKind::Copy,
+        EventKind::Memset => WorkKind::Set,
         _ => WorkKind::Kernel,
     };
     let call = read.scope.links().call(row);

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::job::{Shapes, Tensors};
+use analyze::job::{OperatorTensors, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
 use predict::recording::{self, Sizes, Span, Step};
 use serde_json::Value;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::{Job, NewSlice, Trace};
 
 /// A path under the fixtures; `None`, told as a skip, where they are absent.
@@ -25,12 +25,12 @@ pub fn path(name: &str) -> Option<PathBuf> {
 /// The job of a path under `traces`.
 pub fn job(name: &str) -> Option<Job> {
     let paths = vec![path(&format!("traces/{name}"))?];
-    Some(open::read(&Request { paths, threads: 1 }).expect("a trace"))
+    Some(open::read(&ReadRequest { paths, threads: 1 }).expect("a trace"))
 }
 
 /// The sizes of the tensors of rows, as the files have them.
 pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
-    let mut shapes = Shapes::new();
+    let mut shapes = OperatorTensors::new();
     for (scope, rows) in scopes.iter().zip(rows) {
         let arguments = open::arguments(scope.trace, rows).expect("the same file");
         for (row, arguments) in rows.iter().zip(arguments) {

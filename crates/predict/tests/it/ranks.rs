@@ -74,7 +74,7 @@ fn program(ranks: usize, speeds: usize, (steps, bytes): (&[Do], u64)) -> Program
     let exchanges = (0u32..).zip(works).filter(|(_, step)| **step == Do::Exchange);
     for (number, (work, _)) in (0u32..).zip(exchanges) {
         let parts = (0..ranks).map(|rank| (rank, work)).collect();
-        let operation = analyze::collectives::Operation::AllToAll;
+        let operation = analyze::collectives::CollectiveOperation::AllToAll;
         program.collectives.push(Collective { operation, bytes, parts });
         for rank in &mut program.ranks {
             rank.works[work as usize].collective = Some(number);

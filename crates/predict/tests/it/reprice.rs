@@ -1,8 +1,8 @@
 //! Savings of findings by a simulation, on the step small enough to compute by hand.
 
 use analyze::antipattern::{
-    self, Action, Category, Confidence, Finding, Remedy, RowEdit, Saving, SavingSource, Settings,
-    Severity,
+    self, Action, Confidence, Finding, FindingCategory, Remedy, RowEdit, RuleSettings, Saving,
+    SavingSource, Severity,
 };
 use predict::calibration::{Calibration, collect};
 use predict::prediction::{self, Draws};
@@ -18,7 +18,7 @@ fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
     Finding {
         rule: rule.to_owned(),
         title: String::new(),
-        category: Category::Kernel,
+        category: FindingCategory::Kernel,
         severity: Severity::High,
         confidence: Confidence::High,
         ranks: vec![0],
@@ -109,8 +109,9 @@ fn findings_of_a_real_job_are_repriced() {
     let Some(recording) = Recording::read("dlrm8/dlrm_kineto.tar.gz") else { return };
     let Some(read) = job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let scopes = scopes(&read.traces);
-    let facts = analyze::Job::new(&scopes);
-    let mut findings = antipattern::of(&facts, &Settings::default()).expect("findings").findings;
+    let facts = analyze::JobFacts::new(&scopes);
+    let mut findings =
+        antipattern::of(&facts, &RuleSettings::default()).expect("findings").findings;
     let step = recording.step(0);
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &(0..8).collect::<Vec<_>>());

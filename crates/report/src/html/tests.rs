@@ -1,4 +1,4 @@
-use super::{Origin, embed, hash, policy, text};
+use super::{PageOrigin, embed, hash, policy, text};
 
 #[test]
 fn no_name_can_end_the_element_around_it() {
@@ -13,10 +13,10 @@ fn no_name_can_end_the_element_around_it() {
 
 #[test]
 fn the_policy_names_hashes_and_only_a_server_is_asked() {
-    let file = policy(&Origin::File);
+    let file = policy(&PageOrigin::File);
     assert!(file.starts_with("default-src 'none'; script-src 'sha256-"), "{file}");
     assert!(!file.contains("unsafe") && !file.contains("connect-src"), "{file}");
-    let server = Origin::Server { trace: "/t".into(), file_name: "t.json".into() };
+    let server = PageOrigin::Server { trace: "/t".into(), file_name: "t.json".into() };
     assert!(policy(&server).contains("connect-src 'self'"));
     // From the standard: the hash of nothing.
     assert_eq!(hash(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");

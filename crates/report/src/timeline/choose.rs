@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use analyze::{Scope, window};
-use trace::store::Kind;
+use trace::store::EventKind;
 
 use crate::clock::Zero;
-use crate::{Error, Options, Steps};
+use crate::{Error, Options, TimelineSteps};
 
 /// A stretch of time on the page's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct PageStretch {
     pub start: i64,
     pub end: i64,
     pub steps: Vec<i64>,
@@ -27,7 +27,7 @@ pub(super) fn stretch(
     scopes: &[Scope<'_>],
     zero: &Zero,
     options: &Options,
-) -> Result<Stretch, Error> {
+) -> Result<PageStretch, Error> {
     let ends = |scope: &Scope<'_>| {
         let (rank, window) = (scope.trace.rank, &scope.window);
         (zero.at(rank, window.start), zero.at(rank, window.end))
@@ -35,19 +35,20 @@ pub(super) fn stretch(
     let start = scopes.iter().map(|scope| ends(scope).0).min().unwrap_or_default();
     let end = scopes.iter().map(|scope| ends(scope).1).max().unwrap_or_default();
     let known = known(scopes, zero);
-    let mut found = Stretch { start, end, step_count: known.len() as u64, ..Stretch::default() };
+    let mut found =
+        PageStretch { start, end, step_count: known.len() as u64, ..PageStretch::default() };
     let (starts, python) = starts(scopes, zero);
     let between = |sorted: &[i64], from: i64, until: i64| {
         let before = |time: i64| sorted.partition_point(|start| *start < time);
         before(until) - before(from)
     };
     let room = options.events_max;
-    let fits = |step: &Known| between(&starts, start, step.end) <= room;
+    let fits = |step: &KnownStep| between(&starts, start, step.end) <= room;
     let wanted = match &options.steps {
-        Steps::Fitting if between(&starts, start, end) <= room => 0..known.len(),
-        Steps::Fitting => 0..known.iter().rposition(fits).map_or(1, |last| last + 1),
-        Steps::First(count) => 0..*count,
-        Steps::Numbered(asked) => numbered(&known, asked)?,
+        TimelineSteps::Fitting if between(&starts, start, end) <= room => 0..known.len(),
+        TimelineSteps::Fitting => 0..known.iter().rposition(fits).map_or(1, |last| last + 1),
+        TimelineSteps::First(count) => 0..*count,
+        TimelineSteps::Numbered(asked) => numbered(&known, asked)?,
     };
     let wanted = wanted.start.min(known.len())..wanted.end.min(known.len());
     if wanted.len() < known.len() {
@@ -57,7 +58,7 @@ pub(super) fn stretch(
         found.steps = steps.iter().map(|step| step.number).collect();
     }
     // One step may be more than there is room for, or there are no steps.
-    if options.steps == Steps::Fitting && between(&starts, found.start, found.end) > room {
+    if options.steps == TimelineSteps::Fitting && between(&starts, found.start, found.end) > room {
         found.end = starts[starts.partition_point(|time| *time < found.start) + room];
         found.is_cut = true;
     }
@@ -69,14 +70,14 @@ pub(super) fn stretch(
 }
 
 /// A step, from the first rank's start to the last one's end.
-struct Known {
+struct KnownStep {
     number: i64,
     start: i64,
     end: i64,
 }
 
 /// The steps of all ranks, by number.
-fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<Known> {
+fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<KnownStep> {
     let mut spans: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
     for scope in scopes {
         for step in &scope.window.steps {
@@ -86,12 +87,12 @@ fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<Known> {
             *span = (span.0.min(start), span.1.max(end));
         }
     }
-    let step = |(number, (start, end))| Known { number, start, end };
+    let step = |(number, (start, end))| KnownStep { number, start, end };
     spans.into_iter().map(step).collect()
 }
 
 /// The places of the steps with some numbers.
-fn numbered(known: &[Known], asked: &Range<i64>) -> Result<Range<usize>, Error> {
+fn numbered(known: &[KnownStep], asked: &Range<i64>) -> Result<Range<usize>, Error> {
     let first = known.partition_point(|step| step.number < asked.start);
     let last = known.partition_point(|step| step.number < asked.end);
     if first < last {
@@ -113,7 +114,7 @@ fn starts(scopes: &[Scope<'_>], zero: &Zero) -> (Vec<i64>, Vec<i64>) {
         for row in trace.rows().filter(|row| is_drawn(scope, *row)) {
             let (from, to) = (trace.slices.start(row), trace.slices.end(row));
             if overlaps((from, to), (scope.window.start, scope.window.end)) {
-                let is_python = trace.kind(row) == Kind::Python;
+                let is_python = trace.kind(row) == EventKind::Python;
                 let sorted = if is_python { &mut python } else { &mut starts };
                 sorted.push(zero.at(trace.rank, from));
             }
@@ -125,7 +126,7 @@ fn starts(scopes: &[Scope<'_>], zero: &Zero) -> (Vec<i64>, Vec<i64>) {
 }
 
 /// The rows of a rank in the stretch.
-pub(super) fn rows(scope: &Scope<'_>, zero: &Zero, chosen: &Stretch) -> Vec<u32> {
+pub(super) fn rows(scope: &Scope<'_>, zero: &Zero, chosen: &PageStretch) -> Vec<u32> {
     let trace = scope.trace;
     let lost = window::lost_start(trace);
     let is_inside = |row: &u32| {
@@ -135,13 +136,13 @@ pub(super) fn rows(scope: &Scope<'_>, zero: &Zero, chosen: &Stretch) -> Vec<u32>
             && overlaps((from, to), (scope.window.start, scope.window.end))
             && overlaps(span, (chosen.start, chosen.end))
     };
-    let is_wanted = |row: &u32| chosen.has_python || trace.kind(*row) != Kind::Python;
+    let is_wanted = |row: &u32| chosen.has_python || trace.kind(*row) != EventKind::Python;
     trace.rows().filter(|row| is_drawn(scope, *row)).filter(is_wanted).filter(is_inside).collect()
 }
 
 /// Spans of the recording and moments say nothing on a timeline.
 fn is_drawn(scope: &Scope<'_>, row: u32) -> bool {
-    !matches!(scope.trace.kind(row), Kind::Window | Kind::Event)
+    !matches!(scope.trace.kind(row), EventKind::Window | EventKind::Event)
 }
 
 fn overlaps((from, to): (i64, i64), (start, end): (i64, i64)) -> bool {

@@ -2,55 +2,55 @@
 
 use std::cmp::Reverse;
 
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
-use super::Event;
+use super::DrawnEvent;
 
 /// Deeper stacks share the last lane where they do not overlap, and are cut where they do.
 const DEEPEST: usize = 200;
 
 /// One lane: events by start, none of which overlap.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct PackedLane {
     pub rank: u32,
     pub track: u32,
     pub depth: u32,
     pub is_device: bool,
-    pub events: Vec<Event>,
+    pub events: Vec<DrawnEvent>,
 }
 
 /// The lanes of a track, from the top. Of a device: its annotations, then its work, then the rest.
 pub(super) fn lanes(
     trace: &Trace,
-    events: Vec<Event>,
+    events: Vec<DrawnEvent>,
     is_device: bool,
     (rank, track): (u32, u32),
-) -> Vec<Line> {
-    let mut groups: [Vec<Event>; 3] = Default::default();
+) -> Vec<PackedLane> {
+    let mut groups: [Vec<DrawnEvent>; 3] = Default::default();
     for event in events {
         let group = match trace.kind(event.row) {
             _ if !is_device => 0,
-            Kind::DeviceAnnotation => 0,
+            EventKind::DeviceAnnotation => 0,
             kind if kind.is_device_work() => 1,
             _ => 2,
         };
         groups[group].push(event);
     }
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<PackedLane> = Vec::new();
     for group in groups {
         let first = lines.len();
         for (depth, events) in stacked(group).into_iter().enumerate() {
             let depth = (first + depth) as u32;
-            lines.push(Line { rank, track, depth, is_device, events });
+            lines.push(PackedLane { rank, track, depth, is_device, events });
         }
     }
     lines
 }
 
 /// Each event below all that are open when it starts.
-fn stacked(mut events: Vec<Event>) -> Vec<Vec<Event>> {
+fn stacked(mut events: Vec<DrawnEvent>) -> Vec<Vec<DrawnEvent>> {
     events.sort_by_key(|event| (event.start, Reverse(event.end), event.row));
-    let mut lanes: Vec<Vec<Event>> = Vec::new();
+    let mut lanes: Vec<Vec<DrawnEvent>> = Vec::new();
     let mut open: Vec<i64> = Vec::new();
     for mut event in events {
         while open.last().is_some_and(|end| *end <= event.start) {

@@ -12,7 +12,7 @@ use analyze::Scope;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::lay::Line;
+use super::lay::PackedLane;
 
 /// The bytes of all lanes.
 pub(super) struct Packed {
@@ -37,7 +37,7 @@ impl Packed {
 }
 
 /// Packs the lanes; `labels` are the places of their labels.
-pub(super) fn events(scopes: &[Scope<'_>], lines: &[Line], labels: &[u32]) -> Packed {
+pub(super) fn events(scopes: &[Scope<'_>], lines: &[PackedLane], labels: &[u32]) -> Packed {
     let rows = |scope: &Scope<'_>| (scope.trace.rank, vec![NONE; scope.trace.slices.len()]);
     let mut places: BTreeMap<u32, Vec<u32>> = scopes.iter().map(rows).collect();
     let mut next = 0;

@@ -6,9 +6,9 @@ use base64::engine::general_purpose::STANDARD;
 use trace::store::NewSlice;
 
 use super::*;
-use crate::Steps;
+use crate::TimelineSteps;
 
-fn options(steps: Steps, events_max: usize) -> Options {
+fn options(steps: TimelineSteps, events_max: usize) -> Options {
     Options { title: "t".into(), program: "p".into(), steps, events_max }
 }
 
@@ -33,7 +33,7 @@ fn trace(steps: i64) -> Trace {
 fn timeline(trace: &Trace, options: &Options) -> Timeline {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(trace, WindowRule::Steps, &classifier)];
-    let zero = Zero::of(&scopes, &Collectives::default());
+    let zero = Zero::new(&scopes, &Collectives::default());
     of(&scopes, &[(0, 3)], &zero, options).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn unpacked(text: &str) -> Vec<u64> {
 
 #[test]
 fn lanes_hold_stacks_and_kernels_point_to_their_calls() {
-    let found = timeline(&trace(2), &options(Steps::Fitting, 100));
+    let found = timeline(&trace(2), &options(TimelineSteps::Fitting, 100));
     let names: Vec<&str> = found.tracks.iter().map(|track| track.name.as_str()).collect();
     assert_eq!(names, ["thread 9", "device 0 stream 7"]);
     assert_eq!(found.lanes, [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2)]);
@@ -73,16 +73,16 @@ fn lanes_hold_stacks_and_kernels_point_to_their_calls() {
 #[test]
 fn the_timeline_holds_as_many_steps_as_fit() {
     let trace = trace(5);
-    let all = timeline(&trace, &options(Steps::Fitting, 100));
+    let all = timeline(&trace, &options(TimelineSteps::Fitting, 100));
     assert_eq!((all.steps.len(), all.event_count, all.is_cut), (0, 20, false));
-    let some = timeline(&trace, &options(Steps::Fitting, 11));
+    let some = timeline(&trace, &options(TimelineSteps::Fitting, 11));
     assert_eq!((some.steps.as_slice(), some.event_count), ([0, 1].as_slice(), 8));
-    let asked = timeline(&trace, &options(Steps::First(3), 1));
+    let asked = timeline(&trace, &options(TimelineSteps::First(3), 1));
     assert_eq!((asked.steps.as_slice(), asked.event_count), ([0, 1, 2].as_slice(), 12));
-    let named = timeline(&trace, &options(Steps::Numbered(3..9), 1));
+    let named = timeline(&trace, &options(TimelineSteps::Numbered(3..9), 1));
     assert_eq!((named.steps.as_slice(), named.event_count), ([3, 4].as_slice(), 8));
     assert_eq!((named.start_ns, named.end_ns), (300, 500));
-    let cut = timeline(&trace, &options(Steps::Fitting, 2));
+    let cut = timeline(&trace, &options(TimelineSteps::Fitting, 2));
     assert!(cut.is_cut && cut.event_count == 2, "{cut:?}");
 }
 
@@ -91,8 +91,8 @@ fn steps_that_are_not_there_are_named() {
     let trace = trace(5);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::Steps, &classifier)];
-    let zero = Zero::of(&scopes, &Collectives::default());
-    let asked = options(Steps::Numbered(7..9), 100);
+    let zero = Zero::new(&scopes, &Collectives::default());
+    let asked = options(TimelineSteps::Numbered(7..9), 100);
     let problem = of(&scopes, &[], &zero, &asked).unwrap_err().to_string();
     assert_eq!(problem, "steps 7..9: expected some of 0 to 4, got none");
 }

@@ -4,10 +4,10 @@
 use schema::Figure;
 use schema::unit::count;
 
-use super::{EvaluationAt, TrainingOutcome, TrainingReport, Verdict};
+use super::{EvaluationAt, TrainingOutcome, TrainingReport, TrainingVerdict};
 
 /// The verdict on a run whose evaluations are compared by `by`.
-pub fn of(report: &TrainingReport, by: Figure) -> Verdict {
+pub fn judge(report: &TrainingReport, by: Figure) -> TrainingVerdict {
     let figure = |evaluation: &EvaluationAt| match by {
         Figure::Auc => evaluation.figures.auc,
         Figure::NormalizedEntropy => evaluation.figures.normalized_entropy,
@@ -34,7 +34,12 @@ pub fn of(report: &TrainingReport, by: Figure) -> Verdict {
             count(step)
         );
         let detail = Some("A constant, the mean label, would do better.".to_owned());
-        return Verdict { outcome: TrainingOutcome::Worse, text, detail, best_step: Some(step) };
+        return TrainingVerdict {
+            outcome: TrainingOutcome::Worse,
+            text,
+            detail,
+            best_step: Some(step),
+        };
     }
     let mut text = format!("Held-out {} is best at step {}: {value:.4}", name(by), count(step));
     let later = &report.evaluations[at + 1..];
@@ -47,16 +52,16 @@ pub fn of(report: &TrainingReport, by: Figure) -> Verdict {
         }
     }
     let detail = by_heart(report, of_best);
-    Verdict { outcome: TrainingOutcome::Better, text, detail, best_step: Some(step) }
+    TrainingVerdict { outcome: TrainingOutcome::Better, text, detail, best_step: Some(step) }
 }
 
-fn unknown(report: &TrainingReport) -> Verdict {
+fn unknown(report: &TrainingReport) -> TrainingVerdict {
     let text = match report.evaluations.len() {
         0 => "No held-out rows were evaluated, so nothing says how good the model is for others.",
         _ => "The held-out rows have one label only, so their figures say nothing.",
     };
     let (outcome, text) = (TrainingOutcome::Unknown, text.to_owned());
-    Verdict { outcome, text, detail: None, best_step: None }
+    TrainingVerdict { outcome, text, detail: None, best_step: None }
 }
 
 /// A held-out loss that rose by less says nothing.

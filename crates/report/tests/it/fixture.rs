@@ -2,37 +2,37 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, Settings};
+use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule};
-use report::diff::Side;
-use report::html::{self, Origin};
+use report::diff::RecordingSide;
+use report::html::{self, PageOrigin};
 use report::training::{self, About, TableShape};
-use report::{Options, Steps, TrainingReport};
-use trace::open::Request;
+use report::{Options, TimelineSteps, TrainingReport};
+use trace::open::ReadRequest;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
 /// A name that would run if it were taken for markup.
 pub const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>";
 
 /// The page of a job, with a title that would be bold if it were taken for markup.
-pub fn page(job: &Job, origin: &Origin) -> String {
+pub fn page(job: &Job, origin: &PageOrigin) -> String {
     titled(job, origin, "a job <b>of tests</b>")
 }
 
 /// The page of a job.
-pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
+pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let facts = analyze::Job::new(&scopes);
+    let facts = analyze::JobFacts::new(&scopes);
     let options = Options {
         title: title.to_owned(),
         program: "rowmill test".to_owned(),
-        steps: Steps::Fitting,
+        steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = antipattern::of(&facts, &Settings::default()).unwrap();
+    let found = antipattern::of(&facts, &RuleSettings::default()).unwrap();
     let report = report::of(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
 }
@@ -42,15 +42,15 @@ pub fn compared(before: &Job, after: &Job) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes = [before, after].map(|job| job.traces.iter().map(scope).collect::<Vec<_>>());
-    let jobs = [analyze::Job::new(&scopes[0]), analyze::Job::new(&scopes[1])];
+    let jobs = [analyze::JobFacts::new(&scopes[0]), analyze::JobFacts::new(&scopes[1])];
     let options = Options {
         title: "before → <b>after</b>".to_owned(),
         program: "rowmill test".to_owned(),
-        steps: Steps::Fitting,
+        steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
     let names = [HOSTILE, "after.json"];
-    let side = |at: usize| Side { name: names[at], job: &jobs[at] };
+    let side = |at: usize| RecordingSide { name: names[at], job: &jobs[at] };
     let found = analyze::diff::of(&jobs[0], &jobs[1]);
     let report = report::diff::of([side(0), side(1)], &found, &options).unwrap();
     html::diff_page(&report).unwrap()
@@ -124,7 +124,7 @@ pub fn dlrm8() -> Option<Job> {
         println!("SKIPPED: no {}", path.display());
         return None;
     }
-    Some(trace::open::read(&Request { paths: vec![path], threads: 2 }).unwrap())
+    Some(trace::open::read(&ReadRequest { paths: vec![path], threads: 2 }).unwrap())
 }
 
 /// A made-up training run with tables of hostile names.

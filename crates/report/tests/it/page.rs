@@ -1,6 +1,6 @@
 //! The file itself: its size, its bytes, and that no name becomes markup.
 
-use report::html::{self, Origin};
+use report::html::{self, PageOrigin};
 
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, training};
 
@@ -10,27 +10,27 @@ const BYTES_MAX: usize = 3_000_000;
 #[test]
 fn the_page_of_eight_ranks_can_be_mailed() {
     let Some(job) = dlrm8() else { return };
-    let bytes = page(&job, &Origin::File).len();
+    let bytes = page(&job, &PageOrigin::File).len();
     println!("eight ranks: {bytes} bytes");
     assert!(bytes <= BYTES_MAX, "{bytes}");
 }
 
 #[test]
 fn two_hundred_thousand_events_fit_too() {
-    let bytes = page(&large(), &Origin::File).len();
+    let bytes = page(&large(), &PageOrigin::File).len();
     println!("200 k events: {bytes} bytes");
     assert!(bytes <= BYTES_MAX, "{bytes}");
 }
 
 #[test]
 fn the_same_job_gives_the_same_bytes() {
-    assert_eq!(page(&small(), &Origin::File), page(&small(), &Origin::File));
+    assert_eq!(page(&small(), &PageOrigin::File), page(&small(), &PageOrigin::File));
     assert_eq!(compared(&small(), &large()), compared(&small(), &large()));
 }
 
 #[test]
 fn names_and_titles_are_no_markup() {
-    let page = page(&small(), &Origin::File);
+    let page = page(&small(), &PageOrigin::File);
     assert!(!page.contains(HOSTILE) && !page.contains("<b>of tests") && !page.contains("<img"));
     assert!(page.contains("\\u003cscript\\u003ealert(1)"));
     assert!(page.contains("<title>a job &lt;b&gt;of tests"));
@@ -41,7 +41,7 @@ fn names_and_titles_are_no_markup() {
 #[test]
 fn nothing_is_fetched() {
     let training = html::training_page(&training()).unwrap();
-    for page in [page(&small(), &Origin::File), compared(&small(), &small()), training] {
+    for page in [page(&small(), &PageOrigin::File), compared(&small(), &small()), training] {
         nothing_is_fetched_by(&page);
     }
 }
@@ -55,7 +55,7 @@ fn nothing_is_fetched_by(page: &str) {
 #[test]
 fn the_quality_of_a_trace_is_told_in_the_terminals_words() {
     let Some(job) = dlrm8() else { return };
-    let page = page(&job, &Origin::File);
+    let page = page(&job, &PageOrigin::File);
     // Of eight ranks one ran work from before the recording among that of its only step.
     let words = "rank 0: 1 step recorded (7 of 8 ranks have this, 1 more the like)";
     assert!(page.contains(words), "{words}");

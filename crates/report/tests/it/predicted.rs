@@ -8,7 +8,7 @@ use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
 use predict::prediction::what_if;
 use predict::recording::{self, Sizes, Span};
-use report::html::{self, Origin};
+use report::html::{self, PageOrigin};
 use report::predicted::{self, BarKind, EdgeKind, Predicted};
 use trace::store::{NewSlice, Trace};
 
@@ -62,7 +62,7 @@ fn bars_and_edges_are_those_of_the_program() {
     let shown = view(&[]);
     let rank = &shown.ranks[0];
     assert_eq!(rank.predicted.lanes, ["thread 9", "device 0, stream 7"]);
-    let spans = |lanes: &predicted::Lanes| -> Vec<(u32, i64, i64)> {
+    let spans = |lanes: &predicted::BarLanes| -> Vec<(u32, i64, i64)> {
         let bar = |bar: &predicted::Bar| (bar.lane, bar.start_ns / 1_000, bar.end_ns / 1_000);
         lanes.bars.iter().map(bar).collect()
     };
@@ -80,7 +80,7 @@ fn bars_and_edges_are_those_of_the_program() {
 
 #[test]
 fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
-    let page = html::predicted_page(&view(&[remove()]), &Origin::File).unwrap();
+    let page = html::predicted_page(&view(&[remove()]), &PageOrigin::File).unwrap();
     let Some(mut browser) = Browser::open(&page, "light") else { return };
     let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
     for text in ["recorded", "predicted, with edits", "thread 9", "device 0, stream 7", "Remove"] {
@@ -98,7 +98,7 @@ fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
 
 #[test]
 fn a_served_page_has_a_button_for_every_edit() {
-    let origin = Origin::Editor { edit: "/secret/edit".to_owned() };
+    let origin = PageOrigin::Editor { edit: "/secret/edit".to_owned() };
     let page = html::predicted_page(&view(&[]), &origin).unwrap();
     assert!(page.contains("connect-src 'self'"));
     let Some(mut browser) = Browser::open(&page, "dark") else { return };

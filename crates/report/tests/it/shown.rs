@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use report::html::{self, Origin};
+use report::html::{self, PageOrigin};
 
 use crate::browser::Browser;
 use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, training};
@@ -35,7 +35,9 @@ fn open_all(browser: &mut Browser) -> Vec<String> {
 
 #[test]
 fn every_tab_opens_and_hostile_names_stay_text() {
-    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
+        return;
+    };
     let shown = open_all(&mut browser).join("\n");
     assert!(shown.contains(HOSTILE), "{shown}");
     assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
@@ -50,7 +52,9 @@ fn every_tab_opens_and_hostile_names_stay_text() {
 
 #[test]
 fn the_timeline_finds_selects_and_moves() {
-    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "dark") else { return };
+    let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "dark") else {
+        return;
+    };
     let whole = browser.value("[rowmill.timeline.state.from, rowmill.timeline.state.until]");
     browser.value("rowmill.timeline.find('ncclkernel')");
     let details = "document.querySelector('.details').innerText";
@@ -96,7 +100,9 @@ const COUNTED: &str = "(([from, until, rank]) => {
 
 #[test]
 fn a_stretch_that_is_dragged_over_shows_its_totals() {
-    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
+        return;
+    };
     browser.value("rowmill.open('timeline')");
     browser.value("new Promise((done) => setTimeout(done, 200))");
     // Rank 0's rows are the first below the axis.
@@ -147,7 +153,9 @@ fn a_stretch_that_is_dragged_over_shows_its_totals() {
 
 #[test]
 fn the_path_is_brought_and_the_rest_is_dimmed() {
-    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
+        return;
+    };
     browser.value("rowmill.open('path')");
     let button = "[...document.querySelectorAll('#panel-path button')]\
                   .find((one) => one.innerText === 'show it on the timeline')";
@@ -183,7 +191,7 @@ fn the_path_is_brought_and_the_rest_is_dimmed() {
 #[test]
 fn the_path_over_time_shows_majorities() {
     let Some(job) = dlrm8() else { return };
-    let page = titled(&job, &Origin::File, "DLRM on eight ranks");
+    let page = titled(&job, &PageOrigin::File, "DLRM on eight ranks");
     let Some(mut browser) = Browser::open(&page, "light") else { return };
     browser.value("rowmill.open('path')");
     let wrong = "(() => {
@@ -261,7 +269,9 @@ fn a_comparison_begins_with_its_verdict_and_moves_two_timelines() {
 
 #[test]
 fn tables_sort_and_rows_open() {
-    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    let Some(mut browser) = Browser::open(&page(&small(), &PageOrigin::File), "light") else {
+        return;
+    };
     browser.value("rowmill.open('gpu')");
     let head = "[...document.querySelectorAll('#panel-gpu th')].find((th) => th.innerText.startsWith('count'))";
     browser.value(&format!("{head}.firstChild.click()"));
@@ -276,7 +286,7 @@ fn tables_sort_and_rows_open() {
 #[test]
 fn the_trace_is_handed_over_once_the_other_window_answers() {
     let server =
-        Origin::Server { trace: "/secret/t.pftrace".into(), file_name: "t.pftrace".into() };
+        PageOrigin::Server { trace: "/secret/t.pftrace".into(), file_name: "t.pftrace".into() };
     let Some(mut browser) = Browser::open(&page(&small(), &server), "light") else { return };
     let stand_in = "(() => {
         const frame = document.createElement('iframe');
@@ -351,7 +361,9 @@ fn a_training_run_is_read_at_one_step_in_all_pictures() {
 /// Its speed is told, not judged: other programs share the machine.
 #[test]
 fn two_hundred_thousand_events_move() {
-    let Some(mut browser) = Browser::open(&page(&large(), &Origin::File), "light") else { return };
+    let Some(mut browser) = Browser::open(&page(&large(), &PageOrigin::File), "light") else {
+        return;
+    };
     browser.value("rowmill.open('timeline')");
     let measured = browser.value("rowmill.timeline.measure(4000)");
     println!("200 k events: {measured}");
@@ -363,7 +375,7 @@ fn two_hundred_thousand_events_move() {
 #[test]
 fn the_page_of_eight_ranks_opens_without_complaints() {
     let Some(job) = dlrm8() else { return };
-    let page = titled(&job, &Origin::File, "DLRM on eight ranks");
+    let page = titled(&job, &PageOrigin::File, "DLRM on eight ranks");
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
         // Found from another tab, before the timeline was ever drawn.

@@ -134,7 +134,7 @@ fn a_sequence_counts_as_a_vector_per_position() {
     let model = job(&[("model.tables", &sequence)]).unwrap().model;
     assert_eq!((model.sparse_vectors(), model.pooled_width()), (6, 24));
     assert_eq!(model.interaction_width(), 4 + 7 * 6 / 2);
-    let bags = crate::KeyedJaggedTensor::from_lengths(2, &[7, 1, 5, 8], vec![0; 21]);
+    let bags = crate::JaggedTensor::from_lengths(2, &[7, 1, 5, 8], vec![0; 21]);
     assert_eq!(model.ids_left_out(&bags), 3);
     for (second, expected) in [
         (

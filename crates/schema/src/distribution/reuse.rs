@@ -121,7 +121,7 @@ impl ReuseHistogram {
             use_end = if class == 0 { window } else { (share * window as f64).round() as u64 };
             use_end = use_end.clamp(first_use, window);
             let uses_per_row = self.uses_per_row[class];
-            classes.push(Class { first_use, first_row: row, uses_per_row });
+            classes.push(ReuseClass { first_use, first_row: row, uses_per_row });
             row += ((use_end - first_use) as f64 / uses_per_row).ceil() as u64;
         }
         ReusedRows { rows, window, classes }
@@ -158,11 +158,11 @@ pub struct ReusedRows {
     rows: u64,
     window: u64,
     /// From the most used to those used once.
-    classes: Vec<Class>,
+    classes: Vec<ReuseClass>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Class {
+struct ReuseClass {
     first_use: u64,
     first_row: u64,
     uses_per_row: f64,
@@ -194,7 +194,7 @@ impl ReusedRows {
 
     fn rank_of_use(&self, at: u64) -> u64 {
         let class = self.classes.partition_point(|class| class.first_use <= at) - 1;
-        let Class { first_use, first_row, uses_per_row } = self.classes[class];
+        let ReuseClass { first_use, first_row, uses_per_row } = self.classes[class];
         let row = first_row + ((at - first_use) as f64 / uses_per_row) as u64;
         row.min(self.rows - 1)
     }
@@ -211,7 +211,7 @@ impl ReusedRows {
     fn first_use_of(&self, row: u64) -> f64 {
         let class = self.classes.partition_point(|class| class.first_row <= row) - 1;
         let end = self.classes.get(class + 1).map_or(self.window, |next| next.first_use);
-        let Class { first_use, first_row, uses_per_row } = self.classes[class];
+        let ReuseClass { first_use, first_row, uses_per_row } = self.classes[class];
         (first_use as f64 + (row - first_row) as f64 * uses_per_row).min(end as f64)
     }
 }

@@ -21,7 +21,7 @@ pub struct Wish {
 }
 
 /// The label with the values that count as 1.
-pub(super) struct Label {
+pub(super) struct PlannedLabel {
     pub at: usize,
     pub positive: Vec<String>,
     pub reason: String,
@@ -34,7 +34,7 @@ pub(super) struct Input<'a> {
 }
 
 /// Sizes and schedule.
-pub(super) struct Plan {
+pub(super) struct ProposalPlan {
     pub dim: usize,
     pub bottom: Vec<usize>,
     pub top: Vec<usize>,

@@ -1,7 +1,7 @@
 use super::{ProposalError, Wish, dim_of, propose};
 use crate::JobConfig;
 use crate::facts::{ColumnFacts, FileFacts, ListFacts, TimeFacts};
-use crate::source::Format;
+use crate::source::DataFormat;
 
 const ROWS: u64 = 10_000;
 
@@ -29,7 +29,7 @@ fn label() -> ColumnFacts {
 
 fn file(columns: Vec<ColumnFacts>) -> FileFacts {
     FileFacts {
-        format: Format::Csv,
+        format: DataFormat::Csv,
         delimiter: None,
         quote: None,
         has_names: true,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::plan::{Input, Label, Plan, Wish};
+use super::plan::{Input, PlannedLabel, ProposalPlan, Wish};
 use super::role::Role;
 use crate::facts::{FileFacts, KnownLayout};
-use crate::source::{DenseTransform, Format, NumberForm};
+use crate::source::{DataFormat, DenseTransform, NumberForm};
 use crate::unit::count;
 
 fn quoted(text: &str) -> String {
@@ -20,8 +20,8 @@ fn list(items: &[String]) -> String {
 /// The whole file.
 pub fn written(
     facts: &FileFacts,
-    (label, inputs): (&Label, &[Input<'_>]),
-    plan: &Plan,
+    (label, inputs): (&PlannedLabel, &[Input<'_>]),
+    plan: &ProposalPlan,
     wish: &Wish,
 ) -> String {
     let mut out = String::new();
@@ -57,7 +57,7 @@ fn head(out: &mut String, facts: &FileFacts, wish: &Wish) {
     line!(out);
 }
 
-fn model(out: &mut String, inputs: &[Input<'_>], plan: &Plan, wish: &Wish) {
+fn model(out: &mut String, inputs: &[Input<'_>], plan: &ProposalPlan, wish: &Wish) {
     line!(out, "[model]");
     line!(out, "name = {}", quoted(&wish.name));
     if plan.bottom.is_empty() {
@@ -116,7 +116,7 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &Plan, wish: &Wish) {
     line!(out);
 }
 
-fn training(out: &mut String, plan: &Plan) {
+fn training(out: &mut String, plan: &ProposalPlan) {
     line!(out, "[optimizer]");
     optimizer(out, plan);
     line!(out);
@@ -145,7 +145,7 @@ const DECAY: f64 = 0.0215;
 const TABLE_RATE: f64 = 0.002;
 
 /// The rules of tables and layers.
-fn optimizer(out: &mut String, plan: &Plan) {
+fn optimizer(out: &mut String, plan: &ProposalPlan) {
     if plan.constant.is_none() {
         line!(out, "sparse = {{ kind = \"adagrad\", learning_rate = 0.02 }}");
         line!(out, "dense = {{ kind = \"adagrad\", learning_rate = 0.01 }}");
@@ -167,7 +167,7 @@ fn optimizer(out: &mut String, plan: &Plan) {
     line!(out, "learning_rate = 0.0003");
 }
 
-fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
+fn data(out: &mut String, facts: &FileFacts, plan: &ProposalPlan, wish: &Wish) {
     line!(out, "[data]");
     line!(out, "# Relative to the folder the command runs in.");
     line!(out, "train = {}", list(&wish.train));
@@ -177,7 +177,7 @@ fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
         line!(out, "evaluation = {}", list(&wish.evaluation));
     }
     let format = match (facts.layout, facts.format) {
-        (Some(KnownLayout::Criteo), _) => Format::Criteo,
+        (Some(KnownLayout::Criteo), _) => DataFormat::Criteo,
         (_, format) => format,
     };
     line!(out, "format = \"{}\"", format.name());
@@ -187,7 +187,7 @@ fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
     if let Some(quote) = &facts.quote {
         line!(out, "quote = {}", quoted(quote));
     }
-    if !facts.has_names && format != Format::Criteo {
+    if !facts.has_names && format != DataFormat::Criteo {
         let names: Vec<String> = facts.columns.iter().map(|column| column.name.clone()).collect();
         line!(out, "# The file has no header line.");
         line!(out, "columns = {}", list(&names));
@@ -197,7 +197,7 @@ fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
     }
 }
 
-fn hold_out(out: &mut String, plan: &Plan) {
+fn hold_out(out: &mut String, plan: &ProposalPlan) {
     match &plan.time {
         Some((time, false)) => {
             line!(out, "# The newest rows are held out.");
@@ -221,8 +221,8 @@ fn hold_out(out: &mut String, plan: &Plan) {
 fn columns(
     out: &mut String,
     facts: &FileFacts,
-    (label, inputs): (&Label, &[Input<'_>]),
-    plan: &Plan,
+    (label, inputs): (&PlannedLabel, &[Input<'_>]),
+    plan: &ProposalPlan,
 ) {
     let name = quoted(&facts.columns[label.at].name);
     line!(out, "# The label: {}.", label.reason);
@@ -290,7 +290,7 @@ fn dense(input: &Input<'_>) -> String {
     }
 }
 
-fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &Plan) -> String {
+fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &ProposalPlan) -> String {
     let column = quoted(&input.facts.name);
     let kind = match (input.role.is_integer(), facts.layout) {
         (_, Some(KnownLayout::Criteo)) => ", kind = \"hex\"",
@@ -307,7 +307,7 @@ fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &Plan) -> String {
 }
 
 /// Why a column has a `min_count`.
-fn rare(input: &Input<'_>, plan: &Plan) -> &'static str {
+fn rare(input: &Input<'_>, plan: &ProposalPlan) -> &'static str {
     let is_rare = plan.exact_ids && input.role.is_mostly_rare(input.facts);
     if is_rare { " # most occur once, and share row 1" } else { "" }
 }

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-use super::{KEYS, Key, Kind, Need, keys_of, listed, nearest};
+use super::{ConfigKey, KEYS, Need, ValueKind, keys_of, listed, nearest};
 
 /// Lines of the keys of a text, by path as a person reads it.
 #[derive(Default)]
-pub(crate) struct Lines(BTreeMap<String, usize>);
+pub(crate) struct KeyLines(BTreeMap<String, usize>);
 
-impl Lines {
+impl KeyLines {
     /// Of `text`; none where it is no TOML.
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
             let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
@@ -67,20 +67,20 @@ fn joined(section: &str, key: &str) -> String {
 }
 
 /// Every problem of `table`.
-pub(crate) fn check(table: &Table, lines: &Lines) -> Vec<String> {
-    let mut found = Found { lines, missing: Vec::new(), wrong: Vec::new() };
+pub(crate) fn check(table: &Table, lines: &KeyLines) -> Vec<String> {
+    let mut found = KeyProblems { lines, missing: Vec::new(), wrong: Vec::new() };
     found.section(table, ("", ""));
     found.wrong.extend(found.missing);
     found.wrong
 }
 
-struct Found<'a> {
-    lines: &'a Lines,
+struct KeyProblems<'a> {
+    lines: &'a KeyLines,
     missing: Vec<String>,
     wrong: Vec<String>,
 }
 
-impl Found<'_> {
+impl KeyProblems<'_> {
     /// The keys of one section; `path` as the reference has it, `shown` as a person reads it.
     fn section(&mut self, table: &Table, (path, shown): (&str, &str)) {
         for (name, value) in table {
@@ -103,14 +103,14 @@ impl Found<'_> {
     }
 
     /// A key that is not there; of a section, what must be in it.
-    fn missing(&mut self, key: &Key, here: &str) {
-        let inside: Vec<&Key> =
+    fn missing(&mut self, key: &ConfigKey, here: &str) {
+        let inside: Vec<&ConfigKey> =
             keys_of(key.path).filter(|inside| inside.need == Need::Always).collect();
-        if key.kind != Kind::Section || inside.is_empty() {
+        if key.kind != ValueKind::Section || inside.is_empty() {
             let line = self.lines.of_key(here.rsplit_once('.').map_or("", |(section, _)| section));
             let text = format!("{here} is missing{line}: expected {}", key.expected());
             let example = match key.kind {
-                Kind::Sections => format!(", such as {}", key.example),
+                ValueKind::Sections => format!(", such as {}", key.example),
                 _ => String::new(),
             };
             self.missing.push(text + &example);
@@ -119,11 +119,11 @@ impl Found<'_> {
         }
     }
 
-    fn value(&mut self, key: &Key, value: &Value, here: &str) {
+    fn value(&mut self, key: &ConfigKey, value: &Value, here: &str) {
         let entry = format!("{}[]", key.path);
         match (key.kind, value) {
-            (Kind::Section, Value::Table(table)) => self.section(table, (key.path, here)),
-            (Kind::SectionPerName, Value::Table(table)) => {
+            (ValueKind::Section, Value::Table(table)) => self.section(table, (key.path, here)),
+            (ValueKind::SectionPerName, Value::Table(table)) => {
                 for (name, value) in table {
                     let here = joined(here, name);
                     match value {
@@ -132,7 +132,7 @@ impl Found<'_> {
                     }
                 }
             }
-            (Kind::Sections, Value::Array(entries)) => {
+            (ValueKind::Sections, Value::Array(entries)) => {
                 for (at, value) in entries.iter().enumerate() {
                     let here = format!("{here}[{at}]");
                     match value {
@@ -160,7 +160,7 @@ impl Found<'_> {
     }
 }
 
-fn entry_of_name(key: &Key) -> String {
+fn entry_of_name(key: &ConfigKey) -> String {
     format!("{}.*", key.path)
 }
 
@@ -172,7 +172,7 @@ fn close_choice(expected: &str, got: &str) -> String {
 }
 
 /// The key `name` of `section`; also by the name that earlier versions had for it.
-fn key_of(section: &str, name: &str) -> Option<&'static Key> {
+fn key_of(section: &str, name: &str) -> Option<&'static ConfigKey> {
     let name = match (section, name) {
         ("data.ids", "threshold") => "min_count",
         _ => name,
@@ -185,7 +185,7 @@ fn tag(table: &Table) -> Option<&str> {
     ["kind", "mode"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
 }
 
-fn is_required(key: &Key, table: &Table) -> bool {
+fn is_required(key: &ConfigKey, table: &Table) -> bool {
     match key.need {
         Need::Always => true,
         Need::Never { .. } => false,
@@ -194,14 +194,14 @@ fn is_required(key: &Key, table: &Table) -> bool {
 }
 
 /// A key that belongs to another kind of its section.
-fn tag_problem(key: &Key, table: &Table) -> Option<String> {
+fn tag_problem(key: &ConfigKey, table: &Table) -> Option<String> {
     let Need::With { tag: of, .. } = key.need else { return None };
     let got = tag(table).filter(|got| *got != of)?;
     Some(format!("no such key beside {got:?}, only beside {of:?}"))
 }
 
 fn unknown(section: &str, name: &str, table: &Table) -> String {
-    let names = || keys_of(section).map(Key::name);
+    let names = || keys_of(section).map(ConfigKey::name);
     if let Some(near) = nearest(name, names()) {
         return format!("no such key; did you mean {near}?");
     }
@@ -214,7 +214,7 @@ fn unknown(section: &str, name: &str, table: &Table) -> String {
     format!("no such key; here may stand {}", listed(&free.collect::<Vec<_>>()))
 }
 
-fn fits(kind: Kind, value: &Value) -> bool {
+fn fits(kind: ValueKind, value: &Value) -> bool {
     let all = |value: &Value, fits: &dyn Fn(&Value) -> bool| {
         value.as_array().is_some_and(|values| values.iter().all(fits))
     };
@@ -222,19 +222,19 @@ fn fits(kind: Kind, value: &Value) -> bool {
         value.as_str().is_some_and(|text| choices.contains(&text))
     };
     match kind {
-        Kind::Integer => is_integer(value),
-        Kind::Number => matches!(value, Value::Integer(_) | Value::Float(_)),
-        Kind::Boolean => value.is_bool(),
-        Kind::Text => value.is_str(),
-        Kind::Choice(choices) => is_one_of(value, choices),
-        Kind::Integers => all(value, &is_integer),
-        Kind::Texts => all(value, &Value::is_str),
-        Kind::Choices(choices) => all(value, &|value| is_one_of(value, choices)),
-        Kind::Rows => match value {
+        ValueKind::Integer => is_integer(value),
+        ValueKind::Number => matches!(value, Value::Integer(_) | Value::Float(_)),
+        ValueKind::Boolean => value.is_bool(),
+        ValueKind::Text => value.is_str(),
+        ValueKind::Choice(choices) => is_one_of(value, choices),
+        ValueKind::Integers => all(value, &is_integer),
+        ValueKind::Texts => all(value, &Value::is_str),
+        ValueKind::Choices(choices) => all(value, &|value| is_one_of(value, choices)),
+        ValueKind::Rows => match value {
             Value::Integer(rows) => *rows >= 1,
             other => other.as_str() == Some("auto"),
         },
-        Kind::Section | Kind::Sections | Kind::SectionPerName => false,
+        ValueKind::Section | ValueKind::Sections | ValueKind::SectionPerName => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use toml::{Table, Value};
 
-use super::{KEYS, Key, Kind, find, listed, nearest};
+use super::{ConfigKey, KEYS, ValueKind, find, listed, nearest};
 use crate::pattern;
 
 /// Puts `value` at `key` of `table`; the whole path of the key.
@@ -46,14 +46,14 @@ pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, S
 }
 
 /// The one key that a short one means.
-fn meant(key: &str) -> Result<&'static Key, String> {
-    let is_single = |known: &&&Key| !known.path.contains(['[', '*']);
+fn meant(key: &str) -> Result<&'static ConfigKey, String> {
+    let is_single = |known: &&&ConfigKey| !known.path.contains(['[', '*']);
     let found = find(key);
-    let single: Vec<&Key> = found.iter().filter(is_single).copied().collect();
+    let single: Vec<&ConfigKey> = found.iter().filter(is_single).copied().collect();
     match (&single[..], &found[..]) {
         ([one], _) => Ok(one),
         ([], []) => {
-            let known = KEYS.iter().map(Key::name);
+            let known = KEYS.iter().map(ConfigKey::name);
             let near = nearest(key, known).map(|near| paths(&find(near)));
             let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
             Err(format!("no such key{near}; rowmill explain config lists them"))
@@ -69,7 +69,7 @@ fn meant(key: &str) -> Result<&'static Key, String> {
     }
 }
 
-fn paths(keys: &[&Key]) -> String {
+fn paths(keys: &[&ConfigKey]) -> String {
     listed(&keys.iter().map(|key| key.path.to_owned()).collect::<Vec<_>>())
 }
 
@@ -77,12 +77,12 @@ fn paths(keys: &[&Key]) -> String {
 fn first_key(list: &str) -> &'static str {
     let entry = format!("{list}[]");
     let key = super::keys_of(&entry).nth(1);
-    key.map_or("name", Key::name)
+    key.map_or("name", ConfigKey::name)
 }
 
 fn empty(path: &[&str]) -> Value {
     let joined = path.join(".");
-    let is_list = KEYS.iter().any(|key| key.path == joined && key.kind == Kind::Sections);
+    let is_list = KEYS.iter().any(|key| key.path == joined && key.kind == ValueKind::Sections);
     if is_list { Value::Array(Vec::new()) } else { Value::Table(Table::new()) }
 }
 
@@ -126,8 +126,8 @@ fn entry_named<'a>(
 }
 
 /// What the value at `path` is, if it is a known key.
-fn kind_of(path: &[&str]) -> Option<Kind> {
-    let fits = |key: &&Key| {
+fn kind_of(path: &[&str]) -> Option<ValueKind> {
+    let fits = |key: &&ConfigKey| {
         let known: Vec<&str> = key
             .path
             .split('.')
@@ -143,15 +143,15 @@ fn kind_of(path: &[&str]) -> Option<Kind> {
 }
 
 /// A value is TOML; what is not TOML is taken as text, and so is everything where text belongs.
-fn value_of(kind: Option<Kind>, text: &str) -> Value {
+fn value_of(kind: Option<ValueKind>, text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}"));
     let value = parsed.ok().and_then(|mut table| table.remove("value"));
     match (kind, value) {
-        (Some(Kind::Text | Kind::Choice(_)), Some(value)) if !value.is_str() => {
+        (Some(ValueKind::Text | ValueKind::Choice(_)), Some(value)) if !value.is_str() => {
             Value::String(text.to_owned())
         }
-        (Some(Kind::Texts), Some(value)) if value.is_str() => Value::Array(vec![value]),
-        (Some(Kind::Texts), None) => Value::Array(vec![Value::String(text.to_owned())]),
+        (Some(ValueKind::Texts), Some(value)) if value.is_str() => Value::Array(vec![value]),
+        (Some(ValueKind::Texts), None) => Value::Array(vec![Value::String(text.to_owned())]),
         (_, Some(value)) => value,
         (_, None) => Value::String(text.to_owned()),
     }

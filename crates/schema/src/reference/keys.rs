@@ -1,13 +1,13 @@
 //! Every key of a configuration. `docs/configuration.md`, `rowmill explain config`, the JSON schema
 //! and the errors of configurations are made of it; a test compares it with the types.
 
-use super::Kind::{
+use super::ValueKind::{
     Boolean, Choice, Choices, Integer, Integers, Number, Rows, Section, SectionPerName, Sections,
     Text, Texts,
 };
-use super::{Key, Need};
+use super::{ConfigKey, Need};
 use crate::optimizer::Optimizer;
-use crate::source::Format;
+use crate::source::DataFormat;
 
 /// The names of `$type::ALL`, which a constant can only copy one by one.
 macro_rules! names {
@@ -23,23 +23,28 @@ macro_rules! names {
 }
 
 const OPTIMIZERS: &[&str] = &names!(Optimizer);
-const FORMATS: &[&str] = &names!(Format);
+const FORMATS: &[&str] = &names!(DataFormat);
 const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
 const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
 
-const fn key(path: &'static str, kind: super::Kind, need: Need, range: &'static str) -> Key {
-    Key { path, kind, need, range, meaning: "", example: "" }
+const fn key(
+    path: &'static str,
+    kind: super::ValueKind,
+    need: Need,
+    range: &'static str,
+) -> ConfigKey {
+    ConfigKey { path, kind, need, range, meaning: "", example: "" }
 }
 
-const fn required(path: &'static str, kind: super::Kind, range: &'static str) -> Key {
+const fn required(path: &'static str, kind: super::ValueKind, range: &'static str) -> ConfigKey {
     key(path, kind, Need::Always, range)
 }
 
-const fn optional(path: &'static str, kind: super::Kind, range: &'static str) -> Key {
+const fn optional(path: &'static str, kind: super::ValueKind, range: &'static str) -> ConfigKey {
     key(path, kind, Need::Never { default: "" }, range)
 }
 
-impl Key {
+impl ConfigKey {
     const fn or(mut self, default: &'static str) -> Self {
         self.need = Need::Never { default };
         self
@@ -62,7 +67,7 @@ impl Key {
 }
 
 /// Every key, section by section.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[ConfigKey] = &[
     required("model", Section, "").says("The network.", "[model]"),
     required("model.name", Text, "").says(
         "A name for people. The run's folder is named after the configuration, or by --run.",

@@ -1,6 +1,6 @@
 mod mistyped;
 
-use super::{KEYS, Kind, Need, keys_of};
+use super::{KEYS, Need, ValueKind, keys_of};
 use crate::JobConfig;
 
 const JOB: &str = r#"
@@ -88,7 +88,7 @@ fn every_key_of_the_types_is_in_the_reference() {
                 // The tag itself, which serde takes out first.
                 _ => tag.is_empty(),
             })
-            .map(super::Key::name)
+            .map(super::ConfigKey::name)
             .collect();
         expected.sort_unstable();
         assert_eq!(got, expected, "{section} {tag}: {message}");
@@ -99,10 +99,10 @@ fn every_key_of_the_types_is_in_the_reference() {
 #[test]
 fn every_choice_of_the_types_is_in_the_reference() {
     for key in KEYS {
-        let (Kind::Choice(choices) | Kind::Choices(choices)) = key.kind else { continue };
+        let (ValueKind::Choice(choices) | ValueKind::Choices(choices)) = key.kind else { continue };
         let mut table: toml::Table = toml::from_str(JOB).unwrap();
         let path = key.path.replace("[]", ".0").replace('*', "a");
-        let is_list = matches!(key.kind, Kind::Choices(_));
+        let is_list = matches!(key.kind, ValueKind::Choices(_));
         let value = if is_list { "[\"zzz\"]" } else { "zzz" };
         super::set(&mut table, &path, value).unwrap();
         let message = typed(&toml::to_string(&table).unwrap());

@@ -1,11 +1,11 @@
 //! The data a collective moves, from a node's attributes or, in older schemas, its inputs.
 
-use super::value::{Argument, Tensor, Value};
+use super::value::{Argument, NodeTensor, TraceValue};
 use crate::store::{StringId, Strings};
 
 /// What a collective moves and among whom. Texts are empty, numbers `None` where unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collective {
+pub struct NodeCollective {
     /// `allreduce`, `all_to_allv`, `wait`, …
     pub name: StringId,
     /// Type of an element.
@@ -34,7 +34,7 @@ pub struct Collective {
     pub rank_stride: Option<u32>,
 }
 
-impl Collective {
+impl NodeCollective {
     /// The name of the nodes that record collectives.
     pub const RECORD: &str = "record_param_comms";
 
@@ -45,12 +45,12 @@ impl Collective {
     pub fn recorded(
         inputs: &[Argument],
         outputs: &[Argument],
-        attributes: &[(StringId, Value)],
+        attributes: &[(StringId, TraceValue)],
         strings: &mut Strings,
     ) -> Self {
         let mut found = Self::default();
         let (arguments, outputs) = (inputs, tensors(outputs));
-        let inputs: Vec<&Value> = arguments.iter().map(|input| &input.value).collect();
+        let inputs: Vec<&TraceValue> = arguments.iter().map(|input| &input.value).collect();
         if let Some(at) = inputs.iter().rposition(|value| value.text().is_some()) {
             let before = |back: usize| at.checked_sub(back).map(|place| inputs[place]);
             found.name = inputs[at].text().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Collective {
         }
         let inputs = tensors(arguments);
         let sum =
-            |of: &[Tensor]| of.iter().map(|tensor| tensor.elements).reduce(u64::saturating_add);
+            |of: &[NodeTensor]| of.iter().map(|tensor| tensor.elements).reduce(u64::saturating_add);
         found.elements_in = sum(&inputs);
         found.elements_out = sum(&outputs);
         found.dtype = inputs.first().map(|tensor| tensor.dtype).unwrap_or_default();
@@ -79,7 +79,7 @@ impl Collective {
     }
 
     /// Attributes, where there are any, say more than inputs.
-    fn set(&mut self, name: &str, value: &Value) {
+    fn set(&mut self, name: &str, value: &TraceValue) {
         let text = value.text();
         match name {
             "collective_name" => self.name = text.unwrap_or(self.name),
@@ -96,39 +96,39 @@ impl Collective {
     }
 }
 
-fn tensors(values: &[Argument]) -> Vec<Tensor> {
+fn tensors(values: &[Argument]) -> Vec<NodeTensor> {
     values.iter().flat_map(|value| value.value.tensors()).cloned().collect()
 }
 
 /// A group is a handle in old schemas, a pair of name and description in new ones.
-fn group_name(value: &Value, strings: &mut Strings) -> StringId {
+fn group_name(value: &TraceValue, strings: &mut Strings) -> StringId {
     match value {
-        Value::Text(name) => *name,
-        Value::List(pair) => pair.first().and_then(Value::text).unwrap_or_default(),
-        Value::Int(0) => StringId::default(),
-        Value::Int(handle) => strings.intern(&handle.to_string()),
-        Value::Unsigned(handle) => strings.intern(&handle.to_string()),
+        TraceValue::Text(name) => *name,
+        TraceValue::List(pair) => pair.first().and_then(TraceValue::text).unwrap_or_default(),
+        TraceValue::Int(0) => StringId::default(),
+        TraceValue::Int(handle) => strings.intern(&handle.to_string()),
+        TraceValue::Unsigned(handle) => strings.intern(&handle.to_string()),
         _ => StringId::default(),
     }
 }
 
 /// The request is a number, or the first of a list.
-fn request(value: &Value) -> &Value {
+fn request(value: &TraceValue) -> &TraceValue {
     value.list().first().unwrap_or(value)
 }
 
-fn unsigned(value: &Value) -> Option<u64> {
+fn unsigned(value: &TraceValue) -> Option<u64> {
     match value {
-        Value::Int(int) => u64::try_from(*int).ok(),
-        Value::Unsigned(int) => Some(*int),
+        TraceValue::Int(int) => u64::try_from(*int).ok(),
+        TraceValue::Unsigned(int) => Some(*int),
         _ => None,
     }
 }
 
-fn small(value: &Value) -> Option<u32> {
+fn small(value: &TraceValue) -> Option<u32> {
     unsigned(value).and_then(|number| u32::try_from(number).ok())
 }
 
-fn numbers(value: &Value) -> Vec<u64> {
+fn numbers(value: &TraceValue) -> Vec<u64> {
     value.list().iter().filter_map(unsigned).collect()
 }

@@ -1,7 +1,7 @@
 //! One node of an execution trace, and the process groups.
 
-use super::collective::Collective;
-use super::value::{Argument, Value};
+use super::collective::NodeCollective;
+use super::value::{Argument, TraceValue};
 use crate::store::StringId;
 
 /// A node: an operator, a labelled range, a thread or the process.
@@ -20,7 +20,7 @@ pub struct Node {
     /// `seq_id`, joining forward to backward operators; −1 if none.
     pub sequence: i64,
     /// What opened it.
-    pub scope: Scope,
+    pub scope: RecordScope,
     /// PyTorch's own number of the thread, from 1.
     pub thread: u64,
     /// The thread of the forward operator; 0 if none.
@@ -36,14 +36,14 @@ pub struct Node {
     /// Outputs, by position.
     pub outputs: Vec<Argument>,
     /// What a `record_param_comms` node moves.
-    pub collective: Option<Box<Collective>>,
+    pub collective: Option<Box<NodeCollective>>,
     /// Every other attribute, in the order of the file.
-    pub rest: Vec<(StringId, Value)>,
+    pub rest: Vec<(StringId, TraceValue)>,
 }
 
 /// What opened a node; PyTorch's `RecordScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
+pub enum RecordScope {
     /// 0: an operator.
     #[default]
     Function,
@@ -70,7 +70,7 @@ pub struct ProcessGroup {
     pub size: Option<u32>,
 }
 
-impl Scope {
+impl RecordScope {
     /// The scope of PyTorch's number.
     pub fn new(number: u64) -> Self {
         match number {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{ExecutionTrace, read_text};
 use crate::Error;
-use crate::open::document::{self, Format};
+use crate::open::document::{self, DocumentFormat};
 use crate::open::{has_ending, looks_like};
 
 /// Reads all execution traces of a file, an archive or a folder, ordered by rank.
@@ -13,7 +13,7 @@ use crate::open::{has_ending, looks_like};
 /// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
 /// that is no execution trace; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
-    let format = Format {
+    let format = DocumentFormat {
         wanted: |name| has_ending(name, &[".json"]),
         read: |text| match read_text(text) {
             Ok(trace) if !trace.nodes.is_empty() || !trace.schema.is_empty() => Ok(trace),

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::collective::Collective;
+use super::collective::NodeCollective;
 use super::node::{Node, ProcessGroup};
-use crate::store::{Losses, Origin, StringId, Strings};
+use crate::store::{Losses, StringId, Strings, TraceOrigin};
 
 /// One rank's execution trace: the nodes of one file.
 #[derive(Clone, Debug, Default)]
@@ -12,7 +12,7 @@ pub struct ExecutionTrace {
     /// The rank: from the collectives, else the file's name, else its place among the files.
     pub rank: u32,
     /// Where it came from; empty for a text that was never a file.
-    pub origin: Origin,
+    pub origin: TraceOrigin,
     /// Such as `1.1.1-chakra.0.0.4`; empty if the file has none.
     pub schema: String,
     /// The process.
@@ -73,6 +73,6 @@ impl ExecutionTrace {
     pub fn is_operator(&self, node: &Node) -> bool {
         let name = self.name(node);
         let has_schema = !self.text(node.op_schema).is_empty() && !name.starts_with("c10d::");
-        name == Collective::RECORD || has_schema || self.text(node.kernel_backend) == "triton"
+        name == NodeCollective::RECORD || has_schema || self.text(node.kernel_backend) == "triton"
     }
 }

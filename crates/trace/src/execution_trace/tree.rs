@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::node::{Node, Scope};
+use super::node::{Node, RecordScope};
 use super::recorded::ExecutionTrace;
 
 /// The nodes of an execution trace as a forest. Places are those in [`ExecutionTrace::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tree {
+pub struct NodeForest {
     parents: Vec<Option<u32>>,
     first_child: Vec<u32>,
     children: Vec<u32>,
@@ -16,13 +16,13 @@ pub struct Tree {
     cyclic: Vec<u32>,
 }
 
-impl Tree {
+impl NodeForest {
     /// The forest of these nodes. A node whose parent does not exist is a root, and so is the node
     /// with the smallest id of each ring of parents.
     ///
     /// # Cost
     /// `O(n log n)`.
-    pub fn of(nodes: &[Node]) -> Self {
+    pub fn build(nodes: &[Node]) -> Self {
         let places: HashMap<u64, u32> =
             nodes.iter().enumerate().map(|(at, node)| (node.id, at as u32)).collect();
         let mut dangling = Vec::new();
@@ -65,7 +65,7 @@ impl Tree {
     /// Nodes that are no label and lie in labels only, in the order of the file. What a trace of
     /// events calls top-level.
     pub fn below_labels(&self, trace: &ExecutionTrace) -> Vec<u32> {
-        self.outermost(|at| trace.nodes[at as usize].scope != Scope::User)
+        self.outermost(|at| trace.nodes[at as usize].scope != RecordScope::User)
     }
 
     /// Operators that lie in no other operator, in the order of the file.

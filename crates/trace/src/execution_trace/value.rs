@@ -8,12 +8,12 @@ pub struct Argument {
     /// Type as the file has it, such as `Tensor(float)` or `GenericList[Int,Int]`.
     pub kind: StringId,
     /// The value.
-    pub value: Value,
+    pub value: TraceValue,
 }
 
 /// A value of any type. Texts such as `<Stream>` stand for what cannot be written down.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum TraceValue {
     /// No value: `<None>`.
     None,
     /// A truth value.
@@ -27,15 +27,15 @@ pub enum Value {
     /// A text, a device, a data type.
     Text(StringId),
     /// A tensor.
-    Tensor(Box<Tensor>),
+    Tensor(Box<NodeTensor>),
     /// A list or a tuple; PyTorch cuts lists off after 4096 elements.
-    List(Vec<Value>),
+    List(Vec<TraceValue>),
 }
 
 /// A tensor. Ids are reused after a tensor is freed: what joins a reader to its writer is the last
 /// write to the same storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tensor {
+pub struct NodeTensor {
     /// Of the tensor object.
     pub id: u64,
     /// Of the memory behind it; 0 for an undefined tensor.
@@ -56,9 +56,9 @@ pub struct Tensor {
     pub strides: Box<[i64]>,
 }
 
-impl Value {
+impl TraceValue {
     /// The tensor, if it is one.
-    pub fn tensor(&self) -> Option<&Tensor> {
+    pub fn tensor(&self) -> Option<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => Some(tensor),
             _ => None,
@@ -90,7 +90,7 @@ impl Value {
     }
 
     /// The tensors in it, also those in lists of lists, in order.
-    pub fn tensors(&self) -> Vec<&Tensor> {
+    pub fn tensors(&self) -> Vec<&NodeTensor> {
         match self {
             Self::Tensor(tensor) => vec![tensor],
             Self::List(values) => values.iter().flat_map(Self::tensors).collect(),

@@ -2,13 +2,13 @@
 //!
 //! Knows which arguments there are and which of them are ids, not how a format writes a value.
 
-use super::original::Pairs;
-use crate::merge::{IdKind, Part};
+use super::original::ArgumentPairs;
+use crate::merge::{IdKind, MergedPart};
 use crate::store::{Allocation, Collective, LaunchShape, StringId};
 
 /// An argument's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
+pub enum ArgumentValue<'a> {
     /// A whole number, not negative.
     Unsigned(u64),
     /// A whole number.
@@ -29,7 +29,7 @@ pub enum Value<'a> {
 
 /// Where the last value of each column was found.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct ColumnPlaces {
     bytes: usize,
     bandwidth: usize,
     launch_shape: usize,
@@ -47,13 +47,13 @@ pub struct Places {
 
 /// Hands out the arguments that columns hold, ids unique over all parts.
 pub fn typed<'a>(
-    part: &'a Part<'_>,
+    part: &'a MergedPart<'_>,
     row: u32,
-    places: &mut Places,
-    out: &mut impl FnMut(&'static str, Value<'a>),
+    places: &mut ColumnPlaces,
+    out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
 ) {
     let slices = &part.trace.slices;
-    let id = |kind, id| Value::Unsigned(part.id(kind, id));
+    let id = |kind, id| ArgumentValue::Unsigned(part.id(kind, id));
     if let Some(external) = slices.external_id(row) {
         out("External id", id(IdKind::External, external));
     }
@@ -61,10 +61,10 @@ pub fn typed<'a>(
         out("Record function id", id(IdKind::RecordFunction, *function));
     }
     if let Some(sequence) = slices.sequence.get_near(row, &mut places.sequence) {
-        out("Sequence number", Value::Signed(sequence_number(part, *sequence)));
+        out("Sequence number", ArgumentValue::Signed(sequence_number(part, *sequence)));
     }
     if let Some(thread) = slices.forward_thread.get_near(row, &mut places.forward_thread) {
-        out("Fwd thread id", Value::Unsigned(*thread));
+        out("Fwd thread id", ArgumentValue::Unsigned(*thread));
     }
     if let Some(index) = slices.event_index.get_near(row, &mut places.event_index) {
         out("Ev Idx", id(IdKind::EventIndex, *index));
@@ -78,39 +78,39 @@ pub fn typed<'a>(
         other("Python module id", frame.module);
     }
     if let Some(stack) = slices.call_stack.get_near(row, &mut places.call_stack) {
-        out("Call stack", Value::Text(part.trace.strings.get(*stack)));
+        out("Call stack", ArgumentValue::Text(part.trace.strings.get(*stack)));
     }
     of_device(part, row, places, out);
     if let Some(collective) = slices.collective.get_near(row, &mut places.collective) {
         of_collective(part, collective, out);
     }
     if slices.unfinished.get_near(row, &mut places.unfinished).is_some() {
-        out("finished", Value::False);
+        out("finished", ArgumentValue::False);
     }
 }
 
 fn of_device<'a>(
-    part: &'a Part<'_>,
+    part: &'a MergedPart<'_>,
     row: u32,
-    places: &mut Places,
-    out: &mut impl FnMut(&'static str, Value<'a>),
+    places: &mut ColumnPlaces,
+    out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
 ) {
     let slices = &part.trace.slices;
-    let id = |kind, id| Value::Unsigned(part.id(kind, id));
+    let id = |kind, id| ArgumentValue::Unsigned(part.id(kind, id));
     if let Some(device) = slices.device(row) {
-        out("device", Value::Signed(part.device(i64::from(device))));
+        out("device", ArgumentValue::Signed(part.device(i64::from(device))));
     }
     if let Some(stream) = slices.stream(row) {
-        out("stream", Value::Signed(i64::from(stream)));
+        out("stream", ArgumentValue::Signed(i64::from(stream)));
     }
     if let Some(correlation) = slices.correlation(row) {
         out("correlation", id(IdKind::Correlation, correlation));
     }
     if let Some(bytes) = slices.bytes.get_near(row, &mut places.bytes) {
-        out("bytes", Value::Unsigned(*bytes));
+        out("bytes", ArgumentValue::Unsigned(*bytes));
     }
     if let Some(bandwidth) = slices.bandwidth.get_near(row, &mut places.bandwidth) {
-        out("memory bandwidth (GB/s)", Value::Float(*bandwidth));
+        out("memory bandwidth (GB/s)", ArgumentValue::Float(*bandwidth));
     }
     if let Some(node) = slices.graph_node.get_near(row, &mut places.graph_node) {
         out("graph node id", id(IdKind::GraphNode, *node));
@@ -119,9 +119,9 @@ fn of_device<'a>(
         of_launch(shape, out);
     }
     if let Some(wait) = slices.sync.get_near(row, &mut places.sync) {
-        out("cuda_sync_kind", Value::Text(part.trace.name(row)));
+        out("cuda_sync_kind", ArgumentValue::Text(part.trace.name(row)));
         if let Some(stream) = wait.stream {
-            out("wait_on_stream", Value::Signed(stream));
+            out("wait_on_stream", ArgumentValue::Signed(stream));
         }
         if let Some(record) = wait.record_correlation {
             out("wait_on_cuda_event_record_corr_id", id(IdKind::Correlation, record));
@@ -132,25 +132,25 @@ fn of_device<'a>(
     }
 }
 
-fn of_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, Value<'a>)) {
-    out("registers per thread", Value::Unsigned(u64::from(shape.registers)));
-    out("shared memory", Value::Unsigned(u64::from(shape.shared_memory)));
+fn of_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, ArgumentValue<'a>)) {
+    out("registers per thread", ArgumentValue::Unsigned(u64::from(shape.registers)));
+    out("shared memory", ArgumentValue::Unsigned(u64::from(shape.shared_memory)));
     let numbers = [
         ("blocks per SM", shape.blocks_per_sm),
         ("warps per SM", shape.warps_per_sm),
         ("est. achieved occupancy %", shape.occupancy_pct),
     ];
     for (key, number) in numbers.into_iter().filter(|(_, number)| number.is_finite()) {
-        out(key, Value::Single(number));
+        out(key, ArgumentValue::Single(number));
     }
-    out("grid", Value::Three(shape.grid));
-    out("block", Value::Three(shape.block));
+    out("grid", ArgumentValue::Three(shape.grid));
+    out("block", ArgumentValue::Three(shape.block));
 }
 
 fn of_collective<'a>(
-    part: &'a Part<'_>,
+    part: &'a MergedPart<'_>,
     collective: &Collective,
-    out: &mut impl FnMut(&'static str, Value<'a>),
+    out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
 ) {
     let texts = [
         ("Collective name", collective.name),
@@ -162,7 +162,7 @@ fn of_collective<'a>(
         ("Process Group Ranks", collective.group_ranks),
     ];
     for (key, text) in texts.into_iter().filter(|(_, text)| *text != StringId::default()) {
-        out(key, Value::Text(part.trace.strings.get(text)));
+        out(key, ArgumentValue::Text(part.trace.strings.get(text)));
     }
     let numbers = [
         ("In msg nelems", collective.elements_in),
@@ -171,27 +171,27 @@ fn of_collective<'a>(
         ("Seq", collective.sequence),
     ];
     for (key, number) in numbers {
-        number.into_iter().for_each(|number| out(key, Value::Unsigned(number)));
+        number.into_iter().for_each(|number| out(key, ArgumentValue::Unsigned(number)));
     }
 }
 
 /// Hands out what an allocation says.
 pub fn of_allocation<'a>(
-    part: &Part<'_>,
+    part: &MergedPart<'_>,
     allocation: &Allocation,
-    out: &mut impl FnMut(&'static str, Value<'a>),
+    out: &mut impl FnMut(&'static str, ArgumentValue<'a>),
 ) {
-    out("Addr", Value::Unsigned(allocation.address));
-    out("Bytes", Value::Signed(allocation.bytes));
-    out("Total Allocated", Value::Signed(allocation.total_allocated));
-    out("Total Reserved", Value::Signed(allocation.total_reserved));
-    out("Device Type", Value::Signed(i64::from(allocation.device_type)));
+    out("Addr", ArgumentValue::Unsigned(allocation.address));
+    out("Bytes", ArgumentValue::Signed(allocation.bytes));
+    out("Total Allocated", ArgumentValue::Signed(allocation.total_allocated));
+    out("Total Reserved", ArgumentValue::Signed(allocation.total_reserved));
+    out("Device Type", ArgumentValue::Signed(i64::from(allocation.device_type)));
     let device = i64::from(allocation.device);
     let is_host = allocation.device_type == 0;
-    out("Device Id", Value::Signed(if is_host { device } else { part.device(device) }));
+    out("Device Id", ArgumentValue::Signed(if is_host { device } else { part.device(device) }));
 }
 
-fn sequence_number(part: &Part<'_>, sequence: i64) -> i64 {
+fn sequence_number(part: &MergedPart<'_>, sequence: i64) -> i64 {
     match u64::try_from(sequence) {
         Ok(number) => part.id(IdKind::Sequence, number) as i64,
         Err(_) => sequence,
@@ -200,18 +200,18 @@ fn sequence_number(part: &Part<'_>, sequence: i64) -> i64 {
 
 /// Hands out all arguments of a slice's text, ids unique over all parts.
 pub fn original<'a>(
-    part: &Part<'_>,
-    pairs: &'a Pairs<'_>,
-    out: &mut impl FnMut(&'a str, Value<'a>),
+    part: &MergedPart<'_>,
+    pairs: &'a ArgumentPairs<'_>,
+    out: &mut impl FnMut(&'a str, ArgumentValue<'a>),
 ) {
     for (key, text) in &pairs.0 {
         let renamed = if part.is_one_of_several() { rename(part, key, text.get()) } else { None };
-        out(key, renamed.unwrap_or(Value::Json(text.get())));
+        out(key, renamed.unwrap_or(ArgumentValue::Json(text.get())));
     }
 }
 
 /// The value of a key that holds an id, unique over all parts.
-fn rename(part: &Part<'_>, key: &str, text: &str) -> Option<Value<'static>> {
+fn rename(part: &MergedPart<'_>, key: &str, text: &str) -> Option<ArgumentValue<'static>> {
     let kind = match key {
         "correlation" | "wait_on_cuda_event_record_corr_id" => IdKind::Correlation,
         "External id" | "external id" => IdKind::External,
@@ -223,10 +223,10 @@ fn rename(part: &Part<'_>, key: &str, text: &str) -> Option<Value<'static>> {
         "graph node id" => IdKind::GraphNode,
         "device" => {
             let device = text.trim_matches('"').parse().ok()?;
-            return Some(Value::Signed(part.device(device)));
+            return Some(ArgumentValue::Signed(part.device(device)));
         }
         _ => return None,
     };
     let id = text.trim_matches('"').parse().ok()?;
-    Some(Value::Unsigned(part.id(kind, id)))
+    Some(ArgumentValue::Unsigned(part.id(kind, id)))
 }

@@ -1,7 +1,7 @@
 //! Binds each end of an arrow to a slice. Knows no format.
 
-use crate::lanes::Lanes;
-use crate::merge::Part;
+use crate::lanes::SliceLanes;
+use crate::merge::MergedPart;
 use crate::store::Flow;
 
 /// Slices that begin at one time on one track, of which more are not looked at.
@@ -11,11 +11,11 @@ const LOOKED_AT: usize = 64;
 ///
 /// Of several, the one whose correlation is the arrow's id, else one with a sequence number, as
 /// arrows from forward to backward join, else the innermost.
-pub fn of(part: &Part<'_>, lanes: &Lanes) -> Vec<Option<u32>> {
+pub fn bind(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Option<u32>> {
     part.trace.flows.iter().map(|flow| bound(part, lanes, flow)).collect()
 }
 
-fn bound(part: &Part<'_>, lanes: &Lanes, flow: &Flow) -> Option<u32> {
+fn bound(part: &MergedPart<'_>, lanes: &SliceLanes, flow: &Flow) -> Option<u32> {
     let slices = &part.trace.slices;
     let rows = lanes.rows(flow.track.0 as usize);
     let first = rows.partition_point(|row| slices.start(*row) < flow.time);

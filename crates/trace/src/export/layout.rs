@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::merge::{Merged, Part};
+use crate::merge::{Merged, MergedPart};
 use crate::store::{Track, TrackKey};
 
 /// A process or a device.
@@ -15,7 +15,7 @@ pub struct Process {
     /// Its id, unique over all parts.
     pub pid: TrackKey,
     /// What it is.
-    pub class: Class,
+    pub class: ProcessClass,
     /// Its name; empty if unknown.
     pub name: String,
     /// Its label, such as `GPU 0`; empty if unknown.
@@ -26,7 +26,7 @@ pub struct Process {
 
 /// What a process id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum ProcessClass {
     /// A process of the operating system.
     Host,
     /// A device.
@@ -36,23 +36,23 @@ pub enum Class {
 }
 
 /// All processes, by rank, class and id.
-pub fn of(merged: &Merged<'_>) -> Vec<Process> {
+pub fn processes(merged: &Merged<'_>) -> Vec<Process> {
     let parts = merged.parts.iter().enumerate();
     parts.flat_map(|(place, part)| of_part(place, part)).collect()
 }
 
-fn of_part(place: usize, part: &Part<'_>) -> Vec<Process> {
-    let mut processes: BTreeMap<(Class, &TrackKey), Vec<usize>> = BTreeMap::new();
+fn of_part(place: usize, part: &MergedPart<'_>) -> Vec<Process> {
+    let mut processes: BTreeMap<(ProcessClass, &TrackKey), Vec<usize>> = BTreeMap::new();
     for (at, track) in part.trace.tracks.iter().enumerate() {
         let class = match &track.pid {
-            _ if part.is_device(at) => Class::Device,
-            TrackKey::Number(pid) if *pid >= 0 => Class::Host,
-            _ => Class::Other,
+            _ if part.is_device(at) => ProcessClass::Device,
+            TrackKey::Number(pid) if *pid >= 0 => ProcessClass::Host,
+            _ => ProcessClass::Other,
         };
         processes.entry((class, &track.pid)).or_default().push(at);
     }
     join_empty(part, &mut processes);
-    let process = |((class, pid), mut tracks): ((Class, &TrackKey), Vec<usize>)| {
+    let process = |((class, pid), mut tracks): ((ProcessClass, &TrackKey), Vec<usize>)| {
         tracks.sort_by_key(|at| &part.trace.tracks[*at].tid);
         let known = |text: fn(&Track) -> &String| {
             let texts = tracks.iter().map(|at| text(&part.trace.tracks[*at]));
@@ -68,30 +68,37 @@ fn of_part(place: usize, part: &Part<'_>) -> Vec<Process> {
 }
 
 /// A device's process may have tracks without slices, made by their names alone.
-fn join_empty(part: &Part<'_>, processes: &mut BTreeMap<(Class, &TrackKey), Vec<usize>>) {
+fn join_empty(
+    part: &MergedPart<'_>,
+    processes: &mut BTreeMap<(ProcessClass, &TrackKey), Vec<usize>>,
+) {
     let mut has_slices = vec![false; part.trace.tracks.len()];
     part.trace.slices.track.iter().for_each(|track| has_slices[track.0 as usize] = true);
     let devices: Vec<_> =
-        processes.keys().filter(|(class, _)| *class == Class::Device).copied().collect();
+        processes.keys().filter(|(class, _)| *class == ProcessClass::Device).copied().collect();
     for (_, pid) in devices {
-        let Some(hosts) = processes.get(&(Class::Host, pid)) else { continue };
+        let Some(hosts) = processes.get(&(ProcessClass::Host, pid)) else { continue };
         if hosts.iter().any(|at| has_slices[*at]) {
             continue;
         }
-        let moved = processes.remove(&(Class::Host, pid)).unwrap_or_default();
-        processes.entry((Class::Device, pid)).or_default().extend(moved);
+        let moved = processes.remove(&(ProcessClass::Host, pid)).unwrap_or_default();
+        processes.entry((ProcessClass::Device, pid)).or_default().extend(moved);
     }
 }
 
 /// Such as "rank 3 · python 12345" and "rank 3 · GPU 0".
-fn title(part: &Part<'_>, class: Class, (pid, name, label): (&TrackKey, &str, &str)) -> String {
+fn title(
+    part: &MergedPart<'_>,
+    class: ProcessClass,
+    (pid, name, label): (&TrackKey, &str, &str),
+) -> String {
     let rank = part.trace.rank;
     match (class, label, name) {
-        (Class::Device, "", _) => format!("rank {rank} · device {pid}"),
-        (Class::Device, label, _) => format!("rank {rank} · {label}"),
-        (Class::Host, _, "") => format!("rank {rank} · process {pid}"),
-        (Class::Host, _, name) => format!("rank {rank} · {name} {pid}"),
-        (Class::Other, ..) => format!("rank {rank} · {pid}"),
+        (ProcessClass::Device, "", _) => format!("rank {rank} · device {pid}"),
+        (ProcessClass::Device, label, _) => format!("rank {rank} · {label}"),
+        (ProcessClass::Host, _, "") => format!("rank {rank} · process {pid}"),
+        (ProcessClass::Host, _, name) => format!("rank {rank} · {name} {pid}"),
+        (ProcessClass::Other, ..) => format!("rank {rank} · {pid}"),
     }
 }
 
@@ -99,10 +106,10 @@ impl Process {
     /// Its name, made up if it has none.
     pub fn title(&self) -> String {
         match (self.class, self.label.as_str(), self.name.as_str()) {
-            (Class::Device, label, name) if !label.is_empty() && !name.contains(label) => {
+            (ProcessClass::Device, label, name) if !label.is_empty() && !name.contains(label) => {
                 label.to_owned()
             }
-            (Class::Device, _, "") => format!("device {}", self.pid),
+            (ProcessClass::Device, _, "") => format!("device {}", self.pid),
             (_, _, "") => self.pid.to_string(),
             (.., name) => name.to_owned(),
         }
@@ -115,10 +122,10 @@ pub fn lane_name(track: &str, lane: u32) -> String {
 }
 
 /// The name of a track, made up if it has none.
-pub fn track_name(track: &Track, class: Class) -> String {
+pub fn track_name(track: &Track, class: ProcessClass) -> String {
     match (&track.tid, class) {
         _ if !track.thread_name.is_empty() => track.thread_name.clone(),
-        (TrackKey::Number(stream), Class::Device) => format!("stream {stream}"),
+        (TrackKey::Number(stream), ProcessClass::Device) => format!("stream {stream}"),
         (TrackKey::Number(thread), _) => format!("thread {thread}"),
         (TrackKey::Text(text), _) => text.clone(),
     }

@@ -6,7 +6,7 @@ pub struct Options {
     /// What becomes of slices that overlap others of their track.
     pub overlaps: Overlaps,
     /// Which arguments are written.
-    pub arguments: Arguments,
+    pub arguments: WhichArguments,
     /// Counters that were computed from the traces.
     pub counters: Vec<Counter>,
 }
@@ -22,7 +22,7 @@ pub enum Overlaps {
 
 /// Which arguments are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arguments {
+pub enum WhichArguments {
     /// All of the file that was read, which is read once more. Where that fails, the typed ones.
     All,
     /// Those the columns of a trace hold.
@@ -44,7 +44,7 @@ pub struct Counter {
 
 /// What a written file holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct ExportedEvents {
     /// Events with a duration.
     pub slices: u64,
     /// Of those, how many moved to a lane of their own.

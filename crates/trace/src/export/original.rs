@@ -14,7 +14,7 @@ use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::packed::unpacked;
-use crate::store::{Origin, Trace};
+use crate::store::{Trace, TraceOrigin};
 
 /// Bytes read at a time.
 const BLOCK: usize = 256 << 10;
@@ -23,18 +23,18 @@ const LONGEST: u64 = 16 << 20;
 
 /// Keys and values of an event's `args`, in the order of the file.
 #[derive(Debug, Default)]
-pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
+pub struct ArgumentPairs<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 /// The texts of a trace's slices, to be asked for in order of rows.
 pub struct Originals<'a> {
     trace: &'a Trace,
-    window: Option<Window>,
+    window: Option<TextWindow>,
 }
 
 impl<'a> Originals<'a> {
     /// Opens the file a trace came from; without one there are no texts.
     pub fn open(trace: &'a Trace) -> Self {
-        Self { trace, window: text_of(&trace.origin).ok().map(Window::new) }
+        Self { trace, window: text_of(&trace.origin).ok().map(TextWindow::new) }
     }
 
     /// Nothing is read again.
@@ -48,36 +48,37 @@ impl<'a> Originals<'a> {
     }
 
     /// The arguments of a slice as the file has them; `None` if they cannot be had.
-    pub fn arguments(&mut self, row: u32) -> Option<Pairs<'_>> {
+    pub fn arguments(&mut self, row: u32) -> Option<ArgumentPairs<'_>> {
         let offsets = &self.trace.slices.offset;
         let offset = offsets[row as usize];
         // An event ends before the next one begins.
         let next = offsets.get(row as usize + 1).copied().filter(|next| *next > offset);
         let end = next.unwrap_or(u64::MAX).min(offset.saturating_add(LONGEST));
         let text = self.window.as_mut()?.get(offset, end)?;
-        let mut events = serde_json::Deserializer::from_slice(text).into_iter::<Event<'_>>();
+        let mut events =
+            serde_json::Deserializer::from_slice(text).into_iter::<OriginalEvent<'_>>();
         let event = events.next()?.ok()?;
         (event.name == self.trace.name(row)).then_some(event.args)
     }
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct OriginalEvent<'a> {
     #[serde(borrow, default)]
     name: Cow<'a, str>,
     #[serde(borrow, default)]
-    args: Pairs<'a>,
+    args: ArgumentPairs<'a>,
 }
 
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct OriginalKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ArgumentPairs<'a> {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Filled;
 
         impl<'de> Visitor<'de> for Filled {
-            type Value = Pairs<'de>;
+            type Value = ArgumentPairs<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -85,10 +86,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 
             fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
                 let mut pairs = Vec::with_capacity(16);
-                while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &'de RawValue>()? {
+                while let Some((OriginalKey(key), value)) =
+                    map.next_entry::<OriginalKey<'de>, &'de RawValue>()?
+                {
                     pairs.push((key, value));
                 }
-                Ok(Pairs(pairs))
+                Ok(ArgumentPairs(pairs))
             }
         }
 
@@ -97,7 +100,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 }
 
 /// A part of a text that moves forward.
-struct Window {
+struct TextWindow {
     input: Box<dyn Read>,
     bytes: Vec<u8>,
     /// Where `bytes` begins in the text.
@@ -105,7 +108,7 @@ struct Window {
     ended: bool,
 }
 
-impl Window {
+impl TextWindow {
     fn new(input: Box<dyn Read>) -> Self {
         Self { input, bytes: Vec::new(), start: 0, ended: false }
     }
@@ -143,7 +146,7 @@ impl Window {
 }
 
 /// The uncompressed text of a file or of an archive's member.
-fn text_of(origin: &Origin) -> io::Result<Box<dyn Read>> {
+fn text_of(origin: &TraceOrigin) -> io::Result<Box<dyn Read>> {
     if origin.path.as_os_str().is_empty() || origin.path == Path::new("-") {
         return Err(io::Error::other("a text that cannot be read again"));
     }

@@ -7,8 +7,8 @@ mod message;
 mod open;
 
 pub use message::{
-    Attribute, Bools, ByteTexts, Doubles, Fixed32s, Fixed64s, Floats, Int32s, Int64s, Io, Node,
-    Sfixed32s, Sfixed64s, Sint32s, Sint64s, Texts, Uint32s, Uint64s, Value,
+    Attribute, AttributeValue, Bools, ByteTexts, ChakraNode, Doubles, Fixed32s, Fixed64s, Floats,
+    Int32s, Int64s, Io, Sfixed32s, Sfixed64s, Sint32s, Sint64s, StringList, Uint32s, Uint64s,
 };
 
 pub use open::read;
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use prost::Message;
 
 use crate::Error;
-use crate::store::{Loss, Losses, Origin};
+use crate::store::{Loss, Losses, TraceOrigin};
 
 /// A Chakra execution trace: the graph of one rank.
 #[derive(Clone, Debug, Default)]
@@ -26,20 +26,20 @@ pub struct Graph {
     /// The rank: from the file's name, else its place among the files.
     pub rank: u32,
     /// Its path; empty for bytes that were never a file.
-    pub origin: Origin,
+    pub origin: TraceOrigin,
     /// Version of the encoding, such as `0.0.4`; empty if the file has none.
     pub version: String,
     /// What the file says of itself: `schema`, `pid`, `time`, `start_ts`, `finish_ts`, …
     pub attributes: Vec<Attribute>,
     /// The nodes, in the order of the file.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ChakraNode>,
     /// What could not be read.
     pub losses: Losses,
 }
 
 /// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum NodeKind {
     /// 0.
     Invalid,
     /// 1.
@@ -89,29 +89,29 @@ pub enum CollectiveKind {
 
 impl Graph {
     /// An attribute of the file.
-    pub fn attribute(&self, name: &str) -> Option<&Value> {
+    pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         find(&self.attributes, name)
     }
 }
 
-impl Node {
+impl ChakraNode {
     /// What it stands for.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> NodeKind {
         match self.kind_number {
-            0 => Kind::Invalid,
-            1 => Kind::Metadata,
-            2 => Kind::MemoryLoad,
-            3 => Kind::MemoryStore,
-            4 => Kind::Compute,
-            5 => Kind::Send,
-            6 => Kind::Receive,
-            7 => Kind::Collective,
-            other => Kind::Other(other),
+            0 => NodeKind::Invalid,
+            1 => NodeKind::Metadata,
+            2 => NodeKind::MemoryLoad,
+            3 => NodeKind::MemoryStore,
+            4 => NodeKind::Compute,
+            5 => NodeKind::Send,
+            6 => NodeKind::Receive,
+            7 => NodeKind::Collective,
+            other => NodeKind::Other(other),
         }
     }
 
     /// An attribute of the node.
-    pub fn attribute(&self, name: &str) -> Option<&Value> {
+    pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         find(&self.attributes, name)
     }
 
@@ -141,14 +141,14 @@ impl Node {
     /// Whether the node ran on the host, attribute `is_cpu_op`.
     pub fn is_on_host(&self) -> Option<bool> {
         match self.attribute("is_cpu_op")? {
-            Value::Bool(is_on_host) => Some(*is_on_host),
+            AttributeValue::Bool(is_on_host) => Some(*is_on_host),
             // Early writers used a number.
             other => other.unsigned().map(|number| number != 0),
         }
     }
 }
 
-impl Value {
+impl AttributeValue {
     /// A number that is not negative, of whichever integer type.
     pub fn unsigned(&self) -> Option<u64> {
         match *self {
@@ -196,7 +196,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Graph, Error> {
                 break;
             }
         };
-        match Node::decode(found) {
+        match ChakraNode::decode(found) {
             Ok(node) => graph.nodes.push(node),
             Err(error) => graph.losses.count(Loss::BrokenEvent, || {
                 format!("byte {at}: expected a node of {} bytes, got {error}", found.len())
@@ -218,6 +218,6 @@ fn message(bytes: &[u8]) -> Result<(&[u8], usize), String> {
     Ok((found.ok_or_else(missing)?, prefix + length))
 }
 
-fn find<'a>(attributes: &'a [Attribute], name: &str) -> Option<&'a Value> {
+fn find<'a>(attributes: &'a [Attribute], name: &str) -> Option<&'a AttributeValue> {
     attributes.iter().find(|attribute| attribute.name == name)?.value.as_ref()
 }

@@ -14,10 +14,10 @@ use std::io::{self, Write};
 use schema::{GemmProduct, Op, Pass};
 
 use super::collective;
-use super::identity::{self, Identity, NumberedStep};
+use super::identity::{self, NumberedStep, OperationIdentity};
 use super::tensor;
 use crate::record::{OpSpan, Recorder, RunInfo};
-use node::{Attribute, Endpoints, Ids, Node};
+use node::{Attribute, Endpoints, IdCounter, WrittenNode};
 
 const SCHEMA: &str = "1.1.1-chakra.0.0.4";
 /// Readers know these two nodes by name.
@@ -30,7 +30,7 @@ const MAIN_THREAD: u64 = 1;
 
 /// What PyTorch's `RecordScope` calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
+enum WrittenScope {
     Function = 0,
     BackwardFunction = 1,
     User = 7,
@@ -52,13 +52,13 @@ pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Res
     for node in nodes(info, &numbered, recorder.spans_of(numbered.step)) {
         writeln!(out, "    {},", serde_json::to_string(&node)?)?;
     }
-    let process = Node {
+    let process = WrittenNode {
         id: ROOT,
         name: PROCESS.to_owned(),
         ctrl_deps: ROOT,
         inputs: Endpoints::default(),
         outputs: Endpoints::default(),
-        attrs: attributes(0, Scope::User, ""),
+        attrs: attributes(0, WrittenScope::User, ""),
     };
     writeln!(out, "    {}", serde_json::to_string(&process)?)?;
     writeln!(out, "  ],\n  \"finish_ts\": {}\n}}", end.div_euclid(1_000_000))
@@ -66,41 +66,53 @@ pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Res
 
 /// All nodes but the process root, in the order of PyTorch's writer: a node follows those inside
 /// it.
-fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<Node> {
-    let mut ids = Ids::after(ROOT);
+fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<WrittenNode> {
+    let mut ids = IdCounter::after(ROOT);
     let thread = ids.next();
     let step = ids.next();
     let mut nodes = Vec::with_capacity(spans.len() + 2);
-    nodes.push(Node {
+    nodes.push(WrittenNode {
         id: thread,
         name: THREAD.to_owned(),
         ctrl_deps: ROOT,
         inputs: Endpoints::default(),
         outputs: Endpoints::default(),
-        attrs: attributes(0, Scope::User, ""),
+        attrs: attributes(0, WrittenScope::User, ""),
     });
     for (span, identity) in spans.iter().zip(&numbered.operations) {
         nodes.push(operation(info, step, &mut ids, (&span.op, *identity)));
     }
-    nodes.push(Node {
+    nodes.push(WrittenNode {
         id: step,
         name: format!("ProfilerStep#{}", numbered.step.number),
         ctrl_deps: thread,
         inputs: Endpoints::default(),
         outputs: Endpoints::default(),
-        attrs: attributes(numbered.record_function, Scope::User, ""),
+        attrs: attributes(numbered.record_function, WrittenScope::User, ""),
     });
     nodes
 }
 
-fn operation(info: &RunInfo, parent: u64, ids: &mut Ids, (op, identity): (&Op, Identity)) -> Node {
+fn operation(
+    info: &RunInfo,
+    parent: u64,
+    ids: &mut IdCounter,
+    (op, identity): (&Op, OperationIdentity),
+) -> WrittenNode {
     let inputs = Endpoints::new(&tensor::inputs(op), ids);
     let id = ids.next();
     let outputs = Endpoints::new(&tensor::outputs(op), ids);
     let signature = signature(op, &inputs, &outputs);
     let mut attrs = attributes(identity.record_function, scope(op), &signature);
     attrs.extend(collective_attributes(info, op));
-    Node { id, name: format!("rowmill::{}", op.name()), ctrl_deps: parent, inputs, outputs, attrs }
+    WrittenNode {
+        id,
+        name: format!("rowmill::{}", op.name()),
+        ctrl_deps: parent,
+        inputs,
+        outputs,
+        attrs,
+    }
 }
 
 /// The operation as a TorchScript schema.
@@ -111,8 +123,8 @@ fn signature(op: &Op, inputs: &Endpoints, outputs: &Endpoints) -> String {
     format!("rowmill::{}({}) -> {result}", op.name(), arguments.join(", "))
 }
 
-fn attributes(rf_id: u64, scope: Scope, signature: &str) -> Vec<Attribute> {
-    let forward_thread = if scope == Scope::BackwardFunction { MAIN_THREAD } else { 0 };
+fn attributes(rf_id: u64, scope: WrittenScope, signature: &str) -> Vec<Attribute> {
+    let forward_thread = if scope == WrittenScope::BackwardFunction { MAIN_THREAD } else { 0 };
     vec![
         Attribute::unsigned("rf_id", rf_id),
         Attribute::unsigned("fw_parent", 0),
@@ -148,7 +160,7 @@ fn collective_attributes(info: &RunInfo, op: &Op) -> Vec<Attribute> {
     attributes
 }
 
-fn scope(op: &Op) -> Scope {
+fn scope(op: &Op) -> WrittenScope {
     match op {
         Op::GradientDist { .. }
         | Op::EmbeddingBackward { .. }
@@ -156,7 +168,7 @@ fn scope(op: &Op) -> Scope {
         | Op::ReluBackward { .. }
         | Op::Interaction { pass: Pass::Backward, .. }
         | Op::Concat { pass: Pass::Backward, .. }
-        | Op::Cross { pass: Pass::Backward, .. } => Scope::BackwardFunction,
-        _ => Scope::Function,
+        | Op::Cross { pass: Pass::Backward, .. } => WrittenScope::BackwardFunction,
+        _ => WrittenScope::Function,
     }
 }

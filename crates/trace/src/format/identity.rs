@@ -3,11 +3,11 @@
 //! Record functions (a step, then its operations) are numbered from 1 in the order in which they
 //! start.
 
-use crate::record::{Recorder, Step};
+use crate::record::{Recorder, StepSpan};
 
 /// The identity of a step or of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct OperationIdentity {
     /// `External id` and `Record function id` in Kineto, `rf_id` in the execution trace.
     pub record_function: u64,
     /// Joins a runtime row to its kernel; 0 where there is no kernel.
@@ -18,9 +18,9 @@ pub struct Identity {
 
 /// A step with its identity and those of its operations.
 pub struct NumberedStep<'a> {
-    pub step: &'a Step,
+    pub step: &'a StepSpan,
     pub record_function: u64,
-    pub operations: Vec<Identity>,
+    pub operations: Vec<OperationIdentity>,
 }
 
 /// Numbers all steps of a recording.
@@ -41,7 +41,7 @@ pub fn number(recorder: &Recorder) -> impl Iterator<Item = NumberedStep<'_>> {
                 own_collective = collective;
             }
             let (correlation, collective) = (own_correlation, own_collective);
-            Identity { record_function, correlation, collective }
+            OperationIdentity { record_function, correlation, collective }
         });
         let operations = operations.collect();
         NumberedStep { step, record_function: of_step, operations }

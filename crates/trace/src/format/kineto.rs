@@ -15,12 +15,12 @@ use std::io::{self, Write};
 use schema::Nanos;
 use serde::Serialize;
 
-use super::identity::{self, Identity, NumberedStep};
+use super::identity::{self, NumberedStep, OperationIdentity};
 use super::json_keys::each_key;
 use super::timeline::{ReadTimeline, Timeline, WriteTimeline};
 use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
-use row::{DEVICE, Flow, Rows, STREAM, Slice, Track};
+use row::{DEVICE, Flow, RowWriter, STREAM, Slice, Track};
 
 /// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
 /// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
@@ -81,7 +81,7 @@ fn recognises(head: &[u8]) -> bool {
 /// Those of `out`.
 pub fn write(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
     write_header(recorder, out)?;
-    let mut rows = Rows::new(out);
+    let mut rows = RowWriter::new(out);
     let tracks = Tracks::new(recorder.info());
     write_track_names(&mut rows, recorder.info(), &tracks)?;
     for numbered in identity::number(recorder) {
@@ -141,7 +141,7 @@ fn write_header(recorder: &Recorder, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn write_track_names<W: Write>(
-    rows: &mut Rows<'_, W>,
+    rows: &mut RowWriter<'_, W>,
     info: &RunInfo,
     tracks: &Tracks,
 ) -> io::Result<()> {
@@ -155,7 +155,7 @@ fn write_track_names<W: Write>(
 }
 
 fn write_step<W: Write>(
-    rows: &mut Rows<'_, W>,
+    rows: &mut RowWriter<'_, W>,
     tracks: &Tracks,
     numbered: &NumberedStep<'_>,
 ) -> io::Result<()> {
@@ -179,10 +179,10 @@ fn write_step<W: Write>(
 }
 
 fn write_operation<W: Write>(
-    rows: &mut Rows<'_, W>,
+    rows: &mut RowWriter<'_, W>,
     tracks: &Tracks,
     span: &OpSpan,
-    identity: Identity,
+    identity: OperationIdentity,
 ) -> io::Result<()> {
     let name = format!("rowmill::{}", span.op.name());
     let operation = Slice {
@@ -209,10 +209,10 @@ fn write_operation<W: Write>(
 }
 
 fn write_kernel<W: Write>(
-    rows: &mut Rows<'_, W>,
+    rows: &mut RowWriter<'_, W>,
     tracks: &Tracks,
     info: &RunInfo,
-    (span, identity): (&OpSpan, Identity),
+    (span, identity): (&OpSpan, OperationIdentity),
 ) -> io::Result<()> {
     let name = kernel_name(span);
     let kernel = Slice {
@@ -235,6 +235,6 @@ fn kernel_name(span: &OpSpan) -> String {
     }
 }
 
-fn flow(track: Track, at: Nanos, identity: Identity) -> Flow {
+fn flow(track: Track, at: Nanos, identity: OperationIdentity) -> Flow {
     Flow { track, at, id: identity.correlation }
 }

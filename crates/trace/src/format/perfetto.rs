@@ -18,15 +18,15 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::timeline::{ReadTimeline, Timeline, WholeFile, WriteTimeline};
-use crate::export::argument::{self, Places, Value};
+use crate::export::argument::{self, ArgumentValue, ColumnPlaces};
 use crate::export::original::Originals;
-use crate::export::{Arguments, Options, Written, layout};
-use crate::lanes::{self, Lanes};
-use crate::merge::{Merged, Part};
+use crate::export::{ExportedEvents, Options, WhichArguments, layout};
+use crate::lanes::{self, SliceLanes};
+use crate::merge::{Merged, MergedPart};
 use arrow::Arrows;
 use field::event;
 use packet::{Interned, Packets};
-use read::Writer;
+use read::FileWriter;
 use spill::{Filling, Spill};
 use track::{Numbers, Tracks};
 use wire::{double, text, unsigned};
@@ -39,9 +39,9 @@ pub static TIMELINE: Timeline = Timeline {
     recognises: |head| read::announced(head).is_some(),
     read: ReadTimeline::Whole(WholeFile {
         foreign_writer: |head| match read::announced(head)? {
-            Writer::Rowmill => None,
-            Writer::OtherRowmill => Some("a later version of rowmill"),
-            Writer::Foreign => Some("another program, or an earlier rowmill,"),
+            FileWriter::Rowmill => None,
+            FileWriter::OtherRowmill => Some("a later version of rowmill"),
+            FileWriter::Foreign => Some("another program, or an earlier rowmill,"),
         },
         read: read::read,
         arguments: read::arguments,
@@ -64,13 +64,13 @@ pub fn write(
     merged: &Merged<'_>,
     options: &Options,
     spill: &Path,
-) -> io::Result<Written> {
-    let mut written = Written::default();
+) -> io::Result<ExportedEvents> {
+    let mut written = ExportedEvents::default();
     let first_time = merged.first_time().unwrap_or(0);
     let mut packets = Packets::new(out, first_time);
     packets.clock(first_time, merged.parts.len())?;
     track::root(&mut packets)?;
-    let processes = layout::of(merged);
+    let processes = layout::processes(merged);
     let (mut numbers, mut next_arrow) = (Numbers::default(), 1);
     for (place, part) in merged.parts.iter().enumerate() {
         packets.begin_sequence(place as u64 + 1);
@@ -78,17 +78,17 @@ pub fn write(
         let own: Vec<_> =
             processes.iter().enumerate().filter(|(_, one)| one.part == place).collect();
         let tracks = track::write(&mut packets, part, &own, &lanes, &mut numbers)?;
-        let arrows = Arrows::of(part, &lanes, &mut next_arrow);
+        let arrows = Arrows::collect(part, &lanes, &mut next_arrow);
         mark::part(&mut packets, part, &arrows)?;
         mark::tracks(&mut packets, part, &tracks)?;
         mark::order(&mut packets, part.trace, &lanes)?;
         mark::cut(&mut packets, part, &mut numbers, first_time)?;
         let interned = Interned::new(part);
         let mut events =
-            Events { packets: &mut packets, interned, part, tracks, written: &mut written };
+            PartEvents { packets: &mut packets, interned, part, tracks, written: &mut written };
         let mut arguments = match options.arguments {
-            Arguments::All => events.spill(spill)?,
-            Arguments::Typed => None,
+            WhichArguments::All => events.spill(spill)?,
+            WhichArguments::Typed => None,
         };
         events.slices(&lanes, &arrows, &mut arguments)?;
         events.arrows(&arrows)?;
@@ -101,15 +101,15 @@ pub fn write(
 }
 
 /// The events of one part.
-struct Events<'a, 'w, W: ?Sized> {
+struct PartEvents<'a, 'w, W: ?Sized> {
     packets: &'a mut Packets<'w, W>,
     interned: Interned<'a>,
-    part: &'a Part<'a>,
+    part: &'a MergedPart<'a>,
     tracks: Tracks,
-    written: &'a mut Written,
+    written: &'a mut ExportedEvents,
 }
 
-impl<W: Write + ?Sized> Events<'_, '_, W> {
+impl<W: Write + ?Sized> PartEvents<'_, '_, W> {
     /// Encodes all arguments in the order of the file that is read again.
     fn spill(&mut self, path: &Path) -> io::Result<Option<Spill>> {
         let part = self.part;
@@ -120,7 +120,7 @@ impl<W: Write + ?Sized> Events<'_, '_, W> {
             return Ok(None);
         }
         let (mut filling, mut bytes) = (Filling::new(path)?, Vec::new());
-        let mut places = Places::default();
+        let mut places = ColumnPlaces::default();
         for row in part.trace.rows() {
             bytes.clear();
             if let Some(pairs) = originals.arguments(row) {
@@ -141,12 +141,12 @@ impl<W: Write + ?Sized> Events<'_, '_, W> {
 
     fn slices(
         &mut self,
-        lanes: &Lanes,
+        lanes: &SliceLanes,
         arrows: &Arrows,
         arguments: &mut Option<Spill>,
     ) -> io::Result<()> {
         let slices = &self.part.trace.slices;
-        let mut places = Places::default();
+        let mut places = ColumnPlaces::default();
         for track in 0..self.part.trace.tracks.len() {
             // Ends of the slices that are open, by lane.
             let mut open: Vec<Vec<i64>> = vec![Vec::new(); lanes.count[track] as usize];
@@ -179,7 +179,7 @@ impl<W: Write + ?Sized> Events<'_, '_, W> {
         row: u32,
         track: u64,
         arrows: &Arrows,
-        (spilled, places): (Option<&[u8]>, &mut Places),
+        (spilled, places): (Option<&[u8]>, &mut ColumnPlaces),
     ) -> io::Result<()> {
         let (part, slices) = (self.part, &self.part.trace.slices);
         let at = row as usize;
@@ -245,9 +245,13 @@ impl<W: Write + ?Sized> Events<'_, '_, W> {
                     unsigned(out, event::TYPE, event::INSTANT);
                     unsigned(out, event::TRACK, track);
                     text(out, event::NAME, "[memory]");
-                    argument::of_allocation(part, allocation, &mut |key, value: Value<'_>| {
-                        annotation::push(out, interned, key, value);
-                    });
+                    argument::of_allocation(
+                        part,
+                        allocation,
+                        &mut |key, value: ArgumentValue<'_>| {
+                            annotation::push(out, interned, key, value);
+                        },
+                    );
                 },
             )?;
         }

@@ -4,7 +4,7 @@ use schema::{Op, Pass, Precision};
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
+pub enum ElementType {
     /// f32.
     Float,
     /// bf16.
@@ -13,7 +13,7 @@ pub enum Element {
     Long,
 }
 
-impl Element {
+impl ElementType {
     /// As in Kineto's `Input type`.
     pub fn kineto(self) -> &'static str {
         match self {
@@ -44,26 +44,26 @@ impl Element {
 
 /// A tensor argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tensor {
+pub struct TensorArgument {
     pub shape: Vec<usize>,
-    pub element: Element,
+    pub element: ElementType,
 }
 
 /// The main arguments, shaped by [`Op::shapes`].
-pub fn inputs(op: &Op) -> Vec<Tensor> {
+pub fn inputs(op: &Op) -> Vec<TensorArgument> {
     let element = |position| match op {
-        Op::InputDist { .. } | Op::EmbeddingForward { .. } => Element::Long,
-        Op::EmbeddingBackward { .. } if position == 0 => Element::Long,
-        Op::Gemm { precision: Precision::Bf16, .. } => Element::BFloat16,
-        _ => Element::Float,
+        Op::InputDist { .. } | Op::EmbeddingForward { .. } => ElementType::Long,
+        Op::EmbeddingBackward { .. } if position == 0 => ElementType::Long,
+        Op::Gemm { precision: Precision::Bf16, .. } => ElementType::BFloat16,
+        _ => ElementType::Float,
     };
     let shapes = op.shapes().into_iter().enumerate();
-    shapes.map(|(position, shape)| Tensor { shape, element: element(position) }).collect()
+    shapes.map(|(position, shape)| TensorArgument { shape, element: element(position) }).collect()
 }
 
 /// The results whose shape follows from the operation's own; empty where it does not, and where the
 /// operation only updates parameters in place.
-pub fn outputs(op: &Op) -> Vec<Tensor> {
+pub fn outputs(op: &Op) -> Vec<TensorArgument> {
     let shape = match *op {
         Op::InputWait { batch_size } | Op::Loss { batch_size } => vec![batch_size],
         Op::EmbeddingForward { pooled_elements, .. } => vec![pooled_elements],
@@ -88,7 +88,7 @@ pub fn outputs(op: &Op) -> Vec<Tensor> {
         | Op::EmbeddingBackward { .. }
         | Op::DenseUpdate { .. } => return Vec::new(),
     };
-    vec![Tensor { shape, element: Element::Float }]
+    vec![TensorArgument { shape, element: ElementType::Float }]
 }
 
 /// Row-major strides, in elements.

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::blocks::Blocks;
-use crate::export::{Options, Written};
+use crate::export::{ExportedEvents, Options};
 use crate::merge::Merged;
 use crate::store::Trace;
 
@@ -55,5 +55,5 @@ pub struct WriteTimeline {
     /// Endings of names that ask for it, in lower case and without those of compression.
     pub endings: &'static [&'static str],
     /// Writes all parts. The path is that of a temporary file the writer may use.
-    pub write: fn(&mut dyn Write, &Merged<'_>, &Options, &Path) -> io::Result<Written>,
+    pub write: fn(&mut dyn Write, &Merged<'_>, &Options, &Path) -> io::Result<ExportedEvents>,
 }

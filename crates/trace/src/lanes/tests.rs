@@ -1,7 +1,7 @@
-use super::{Lanes, assign};
+use super::{SliceLanes, assign};
 use crate::store::{NewSlice, Trace};
 
-fn lanes(spans: &[(i64, i64)]) -> (Lanes, Trace) {
+fn lanes(spans: &[(i64, i64)]) -> (SliceLanes, Trace) {
     let mut trace = Trace::default();
     for span in spans {
         trace.push(&NewSlice::new("kernel", "k", (0, 7), *span));

@@ -21,7 +21,7 @@ const SLACK: usize = 32;
 const DEPTH: usize = 32;
 
 /// Places in both sequences, ascending in both.
-type Pairs = Vec<(usize, usize)>;
+type AlignedPairs = Vec<(usize, usize)>;
 
 /// The shares of a short sequence's runs, and of its names, that a long one has too, 0..=1.
 pub fn likeness(short: &[Name], long: &[Name]) -> [f64; 2] {
@@ -46,8 +46,8 @@ fn shared(short: &[Name], long: &[Name], length: usize) -> f64 {
 
 /// Pairs of equal names, ascending in both; the long sequence's ends may stay over, and where it
 /// repeats the short one, the best and then first repetition is taken.
-pub fn align(short: &[Name], long: &[Name]) -> Pairs {
-    let Some((from, to)) = region(short, long) else { return Pairs::new() };
+pub fn align(short: &[Name], long: &[Name]) -> AlignedPairs {
+    let Some((from, to)) = region(short, long) else { return AlignedPairs::new() };
     let near = &long[from..to];
     let anchors = RUNS.iter().map(|run| anchors(short, near, *run)).find(|found| !found.is_empty());
     let anchors = anchors.unwrap_or_default();
@@ -55,7 +55,7 @@ pub fn align(short: &[Name], long: &[Name]) -> Pairs {
     // Ends that lie far outside are another repetition's.
     let begin = first.map_or(0, |(a, b)| b.saturating_sub(a + SLACK));
     let end = last.map_or(near.len(), |(a, b)| near.len().min(b + (short.len() - a) + SLACK));
-    let mut pairs = Pairs::new();
+    let mut pairs = AlignedPairs::new();
     gap(short, &near[begin..end], (0, begin), DEPTH, &mut pairs);
     pairs.iter().map(|(a, b)| (*a, b + from)).collect()
 }
@@ -91,7 +91,7 @@ fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
 }
 
 /// Aligns two parts that begin at `offset` of the whole.
-fn gap(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut Pairs) {
+fn gap(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut AlignedPairs) {
     let same = |(x, y): &(&Name, &Name)| x == y && **x != OTHER;
     let head = a.iter().zip(b).take_while(same).count();
     pairs.extend((0..head).map(|at| (offset.0 + at, offset.1 + at)));
@@ -104,7 +104,7 @@ fn gap(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut
     pairs.extend((0..tail).map(|at| (end_a + at, end_b + at)));
 }
 
-fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut Pairs) {
+fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut AlignedPairs) {
     if a.is_empty() || b.is_empty() {
         return;
     }
@@ -126,7 +126,7 @@ fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &
 }
 
 /// Runs that occur once in both, the longest chain of them that ascends in both.
-fn anchors(a: &[Name], b: &[Name], run: usize) -> Pairs {
+fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
     const TWICE: usize = usize::MAX;
     let once = |all: &[Name]| {
         let mut places = HashMap::new();
@@ -137,7 +137,7 @@ fn anchors(a: &[Name], b: &[Name], run: usize) -> Pairs {
     };
     let in_b = once(b);
     let in_a = once(a);
-    let mut pairs: Pairs = Vec::new();
+    let mut pairs: AlignedPairs = Vec::new();
     for at in 0..(a.len() + 1).saturating_sub(run) {
         let key = hash(&a[at..at + run]);
         let place = in_b.get(&key).copied().filter(|place| *place != TWICE);
@@ -159,7 +159,7 @@ fn hash(run: &[Name]) -> u64 {
 }
 
 /// The longest subsequence that ascends in the second place as it does in the first.
-fn ascending(pairs: &[(usize, usize)]) -> Pairs {
+fn ascending(pairs: &[(usize, usize)]) -> AlignedPairs {
     let mut tails: Vec<usize> = Vec::new();
     let mut before = vec![usize::MAX; pairs.len()];
     for (at, (_, b)) in pairs.iter().enumerate() {
@@ -173,7 +173,7 @@ fn ascending(pairs: &[(usize, usize)]) -> Pairs {
             tails[length] = at;
         }
     }
-    let mut found = Pairs::new();
+    let mut found = AlignedPairs::new();
     let mut at = tails.last().copied();
     while let Some(pair) = at {
         found.push(pairs[pair]);
@@ -184,7 +184,7 @@ fn ascending(pairs: &[(usize, usize)]) -> Pairs {
 }
 
 /// The longest common subsequence, by table.
-fn longest_common(a: &[Name], b: &[Name]) -> Pairs {
+fn longest_common(a: &[Name], b: &[Name]) -> AlignedPairs {
     let width = b.len() + 1;
     let mut table = vec![0_u32; (a.len() + 1) * width];
     for x in (0..a.len()).rev() {
@@ -196,7 +196,7 @@ fn longest_common(a: &[Name], b: &[Name]) -> Pairs {
             };
         }
     }
-    let mut found = Pairs::new();
+    let mut found = AlignedPairs::new();
     let (mut x, mut y) = (0, 0);
     while x < a.len() && y < b.len() {
         let here = table[x * width + y];

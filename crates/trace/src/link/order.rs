@@ -1,7 +1,7 @@
 //! Matches threads, and finds where nodes repeat, by the order of names each thread began.
 
 use super::align;
-use super::sequence::{Host, Name, Sequence};
+use super::sequence::{HostSequence, Name, Sequence};
 
 /// A place in a track where the nodes of a thread occur: their rows, thread order.
 struct Occurrence {
@@ -20,7 +20,7 @@ struct Candidate<'a> {
 const ALIKE: f64 = 0.5;
 
 /// The row of each node, for each whole repetition by time; of none is whole, of the best.
-pub fn repetitions(host: &Host<'_>) -> Vec<Vec<Option<u32>>> {
+pub fn repetitions(host: &HostSequence<'_>) -> Vec<Vec<Option<u32>>> {
     let mut threads: Vec<&Sequence> =
         host.threads.iter().filter(|thread| !thread.places.is_empty()).collect();
     // The longest thread is the surest, and the others must fit its times.
@@ -80,7 +80,7 @@ struct Choice {
 /// The track a thread occurs in, whole if possible, and at the right time if one is known. It is
 /// taken from the free ones.
 fn choose<'a>(
-    host: &Host<'_>,
+    host: &HostSequence<'_>,
     thread: &'a Sequence,
     free: &mut Vec<&'a Sequence>,
     within: Option<(i64, i64)>,
@@ -107,7 +107,7 @@ fn choose<'a>(
 }
 
 /// Where all names of a thread follow each other in a track, without overlaps.
-fn occurrences(host: &Host<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
+fn occurrences(host: &HostSequence<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
     let mut found = Vec::new();
     let mut behind = 0;
     for end in ends(&thread.names, &track.names) {
@@ -164,7 +164,7 @@ fn nearest(occurrences: &[Occurrence], (start, end): (i64, i64)) -> Option<&Occu
 
 /// The best place in a track, though not whole: at most the rows that began within a span.
 fn roughly(
-    host: &Host<'_>,
+    host: &HostSequence<'_>,
     thread: &Sequence,
     track: &Sequence,
     within: Option<(i64, i64)>,

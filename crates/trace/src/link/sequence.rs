@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::execution_trace::ExecutionTrace;
-use crate::store::{Kind, Trace};
+use crate::store::{EventKind, Trace};
 
 /// A name of the execution trace; [`OTHER`] for names it does not have.
 pub type Name = u32;
@@ -21,7 +21,7 @@ pub struct Sequence {
 }
 
 /// What the host did, as both traces saw it.
-pub struct Host<'a> {
+pub struct HostSequence<'a> {
     trace: &'a Trace,
     /// Threads of the execution trace, by number.
     pub threads: Vec<Sequence>,
@@ -33,9 +33,9 @@ pub struct Host<'a> {
     row_names: Vec<Name>,
 }
 
-impl<'a> Host<'a> {
+impl<'a> HostSequence<'a> {
     /// Threads of the execution trace, and tracks with operators or annotations of the trace.
-    pub fn of(execution: &ExecutionTrace, trace: &'a Trace) -> Self {
+    pub fn new(execution: &ExecutionTrace, trace: &'a Trace) -> Self {
         let mut vocabulary: HashMap<&str, Name> = HashMap::new();
         let mut name = |text| {
             let next = vocabulary.len() as Name;
@@ -58,8 +58,9 @@ impl<'a> Host<'a> {
 
     fn tracks(&self) -> Vec<Sequence> {
         let mut tracks: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        let is_host =
-            |row: &u32| matches!(self.trace.kind(*row), Kind::Operator | Kind::Annotation);
+        let is_host = |row: &u32| {
+            matches!(self.trace.kind(*row), EventKind::Operator | EventKind::Annotation)
+        };
         for row in self.trace.rows().filter(is_host) {
             tracks.entry(self.track_of_row(row)).or_default().push(row);
         }
@@ -96,7 +97,7 @@ impl<'a> Host<'a> {
 
     /// The name of an operator or annotation that the execution trace has too.
     pub fn name_of_row(&self, row: u32) -> Option<Name> {
-        let is_host = matches!(self.trace.kind(row), Kind::Operator | Kind::Annotation);
+        let is_host = matches!(self.trace.kind(row), EventKind::Operator | EventKind::Annotation);
         let name = self.row_names[self.trace.slices.name[row as usize].0 as usize];
         Some(name).filter(|name| is_host && *name != OTHER)
     }

@@ -49,7 +49,7 @@ enum Numbering {
 }
 
 /// The namespaces of the traces of one job.
-pub fn of(traces: &[&Trace]) -> Vec<Namespace> {
+pub fn assign(traces: &[&Trace]) -> Vec<Namespace> {
     let ranks = 1 + traces.iter().map(|trace| u64::from(trace.rank)).max().unwrap_or(0);
     let largest = largest_ids(traces);
     let fitting = largest.iter().filter_map(|id| power_of_ten(*id, ranks)).max();

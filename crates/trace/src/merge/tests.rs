@@ -1,4 +1,4 @@
-use super::{IdKind, Offsets, alone, of};
+use super::{IdKind, Offsets, alone, merge};
 use crate::store::{Job, NewSlice, Trace, TrackKey};
 
 fn job(ids: &[u64]) -> Job {
@@ -19,7 +19,7 @@ fn job(ids: &[u64]) -> Job {
 #[test]
 fn numbers_are_prefixed_with_the_rank() {
     let job = job(&[7, 41]);
-    let merged = of(&job, &Offsets::default());
+    let merged = merge(&job, &Offsets::default());
     let part = &merged.parts[1];
     assert_eq!(part.pid(&TrackKey::Number(123)), TrackKey::Number(1123));
     assert_eq!(part.pid(&TrackKey::Number(-1)), TrackKey::Number(1999));
@@ -34,7 +34,7 @@ fn numbers_are_prefixed_with_the_rank() {
 #[test]
 fn ids_too_large_for_a_prefix_are_counted() {
     let job = job(&[u64::MAX - 1, u64::MAX - 1]);
-    let merged = of(&job, &Offsets::default());
+    let merged = merge(&job, &Offsets::default());
     let ids: Vec<_> =
         merged.parts.iter().map(|part| part.id(IdKind::Correlation, u64::MAX - 1)).collect();
     assert_eq!(ids, [1, 2]);
@@ -44,7 +44,7 @@ fn ids_too_large_for_a_prefix_are_counted() {
 fn one_trace_keeps_its_numbers_whatever_its_rank() {
     let mut job = job(&[7]);
     job.traces[0].rank = 5;
-    for merged in [alone(&job.traces[0]), of(&job, &Offsets::default())] {
+    for merged in [alone(&job.traces[0]), merge(&job, &Offsets::default())] {
         let part = &merged.parts[0];
         assert!(!part.is_one_of_several());
         assert_eq!(part.pid(&TrackKey::Number(-1)), TrackKey::Number(-1));
@@ -55,7 +55,7 @@ fn one_trace_keeps_its_numbers_whatever_its_rank() {
 #[test]
 fn offsets_are_subtracted() {
     let job = job(&[1, 2]);
-    let merged = of(&job, &Offsets { ahead_ns: [(1, 30)].into() });
+    let merged = merge(&job, &Offsets { ahead_ns: [(1, 30)].into() });
     assert_eq!(merged.parts[0].time(100), 100);
     assert_eq!(merged.parts[1].time(100), 70);
 }

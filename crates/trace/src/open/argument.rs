@@ -12,7 +12,7 @@ use serde_json::{Deserializer, Map, Value};
 ///
 /// # Errors
 /// The text is no JSON object.
-pub(super) fn of(
+pub(super) fn arguments(
     text: &str,
     wanted: &dyn Fn(&str) -> bool,
 ) -> serde_json::Result<Map<String, Value>> {
@@ -48,7 +48,7 @@ fn for_each_entry<'a>(
 struct Entries<F>(F);
 
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct ArgumentKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<'de, F: FnMut(&str, &'de RawValue) -> serde_json::Result<()>> Visitor<'de> for Entries<F> {
     type Value = ();
@@ -58,7 +58,9 @@ impl<'de, F: FnMut(&str, &'de RawValue) -> serde_json::Result<()>> Visitor<'de> 
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<(), A::Error> {
-        while let Some((Key(key), value)) = entries.next_entry::<Key<'de>, &'de RawValue>()? {
+        while let Some((ArgumentKey(key), value)) =
+            entries.next_entry::<ArgumentKey<'de>, &'de RawValue>()?
+        {
             (self.0)(&key, value).map_err(serde::de::Error::custom)?;
         }
         Ok(())
@@ -67,17 +69,17 @@ impl<'de, F: FnMut(&str, &'de RawValue) -> serde_json::Result<()>> Visitor<'de> 
 
 #[cfg(test)]
 mod tests {
-    use super::of;
+    use super::arguments;
 
     #[test]
     fn arguments_are_kept_where_they_are_wanted() {
         let text = r#"{"ph":"X","args":{"a\u0062":[1,{"c":null}],"d":"x"},"ts":1.5}"#;
         assert_eq!(
-            serde_json::to_string(&of(text, &|_| true).unwrap()).unwrap(),
+            serde_json::to_string(&arguments(text, &|_| true).unwrap()).unwrap(),
             r#"{"ab":[1,{"c":null}],"d":"x"}"#
         );
         assert_eq!(
-            serde_json::to_string(&of(text, &|key| key == "d").unwrap()).unwrap(),
+            serde_json::to_string(&arguments(text, &|key| key == "d").unwrap()).unwrap(),
             r#"{"d":"x"}"#
         );
     }
@@ -85,10 +87,10 @@ mod tests {
     #[test]
     fn an_event_without_arguments_has_none() {
         for text in [r#"{"ph":"X"}"#, r#"{"args":null}"#, r#"{"args":"text"}"#, "{}"] {
-            assert!(of(text, &|_| true).unwrap().is_empty(), "{text}");
+            assert!(arguments(text, &|_| true).unwrap().is_empty(), "{text}");
         }
         for text in ["", "[]", "{", r#"{"args":{"a":NaN}}"#, "{} {}"] {
-            assert!(of(text, &|_| true).is_err(), "{text}");
+            assert!(arguments(text, &|_| true).is_err(), "{text}");
         }
     }
 }

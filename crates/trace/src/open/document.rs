@@ -6,22 +6,22 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::find::{self, By};
-use super::pump::{Failure, Shared};
+use super::pump::{EarlyEnd, PumpShared};
 use super::rank;
-use super::request::{Request, Skipped, no_traces};
-use super::stream::{Part, Reader, Stream};
+use super::request::{ReadRequest, Skipped, no_traces};
+use super::stream::{StreamPart, StreamReader, TextStream};
 use crate::Error;
 use crate::format::blocks::Blocks;
-use crate::store::{Distributed, Losses, Origin, Trace};
+use crate::store::{Distributed, Losses, Trace, TraceOrigin};
 
 /// How to read documents of one format.
-pub struct Format<T> {
+pub struct DocumentFormat<T> {
     /// Which names of files and members may be it.
     pub wanted: fn(&str) -> bool,
     /// Reads one, or says what it is instead.
     pub read: fn(&[u8]) -> Result<T, String>,
     /// Where its origin and losses are kept.
-    pub label: fn(&mut T) -> (&mut Origin, &mut Losses),
+    pub label: fn(&mut T) -> (&mut TraceOrigin, &mut Losses),
 }
 
 /// Reads all documents of a format under a path, in the order of names.
@@ -29,11 +29,11 @@ pub struct Format<T> {
 /// # Errors
 /// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
 /// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any.
-pub fn read<T>(path: &Path, format: &Format<T>) -> Result<Vec<T>, Error> {
-    let request = Request { paths: vec![path.to_path_buf()], threads: 1 };
+pub fn read<T>(path: &Path, format: &DocumentFormat<T>) -> Result<Vec<T>, Error> {
+    let request = ReadRequest { paths: vec![path.to_path_buf()], threads: 1 };
     let files = find::files(&request, format.wanted)?;
     let skipped = files.skipped.into_iter().map(|(_, one)| one).collect();
-    let mut found = Found { format, documents: Vec::new(), skipped };
+    let mut found = Documents { format, documents: Vec::new(), skipped };
     for unit in &files.units {
         found.file(&unit.path, unit.by)?;
     }
@@ -44,43 +44,47 @@ pub fn read<T>(path: &Path, format: &Format<T>) -> Result<Vec<T>, Error> {
 }
 
 /// What was found so far.
-struct Found<'a, T> {
-    format: &'a Format<T>,
+struct Documents<'a, T> {
+    format: &'a DocumentFormat<T>,
     documents: Vec<T>,
     skipped: Vec<Skipped>,
 }
 
-impl<T> Found<'_, T> {
+impl<T> Documents<'_, T> {
     fn file(&mut self, path: &Path, by: By) -> Result<(), Error> {
         let never = AtomicBool::new(false);
         let wanted = self.format.wanted;
-        let reader = Reader { wanted, cancelled: &never, progress: &|| {} };
+        let reader = StreamReader { wanted, cancelled: &never, progress: &|| {} };
         let mut stream =
-            Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
+            TextStream::open(path, PumpShared::default(), reader).map_err(Error::read(path))?;
         loop {
             match stream.part() {
-                Part::Text(member) => {
+                StreamPart::Text(member) => {
                     let bytes = whole(&mut stream).map_err(Error::read(path))?;
                     let failure = stream.finish();
-                    if let Some(Failure::System(source)) = failure {
+                    if let Some(EarlyEnd::System(source)) = failure {
                         return Err(Error::read(path)(source));
                     }
                     let by = if member.is_some() { By::Folder } else { by };
                     let text_bytes = bytes.len() as u64;
                     let path = path.to_path_buf();
-                    let origin = Origin { path, member, text_bytes, ..Origin::default() };
+                    let origin = TraceOrigin { path, member, text_bytes, ..TraceOrigin::default() };
                     self.text(&bytes, origin, by, failure)?;
                 }
-                Part::Skipped(member, reason) => self.skip(path, Some(member), reason.to_owned()),
-                Part::Failed(Failure::System(source)) => return Err(Error::read(path)(source)),
-                Part::Failed(failure) => {
+                StreamPart::Skipped(member, reason) => {
+                    self.skip(path, Some(member), reason.to_owned());
+                }
+                StreamPart::Failed(EarlyEnd::System(source)) => {
+                    return Err(Error::read(path)(source));
+                }
+                StreamPart::Failed(failure) => {
                     let (loss, text) = failure.loss();
                     match self.documents.last_mut() {
                         Some(last) => (self.format.label)(last).1.count(loss, || text),
                         None => self.skip(path, None, text),
                     }
                 }
-                Part::Done => return Ok(()),
+                StreamPart::Done => return Ok(()),
             }
         }
     }
@@ -88,9 +92,9 @@ impl<T> Found<'_, T> {
     fn text(
         &mut self,
         bytes: &[u8],
-        origin: Origin,
+        origin: TraceOrigin,
         by: By,
-        failure: Option<Failure>,
+        failure: Option<EarlyEnd>,
     ) -> Result<(), Error> {
         let is_empty = bytes.is_empty() && failure.is_none();
         match ((self.format.read)(bytes), by) {
@@ -118,7 +122,7 @@ impl<T> Found<'_, T> {
 }
 
 /// All of the current text.
-pub fn whole(stream: &mut Stream<'_>) -> std::io::Result<Vec<u8>> {
+pub fn whole(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     let (mut bytes, mut block) = (Vec::new(), Vec::new());
     while stream.next(&mut block)? {
         bytes.extend_from_slice(&block);
@@ -128,8 +132,8 @@ pub fn whole(stream: &mut Stream<'_>) -> std::io::Result<Vec<u8>> {
 
 /// The rank of each document, and what is doubtful about it, by where it came from and what it
 /// says itself.
-pub fn number(documents: &[(Origin, Option<u32>)]) -> Vec<(u32, Losses)> {
-    let stand_in = |(at, (origin, rank)): (usize, &(Origin, Option<u32>))| {
+pub fn number(documents: &[(TraceOrigin, Option<u32>)]) -> Vec<(u32, Losses)> {
+    let stand_in = |(at, (origin, rank)): (usize, &(TraceOrigin, Option<u32>))| {
         let mut trace = Trace { origin: origin.clone(), ..Trace::default() };
         trace.header.distributed = Some(Distributed { rank: *rank, ..Distributed::default() });
         // Numbering sorts; this tells them apart afterwards.

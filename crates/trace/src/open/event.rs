@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 
 use super::argument;
 use super::find;
-use super::form::{self, Form};
-use super::pump::{self, Shared};
-use super::stream::{Part, Reader, Stream};
+use super::form::{self, FileForm};
+use super::pump::{self, PumpShared};
+use super::stream::{StreamPart, StreamReader, TextStream};
 use super::whole;
 use crate::Error;
 use crate::format::blocks::Blocks;
-use crate::store::{Encoding, Origin, Trace};
+use crate::store::{Encoding, Trace, TraceOrigin};
 
 /// Longer events are cut here.
 const LONGEST: u64 = 64 << 20;
@@ -28,7 +28,7 @@ const CHANGED: &str = "the file has changed since";
 
 /// Events of one trace.
 #[derive(Clone, Copy)]
-pub struct Events<'a> {
+pub struct TraceRows<'a> {
     /// The trace.
     pub trace: &'a Trace,
     /// Its rows.
@@ -43,7 +43,7 @@ pub struct Events<'a> {
 /// [`Error::NoText`] for standard input, for a trace that never was a file, whose file holds no
 /// JSON, and for a file that has changed; [`Error::Read`].
 pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
-    texts_of(&[Events { trace, rows }]).remove(0)
+    texts_of(&[TraceRows { trace, rows }]).remove(0)
 }
 
 /// The arguments of events, in the order of `rows`; empty for events without any.
@@ -53,7 +53,7 @@ pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
 /// # Errors
 /// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
 pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
-    arguments_of(&[Events { trace, rows }], &|_| true).remove(0)
+    arguments_of(&[TraceRows { trace, rows }], &|_| true).remove(0)
 }
 
 /// What [`arguments`] says of each trace of a job, of arguments whose names are `wanted`.
@@ -61,18 +61,18 @@ pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>,
 /// # Cost
 /// As [`event_texts`], but one pass over a compressed file or archive serves all its traces.
 pub fn arguments_of(
-    all: &[Events<'_>],
+    all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let is_whole = |events: &&Events<'_>| events.trace.origin.encoding == Encoding::Whole;
-    let whole: Vec<Events<'_>> = all.iter().filter(is_whole).copied().collect();
-    let texts: Vec<Events<'_>> = all.iter().filter(|of| !is_whole(of)).copied().collect();
+    let is_whole = |events: &&TraceRows<'_>| events.trace.origin.encoding == Encoding::Whole;
+    let whole: Vec<TraceRows<'_>> = all.iter().filter(is_whole).copied().collect();
+    let texts: Vec<TraceRows<'_>> = all.iter().filter(|of| !is_whole(of)).copied().collect();
     let mut of_whole = whole_arguments(&whole, wanted).into_iter();
     let mut of_texts = texts_of(&texts).into_iter().zip(&texts).map(|(found, events)| {
         let path = &events.trace.origin.path;
         found?.iter().map(|text| parsed(text, path, wanted)).collect()
     });
-    let next = |of: &Events<'_>| match of.trace.origin.encoding {
+    let next = |of: &TraceRows<'_>| match of.trace.origin.encoding {
         Encoding::Whole => of_whole.next(),
         Encoding::Json => of_texts.next(),
     };
@@ -85,7 +85,8 @@ fn parsed(
     path: &Path,
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Map<String, Value>, Error> {
-    let found = argument::of(text, wanted).or_else(|_| argument::of(&repaired(text), wanted));
+    let found =
+        argument::arguments(text, wanted).or_else(|_| argument::arguments(&repaired(text), wanted));
     found.map_err(|error| Error::NoText {
         path: path.to_owned(),
         reason: format!("expected an event, got {error}"),
@@ -94,10 +95,10 @@ fn parsed(
 
 /// The same of traces that were read as whole files.
 fn whole_arguments(
-    all: &[Events<'_>],
+    all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let mut last: Option<(&Origin, Option<whole::Reread>)> = None;
+    let mut last: Option<(&TraceOrigin, Option<whole::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
         let origin = &events.trace.origin;
@@ -121,7 +122,7 @@ fn whole_arguments(
 /// The arguments of one trace in its file, which is none of its format any more if it is `None`.
 fn of_whole(
     file: Option<&whole::Reread>,
-    events: &Events<'_>,
+    events: &TraceRows<'_>,
 ) -> Result<Vec<Map<String, Value>>, Error> {
     let path = &events.trace.origin.path;
     let no_text = |reason: String| Error::NoText { path: path.clone(), reason };
@@ -142,14 +143,14 @@ fn of_whole(
 }
 
 /// The texts that are wanted of one trace.
-struct Wanted<'a> {
-    origin: &'a Origin,
+struct WantedTexts<'a> {
+    origin: &'a TraceOrigin,
     /// Begin and limit of each event, in the order of the rows.
     spans: Vec<(u64, u64)>,
 }
 
-impl<'a> Wanted<'a> {
-    fn of(events: &Events<'a>) -> Result<Self, Error> {
+impl<'a> WantedTexts<'a> {
+    fn new(events: &TraceRows<'a>) -> Result<Self, Error> {
         let path = &events.trace.origin.path;
         let no_text =
             |reason: &str| Err(Error::NoText { path: path.clone(), reason: reason.to_owned() });
@@ -183,7 +184,7 @@ impl<'a> Wanted<'a> {
 }
 
 /// All spans in ascending order, each once.
-fn sorted(all: &[&Wanted<'_>]) -> Vec<(u64, u64)> {
+fn sorted(all: &[&WantedTexts<'_>]) -> Vec<(u64, u64)> {
     let mut spans: Vec<_> = all.iter().flat_map(|of| &of.spans).copied().collect();
     spans.sort_unstable();
     spans.dedup();
@@ -191,17 +192,17 @@ fn sorted(all: &[&Wanted<'_>]) -> Vec<(u64, u64)> {
 }
 
 /// What [`event_texts`] says of each trace. Every compressed file is read once.
-fn texts_of(all: &[Events<'_>]) -> Vec<Result<Vec<String>, Error>> {
+fn texts_of(all: &[TraceRows<'_>]) -> Vec<Result<Vec<String>, Error>> {
     let (mut wanted, mut results) = (Vec::new(), Vec::new());
     for (at, events) in all.iter().enumerate() {
-        match Wanted::of(events) {
+        match WantedTexts::new(events) {
             Ok(of) => wanted.push((at, of)),
             Err(error) => results.push((at, Err(error))),
         }
     }
     wanted.sort_by_key(|(_, of)| (&of.origin.path, &of.origin.member));
     for file in wanted.chunk_by(|(_, a), (_, b)| a.origin.path == b.origin.path) {
-        let of: Vec<&Wanted<'_>> = file.iter().map(|(_, of)| of).collect();
+        let of: Vec<&WantedTexts<'_>> = file.iter().map(|(_, of)| of).collect();
         results.extend(file.iter().map(|(at, _)| *at).zip(of_file(&of)));
     }
     results.sort_by_key(|(at, _)| *at);
@@ -209,11 +210,11 @@ fn texts_of(all: &[Events<'_>]) -> Vec<Result<Vec<String>, Error>> {
 }
 
 /// The texts of traces that lie in one file, those of one member beside each other.
-fn of_file(all: &[&Wanted<'_>]) -> Vec<Result<Vec<String>, Error>> {
+fn of_file(all: &[&WantedTexts<'_>]) -> Vec<Result<Vec<String>, Error>> {
     let path = &all[0].origin.path;
     match is_plain(path) {
         Ok(true) => {
-            let of = |of: &&Wanted<'_>| {
+            let of = |of: &&WantedTexts<'_>| {
                 let spans = sorted(&[*of]);
                 of.arranged(&spans, &from_file(path, &spans).map_err(Error::read(path))?)
             };
@@ -244,7 +245,7 @@ fn span(trace: &Trace, row: u32) -> (u64, u64) {
 fn is_plain(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
-    Ok(form::of(&head) == Form::Plain)
+    Ok(form::recognise(&head) == FileForm::Plain)
 }
 
 fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
@@ -254,7 +255,7 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
         file.seek(SeekFrom::Start(*start))?;
         let mut input = (&mut file).take(end - start);
         let (mut text, mut part, mut size) = (Vec::new(), Vec::new(), FIRST_READ);
-        let mut scan = Scan::default();
+        let mut scan = ObjectScan::default();
         loop {
             pump::fill(&mut input, &mut part, size)?;
             let ended = scan.feed(&part);
@@ -270,16 +271,20 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// The texts of traces of one compressed file, or of an archive's members, in one pass.
-fn from_stream(path: &Path, all: &[&Wanted<'_>]) -> io::Result<Vec<Result<Vec<String>, Error>>> {
+fn from_stream(
+    path: &Path,
+    all: &[&WantedTexts<'_>],
+) -> io::Result<Vec<Result<Vec<String>, Error>>> {
     let never = AtomicBool::new(false);
-    let reader = Reader { wanted: find::may_be_timeline, cancelled: &never, progress: &|| {} };
-    let mut stream = Stream::open(path, Shared::default(), reader)?;
+    let reader =
+        StreamReader { wanted: find::may_be_timeline, cancelled: &never, progress: &|| {} };
+    let mut stream = TextStream::open(path, PumpShared::default(), reader)?;
     let mut read = Vec::new();
     let members = all.chunk_by(|a, b| a.origin.member == b.origin.member);
     let mut left = members.clone().count();
     while left > 0 {
         match stream.part() {
-            Part::Text(member) => {
+            StreamPart::Text(member) => {
                 let Some(of) = members.clone().find(|of| of[0].origin.member == member) else {
                     continue;
                 };
@@ -288,11 +293,11 @@ fn from_stream(path: &Path, all: &[&Wanted<'_>]) -> io::Result<Vec<Result<Vec<St
                 read.push((&of[0].origin.member, spans, texts));
                 left -= 1;
             }
-            Part::Done => break,
-            Part::Skipped(..) | Part::Failed(_) => {}
+            StreamPart::Done => break,
+            StreamPart::Skipped(..) | StreamPart::Failed(_) => {}
         }
     }
-    let of = |of: &&Wanted<'_>| {
+    let of = |of: &&WantedTexts<'_>| {
         let found = read.iter().find(|(member, ..)| **member == of.origin.member);
         found.map_or_else(|| of.arranged(&[], &[]), |(_, spans, texts)| of.arranged(spans, texts))
     };
@@ -302,7 +307,7 @@ fn from_stream(path: &Path, all: &[&Wanted<'_>]) -> io::Result<Vec<Result<Vec<St
 /// The texts of spans in ascending order, none of which overlap.
 fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     let (mut texts, mut block, mut begin) = (Vec::new(), Vec::new(), 0);
-    let (mut text, mut scan) = (Vec::new(), Scan::default());
+    let (mut text, mut scan) = (Vec::new(), ObjectScan::default());
     while texts.len() < spans.len() && blocks.next(&mut block)? {
         let end = begin + block.len() as u64;
         while let Some((first, last)) = spans.get(texts.len()).filter(|(first, _)| *first < end) {
@@ -314,7 +319,7 @@ fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<
                 break;
             }
             texts.push(trimmed(std::mem::take(&mut text)));
-            scan = Scan::default();
+            scan = ObjectScan::default();
         }
         begin = end;
     }
@@ -335,13 +340,13 @@ fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
 
 /// Looks for the end of an object, part by part.
 #[derive(Default)]
-struct Scan {
+struct ObjectScan {
     depth: usize,
     in_text: bool,
     escaped: bool,
 }
 
-impl Scan {
+impl ObjectScan {
     /// Where in `part` the object ends, behind its brace.
     fn feed(&mut self, part: &[u8]) -> Option<usize> {
         for (at, byte) in part.iter().enumerate() {
@@ -404,14 +409,14 @@ fn repaired(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scan, repaired};
+    use super::{ObjectScan, repaired};
 
     #[test]
     fn an_object_ends_where_its_braces_do() {
         let text = br#"{"a": "}\"]", "b": [{}, {"c": 1}]}, {"#;
-        assert_eq!(Scan::default().feed(text), Some(34));
+        assert_eq!(ObjectScan::default().feed(text), Some(34));
         for cut in 0..34 {
-            let mut scan = Scan::default();
+            let mut scan = ObjectScan::default();
             assert_eq!(scan.feed(&text[..cut]), None);
             assert_eq!(scan.feed(&text[cut..]), Some(34 - cut));
         }

@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pump;
-use super::request::{Request, Skipped};
+use super::request::{ReadRequest, Skipped};
 use crate::Error;
 use crate::format::TIMELINES;
 
 /// A file to be read.
 #[derive(Clone, Debug)]
-pub struct Unit {
+pub struct ListedFile {
     /// The file; `-` for standard input.
     pub path: PathBuf,
     /// Which of the request's paths it lies under.
@@ -34,9 +34,9 @@ pub enum By {
 
 /// The files to be read and those left out for their names.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct TraceFiles {
     /// In the order of the request, then of names.
-    pub units: Vec<Unit>,
+    pub units: Vec<ListedFile>,
     /// Left out.
     pub skipped: Vec<(usize, Skipped)>,
 }
@@ -45,11 +45,11 @@ pub struct Found {
 ///
 /// # Errors
 /// [`Error::Read`] where a path is missing or a folder cannot be read.
-pub fn files(request: &Request, wanted: fn(&str) -> bool) -> Result<Found, Error> {
-    let mut found = Found::default();
+pub fn files(request: &ReadRequest, wanted: fn(&str) -> bool) -> Result<TraceFiles, Error> {
+    let mut found = TraceFiles::default();
     for (request, path) in request.paths.iter().enumerate() {
         if path == Path::new("-") {
-            found.units.push(Unit { path: path.clone(), request, by: By::Name, bytes: None });
+            found.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes: None });
             continue;
         }
         let metadata = fs::metadata(path).map_err(Error::read(path))?;
@@ -57,7 +57,7 @@ pub fn files(request: &Request, wanted: fn(&str) -> bool) -> Result<Found, Error
             found.folder(path, request, wanted)?;
         } else {
             let bytes = metadata.is_file().then_some(metadata.len());
-            found.units.push(Unit { path: path.clone(), request, by: By::Name, bytes });
+            found.units.push(ListedFile { path: path.clone(), request, by: By::Name, bytes });
         }
     }
     Ok(found)
@@ -76,7 +76,7 @@ pub fn has_ending(name: &str, endings: &[&str]) -> bool {
     [".tar", ".tgz", ".tzst"].iter().chain(endings).any(|end| name.ends_with(end))
 }
 
-impl Found {
+impl TraceFiles {
     fn folder(
         &mut self,
         folder: &Path,
@@ -119,7 +119,7 @@ impl Found {
                 skip("another name than traces have");
             } else {
                 let bytes = Some(metadata.len());
-                self.units.push(Unit { path, request, by: By::Folder, bytes });
+                self.units.push(ListedFile { path, request, by: By::Folder, bytes });
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ pub const HEAD: usize = 512;
 
 /// What first bytes announce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum FileForm {
     /// gzip.
     Gzip,
     /// Zstandard.
@@ -46,26 +46,26 @@ const KNOWN: [(&[u8], &str); 20] = [
 ];
 
 /// What the first bytes announce.
-pub fn of(head: &[u8]) -> Form {
+pub fn recognise(head: &[u8]) -> FileForm {
     // RFC 1952; its only method is 8.
     if head.starts_with(&[0x1f, 0x8b, 8]) || matches!(head, [0x1f, 0x8b]) {
-        Form::Gzip
+        FileForm::Gzip
     } else if is_zstd(head) {
-        Form::Zstd
+        FileForm::Zstd
     } else if is_tar(head) {
-        Form::Tar
+        FileForm::Tar
     } else {
-        Form::Plain
+        FileForm::Plain
     }
 }
 
 /// The name of what a file is that is neither compressed nor JSON, if we know it.
 pub fn name(head: &[u8]) -> Option<&'static str> {
-    match of(head) {
-        Form::Gzip => return Some("gzip data"),
-        Form::Zstd => return Some("Zstandard data"),
-        Form::Tar => return Some("a tar archive"),
-        Form::Plain => {}
+    match recognise(head) {
+        FileForm::Gzip => return Some("gzip data"),
+        FileForm::Zstd => return Some("Zstandard data"),
+        FileForm::Tar => return Some("a tar archive"),
+        FileForm::Plain => {}
     }
     if head.iter().all(u8::is_ascii_whitespace) {
         return Some(if head.is_empty() { "an empty file" } else { "white space only" });
@@ -98,18 +98,19 @@ fn is_tar(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, name, of};
+    use super::{FileForm, name, recognise};
 
     #[test]
     fn first_bytes_tell() {
-        let check = |head: &[u8], form, called| assert_eq!((of(head), name(head)), (form, called));
-        check(b"", Form::Plain, Some("an empty file"));
-        check(b" \n", Form::Plain, Some("white space only"));
-        check(&[0; 600], Form::Plain, Some("zero bytes only"));
-        check(b"\x89PNG\r\n\x1a\n....", Form::Plain, Some("a PNG image"));
-        check(b"\x1f\x8b\x08\0", Form::Gzip, Some("gzip data"));
-        check(b"\x28\xb5\x2f\xfd\0", Form::Zstd, Some("Zstandard data"));
-        check(b"{\"traceEvents\": []}", Form::Plain, None);
+        let check =
+            |head: &[u8], form, called| assert_eq!((recognise(head), name(head)), (form, called));
+        check(b"", FileForm::Plain, Some("an empty file"));
+        check(b" \n", FileForm::Plain, Some("white space only"));
+        check(&[0; 600], FileForm::Plain, Some("zero bytes only"));
+        check(b"\x89PNG\r\n\x1a\n....", FileForm::Plain, Some("a PNG image"));
+        check(b"\x1f\x8b\x08\0", FileForm::Gzip, Some("gzip data"));
+        check(b"\x28\xb5\x2f\xfd\0", FileForm::Zstd, Some("Zstandard data"));
+        check(b"{\"traceEvents\": []}", FileForm::Plain, None);
     }
 
     #[test]
@@ -119,8 +120,8 @@ mod tests {
         header.set_size(3);
         header.set_cksum();
         let mut bytes = header.as_bytes().to_vec();
-        assert_eq!(of(&bytes), Form::Tar);
+        assert_eq!(recognise(&bytes), FileForm::Tar);
         bytes[3] ^= 1;
-        assert_eq!(of(&bytes), Form::Plain);
+        assert_eq!(recognise(&bytes), FileForm::Plain);
     }
 }

@@ -4,44 +4,44 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::find::{self, By, Unit};
-use super::look::{self, Look};
-use super::pump::{Failure, Shared};
+use super::find::{self, By, ListedFile};
+use super::look::{self, TextLook};
+use super::pump::{EarlyEnd, PumpShared};
 use super::rank;
-use super::request::{Attendance, Progress, Reading, Request, Skipped, no_traces};
-use super::stream::{Part, Reader, Stream};
+use super::request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped, no_traces};
+use super::stream::{StreamPart, StreamReader, TextStream};
 use super::whole;
 use crate::Error;
 use crate::format::kineto;
 use crate::format::timeline::ReadTimeline;
-use crate::store::{Cut, Ending, Loss, Trace};
+use crate::store::{CutRecording, Ending, Loss, Trace};
 
 /// What one file holds.
 #[derive(Default)]
-struct Content {
+struct FileTraces {
     traces: Vec<Trace>,
     skipped: Vec<Skipped>,
     /// Damage outside of all members.
-    failures: Vec<Failure>,
+    failures: Vec<EarlyEnd>,
 }
 
 /// Reads all traces under the request's paths.
-pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading, Error> {
+pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
     let found = find::files(request, find::may_be_timeline)?;
     let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
     let bytes = Arc::new(AtomicU64::new(0));
     let tell = || {
         let bytes_read = bytes.load(Ordering::Relaxed);
-        (attendance.progress)(Progress { bytes_read, bytes_total });
+        (attendance.progress)(ReadProgress { bytes_read, bytes_total });
     };
     let cancelled = attendance.cancelled;
-    let reader = Reader { wanted: find::may_be_timeline, cancelled, progress: &tell };
+    let reader = StreamReader { wanted: find::may_be_timeline, cancelled, progress: &tell };
     let contents = each(&found.units, request.threads, |unit, threads| {
-        let shared = Shared { all_bytes: Arc::clone(&bytes), ..Shared::default() };
+        let shared = PumpShared { all_bytes: Arc::clone(&bytes), ..PumpShared::default() };
         let content = file(unit, threads, shared, reader);
         if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { content }
     })?;
-    let mut reading = Reading::default();
+    let mut reading = JobReading::default();
     let mut counts = vec![0; request.paths.len()];
     let mut skipped = found.skipped;
     for (unit, content) in found.units.iter().zip(contents) {
@@ -62,7 +62,7 @@ pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading,
 
 /// Files that should be traces and could not be read at all are losses of the job, told with its
 /// first trace.
-fn count_lost_files(reading: &mut Reading) {
+fn count_lost_files(reading: &mut JobReading) {
     let Some(first) = reading.job.traces.first_mut() else { return };
     for file in reading.skipped.iter().filter(|file| file.is_lost) {
         let member = file.member.as_ref().map_or(String::new(), |member| format!(":{member}"));
@@ -75,9 +75,9 @@ fn count_lost_files(reading: &mut Reading) {
 /// Calls `work` for each unit with its share of the threads; the error is that of the first unit
 /// in order, whoever was first in time.
 fn each<T: Send>(
-    units: &[Unit],
+    units: &[ListedFile],
     threads: usize,
-    work: impl Fn(&Unit, usize) -> Result<T, Error> + Sync,
+    work: impl Fn(&ListedFile, usize) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
     let workers = threads.min(units.len()).max(1);
     let next = AtomicUsize::new(0);
@@ -108,32 +108,37 @@ fn each<T: Send>(
 }
 
 /// Reads one file.
-fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Result<Content, Error> {
+fn file(
+    unit: &ListedFile,
+    threads: usize,
+    shared: PumpShared,
+    reader: StreamReader<'_>,
+) -> Result<FileTraces, Error> {
     let path = &unit.path;
-    let mut stream = Stream::open(path, shared, reader).map_err(Error::read(path))?;
-    let mut content = Content::default();
+    let mut stream = TextStream::open(path, shared, reader).map_err(Error::read(path))?;
+    let mut content = FileTraces::default();
     loop {
         match stream.part() {
-            Part::Text(member) => {
+            StreamPart::Text(member) => {
                 let by = if member.is_some() { By::Folder } else { unit.by };
                 text(&mut stream, &mut content, (path, member), (by, threads))?;
             }
-            Part::Skipped(member, reason) => {
+            StreamPart::Skipped(member, reason) => {
                 let reason = reason.to_owned();
                 let (path, member) = (path.clone(), Some(member));
                 content.skipped.push(Skipped { path, member, reason, is_lost: false });
             }
-            Part::Failed(Failure::System(source)) => {
+            StreamPart::Failed(EarlyEnd::System(source)) => {
                 return Err(Error::Read { path: path.clone(), source });
             }
-            Part::Failed(failure) => content.failures.push(failure),
-            Part::Done => break,
+            StreamPart::Failed(failure) => content.failures.push(failure),
+            StreamPart::Done => break,
         }
     }
-    let Content { traces, skipped, failures } = &mut content;
+    let FileTraces { traces, skipped, failures } = &mut content;
     for failure in failures.drain(..) {
         match traces.last_mut() {
-            Some(trace) if matches!(failure, Failure::Trailing(_)) => count(trace, &failure),
+            Some(trace) if matches!(failure, EarlyEnd::Trailing(_)) => count(trace, &failure),
             // What followed in the archive is lost, and may have been other ranks.
             Some(trace) => trace.losses.count(Loss::LostFile, || failure.loss().1),
             None => {
@@ -147,27 +152,27 @@ fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Resu
 
 /// Reads one text, or says why it is no trace.
 fn text(
-    stream: &mut Stream<'_>,
-    content: &mut Content,
+    stream: &mut TextStream<'_>,
+    content: &mut FileTraces,
     (path, member): (&PathBuf, Option<String>),
     (by, threads): (By, usize),
 ) -> Result<(), Error> {
-    let look = look::of(stream.head());
+    let look = look::recognise(stream.head());
     let is_empty = stream.head().is_empty();
     let format = match (&look, by) {
-        (Look::Timeline(format), By::Folder) if format.endings.is_empty() => {
+        (TextLook::Timeline(format), By::Folder) if format.endings.is_empty() => {
             let reason = format!("a {} trace, which is read only by its own name", format.name);
             content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
             return Ok(());
         }
-        (Look::Timeline(format), _) => Some(*format),
+        (TextLook::Timeline(format), _) => Some(*format),
         // A damaged beginning hides what was named.
-        (Look::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
+        (TextLook::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
         _ => None,
     };
     let parsed = match format.map(|format| (format, &format.read)) {
         Some((format, ReadTimeline::Whole(reader))) => {
-            let file = whole::File { path, member, format, reader };
+            let file = whole::WholeText { path, member, format, reader };
             content.traces.extend(whole::read(stream, file)?);
             return Ok(());
         }
@@ -176,7 +181,7 @@ fn text(
     };
     let text_bytes = stream.text_bytes();
     let failure = stream.finish();
-    if let Some(Failure::System(source)) = failure {
+    if let Some(EarlyEnd::System(source)) = failure {
         return Err(Error::Read { path: path.clone(), source });
     }
     let problem = match parsed {
@@ -194,7 +199,7 @@ fn text(
         Some(Err(reason)) => format!("{} ({reason})", look::words(&look)),
         None => look::words(&look),
     };
-    let is_timeline = matches!(look, Look::Timeline(_));
+    let is_timeline = matches!(look, TextLook::Timeline(_));
     let is_lost = failure.is_some() || is_empty || is_timeline || is_blank(&look);
     let reason = match failure {
         Some(failure) if is_empty => failure.loss().1,
@@ -215,27 +220,33 @@ fn text(
 }
 
 /// Whether a text has no content: what a disk that filled up or a job that was killed leaves.
-fn is_blank(look: &Look) -> bool {
-    let Look::Other(words) = look else { return false };
+fn is_blank(look: &TextLook) -> bool {
+    let TextLook::Other(words) = look else { return false };
     ["an empty file", "white space only", "zero bytes only"].contains(&words.as_str())
 }
 
 /// Notes how a stream that could not be unpacked to its end cut the text.
-fn cut(trace: &mut Trace, failure: &Failure) {
+fn cut(trace: &mut Trace, failure: &EarlyEnd) {
     let (_, why) = failure.loss();
     match (&mut trace.cut, failure) {
         (Some(cut), _) => cut.why = why,
         // The text came to its end, but is not what was packed.
-        (None, Failure::Damaged(_)) => {
+        (None, EarlyEnd::Damaged(_)) => {
             let byte = trace.origin.text_bytes;
-            trace.cut = Some(Cut { ending: Ending::Damaged, byte, why, covered: None, span: None });
+            trace.cut = Some(CutRecording {
+                ending: Ending::Damaged,
+                byte,
+                why,
+                covered: None,
+                span: None,
+            });
         }
         (None, _) => {}
     }
 }
 
 /// Counts what a damaged file cost. Data that end early are one loss with the text that does.
-fn count(trace: &mut Trace, failure: &Failure) {
+fn count(trace: &mut Trace, failure: &EarlyEnd) {
     let (loss, mut text) = failure.loss();
     if loss == Loss::Truncated {
         let told = trace.losses.iter().find(|(told, _)| *told == loss);

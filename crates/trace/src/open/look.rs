@@ -15,7 +15,7 @@ const SEEN: usize = 256;
 
 /// What a text looks like.
 #[derive(Clone)]
-pub enum Look {
+pub enum TextLook {
     /// The timeline of a rank, or those of several.
     Timeline(&'static Timeline),
     /// Nodes: a PyTorch execution trace.
@@ -25,35 +25,35 @@ pub enum Look {
 }
 
 /// What a text looks like that begins with `head`.
-pub fn of(head: &[u8]) -> Look {
+pub fn recognise(head: &[u8]) -> TextLook {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
-        return Look::Other(name.to_owned());
+        return TextLook::Other(name.to_owned());
     }
     if let Some(format) = TIMELINES.iter().find(|format| (format.recognises)(head)) {
-        return Look::Timeline(format);
+        return TextLook::Timeline(format);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match text.first() {
         Some(b'{') => object(text),
         Some(b'[') => array(text[1..].trim_ascii_start()),
-        _ => Look::Other(beginning(text)),
+        _ => TextLook::Other(beginning(text)),
     }
 }
 
 /// In words, for messages.
-pub fn words(look: &Look) -> String {
+pub fn words(look: &TextLook) -> String {
     match look {
-        Look::Timeline(format) => match format.read {
+        TextLook::Timeline(format) => match format.read {
             // It reads what is damaged, so what it refuses is more than that.
             ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
             ReadTimeline::Whole(_) => format!("a {} trace", format.name),
         },
-        Look::ExecutionTrace => "a PyTorch execution trace".to_owned(),
-        Look::Other(words) => words.clone(),
+        TextLook::ExecutionTrace => "a PyTorch execution trace".to_owned(),
+        TextLook::Other(words) => words.clone(),
     }
 }
 
-fn object(text: &[u8]) -> Look {
+fn object(text: &[u8]) -> TextLook {
     let mut keys = Vec::new();
     each_key(text, |key| {
         keys.push(String::from_utf8_lossy(key).into_owned());
@@ -61,23 +61,23 @@ fn object(text: &[u8]) -> Look {
     });
     let has = |key: &str| keys.iter().any(|known| known == key);
     if has("schema") && (has("nodes") || has("pid")) {
-        return Look::ExecutionTrace;
+        return TextLook::ExecutionTrace;
     }
     if keys.is_empty() {
-        return Look::Other("an empty JSON object".to_owned());
+        return TextLook::Other("an empty JSON object".to_owned());
     }
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.truncate(NAMED);
     let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
-    Look::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
+    TextLook::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
 }
 
-fn array(items: &[u8]) -> Look {
+fn array(items: &[u8]) -> TextLook {
     let what = match items.first() {
         Some(b'{') => "a JSON array of something else than events",
         _ => "a JSON array without events",
     };
-    Look::Other(what.to_owned())
+    TextLook::Other(what.to_owned())
 }
 
 fn beginning(text: &[u8]) -> String {
@@ -91,11 +91,11 @@ fn beginning(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Look, of, words};
+    use super::{TextLook, recognise, words};
     use crate::format::kineto;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(words(&of(text.as_bytes())), expected, "{text}");
+        assert_eq!(words(&recognise(text.as_bytes())), expected, "{text}");
     }
 
     #[test]
@@ -105,8 +105,8 @@ mod tests {
             "\u{feff} {\"a\": {\"b\": [1, \"}\"]}, \"schemaVersion\" : 1, ",
             r#"[{"name": "x", "ph": "X""#,
         ] {
-            let is_kineto = matches!(of(text.as_bytes()),
-                Look::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
+            let is_kineto = matches!(recognise(text.as_bytes()),
+                TextLook::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
             assert!(is_kineto, "{text}");
         }
         check(r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, "a PyTorch execution trace");

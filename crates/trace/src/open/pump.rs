@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use super::form::{self, Form};
+use super::form::{self, FileForm};
 use super::gunzip::{Gunzip, Trailing};
 use crate::store::Loss;
 
@@ -24,24 +24,24 @@ const READ: usize = 256 << 10;
 const DEPTH: usize = 4;
 
 /// What the pump hands over.
-pub enum Message {
+pub enum PumpMessage {
     /// A text begins: the member of the archive.
     Begin(Option<String>),
     /// The next part of the text.
     Block(Vec<u8>),
     /// The text ends, as it should or not.
-    End(Option<Failure>),
+    End(Option<EarlyEnd>),
     /// A member that was not unpacked, and why.
     Skipped(String, &'static str),
     /// A failure outside of all texts.
-    Failed(Failure),
+    Failed(EarlyEnd),
     /// Nothing follows.
     Done,
 }
 
 /// Why a text or an archive ends early.
 #[derive(Debug)]
-pub enum Failure {
+pub enum EarlyEnd {
     /// The system refused.
     System(io::Error),
     /// The compressed stream or the archive ends in the middle.
@@ -52,7 +52,7 @@ pub enum Failure {
     Trailing(String),
 }
 
-impl Failure {
+impl EarlyEnd {
     /// What it is counted as, and why it came about.
     pub fn loss(&self) -> (Loss, String) {
         match self {
@@ -66,7 +66,7 @@ impl Failure {
 
 /// What a pump shares with who waits for it.
 #[derive(Clone, Debug, Default)]
-pub struct Shared {
+pub struct PumpShared {
     /// Compressed bytes read of this file.
     pub bytes: Arc<AtomicU64>,
     /// Compressed bytes read of all files.
@@ -80,12 +80,12 @@ pub struct Input {
     /// Bytes that were read, counted and looked at.
     head: io::Cursor<Vec<u8>>,
     inner: Box<dyn Read + Send>,
-    shared: Shared,
+    shared: PumpShared,
 }
 
 impl Input {
     /// Opens a file; `-` is standard input.
-    pub fn open(path: &Path, shared: Shared) -> io::Result<Self> {
+    pub fn open(path: &Path, shared: PumpShared) -> io::Result<Self> {
         let inner: Box<dyn Read + Send> = if path == Path::new("-") {
             Box::new(io::stdin())
         } else {
@@ -125,23 +125,23 @@ struct Gone;
 /// The sending side.
 pub struct Pump {
     /// Where messages go.
-    pub out: SyncSender<Message>,
+    pub out: SyncSender<PumpMessage>,
     /// Blocks to be used again.
     pub back: Receiver<Vec<u8>>,
     /// Which members of archives to unpack.
     pub wanted: fn(&str) -> bool,
     /// Compressed bytes read so far, for messages.
-    pub shared: Shared,
+    pub shared: PumpShared,
 }
 
 impl Pump {
     /// Hands over everything in `input`.
     pub fn run(mut self, mut input: Input) {
         // An error means that nobody listens any more.
-        let _ = self.deliver(&mut input, None, 0).and_then(|()| self.send(Message::Done));
+        let _ = self.deliver(&mut input, None, 0).and_then(|()| self.send(PumpMessage::Done));
     }
 
-    fn send(&self, message: Message) -> Result<(), Gone> {
+    fn send(&self, message: PumpMessage) -> Result<(), Gone> {
         self.out.send(message).map_err(|_| Gone)
     }
 
@@ -153,20 +153,20 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
-        let form = if depth < DEPTH { form::of(&input.head) } else { Form::Plain };
+        let form = if depth < DEPTH { form::recognise(&input.head) } else { FileForm::Plain };
         match form {
-            Form::Gzip => {
+            FileForm::Gzip => {
                 let packed = BufReader::with_capacity(READ, input);
                 let mut plain = Gunzip::new(packed);
                 self.deliver(&mut plain, member, depth + 1)
             }
-            Form::Zstd => match zstd::stream::read::Decoder::new(input) {
+            FileForm::Zstd => match zstd::stream::read::Decoder::new(input) {
                 Ok(mut plain) => self.deliver(&mut plain, member, depth + 1),
-                Err(error) => self.send(Message::Failed(Failure::System(error))),
+                Err(error) => self.send(PumpMessage::Failed(EarlyEnd::System(error))),
             },
-            Form::Tar => self.members(&mut input, member, depth),
-            Form::Plain => {
-                self.send(Message::Begin(member))?;
+            FileForm::Tar => self.members(&mut input, member, depth),
+            FileForm::Plain => {
+                self.send(PumpMessage::Begin(member))?;
                 self.text(&mut input, None)
             }
         }
@@ -181,16 +181,16 @@ impl Pump {
             got += block.len() as u64;
             let is_last = block.len() < size;
             if !block.is_empty() {
-                self.send(Message::Block(block))?;
+                self.send(PumpMessage::Block(block))?;
             }
             if let Some(error) = error {
-                return self.send(Message::End(Some(self.failure(error))));
+                return self.send(PumpMessage::End(Some(self.failure(error))));
             }
             if is_last {
                 let missing = expected.filter(|expected| got < *expected);
                 let short =
-                    |expected| Failure::Ended(format!("expected {expected} bytes, got {got}"));
-                return self.send(Message::End(missing.map(short)));
+                    |expected| EarlyEnd::Ended(format!("expected {expected} bytes, got {got}"));
+                return self.send(PumpMessage::End(missing.map(short)));
             }
             size = (2 * size).min(BLOCK);
         }
@@ -206,13 +206,13 @@ impl Pump {
         let mut archive = tar::Archive::new(input);
         let entries = match archive.entries() {
             Ok(entries) => entries,
-            Err(error) => return self.send(Message::Failed(self.failure(error))),
+            Err(error) => return self.send(PumpMessage::Failed(self.failure(error))),
         };
         for entry in entries {
             let mut entry = match entry {
                 Ok(entry) => entry,
                 // What follows cannot be found either.
-                Err(error) => return self.send(Message::Failed(self.failure(error))),
+                Err(error) => return self.send(PumpMessage::Failed(self.failure(error))),
             };
             if !entry.header().entry_type().is_file() {
                 continue;
@@ -227,7 +227,7 @@ impl Pump {
                 None => inner,
             };
             if !(self.wanted)(&name) {
-                self.send(Message::Skipped(name, "another name than traces have"))?;
+                self.send(PumpMessage::Skipped(name, "another name than traces have"))?;
                 continue;
             }
             self.entry(&mut entry, name, depth)?;
@@ -243,26 +243,26 @@ impl Pump {
     ) -> Result<(), Gone> {
         let size = entry.size();
         let mut entry = Peeked::new(entry);
-        if form::of(&entry.head) == Form::Plain {
-            self.send(Message::Begin(Some(name)))?;
+        if form::recognise(&entry.head) == FileForm::Plain {
+            self.send(PumpMessage::Begin(Some(name)))?;
             return self.text(&mut entry, Some(size));
         }
         self.deliver(&mut entry, Some(name), depth + 1)
     }
 
-    fn failure(&self, error: io::Error) -> Failure {
+    fn failure(&self, error: io::Error) -> EarlyEnd {
         let at = self.shared.bytes.load(Ordering::Relaxed);
         // The decoders' errors have no number of the system's.
         if error.raw_os_error().is_some() {
-            return Failure::System(error);
+            return EarlyEnd::System(error);
         }
         let text = format!("{error}, having read {at} bytes of the file");
         if error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Trailing>) {
-            return Failure::Trailing(text);
+            return EarlyEnd::Trailing(text);
         }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
             || error.to_string().contains("failed to read entire block");
-        if ended { Failure::Ended(text) } else { Failure::Damaged(text) }
+        if ended { EarlyEnd::Ended(text) } else { EarlyEnd::Damaged(text) }
     }
 }
 

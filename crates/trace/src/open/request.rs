@@ -8,7 +8,7 @@ use crate::store::Job;
 
 /// What to read, and how.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ReadRequest {
     /// Files, archives, folders, or `-`.
     pub paths: Vec<PathBuf>,
     /// Threads that parse, at least 1; the result does not depend on it. Compressed files take one
@@ -20,14 +20,14 @@ pub struct Request {
 #[derive(Clone, Copy)]
 pub struct Attendance<'a> {
     /// Called every few megabytes, from any thread.
-    pub progress: &'a (dyn Fn(Progress) + Sync),
+    pub progress: &'a (dyn Fn(ReadProgress) + Sync),
     /// Set it to end the reading with [`Error::Cancelled`].
     pub cancelled: &'a AtomicBool,
 }
 
 /// How far a reading is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReadProgress {
     /// Bytes read of the files as they lie there, compressed or not.
     pub bytes_read: u64,
     /// All of them; none if one of them is standard input.
@@ -36,7 +36,7 @@ pub struct Progress {
 
 /// What a reading found.
 #[derive(Clone, Debug, Default)]
-pub struct Reading {
+pub struct JobReading {
     /// The traces.
     pub job: Job,
     /// Files of folders and archives that are no traces.

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use super::form::{self, Form};
-use super::pump::{self, Failure, Input, Message, Pump, Shared};
+use super::form::{self, FileForm};
+use super::pump::{self, EarlyEnd, Input, Pump, PumpMessage, PumpShared};
 use crate::format::blocks::Blocks;
 
 /// Bytes of a block of a plain file: it stays in the processor's cache.
@@ -22,27 +22,27 @@ const WAITING: usize = 2;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What comes next in a file.
-pub enum Part {
+pub enum StreamPart {
     /// A text: the member of an archive, if it is one. Its blocks follow.
     Text(Option<String>),
     /// A member that was not unpacked, and why.
     Skipped(String, &'static str),
     /// A failure outside of all texts.
-    Failed(Failure),
+    Failed(EarlyEnd),
     /// Nothing, or it was cancelled.
     Done,
 }
 
 /// One file's texts.
-pub struct Stream<'a> {
-    source: Source,
-    shared: Shared,
-    reader: Reader<'a>,
+pub struct TextStream<'a> {
+    source: TextSource,
+    shared: PumpShared,
+    reader: StreamReader<'a>,
     /// A block that was looked at and is to be handed out again.
     ahead: Option<Vec<u8>>,
-    state: State,
+    state: StreamState,
     /// Why the current text ended early.
-    failure: Option<Failure>,
+    failure: Option<EarlyEnd>,
     text_bytes: u64,
     /// Bytes of the file, packed or not; `None` where its end is not that of the text.
     file_bytes: Option<u64>,
@@ -50,21 +50,21 @@ pub struct Stream<'a> {
 
 /// Where a stream stands.
 #[derive(Clone, Copy)]
-enum State {
+enum StreamState {
     Before,
     Inside,
     After,
     Over,
 }
 
-enum Source {
+enum TextSource {
     Plain(Input),
-    Pumped { messages: Receiver<Message>, back: Sender<Vec<u8>> },
+    Pumped { messages: Receiver<PumpMessage>, back: Sender<Vec<u8>> },
 }
 
 /// What a stream needs to know of its reader.
 #[derive(Clone, Copy)]
-pub struct Reader<'a> {
+pub struct StreamReader<'a> {
     /// Which members of archives to unpack.
     pub wanted: fn(&str) -> bool,
     /// Set to end all streams.
@@ -73,29 +73,29 @@ pub struct Reader<'a> {
     pub progress: &'a (dyn Fn() + Sync),
 }
 
-impl<'a> Stream<'a> {
+impl<'a> TextStream<'a> {
     /// Opens a file, or standard input for `-`.
-    pub fn open(path: &Path, shared: Shared, reader: Reader<'a>) -> io::Result<Self> {
+    pub fn open(path: &Path, shared: PumpShared, reader: StreamReader<'a>) -> io::Result<Self> {
         let mut input = Input::open(path, shared.clone())?;
         let regular = match path == Path::new("-") {
             true => None,
             false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
         };
-        let source = if regular.is_some() && form::of(input.head()?) == Form::Plain {
-            Source::Plain(input)
+        let source = if regular.is_some() && form::recognise(input.head()?) == FileForm::Plain {
+            TextSource::Plain(input)
         } else {
             let (out, messages) = mpsc::sync_channel(WAITING);
             let (back, returned) = mpsc::channel();
             let pump = Pump { out, back: returned, wanted: reader.wanted, shared: shared.clone() };
             std::thread::Builder::new().name("unpack".to_owned()).spawn(move || pump.run(input))?;
-            Source::Pumped { messages, back }
+            TextSource::Pumped { messages, back }
         };
         Ok(Self {
             source,
             shared,
             reader,
             ahead: None,
-            state: State::Before,
+            state: StreamState::Before,
             failure: None,
             text_bytes: 0,
             file_bytes: regular.map(|file| file.len()),
@@ -103,34 +103,36 @@ impl<'a> Stream<'a> {
     }
 
     /// What comes next; drops what is left of the text before.
-    pub fn part(&mut self) -> Part {
+    pub fn part(&mut self) -> StreamPart {
         self.drain();
-        if let (Source::Plain(_), State::Before) = (&self.source, self.state) {
+        if let (TextSource::Plain(_), StreamState::Before) = (&self.source, self.state) {
             self.begin();
-            return Part::Text(None);
+            return StreamPart::Text(None);
         }
         loop {
             match self.message() {
-                Some(Message::Begin(member)) => {
+                Some(PumpMessage::Begin(member)) => {
                     self.begin();
                     if member.is_some() {
                         self.file_bytes = None;
                     }
-                    return Part::Text(member);
+                    return StreamPart::Text(member);
                 }
-                Some(Message::Skipped(member, reason)) => return Part::Skipped(member, reason),
-                Some(Message::Failed(failure)) => return Part::Failed(failure),
-                Some(Message::Block(_) | Message::End(_)) => {}
-                Some(Message::Done) | None => {
-                    self.state = State::Over;
-                    return Part::Done;
+                Some(PumpMessage::Skipped(member, reason)) => {
+                    return StreamPart::Skipped(member, reason);
+                }
+                Some(PumpMessage::Failed(failure)) => return StreamPart::Failed(failure),
+                Some(PumpMessage::Block(_) | PumpMessage::End(_)) => {}
+                Some(PumpMessage::Done) | None => {
+                    self.state = StreamState::Over;
+                    return StreamPart::Done;
                 }
             }
         }
     }
 
     fn begin(&mut self) {
-        self.state = State::Inside;
+        self.state = StreamState::Inside;
         self.text_bytes = 0;
     }
 
@@ -150,7 +152,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Ends the current text; why it ended early.
-    pub fn finish(&mut self) -> Option<Failure> {
+    pub fn finish(&mut self) -> Option<EarlyEnd> {
         self.drain();
         self.failure.take()
     }
@@ -164,38 +166,40 @@ impl<'a> Stream<'a> {
     /// Replaces `block` by the next part of the current text; `false` at its end.
     fn pull(&mut self, block: &mut Vec<u8>) -> bool {
         block.clear();
-        if !matches!(self.state, State::Inside) || self.reader.cancelled.load(Ordering::Relaxed) {
+        if !matches!(self.state, StreamState::Inside)
+            || self.reader.cancelled.load(Ordering::Relaxed)
+        {
             return false;
         }
-        if let Source::Plain(input) = &mut self.source {
+        if let TextSource::Plain(input) = &mut self.source {
             if let Err(error) = pump::fill(input, block, PLAIN_BLOCK) {
-                self.failure = Some(Failure::System(error));
+                self.failure = Some(EarlyEnd::System(error));
             }
         } else {
             match self.message() {
-                Some(Message::Block(full)) => {
+                Some(PumpMessage::Block(full)) => {
                     let empty = std::mem::replace(block, full);
-                    if let Source::Pumped { back, .. } = &self.source {
+                    if let TextSource::Pumped { back, .. } = &self.source {
                         // The pump may have ended.
                         let _ = back.send(empty);
                     }
                 }
-                Some(Message::End(failure)) => self.failure = failure,
+                Some(PumpMessage::End(failure)) => self.failure = failure,
                 _ => {}
             }
         }
         self.text_bytes += block.len() as u64;
         (self.reader.progress)();
         if block.is_empty() {
-            self.state = State::After;
+            self.state = StreamState::After;
         }
         !block.is_empty()
     }
 
     /// The pump's next message; none if there is no pump, if it is done or we are cancelled.
-    fn message(&self) -> Option<Message> {
-        let Source::Pumped { messages, .. } = &self.source else { return None };
-        if matches!(self.state, State::Over) {
+    fn message(&self) -> Option<PumpMessage> {
+        let TextSource::Pumped { messages, .. } = &self.source else { return None };
+        if matches!(self.state, StreamState::Over) {
             return None;
         }
         while !self.reader.cancelled.load(Ordering::Relaxed) {
@@ -211,7 +215,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-impl Blocks for Stream<'_> {
+impl Blocks for TextStream<'_> {
     fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool> {
         if let Some(ahead) = self.ahead.take() {
             *block = ahead;
@@ -223,14 +227,14 @@ impl Blocks for Stream<'_> {
     fn share(&self) -> Option<f64> {
         // What is packed is read a few blocks ahead: the share is too large at first.
         let read = match self.source {
-            Source::Plain(_) => self.text_bytes,
-            Source::Pumped { .. } => self.shared.bytes.load(Ordering::Relaxed),
+            TextSource::Plain(_) => self.text_bytes,
+            TextSource::Pumped { .. } => self.shared.bytes.load(Ordering::Relaxed),
         };
         Some(read as f64 / self.file_bytes? as f64)
     }
 }
 
-impl Drop for Stream<'_> {
+impl Drop for TextStream<'_> {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }

@@ -6,15 +6,15 @@ use std::sync::atomic::AtomicBool;
 
 use super::document::whole;
 use super::find;
-use super::look::{self, Look};
-use super::pump::{Failure, Shared};
-use super::stream::{Part, Reader, Stream};
+use super::look::{self, TextLook};
+use super::pump::{EarlyEnd, PumpShared};
+use super::stream::{StreamPart, StreamReader, TextStream};
 use crate::Error;
 use crate::format::timeline::{ReadTimeline, Timeline, WholeFile};
-use crate::store::{Encoding, Origin, Trace};
+use crate::store::{Encoding, Trace, TraceOrigin};
 
 /// A file, or a member of an archive.
-pub struct File<'a> {
+pub struct WholeText<'a> {
     /// Its path.
     pub path: &'a Path,
     /// The member.
@@ -26,7 +26,7 @@ pub struct File<'a> {
 }
 
 /// The traces of the current text.
-pub fn read(stream: &mut Stream<'_>, file: File<'_>) -> Result<Vec<Trace>, Error> {
+pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trace>, Error> {
     let path = file.path.to_path_buf();
     let format = file.format.name;
     if let Some(writer) = (file.reader.foreign_writer)(stream.head()) {
@@ -39,8 +39,8 @@ pub fn read(stream: &mut Stream<'_>, file: File<'_>) -> Result<Vec<Trace>, Error
         reason: format!("got a damaged {format} trace: {reason}"),
     };
     match failure {
-        Some(Failure::System(source)) => return Err(Error::Read { path, source }),
-        Some(failure @ (Failure::Ended(_) | Failure::Damaged(_))) => {
+        Some(EarlyEnd::System(source)) => return Err(Error::Read { path, source }),
+        Some(failure @ (EarlyEnd::Ended(_) | EarlyEnd::Damaged(_))) => {
             return Err(damaged(failure.loss().1));
         }
         _ => {}
@@ -49,7 +49,7 @@ pub fn read(stream: &mut Stream<'_>, file: File<'_>) -> Result<Vec<Trace>, Error
     for trace in &mut traces {
         let text_bytes = bytes.len() as u64;
         let (path, member) = (path.clone(), file.member.clone());
-        trace.origin = Origin { path, member, text_bytes, encoding: Encoding::Whole };
+        trace.origin = TraceOrigin { path, member, text_bytes, encoding: Encoding::Whole };
     }
     Ok(traces)
 }
@@ -63,15 +63,19 @@ pub struct Reread {
 }
 
 /// What a trace was read from, if that still is such a file.
-pub fn bytes_of(origin: &Origin) -> Result<Option<Reread>, Error> {
+pub fn bytes_of(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     let path: &PathBuf = &origin.path;
     let never = AtomicBool::new(false);
-    let reader = Reader { wanted: find::may_be_timeline, cancelled: &never, progress: &|| {} };
-    let mut stream = Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
+    let reader =
+        StreamReader { wanted: find::may_be_timeline, cancelled: &never, progress: &|| {} };
+    let mut stream =
+        TextStream::open(path, PumpShared::default(), reader).map_err(Error::read(path))?;
     loop {
         match stream.part() {
-            Part::Text(member) if member == origin.member => {
-                let Look::Timeline(format) = look::of(stream.head()) else { return Ok(None) };
+            StreamPart::Text(member) if member == origin.member => {
+                let TextLook::Timeline(format) = look::recognise(stream.head()) else {
+                    return Ok(None);
+                };
                 let ReadTimeline::Whole(reader) = &format.read else { return Ok(None) };
                 if (reader.foreign_writer)(stream.head()).is_some() {
                     return Ok(None);
@@ -79,8 +83,8 @@ pub fn bytes_of(origin: &Origin) -> Result<Option<Reread>, Error> {
                 let bytes = whole(&mut stream).map_err(Error::read(path))?;
                 return Ok(Some(Reread { reader, bytes }));
             }
-            Part::Done => return Ok(None),
-            Part::Text(_) | Part::Skipped(..) | Part::Failed(_) => {}
+            StreamPart::Done => return Ok(None),
+            StreamPart::Text(_) | StreamPart::Skipped(..) | StreamPart::Failed(_) => {}
         }
     }
 }

@@ -56,7 +56,7 @@ impl OpSpan {
 
 /// A recorded step: an interval, and the operations within it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct StepSpan {
     pub number: u64,
     pub begin: Nanos,
     pub end: Nanos,
@@ -107,7 +107,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub struct Recorder {
     info: RunInfo,
-    steps: Vec<Step>,
+    steps: Vec<StepSpan>,
     spans: Vec<OpSpan>,
     is_open: bool,
     cursor: Nanos,
@@ -140,7 +140,7 @@ impl Recorder {
         self.cursor = begin;
         let (first_span, end_span) = (self.spans.len(), self.spans.len());
         let (number, busy) = (step, Nanos(0));
-        self.steps.push(Step { number, begin, end: begin, busy, first_span, end_span });
+        self.steps.push(StepSpan { number, begin, end: begin, busy, first_span, end_span });
         self.is_open = true;
     }
 
@@ -228,11 +228,11 @@ impl Recorder {
     }
 
     /// The steps that have an interval: all but an open one without operations.
-    pub(crate) fn recorded(&self) -> impl Iterator<Item = &Step> + '_ {
+    pub(crate) fn recorded(&self) -> impl Iterator<Item = &StepSpan> + '_ {
         self.steps.iter().filter(|step| step.end > step.begin)
     }
 
-    pub(crate) fn spans_of(&self, step: &Step) -> &[OpSpan] {
+    pub(crate) fn spans_of(&self, step: &StepSpan) -> &[OpSpan] {
         &self.spans[step.first_span..step.end_span]
     }
 

@@ -6,12 +6,12 @@ pub struct Category {
     /// The spelling, such as `cuda_runtime` or, in 2021, `Runtime`.
     pub name: String,
     /// What it means.
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
 /// What an event is, whatever its era and vendor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// An operator on a thread.
     Operator,
     /// A range named by the user or the framework, on a thread.
@@ -48,7 +48,7 @@ impl Category {
     /// # Source
     /// Kineto's activity types, `libkineto/src/ActivityType.cpp`; the spellings of PyTorch 1.8.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), kind: Kind::of(name) }
+        Self { name: name.to_owned(), kind: EventKind::from_name(name) }
     }
 }
 
@@ -56,11 +56,11 @@ impl Category {
 pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";
 
 /// Those of [`MTIA_EVENTS`] that are no kernels, by name.
-pub(super) const MTIA_KINDS: [(&str, Kind); 2] =
-    [("dma_request", Kind::Memcpy), ("event_wait", Kind::Sync)];
+pub(super) const MTIA_KINDS: [(&str, EventKind); 2] =
+    [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
 
-impl Kind {
-    fn of(category: &str) -> Self {
+impl EventKind {
+    fn from_name(category: &str) -> Self {
         match category {
             "cpu_op" | "Operator" => Self::Operator,
             "user_annotation" => Self::Annotation,

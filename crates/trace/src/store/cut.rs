@@ -5,7 +5,7 @@ use super::{Slices, Sparse, Trace};
 
 /// A recording of which events are missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct CutRecording {
     /// How the events ended.
     pub ending: Ending,
     /// Byte of the uncompressed text behind the last event that was read.

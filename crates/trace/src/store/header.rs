@@ -6,12 +6,12 @@ use serde_json::Value;
 
 /// Everything outside the list of events.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Header {
+pub struct TraceHeader {
     /// What the file's times count from, unix nanoseconds: 0 in files with absolute times. Already
     /// added to all times of the trace.
     pub base_time_ns: i64,
     /// The devices, by ordinal.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceProperties>,
     /// The job's ranks, if the file names them.
     pub distributed: Option<Distributed>,
     /// Every other key of the file, such as `schemaVersion`, `traceName`, `WARNING`.
@@ -20,7 +20,7 @@ pub struct Header {
 
 /// A device of the host; 0 or empty where the file has no such field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct DeviceProperties {
     /// Ordinal.
     pub id: i64,
     /// Such as `NVIDIA A100-SXM4-40GB`.

@@ -108,7 +108,7 @@ impl Losses {
     }
 
     /// How often one kind occurred.
-    pub fn of(&self, loss: Loss) -> u64 {
+    pub fn count_of(&self, loss: Loss) -> u64 {
         self.kinds.get(&loss).map_or(0, |counted| counted.count)
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use prost::Message;
-use trace::chakra::{self, Attribute, CollectiveKind, Graph, Int32s, Kind, Node, Value};
+use trace::chakra::{
+    self, Attribute, AttributeValue, ChakraNode, CollectiveKind, Graph, Int32s, NodeKind,
+};
 use trace::store::Loss;
 
 use crate::execution_trace_read::{effort, fixture, generator, texts};
@@ -28,12 +30,12 @@ fn the_feeder_file_has_these_nodes() {
 
     assert_eq!(graph.nodes.len(), 3664);
     let of = |kind| graph.nodes.iter().filter(move |node| node.kind() == kind);
-    assert_eq!(of(Kind::Compute).count(), 3643);
-    assert_eq!(of(Kind::Collective).count(), 21);
-    let microseconds = [Kind::Compute, Kind::Collective]
+    assert_eq!(of(NodeKind::Compute).count(), 3643);
+    assert_eq!(of(NodeKind::Collective).count(), 21);
+    let microseconds = [NodeKind::Compute, NodeKind::Collective]
         .map(|kind| of(kind).map(|node| node.duration_us).sum::<u64>());
     assert_eq!(microseconds, [343_769, 38_026]);
-    assert_eq!(graph.nodes.iter().filter_map(Node::collective).count(), 7);
+    assert_eq!(graph.nodes.iter().filter_map(ChakraNode::collective).count(), 7);
     assert_eq!(graph.nodes.iter().map(|node| node.ctrl_deps.len()).sum::<usize>(), 3664);
     assert_eq!(graph.nodes.iter().map(|node| node.data_deps.len()).sum::<usize>(), 181_878);
     let ids: BTreeSet<u64> = graph.nodes.iter().map(|node| node.id).collect();
@@ -64,14 +66,14 @@ fn seven_collectives_of_the_feeder_file_have_a_kind_and_a_size() {
     );
 }
 
-fn attribute(name: &str, value: Value) -> Attribute {
+fn attribute(name: &str, value: AttributeValue) -> Attribute {
     Attribute { name: name.to_owned(), documentation: String::new(), value: Some(value) }
 }
 
 /// Metadata and three collectives that spell their size in three ways.
 fn small() -> Vec<u8> {
     let mut bytes = Vec::new();
-    let schema = attribute("schema", Value::Text("1.0.2-chakra.0.0.4".to_owned()));
+    let schema = attribute("schema", AttributeValue::Text("1.0.2-chakra.0.0.4".to_owned()));
     // GlobalMetadata { attr = 2 } written by hand: it is not part of the interface.
     let inner = schema.encode_to_vec();
     let mut message = vec![0x12, inner.len() as u8];
@@ -79,13 +81,18 @@ fn small() -> Vec<u8> {
     bytes.push(message.len() as u8);
     bytes.extend(message);
     for (id, size) in
-        [Value::Int64(4096), Value::Uint64(4096), Value::Int32(4096)].into_iter().enumerate()
+        [AttributeValue::Int64(4096), AttributeValue::Uint64(4096), AttributeValue::Int32(4096)]
+            .into_iter()
+            .enumerate()
     {
-        let node = Node {
+        let node = ChakraNode {
             id: id as u64,
             kind_number: 7,
-            attributes: vec![attribute("comm_size", size), attribute("comm_type", Value::Int64(6))],
-            ..Node::default()
+            attributes: vec![
+                attribute("comm_size", size),
+                attribute("comm_type", AttributeValue::Int64(6)),
+            ],
+            ..ChakraNode::default()
         };
         node.encode_length_delimited(&mut bytes).unwrap();
     }
@@ -95,18 +102,23 @@ fn small() -> Vec<u8> {
 #[test]
 fn sizes_of_any_integer_type_are_sizes() {
     let graph = chakra::read_bytes(&small()).unwrap();
-    let sizes: Vec<_> = graph.nodes.iter().map(Node::collective_bytes).collect();
+    let sizes: Vec<_> = graph.nodes.iter().map(ChakraNode::collective_bytes).collect();
     assert_eq!(sizes, [Some(4096); 3]);
     assert!(graph.nodes.iter().all(|node| node.collective() == Some(CollectiveKind::AllToAll)));
 }
 
 #[test]
 fn every_kind_of_attribute_is_read() {
-    let list = Value::Int32List(Int32s { values: vec![1, -2] });
-    let values = [Value::Double(0.5), list, Value::Sfixed64(-9), Value::Bytes(vec![1, 2])];
+    let list = AttributeValue::Int32List(Int32s { values: vec![1, -2] });
+    let values = [
+        AttributeValue::Double(0.5),
+        list,
+        AttributeValue::Sfixed64(-9),
+        AttributeValue::Bytes(vec![1, 2]),
+    ];
     let attributes = values.iter().map(|value| attribute("x", value.clone())).collect();
     let mut bytes = small();
-    let node = Node { id: 9, attributes, ..Node::default() };
+    let node = ChakraNode { id: 9, attributes, ..ChakraNode::default() };
     node.encode_length_delimited(&mut bytes).unwrap();
     let graph = chakra::read_bytes(&bytes).unwrap();
     let read: Vec<_> = graph.nodes[3].attributes.iter().map(|a| a.value.clone().unwrap()).collect();
@@ -118,7 +130,7 @@ fn a_cut_file_keeps_its_whole_nodes() {
     let bytes = small();
     let graph = chakra::read_bytes(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!(graph.nodes.len(), 2);
-    assert_eq!(graph.losses.of(Loss::Truncated), 1);
+    assert_eq!(graph.losses.count_of(Loss::Truncated), 1);
 }
 
 #[test]

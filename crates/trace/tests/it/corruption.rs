@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use trace::chakra;
 use trace::execution_trace;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::{Job, Sparse, StringId, Trace, TrackId};
 
 use crate::open::fixtures;
@@ -209,7 +209,7 @@ impl Victim {
             Form::File => {
                 let path = scratch.join("victim");
                 fs::write(&path, bytes).unwrap();
-                let Ok(job) = open::read(&Request { paths: vec![path], threads: 1 }) else {
+                let Ok(job) = open::read(&ReadRequest { paths: vec![path], threads: 1 }) else {
                     return;
                 };
                 check_job(&job);

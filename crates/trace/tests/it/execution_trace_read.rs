@@ -5,7 +5,9 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use trace::execution_trace::{self, ExecutionTrace, Node, Scope, Tensor, Tree, Value};
+use trace::execution_trace::{
+    self, ExecutionTrace, Node, NodeForest, NodeTensor, RecordScope, TraceValue,
+};
 use trace::store::Loss;
 
 /// A file of the fixtures; `None`, and a line that says so, where there are none.
@@ -31,7 +33,7 @@ fn named<'a>(trace: &'a ExecutionTrace, name: &str) -> Vec<&'a Node> {
 
 /// Nodes, with schema, operators, operators in no other, nodes in labels only.
 fn counts(trace: &ExecutionTrace) -> [usize; 5] {
-    let tree = Tree::of(&trace.nodes);
+    let tree = NodeForest::build(&trace.nodes);
     let has_schema = |node: &&Node| !trace.text(node.op_schema).is_empty();
     [
         trace.nodes.len(),
@@ -63,7 +65,7 @@ fn the_eight_ranks_of_dlrm_have_these_nodes() {
         assert!(trace.losses.is_empty(), "{:?}", trace.losses);
         assert_eq!(counts(trace), [1675, 1485, 1490, 650, 484]);
         assert_eq!(threads(trace), [989, 685]);
-        let tree = Tree::of(&trace.nodes);
+        let tree = NodeForest::build(&trace.nodes);
         assert_eq!(names_of(trace, &tree.operators(trace)), 63);
         let below = tree.below_labels(trace);
         let thread = |at: &u32| trace.nodes[*at as usize].thread;
@@ -106,7 +108,7 @@ fn the_collectives_of_dlrm_move_this_much() {
     }
 }
 
-fn tensor_input(node: &Node, at: usize) -> &Tensor {
+fn tensor_input(node: &Node, at: usize) -> &NodeTensor {
     node.inputs[at].value.tensor().unwrap()
 }
 
@@ -181,7 +183,7 @@ fn linear_has_these_nodes() {
         assert_eq!((trace.rank, trace.pid), (0, Some(24248)));
         assert_eq!((trace.start_ms, trace.finish_ms), (Some(69_838_573), Some(69_840_401)));
         assert_eq!(counts(&trace)[..4], [931, 710, 710, 320]);
-        assert_eq!(names_of(&trace, &Tree::of(&trace.nodes).operators(&trace)), 16);
+        assert_eq!(names_of(&trace, &NodeForest::build(&trace.nodes).operators(&trace)), 16);
         assert_eq!(threads(&trace), [312, 618]);
         assert_eq!(named(&trace, "aten::linear").len(), 21);
         assert!(trace.losses.is_empty());
@@ -248,8 +250,8 @@ fn values_of_the_newest_schema_keep_their_types() {
     assert_eq!((tensor.elements, tensor.element_bytes), (6, 2));
     assert_eq!((trace.text(tensor.device), trace.text(tensor.dtype)), ("cuda:1", "c10::Half"));
     assert_eq!((&tensor.shape[..], &tensor.strides[..]), (&[2, 3][..], &[1, 2][..]));
-    assert_eq!(node.inputs[10].value, Value::Float(f64::INFINITY));
-    let list = [Value::Float(1.5), Value::Float(f64::NEG_INFINITY)];
+    assert_eq!(node.inputs[10].value, TraceValue::Float(f64::INFINITY));
+    let list = [TraceValue::Float(1.5), TraceValue::Float(f64::NEG_INFINITY)];
     assert_eq!(node.inputs[11].value.list(), list);
     let moved = node.collective.as_deref().unwrap();
     assert_eq!((trace.text(moved.name), trace.text(moved.dtype)), ("allreduce", "Half"));
@@ -257,11 +259,11 @@ fn values_of_the_newest_schema_keep_their_types() {
     assert_eq!(trace.text(moved.group_description), "default_pg");
     assert_eq!((moved.elements_in, moved.group_size, moved.rank), (Some(6), Some(2), Some(1)));
     assert_eq!((moved.rank_start, moved.rank_stride), (Some(0), Some(1)));
-    let rest: BTreeMap<&str, &Value> =
+    let rest: BTreeMap<&str, &TraceValue> =
         node.rest.iter().map(|(name, value)| (trace.text(*name), value)).collect();
     let range = rest["tensor_range"].text().unwrap();
     assert_eq!(trace.text(range), "{\"0\":[-1,1]}");
-    assert_eq!(trace.nodes[1].scope, Scope::User);
+    assert_eq!(trace.nodes[1].scope, RecordScope::User);
 }
 
 #[test]
@@ -275,7 +277,7 @@ fn tensors_of_five_entries_have_no_device() {
     let node = &trace.nodes[0];
     assert_eq!(tensor_input(node, 0).shape[..], [2, 4]);
     assert_eq!(trace.text(tensor_input(node, 0).device), "");
-    assert_eq!(node.inputs[1].value, Value::None);
+    assert_eq!(node.inputs[1].value, TraceValue::None);
     assert_eq!(node.inputs[2].value.list().len(), 5);
     assert_eq!(node.sequence, -1);
     assert!(trace.losses.is_empty());
@@ -369,7 +371,10 @@ fn our_own_execution_traces_are_read_back() {
     let [trace] = &execution_trace::read(&path).unwrap()[..] else { panic!("not one trace") };
     assert!(trace.losses.is_empty(), "{:?}", trace.losses);
     assert_eq!(trace.nodes.len(), crate::recording::all_ops().len() + 3);
-    assert_eq!(Tree::of(&trace.nodes).below_labels(trace).len(), crate::recording::all_ops().len());
+    assert_eq!(
+        NodeForest::build(&trace.nodes).below_labels(trace).len(),
+        crate::recording::all_ops().len()
+    );
     let sizes: Vec<_> = trace
         .nodes
         .iter()
@@ -416,7 +421,7 @@ fn a_folder_of_ranks_is_ordered_and_numbered() {
 
 /// Everything that is looked up by place is there.
 fn holds_together(trace: &ExecutionTrace) {
-    let tree = Tree::of(&trace.nodes);
+    let tree = NodeForest::build(&trace.nodes);
     let children: usize = (0..trace.nodes.len() as u32).map(|at| tree.children(at).len()).sum();
     let roots = (0..trace.nodes.len() as u32).filter(|at| tree.parent(*at).is_none()).count();
     assert_eq!(children + roots, trace.nodes.len());
@@ -469,7 +474,7 @@ fn a_cut_costs_one_node_and_a_wrong_byte_two() {
         for _ in 0..cuts {
             let end = random(text.len());
             let Ok(trace) = execution_trace::read_text(&text[..end]) else { continue };
-            assert_eq!(trace.losses.of(Loss::Truncated), 1);
+            assert_eq!(trace.losses.count_of(Loss::Truncated), 1);
             let begun = text[..end].windows(4).filter(|window| *window == b"\"id\"").count();
             assert!(begun - trace.nodes.len() <= 1, "{end}: {} of {begun}", trace.nodes.len());
             holds_together(&trace);

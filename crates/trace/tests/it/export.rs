@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::export::{self, Arguments, Counter, Options, Overlaps, Written};
+use trace::export::{self, Counter, ExportedEvents, Options, Overlaps, WhichArguments};
 use trace::merge;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::store::{Flow, FlowPhase, Job, NewSlice, Sparse, Trace, TrackId};
 
 pub fn options(overlaps: Overlaps) -> Options {
-    Options { overlaps, arguments: Arguments::All, counters: Vec::new() }
+    Options { overlaps, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
 /// A path under the fixtures' traces; `None`, told as a skip, where they are absent.
@@ -29,7 +29,7 @@ pub fn fixture(name: &str) -> Option<Job> {
         "dlrm8" => path("dlrm8/dlrm_kineto.tar.gz")?,
         name => path(name)?,
     };
-    Some(open::read(&Request { paths: vec![path], threads: 2 }).unwrap())
+    Some(open::read(&ReadRequest { paths: vec![path], threads: 2 }).unwrap())
 }
 
 /// Every Kineto trace among the fixtures.
@@ -51,11 +51,11 @@ pub const FILES: [&str; 15] = [
     "trace_diff/test.json.gz",
 ];
 
-fn rewritten(trace: &Trace, name: &str, options: &Options) -> (Trace, Written) {
+fn rewritten(trace: &Trace, name: &str, options: &Options) -> (Trace, ExportedEvents) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     let written = export::write(&path, &merge::alone(trace), options).unwrap();
-    let mut job = open::read(&Request { paths: vec![path], threads: 1 }).unwrap();
+    let mut job = open::read(&ReadRequest { paths: vec![path], threads: 1 }).unwrap();
     (job.traces.remove(0), written)
 }
 
@@ -201,7 +201,7 @@ fn every_trace_comes_back_with_its_own_arguments() {
             let merged = merge::alone(trace);
             let written = export::write(&path, &merged, &options(Overlaps::Keep)).unwrap();
             assert_eq!(written.slices_typed_only, 0, "{name}");
-            let again = open::read(&Request { paths: vec![path], threads: 1 }).unwrap();
+            let again = open::read(&ReadRequest { paths: vec![path], threads: 1 }).unwrap();
             check_same(trace, &again.traces[0]);
             // What no column holds, of some slices.
             let rows: Vec<u32> = trace.rows().step_by(1 + trace.slices.len() / 50).collect();
@@ -216,7 +216,7 @@ fn every_trace_comes_back_from_its_columns() {
     for name in FILES {
         let Some(job) = fixture(name) else { return };
         for trace in &job.traces {
-            let options = Options { arguments: Arguments::Typed, ..options(Overlaps::Keep) };
+            let options = Options { arguments: WhichArguments::Typed, ..options(Overlaps::Keep) };
             check_same(trace, &rewritten(trace, "again.json.gz", &options).0);
         }
     }

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{FlowPhase, Kind, Trace};
+use trace::store::{EventKind, FlowPhase, Trace};
 
 use crate::link::kineto;
 
-fn count(trace: &Trace, kind: Kind) -> u64 {
+fn count(trace: &Trace, kind: EventKind) -> u64 {
     trace.rows().filter(|row| trace.kind(*row) == kind).count() as u64
 }
 
 /// Operators by thread, most first.
 fn operators_by_thread(trace: &Trace) -> Vec<u64> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Operator) {
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Operator) {
         *counts.entry(trace.slices.track[row as usize].0).or_default() += 1;
     }
     let mut counts: Vec<u64> = counts.into_values().collect();
@@ -70,9 +70,9 @@ fn the_eight_ranks_of_dlrm_hold_these_events() {
                 trace.rank.into(),
                 trace.event_count(),
                 trace.slices.len() as u64,
-                count(trace, Kind::Runtime),
-                count(trace, Kind::Kernel),
-                count(trace, Kind::Memset),
+                count(trace, EventKind::Runtime),
+                count(trace, EventKind::Kernel),
+                count(trace, EventKind::Memset),
                 orphans(trace) as u64,
             ]
         })
@@ -83,7 +83,8 @@ fn the_eight_ranks_of_dlrm_hold_these_events() {
         assert!(trace.losses.is_empty(), "{:?}", trace.losses);
         assert_eq!(trace.phases["X"], trace.slices.len() as u64);
         assert_eq!((trace.phases["M"], trace.phases["i"]), (42, 2));
-        let kinds = [Kind::Operator, Kind::Annotation, Kind::Memcpy, Kind::Window];
+        let kinds =
+            [EventKind::Operator, EventKind::Annotation, EventKind::Memcpy, EventKind::Window];
         assert_eq!(kinds.map(|kind| count(trace, kind)), [1633, 40, 16, 1]);
         assert_eq!(operators_by_thread(trace), [954, 679]);
         let streams = work_by_stream(trace);
@@ -95,7 +96,7 @@ fn the_eight_ranks_of_dlrm_hold_these_events() {
         assert_eq!(ends, [trace.phases["s"], trace.phases["f"]]);
         let ids: BTreeSet<u64> = trace
             .rows()
-            .filter(|row| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation))
+            .filter(|row| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation))
             .filter_map(|row| trace.slices.external_id(row))
             .collect();
         assert_eq!(ids.first(), Some(&1));
@@ -119,7 +120,7 @@ fn the_headers_of_dlrm_name_job_and_devices() {
         assert_eq!(trace.header.rest["record_shapes"], 1);
     }
     let windows = job.traces.iter().flat_map(|trace| {
-        let rows = trace.rows().filter(|row| trace.kind(*row) == Kind::Window);
+        let rows = trace.rows().filter(|row| trace.kind(*row) == EventKind::Window);
         rows.map(|row| (trace.slices.start(row), trace.rank))
     });
     assert_eq!(windows.min(), Some((1_694_128_201_421_058_000, 1)));
@@ -153,7 +154,13 @@ fn linear_holds_these_events() {
     let phases: Vec<(&str, u64)> =
         trace.phases.iter().map(|(phase, count)| (phase.as_str(), *count)).collect();
     assert_eq!(phases, [("M", 36), ("X", 61_950), ("f", 14_515), ("i", 2), ("s", 10_356)]);
-    let kinds = [Kind::Operator, Kind::Runtime, Kind::Kernel, Kind::Memset, Kind::Annotation];
+    let kinds = [
+        EventKind::Operator,
+        EventKind::Runtime,
+        EventKind::Kernel,
+        EventKind::Memset,
+        EventKind::Annotation,
+    ];
     assert_eq!(kinds.map(|kind| count(trace, kind)), [36_998, 14_515, 8_716, 1_640, 80]);
     assert_eq!(operators_by_thread(trace), [24_722, 12_276]);
     assert_eq!(work_by_stream(trace), BTreeMap::from([(7, 10_356)]));

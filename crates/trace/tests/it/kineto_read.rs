@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use serde_json::{Map, Value, json};
-use trace::open::{self, Request};
-use trace::store::{Category, Kind, Slices, StackLine, Trace};
+use trace::open::{self, ReadRequest};
+use trace::store::{Category, EventKind, Slices, StackLine, Trace};
 
 fn fixtures() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
@@ -121,9 +121,10 @@ fn shown_stacks(trace: &Trace) -> Vec<String> {
 /// those that tell MTIA's copies and waits from its kernels, which one category of a file holds.
 fn with_extras_last(trace: &Trace) -> Trace {
     const MIXED: &str = "mtia_ccp_events";
-    let kinds = [("dma_request", Kind::Memcpy), ("event_wait", Kind::Sync)];
+    let kinds = [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
     let mut trace = trace.clone();
-    let is_extra = |category: &Category| category.name == MIXED && category.kind != Kind::Kernel;
+    let is_extra =
+        |category: &Category| category.name == MIXED && category.kind != EventKind::Kernel;
     let mut sorted: Vec<Category> =
         trace.categories.iter().filter(|category| !is_extra(category)).cloned().collect();
     for (name, kind) in kinds {
@@ -142,7 +143,11 @@ fn with_extras_last(trace: &Trace) -> Trace {
         trace.slices.category[row] = new as u8;
         if sorted[new].name == MIXED {
             let kind = kinds.iter().find(|(name, _)| *name == trace.name(row as u32));
-            assert_eq!(sorted[new].kind, kind.map_or(Kind::Kernel, |(_, kind)| *kind), "row {row}");
+            assert_eq!(
+                sorted[new].kind,
+                kind.map_or(EventKind::Kernel, |(_, kind)| *kind),
+                "row {row}"
+            );
         }
     }
     let moved = |category: &mut u8| *category = places[usize::from(*category)] as u8;
@@ -220,7 +225,7 @@ fn any_number_of_threads_reads_the_same() {
         let text = texts(&folder.join(file)).remove(0);
         let expected = oracle::read(&text);
         for threads in 1..=3 {
-            let request = Request { paths: vec![folder.join(file)], threads };
+            let request = ReadRequest { paths: vec![folder.join(file)], threads };
             let job = open::read(&request).unwrap();
             assert_same(&job.traces[0], &expected);
         }

@@ -1,24 +1,24 @@
 //! Execution traces joined to Kineto traces: the public pairs, our own, and invented ones.
 
 use trace::execution_trace::{self, ExecutionTrace};
-use trace::link::{self, Link, Method};
-use trace::open::{self, Request};
-use trace::store::{Job, Kind, NewSlice, Trace};
+use trace::link::{self, LinkMethod, TraceLink};
+use trace::open::{self, ReadRequest};
+use trace::store::{EventKind, Job, NewSlice, Trace};
 
 use crate::execution_trace_read::{fixture, traces};
 use crate::recording::{all_ops, info, regular};
 
 pub fn kineto(name: &str) -> Option<Job> {
     let paths = vec![fixture(name)?];
-    Some(open::read(&Request { paths, threads: 1 }).unwrap())
+    Some(open::read(&ReadRequest { paths, threads: 1 }).unwrap())
 }
 
-fn names_agree(execution: &ExecutionTrace, trace: &Trace, link: &Link) -> bool {
+fn names_agree(execution: &ExecutionTrace, trace: &Trace, link: &TraceLink) -> bool {
     let all = link.repetitions.iter().chain([&link.rows]);
     all.into_iter().all(|rows| {
         let pairs = execution.nodes.iter().zip(rows);
         pairs.filter_map(|(node, row)| Some((node, (*row)?))).all(|(node, row)| {
-            matches!(trace.kind(row), Kind::Operator | Kind::Annotation)
+            matches!(trace.kind(row), EventKind::Operator | EventKind::Annotation)
                 && execution.name(node) == trace.name(row)
         })
     })
@@ -30,8 +30,8 @@ fn every_node_of_dlrm_has_its_row() {
     let Some(job) = kineto("dlrm8/dlrm_kineto.tar.gz") else { return };
     assert_eq!(executions.len(), 8);
     for (execution, trace) in executions.iter().zip(&job.traces) {
-        let link = link::of(execution, trace);
-        assert_eq!(link.method, Method::Order);
+        let link = link::join(execution, trace);
+        assert_eq!(link.method, LinkMethod::Order);
         assert!(names_agree(execution, trace, &link));
         let counts: Vec<[u64; 4]> =
             link.threads.iter().map(|t| [t.thread, t.nodes, t.rows, t.matched]).collect();
@@ -50,8 +50,8 @@ fn every_node_of_linear_has_its_row_in_39_of_40_iterations() {
     let executions = traces("linear/linear_et.json.gz");
     let Some(job) = kineto("linear/linear_kineto.json.gz") else { return };
     let (execution, trace) = (&executions[0], &job.traces[0]);
-    let link = link::of(execution, trace);
-    assert_eq!(link.method, Method::Order);
+    let link = link::join(execution, trace);
+    assert_eq!(link.method, LinkMethod::Order);
     assert!(names_agree(execution, trace, &link));
     let counts: Vec<[u64; 4]> =
         link.threads.iter().map(|t| [t.thread, t.nodes, t.rows, t.matched]).collect();
@@ -86,8 +86,8 @@ fn our_own_traces_are_joined_by_record_function() {
     recorder.write_execution_trace(11, &execution).unwrap();
     let execution = execution_trace::read(&execution).unwrap().remove(0);
     let trace = open::parse(&std::fs::read(&kineto).unwrap()).unwrap();
-    let link = link::of(&execution, &trace);
-    assert_eq!(link.method, Method::RecordFunction);
+    let link = link::join(&execution, &trace);
+    assert_eq!(link.method, LinkMethod::RecordFunction);
     assert!(names_agree(&execution, &trace, &link));
     assert_eq!(link.threads[0].matched, all_ops().len() as u64 + 1);
     assert_eq!(link.node_score(), Some(1.0));
@@ -125,7 +125,7 @@ fn rows(names: &[&str]) -> Trace {
 fn check(nodes: &str, events: &str, expected: &[Option<u32>]) {
     let nodes: Vec<&str> = nodes.split_whitespace().collect();
     let events: Vec<&str> = events.split_whitespace().collect();
-    let link = link::of(&execution(&nodes), &rows(&events));
+    let link = link::join(&execution(&nodes), &rows(&events));
     assert_eq!(link.rows[..nodes.len()], *expected, "{nodes:?} in {events:?}");
 }
 
@@ -142,7 +142,7 @@ fn unequal_sequences_are_aligned() {
 
 #[test]
 fn nothing_is_joined_to_nothing() {
-    let link = link::of(&execution(&[]), &rows(&[]));
+    let link = link::join(&execution(&[]), &rows(&[]));
     assert_eq!((link.node_score(), link.row_score()), (None, None));
     assert!(link.rows.iter().all(Option::is_none));
 }
@@ -179,7 +179,7 @@ fn a_changed_iteration_among_many_is_found() {
         }
     }
     events.extend(after.iter().map(String::as_str));
-    let link = link::of(&execution(&nodes), &rows(&events));
+    let link = link::join(&execution(&nodes), &rows(&events));
     let matched = link.threads[0].matched;
     assert!(matched >= 6_000 - missing, "{matched} of 6000, {missing} missing");
     let joined: Vec<u32> = link.rows.iter().flatten().copied().collect();

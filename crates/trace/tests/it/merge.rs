@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use trace::export::{self, Arguments, Options, Overlaps};
+use trace::export::{self, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Offsets};
-use trace::open::{self, Request};
-use trace::store::{Job, Kind, NewSlice, Trace, TrackKey};
+use trace::open::{self, ReadRequest};
+use trace::store::{EventKind, Job, NewSlice, Trace, TrackKey};
 
 use crate::export::{fixture, options};
 
 fn read(path: &Path) -> Trace {
-    let mut job = open::read(&Request { paths: vec![path.to_path_buf()], threads: 1 }).unwrap();
+    let mut job = open::read(&ReadRequest { paths: vec![path.to_path_buf()], threads: 1 }).unwrap();
     job.traces.remove(0)
 }
 
 fn merged(job: &Job, options: &Options) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("merged.json.gz");
-    let written = export::write(&path, &merge::of(job, &Offsets::default()), options).unwrap();
+    let written = export::write(&path, &merge::merge(job, &Offsets::default()), options).unwrap();
     let slices: usize = job.traces.iter().map(|trace| trace.slices.len()).sum();
     assert_eq!(written.slices, slices as u64);
     assert_eq!(written.slices_typed_only, 0);
@@ -67,7 +67,7 @@ fn eight_ranks_are_one_file_whose_numbers_do_not_meet() {
             assert_eq!(trace.slices.start(own), one.slices.start(row));
             assert_eq!(trace.slices.end(own), one.slices.end(row));
             pids.entry(&one.track(row).pid).or_default().insert(trace.rank);
-            if one.kind(row) == Kind::Kernel {
+            if one.kind(row) == EventKind::Kernel {
                 devices.entry(one.device(row)).or_default().insert(trace.rank);
             }
             row += 1;
@@ -92,7 +92,7 @@ fn clocks_are_moved_and_keep_their_nanoseconds() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("merged.json.zst");
     let offsets = Offsets { ahead_ns: [(1, 123)].into() };
-    export::write(&path, &merge::of(&job, &offsets), &options(Overlaps::Lanes)).unwrap();
+    export::write(&path, &merge::merge(&job, &offsets), &options(Overlaps::Lanes)).unwrap();
     let one = read(&path);
     let starts: Vec<_> =
         one.rows().map(|row| one.slices.start(row) - 1_700_000_000_000_000_000).collect();
@@ -104,9 +104,9 @@ fn typed_arguments_are_enough_where_no_file_is() {
     let Some(mut job) = fixture("dlrm8") else { return };
     for trace in &mut job.traces {
         trace.slices.offset.fill(u64::MAX);
-        trace.origin = trace::store::Origin::default();
+        trace.origin = trace::store::TraceOrigin::default();
     }
-    let options = Options { arguments: Arguments::Typed, ..options(Overlaps::Keep) };
+    let options = Options { arguments: WhichArguments::Typed, ..options(Overlaps::Keep) };
     let one = merged(&job, &options);
     check_ids(&job, &one, |trace, row| trace.slices.correlation(row));
 }

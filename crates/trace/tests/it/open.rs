@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
 use trace::Error;
-use trace::open::{self, Attendance, Events, Progress, Request};
+use trace::open::{self, Attendance, ReadProgress, ReadRequest, TraceRows};
 use trace::store::{Job, Loss, Trace};
 
 /// A trace of `count` kernels, `rank` in its content if there is one.
@@ -45,7 +45,7 @@ fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn read(path: &Path) -> Result<Job, Error> {
-    open::read(&Request { paths: vec![path.to_path_buf()], threads: 2 })
+    open::read(&ReadRequest { paths: vec![path.to_path_buf()], threads: 2 })
 }
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
@@ -117,7 +117,7 @@ fn folders_are_read_to_all_levels_without_what_is_hidden_or_something_else() {
     write(at, "zero.json", b"");
     let never = AtomicBool::new(false);
     let attendance = Attendance { progress: &|_| {}, cancelled: &never };
-    let request = Request { paths: vec![at.to_path_buf()], threads: 3 };
+    let request = ReadRequest { paths: vec![at.to_path_buf()], threads: 3 };
     let reading = open::read_with(&request, &attendance).unwrap();
     assert_eq!(
         listed(&reading.job, at),
@@ -155,7 +155,7 @@ fn several_paths_come_in_the_order_of_ranks_for_any_number_of_threads() {
         })
         .collect();
     let read = |threads| {
-        listed(&open::read(&Request { paths: paths.clone(), threads }).unwrap(), folder.path())
+        listed(&open::read(&ReadRequest { paths: paths.clone(), threads }).unwrap(), folder.path())
     };
     let expected = read(1);
     assert_eq!(expected[0], "z.json - 0 1");
@@ -184,7 +184,7 @@ fn ranks_can_be_given() {
     let folder = tempfile::tempdir().unwrap();
     let a = write(folder.path(), "a.json", text(None, 1).as_bytes());
     let b = write(folder.path(), "b.json", text(None, 2).as_bytes());
-    let request = Request { paths: vec![b, a], threads: 1 };
+    let request = ReadRequest { paths: vec![b, a], threads: 1 };
     let mut job = open::read(&request).unwrap();
     open::assign_ranks(&mut job, &request, &[4, 7]).unwrap();
     assert_eq!(listed(&job, folder.path()), ["b.json - 4 2", "a.json - 7 1"]);
@@ -259,7 +259,7 @@ fn a_folder_without_traces_is_an_error_beside_one_with_some() {
     let good = write(folder.path(), "good/a.json", text(None, 1).as_bytes());
     write(folder.path(), "bad/dataset.json", b"{\"a\": 1}");
     let bad = folder.path().join("bad");
-    let request = Request { paths: vec![good, bad.clone()], threads: 1 };
+    let request = ReadRequest { paths: vec![good, bad.clone()], threads: 1 };
     let error = open::read(&request).unwrap_err().to_string();
     let expected = format!(
         "{}: expected trace files, found none among 1 files (first: dataset.json: a JSON object \
@@ -284,7 +284,7 @@ fn of_a_cut_file_what_is_there_is_read_and_the_rest_counted() {
         let job = read(&write(folder.path(), name, &bytes)).unwrap();
         assert_eq!(job.traces.len(), traces, "{name}");
         let last = job.traces.last().unwrap();
-        assert_eq!(last.losses.of(Loss::Truncated), 1, "{name}: {:?}", last.losses);
+        assert_eq!(last.losses.count_of(Loss::Truncated), 1, "{name}: {:?}", last.losses);
         assert!((20_000..50_000).contains(&last.slices.len()), "{name}: {}", last.slices.len());
     }
 }
@@ -295,7 +295,7 @@ fn garbage_behind_a_compressed_file_loses_nothing() {
     let bytes = [gzip(text(None, 9).as_bytes()), b"garbage, not a header".to_vec()].concat();
     let job = read(&write(folder.path(), "a.json.gz", &bytes)).unwrap();
     assert_eq!(job.traces[0].slices.len(), 9);
-    assert_eq!(job.traces[0].losses.of(Loss::Damaged), 1);
+    assert_eq!(job.traces[0].losses.count_of(Loss::Damaged), 1);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_wrong_checksum_is_counted() {
     bytes[at] ^= 1;
     let job = read(&write(folder.path(), "a.json.gz", &bytes)).unwrap();
     assert_eq!(job.traces[0].slices.len(), 9);
-    assert_eq!(job.traces[0].losses.of(Loss::Damaged), 1);
+    assert_eq!(job.traces[0].losses.count_of(Loss::Damaged), 1);
 }
 
 #[test]
@@ -319,14 +319,14 @@ fn progress_ends_at_the_total_and_a_cancelled_reading_says_so() {
     ];
     let total = paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     let (seen, cancelled) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-    let note = |progress: Progress| seen.lock().unwrap().push(progress);
+    let note = |progress: ReadProgress| seen.lock().unwrap().push(progress);
     let attendance = Attendance { progress: &note, cancelled: &cancelled };
-    let request = Request { paths, threads: 2 };
+    let request = ReadRequest { paths, threads: 2 };
     open::read_with(&request, &attendance).unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().all(|progress| progress.bytes_total == Some(total)));
     assert_eq!(seen.iter().map(|progress| progress.bytes_read).max(), Some(total));
-    let stop = |_: Progress| cancelled.store(true, Ordering::Relaxed);
+    let stop = |_: ReadProgress| cancelled.store(true, Ordering::Relaxed);
     let attendance = Attendance { progress: &stop, cancelled: &cancelled };
     assert!(matches!(open::read_with(&request, &attendance), Err(Error::Cancelled)));
 }
@@ -385,13 +385,13 @@ fn the_arguments_of_a_job_are_those_of_its_traces() {
     let mut of_lost_member = traces[1].clone();
     of_lost_member.origin.member = Some("gone.json".to_owned());
     let asked = [
-        Events { trace: &traces[2], rows: &[51, 3, 51] },
-        Events { trace: &of_stdin, rows: &[1] },
-        Events { trace: &traces[0], rows: &[0] },
-        Events { trace: &single[0], rows: &[19, 0] },
-        Events { trace: &of_lost_member, rows: &[0] },
-        Events { trace: &traces[2], rows: &[7] },
-        Events { trace: &traces[1], rows: &[] },
+        TraceRows { trace: &traces[2], rows: &[51, 3, 51] },
+        TraceRows { trace: &of_stdin, rows: &[1] },
+        TraceRows { trace: &traces[0], rows: &[0] },
+        TraceRows { trace: &single[0], rows: &[19, 0] },
+        TraceRows { trace: &of_lost_member, rows: &[0] },
+        TraceRows { trace: &traces[2], rows: &[7] },
+        TraceRows { trace: &traces[1], rows: &[] },
     ];
     let found = open::arguments_of(&asked, &|_| true);
     assert_eq!(found.len(), asked.len());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use trace::export::{self, Arguments, Counter, Options, Overlaps};
+use trace::export::{self, Counter, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Merged, Offsets};
 use trace::store::{NewSlice, Trace};
 
@@ -198,7 +198,7 @@ fn every_slice_is_there_and_nests() {
 #[test]
 fn eight_ranks_are_one_file() {
     let Some(job) = fixture("dlrm8") else { return };
-    let decoded = written(&merge::of(&job, &Offsets::default()), &options(Overlaps::Lanes));
+    let decoded = written(&merge::merge(&job, &Offsets::default()), &options(Overlaps::Lanes));
     assert!(decoded.slices() == expected(&job.traces), "slices differ");
     let roots = decoded.tracks.values().filter(|(_, parent)| parent.is_none());
     let ranks: BTreeSet<_> =
@@ -214,7 +214,7 @@ fn overlaps_and_times_that_touch() {
         trace.push(&NewSlice::new("kernel", "k", (0, 7), span));
     }
     let options = Options {
-        arguments: Arguments::Typed,
+        arguments: WhichArguments::Typed,
         counters: vec![Counter {
             rank: 0,
             name: "Queue length".to_owned(),

@@ -7,8 +7,8 @@ use proptest::prelude::{ProptestConfig, any, prop, proptest};
 use serde_json::json;
 use trace::export::{self, Overlaps};
 use trace::merge::{self, Merged, Offsets};
-use trace::open::{self, Request};
-use trace::store::{Counter, Covered, Cut, Ending, FlowPhase, Job, NewSlice, Trace};
+use trace::open::{self, ReadRequest};
+use trace::store::{Counter, Covered, CutRecording, Ending, FlowPhase, Job, NewSlice, Trace};
 
 use crate::export::{FILES, check_header, check_marks, check_slices, fixture, options};
 
@@ -20,8 +20,8 @@ const MODERN: [&str; 4] = [
     "modern/sglang_decode.json.gz",
 ];
 
-fn request(path: PathBuf) -> Request {
-    Request { paths: vec![path], threads: 2 }
+fn request(path: PathBuf) -> ReadRequest {
+    ReadRequest { paths: vec![path], threads: 2 }
 }
 
 /// The job of a file that is written from these parts, and its folder.
@@ -82,7 +82,7 @@ fn ranks_of_a_merged_file_come_back_with_their_own_clocks() {
     let Some(job) = fixture("dlrm8") else { return };
     let offsets =
         Offsets { ahead_ns: (0..8).map(|rank| (rank, i64::from(rank) * 1_000)).collect() };
-    let (again, _folder) = read_back(&merge::of(&job, &offsets));
+    let (again, _folder) = read_back(&merge::merge(&job, &offsets));
     assert_eq!(again.traces.len(), 8);
     for (trace, again) in job.traces.iter().zip(&again.traces) {
         assert_eq!((trace.rank, &trace.tracks), (again.rank, &again.tracks));
@@ -99,10 +99,11 @@ fn a_cut_recording_stays_one() {
     let mut trace = small();
     let covered = Some(Covered::Until(2_500));
     let (ending, span) = (Ending::WithinEvents, None);
-    trace.cut = Some(Cut { ending, byte: 77, why: "the disk was full".to_owned(), covered, span });
+    trace.cut =
+        Some(CutRecording { ending, byte: 77, why: "the disk was full".to_owned(), covered, span });
     let offsets = Offsets { ahead_ns: BTreeMap::from([(0, 40)]) };
     let job = Job { traces: vec![trace.clone()] };
-    let (again, folder) = read_back(&merge::of(&job, &offsets));
+    let (again, folder) = read_back(&merge::merge(&job, &offsets));
     let cut = again.traces[0].cut.as_ref().unwrap();
     assert_eq!((cut.covered, cut.byte, cut.why.as_str()), (covered, 77, "the disk was full"));
     assert_eq!(again.traces[0].instants.len(), trace.instants.len());

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use trace::execution_trace;
-use trace::link::{self, Method};
-use trace::open::{self, Request};
-use trace::store::{Kind, Trace};
+use trace::link::{self, LinkMethod};
+use trace::open::{self, ReadRequest};
+use trace::store::{EventKind, Trace};
 
 use manifest::{File, Suite};
 
@@ -72,7 +72,7 @@ fn each_trace(kinds: &[&str], check: impl Fn(&Suite, &File, &Trace)) {
 }
 
 fn opened(path: &Path) -> Trace {
-    let request = Request { paths: vec![path.to_owned()], threads: 1 };
+    let request = ReadRequest { paths: vec![path.to_owned()], threads: 1 };
     let trace = open::read(&request).unwrap().traces.remove(0);
     assert!(trace.losses.is_empty(), "{}: {:?}", path.display(), trace.losses);
     trace
@@ -116,11 +116,11 @@ fn every_run_says_what_came_of_it() {
 fn every_kineto_trace_opens_and_has_its_steps() {
     let kinds = ["kineto", "kineto_of_execution_trace", "kineto_with_stacks", "case_trace"];
     each_trace(&kinds, |suite, file, trace| {
-        let of = |kind: Kind| trace.rows().filter(move |row| trace.kind(*row) == kind);
+        let of = |kind: EventKind| trace.rows().filter(move |row| trace.kind(*row) == kind);
         let steps =
-            of(Kind::Annotation).filter(|row| trace.name(*row).starts_with("ProfilerStep#"));
+            of(EventKind::Annotation).filter(|row| trace.name(*row).starts_with("ProfilerStep#"));
         assert_eq!(Some(steps.count() as u64), file.steps, "{}", file.path);
-        let kernels = of(Kind::Kernel);
+        let kernels = of(EventKind::Kernel);
         assert_eq!(kernels.count() > 0, suite.device == "cuda", "{}", file.path);
         let has_frames = trace.slices.python.iter().next().is_some();
         assert_eq!(has_frames, file.kind == "kineto_with_stacks", "{}", file.path);
@@ -134,8 +134,8 @@ fn execution_traces_link_with_their_twins_by_record_function() {
         let file = suite.files.iter().find(is_its).unwrap();
         let execution = execution_trace::read(&suite.path(file)).unwrap().remove(0);
         assert!(execution.losses.is_empty(), "{}: {:?}", file.path, execution.losses);
-        let link = link::of(&execution, trace);
-        assert_eq!(link.method, Method::RecordFunction, "{}", file.path);
+        let link = link::join(&execution, trace);
+        assert_eq!(link.method, LinkMethod::RecordFunction, "{}", file.path);
         assert_eq!(link.node_score(), Some(1.0), "{}", file.path);
     });
 }

@@ -218,7 +218,8 @@ pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Removes what a killed writer left behind. Only the process that writes to `run_folder` may call
-/// it: another's unfinished checkpoint would be removed too. [`super::Writer::begin`] calls it.
+/// it: another's unfinished checkpoint would be removed too. [`super::CheckpointWriter::begin`]
+/// calls it.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.

@@ -97,7 +97,7 @@ pub struct Chunk {
     /// Its name there.
     pub tensor: String,
     /// What it is.
-    pub content: Content,
+    pub content: TensorContent,
     /// Its shape.
     pub shape: Vec<usize>,
     /// Its values' format.
@@ -123,7 +123,7 @@ pub struct Pieces {
 /// What a tensor is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Content {
+pub enum TensorContent {
     /// A dense parameter's values, by its name.
     DenseWeight(String),
     /// A dense parameter's optimizer state, by its name; the running means where there are two.
@@ -131,14 +131,14 @@ pub enum Content {
     /// A dense parameter's running mean squares, by its name.
     DenseMeanSquare(String),
     /// A rectangle of a table.
-    TableWeight(Part),
+    TableWeight(TablePart),
     /// The optimizer state of a rectangle of a table; the running means where there are two.
-    TableState(Part),
+    TableState(TablePart),
     /// The running mean squares of a rectangle of a table.
-    TableMeanSquare(Part),
+    TableMeanSquare(TablePart),
 }
 
-impl Content {
+impl TensorContent {
     /// A part of a dense parameter's state, by its position among
     /// [`schema::Optimizer::state_names`].
     pub(super) fn dense_state(position: usize, name: &str) -> Self {
@@ -147,12 +147,12 @@ impl Content {
     }
 
     /// A part of a rectangle's state, by its position among [`schema::Optimizer::state_names`].
-    pub(super) fn table_state(position: usize, part: Part) -> Self {
+    pub(super) fn table_state(position: usize, part: TablePart) -> Self {
         if position == 0 { Self::TableState(part) } else { Self::TableMeanSquare(part) }
     }
 
     /// The rectangle of a table's weights or state.
-    pub(crate) fn part(&self) -> Option<&Part> {
+    pub(crate) fn part(&self) -> Option<&TablePart> {
         match self {
             Self::TableWeight(part) | Self::TableState(part) | Self::TableMeanSquare(part) => {
                 Some(part)
@@ -164,7 +164,7 @@ impl Content {
 
 /// A rectangle of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct TablePart {
     /// Name of the table.
     pub table: String,
     /// Its rows.
@@ -173,7 +173,7 @@ pub struct Part {
     pub columns: Range<usize>,
 }
 
-impl Part {
+impl TablePart {
     /// Number of weights.
     pub(crate) fn cells(&self) -> u64 {
         (self.rows.end - self.rows.start) * self.columns.len() as u64
@@ -190,7 +190,7 @@ impl Manifest {
     /// Over which columns of a row the state of `tables` was taken.
     #[must_use]
     pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
-        let of_plan = || RowScope::of(self.sparse_optimizer, &self.plan, tables);
+        let of_plan = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
         self.row_scope.clone().unwrap_or_else(of_plan)
     }
 

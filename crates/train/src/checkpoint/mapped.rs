@@ -17,7 +17,7 @@ use device::mapped::Mapping;
 use device::{Pool, Weights};
 use schema::{DataType, Rank, TableConfig, TableId, Tile};
 
-use super::manifest::{Chunk, Content, Part};
+use super::manifest::{Chunk, TablePart, TensorContent};
 use super::{Checkpoint, Checksum};
 use crate::Error;
 use crate::parameter::{Spot, TileState};
@@ -41,7 +41,7 @@ struct MappedTable {
 
 #[derive(Debug)]
 struct MappedChunk {
-    part: Part,
+    part: TablePart,
     tensor: String,
     /// Position among the files, and the chunk's place in it.
     file: usize,
@@ -54,7 +54,7 @@ struct MappedChunk {
 
 impl MappedTables {
     /// Maps the files that have the tables of `checkpoint`. Reads none of their values.
-    pub fn of(checkpoint: &Checkpoint) -> Result<Self, Error> {
+    pub fn map(checkpoint: &Checkpoint) -> Result<Self, Error> {
         let mut places = BTreeMap::new();
         let mut files = Vec::new();
         let mut tables = Vec::new();
@@ -62,7 +62,7 @@ impl MappedTables {
             let mut columns: BTreeMap<(usize, usize), Vec<MappedChunk>> = BTreeMap::new();
             let mut cells = 0;
             for chunk in &checkpoint.manifest().chunks {
-                let Content::TableWeight(part) = &chunk.content else { continue };
+                let TensorContent::TableWeight(part) = &chunk.content else { continue };
                 if part.table != config.name {
                     continue;
                 }
@@ -73,7 +73,7 @@ impl MappedTables {
                 }
                 cells += part.cells();
                 let start = reader.offset(entry) as usize;
-                let mapped = MappedChunk::of(chunk, part, (places[&chunk.file], start));
+                let mapped = MappedChunk::new(chunk, part, (places[&chunk.file], start));
                 let key = (part.columns.start, part.columns.end);
                 columns.entry(key).or_default().push(mapped);
             }
@@ -144,7 +144,7 @@ impl MappedTables {
         for chunks in &table.columns {
             let after = chunks.partition_point(|chunk| chunk.part.rows.start <= row);
             let Some(chunk) = after.checked_sub(1).map(|at| &chunks[at]) else { continue };
-            let Part { rows, columns, .. } = &chunk.part;
+            let TablePart { rows, columns, .. } = &chunk.part;
             if row >= rows.end {
                 continue;
             }
@@ -185,14 +185,14 @@ impl MappedTables {
         let start = piece * chunk.piece_bytes;
         let whole = &mapping[chunk.place.clone()];
         let bytes = &whole[start..whole.len().min(start + chunk.piece_bytes)];
-        let (expected, got) = (chunk.checksums[piece], Checksum::of(bytes));
+        let (expected, got) = (chunk.checksums[piece], Checksum::compute(bytes));
         if expected != got {
             let (path, tensor) = (path.clone(), chunk.tensor.clone());
             return Err(Error::Checksum { path, tensor, expected, got });
         }
         let TableConfig { name, data_type, .. } = &table.config;
         let Some((at, value)) = first_not_finite(bytes, *data_type) else { return Ok(()) };
-        let (at, Part { rows, columns, .. }) = (start / data_type.bytes() + at, &chunk.part);
+        let (at, TablePart { rows, columns, .. }) = (start / data_type.bytes() + at, &chunk.part);
         let spot = Spot {
             tensor: format!("table {name:?}"),
             row: rows.start + (at / columns.len()) as u64,
@@ -206,7 +206,7 @@ impl MappedTables {
 
 impl MappedChunk {
     /// A chunk that begins at a byte of a file. One without checksums of pieces is one piece.
-    fn of(chunk: &Chunk, part: &Part, (file, start): (usize, usize)) -> Self {
+    fn new(chunk: &Chunk, part: &TablePart, (file, start): (usize, usize)) -> Self {
         let bytes = chunk.shape.iter().product::<usize>() * chunk.data_type.bytes();
         let whole = (bytes.max(1), vec![chunk.checksum]);
         let pieces = chunk.pieces.as_ref().map(|p| (p.bytes as usize, p.checksums.clone()));

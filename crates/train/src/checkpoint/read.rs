@@ -15,7 +15,7 @@ use schema::{
     DataType, Granularity, JobConfig, ModelConfig, Optimizer, RowScope, TableConfig, Tile,
 };
 
-use super::manifest::{Chunk, Content, Manifest, Part};
+use super::manifest::{Chunk, Manifest, TablePart, TensorContent};
 use super::write::CHUNK_BYTES;
 use super::{TensorEntry, TensorReader, dtype};
 use crate::Error;
@@ -33,7 +33,7 @@ pub struct Checkpoint {
 }
 
 /// Columns from byte `first` on of rows that are `stride` bytes apart.
-struct Columns<'a> {
+struct TileColumns<'a> {
     bytes: &'a mut [u8],
     data_type: DataType,
     stride: usize,
@@ -185,7 +185,7 @@ impl Checkpoint {
             let states = state.chunks_mut(len.max(1));
             for (position, (kind, state)) in names.iter().zip(states).enumerate() {
                 let tensor = format!("dense/{name}/{kind}");
-                let content = Content::dense_state(position, name);
+                let content = TensorContent::dense_state(position, name);
                 self.read_parameter(&content, tensor, &[state.len()], state)?;
             }
         }
@@ -199,7 +199,7 @@ impl Checkpoint {
     /// model and the checkpoint differ; [`Error::Checksum`] naming file and tensor.
     pub fn read_dense_weights(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
         for chunk in &self.manifest.chunks {
-            if let Content::DenseWeight(name) = &chunk.content
+            if let TensorContent::DenseWeight(name) = &chunk.content
                 && !parameters.iter().any(|parameter| &parameter.name == name)
             {
                 let (path, tensor) = (self.folder.clone(), name.clone());
@@ -207,7 +207,7 @@ impl Checkpoint {
             }
         }
         for DenseParameter { name, shape, weight, .. } in parameters {
-            let content = Content::DenseWeight(name.clone());
+            let content = TensorContent::DenseWeight(name.clone());
             self.read_parameter(&content, format!("dense/{name}/weight"), shape, weight)?;
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Checkpoint {
 
     fn read_parameter(
         &self,
-        content: &Content,
+        content: &TensorContent,
         tensor: String,
         shape: &[usize],
         out: &mut [f32],
@@ -265,7 +265,7 @@ impl Checkpoint {
             Granularity::Row => state = self.average_rows(&part)?,
             Granularity::Element | Granularity::Tensor => {
                 for (position, chunks) in states[..state_per_row / tile.dim()].iter().enumerate() {
-                    let out = Columns {
+                    let out = TileColumns {
                         bytes: bytemuck::cast_slice_mut(&mut state),
                         data_type: DataType::F32,
                         stride: 4 * state_per_row,
@@ -298,10 +298,10 @@ impl Checkpoint {
     }
 
     /// Reads the weights of a rectangle, `[rows, columns]`, in the table's data type.
-    pub(crate) fn read_part(&self, part: &Part, out: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read_part(&self, part: &TablePart, out: &mut [u8]) -> Result<(), Error> {
         let data_type = self.data_type(&part.table);
         let stride = part.columns.len() * data_type.bytes();
-        let out = Columns { bytes: out, data_type, stride, first: 0 };
+        let out = TileColumns { bytes: out, data_type, stride, first: 0 };
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
@@ -323,7 +323,12 @@ impl Checkpoint {
     }
 
     /// Copies the cells of `wanted` out of chunks that have one value per cell.
-    fn gather(&self, wanted: &Part, chunks: &[usize], out: Columns<'_>) -> Result<(), Error> {
+    fn gather(
+        &self,
+        wanted: &TablePart,
+        chunks: &[usize],
+        out: TileColumns<'_>,
+    ) -> Result<(), Error> {
         let (mut buffer, size) = (Vec::new(), out.data_type.bytes());
         let mut covered = 0;
         for (chunk, part) in self.overlapping(chunks, wanted) {
@@ -359,7 +364,7 @@ impl Checkpoint {
     /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the
     /// columns each has in common with `wanted`. In f64, so that one value alone comes out as it
     /// was.
-    fn average_rows(&self, wanted: &Part) -> Result<Array<f32>, Error> {
+    fn average_rows(&self, wanted: &TablePart) -> Result<Array<f32>, Error> {
         let rows = (wanted.rows.end - wanted.rows.start) as usize;
         let mut sums = vec![0.0f64; rows];
         let mut buffer = Vec::new();
@@ -385,7 +390,7 @@ impl Checkpoint {
         Ok(state)
     }
 
-    fn check_covered(&self, wanted: &Part, expected: u64, got: u64) -> Result<(), Error> {
+    fn check_covered(&self, wanted: &TablePart, expected: u64, got: u64) -> Result<(), Error> {
         if expected == got {
             return Ok(());
         }
@@ -396,8 +401,8 @@ impl Checkpoint {
     fn overlapping<'a>(
         &'a self,
         chunks: &'a [usize],
-        wanted: &'a Part,
-    ) -> impl Iterator<Item = (&'a Chunk, &'a Part)> {
+        wanted: &'a TablePart,
+    ) -> impl Iterator<Item = (&'a Chunk, &'a TablePart)> {
         let chunks = chunks.iter().map(|&chunk| &self.manifest.chunks[chunk]);
         let parts = chunks.filter_map(|chunk| Some((chunk, chunk.content.part()?)));
         parts.filter(|(_, part)| {
@@ -440,7 +445,7 @@ impl Checkpoint {
     pub(super) fn checked_entry(
         &self,
         chunk: &Chunk,
-        part: &Part,
+        part: &TablePart,
         table: &TableConfig,
     ) -> Result<(&TensorReader, &TensorEntry), Error> {
         self.check_data_type(chunk, table.data_type)?;
@@ -470,9 +475,9 @@ impl Checkpoint {
     }
 }
 
-fn part_of(table: &str, tile: &Tile) -> Part {
+fn part_of(table: &str, tile: &Tile) -> TablePart {
     let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
-    Part { table: table.to_owned(), rows, columns }
+    TablePart { table: table.to_owned(), rows, columns }
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
@@ -489,10 +494,12 @@ fn index(chunks: &[Chunk]) -> BTreeMap<String, TableChunks> {
         let Some(part) = chunk.content.part() else { continue };
         let table = tables.entry(part.table.clone()).or_default();
         match &chunk.content {
-            Content::TableWeight(_) => table.weight.push(i),
-            Content::TableState(_) => table.states[0].push(i),
-            Content::TableMeanSquare(_) => table.states[1].push(i),
-            Content::DenseWeight(_) | Content::DenseState(_) | Content::DenseMeanSquare(_) => {}
+            TensorContent::TableWeight(_) => table.weight.push(i),
+            TensorContent::TableState(_) => table.states[0].push(i),
+            TensorContent::TableMeanSquare(_) => table.states[1].push(i),
+            TensorContent::DenseWeight(_)
+            | TensorContent::DenseState(_)
+            | TensorContent::DenseMeanSquare(_) => {}
         }
     }
     let place =

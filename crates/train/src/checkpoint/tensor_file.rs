@@ -95,7 +95,7 @@ impl TensorWriter {
             piece: Xxh3Default::new(),
             pieces: Vec::new(),
             bytes: head.len() as u64 + end,
-            header_checksum: Checksum::of(&head),
+            header_checksum: Checksum::compute(&head),
         })
     }
 
@@ -221,7 +221,7 @@ impl TensorReader {
         file.read_exact_at(&mut head, 0).map_err(Error::io("read", path))?;
         let text = &head[LENGTH_BYTES as usize..];
         let (notes, entries) = parse(text, start, bytes).map_err(fail)?;
-        let header_checksum = Checksum::of(&head);
+        let header_checksum = Checksum::compute(&head);
         Ok(Self { path: path.to_owned(), file, entries, notes, header_checksum })
     }
 
@@ -287,7 +287,7 @@ impl TensorReader {
     /// The whole file, mapped into memory.
     pub fn map(&self) -> Result<Mapping, Error> {
         let file = self.file.try_clone().map_err(Error::io("open", &self.path))?;
-        Mapping::of(file).map_err(Error::io("map", &self.path))
+        Mapping::map(file).map_err(Error::io("map", &self.path))
     }
 
     /// Reads a whole tensor and computes its checksum in the same pass.
@@ -325,11 +325,11 @@ fn header_too_long(got: u64) -> String {
 }
 
 /// The notes of a file, and its tensors.
-type Header = (BTreeMap<String, String>, BTreeMap<String, TensorEntry>);
+type TensorFileHeader = (BTreeMap<String, String>, BTreeMap<String, TensorEntry>);
 
 /// Parses a header; tensors must follow each other without gaps from `start` to the end of the
 /// file.
-fn parse(text: &[u8], start: u64, bytes: u64) -> Result<Header, String> {
+fn parse(text: &[u8], start: u64, bytes: u64) -> Result<TensorFileHeader, String> {
     let mut header: BTreeMap<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("header: {error}"))?;
     let notes = header.remove(NOTES).unwrap_or_else(|| Value::Object(serde_json::Map::new()));

@@ -12,7 +12,7 @@ use device::backend::TileRows;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 use serde::{Deserialize, Serialize};
 
-use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData};
+use super::manifest::{Chunk, FileRecord, Manifest, Seeds, SeenData, TablePart, TensorContent};
 use super::{Checksum, TensorWriter, folder};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState, TileView};
@@ -23,9 +23,10 @@ pub(super) const CHUNK_BYTES: usize = 64 << 20;
 /// Values put side by side at a time where a tensor takes every other part of a row.
 const BLOCK_VALUES: usize = 1 << 16;
 
-/// A checkpoint in the making. Dropped without [`Writer::commit`], it takes its files with it.
+/// A checkpoint in the making. Dropped without [`CheckpointWriter::commit`], it takes its files
+/// with it.
 #[derive(Debug)]
-pub struct Writer {
+pub struct CheckpointWriter {
     step: u64,
     tables: Vec<TableConfig>,
     chunk_bytes: usize,
@@ -43,9 +44,10 @@ enum Role {
     Guest,
 }
 
-/// What one file of a checkpoint holds; [`Writer::commit`] wants one per call of a `write_…`.
+/// What one file of a checkpoint holds; [`CheckpointWriter::commit`] wants one per call of a
+/// `write_…`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Written {
+pub struct WrittenFile {
     /// The file.
     pub file: FileRecord,
     /// Its tensors.
@@ -86,7 +88,7 @@ pub struct Committed {
     pub bytes: u64,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// Creates `<run>/checkpoints/step-N.tmp`, after removing what a killed writer left behind.
     ///
     /// # Errors
@@ -134,7 +136,7 @@ impl Writer {
         rank: Rank,
         tiles: &[TileState],
         optimizer: Optimizer,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenFile, Error> {
         let rectangles: Vec<Tile> = tiles.iter().map(|state| state.tile.clone()).collect();
         self.write_tiles(rank, &rectangles, optimizer, &mut |TileRows { tile, rows }, take| {
             let TileState { tile, weight, state } = &tiles[tile];
@@ -159,7 +161,7 @@ impl Writer {
         tiles: &[Tile],
         optimizer: Optimizer,
         read: ReadTile<'_>,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenFile, Error> {
         let mut planned = Vec::new();
         for (i, tile) in tiles.iter().enumerate() {
             let chunks = self.plan_tile(tile, optimizer);
@@ -179,11 +181,11 @@ impl Writer {
             read(rows, &mut |view| {
                 assert_eq!(view.weight.len(), count * dim, "tile weights");
                 assert_eq!(view.state.len(), count * optimizer.state_per_row(dim), "tile state");
-                if let Content::TableWeight(_) = &chunk.content {
+                if let TensorContent::TableWeight(_) = &chunk.content {
                     return writer.write_bytes(view.weight.bytes());
                 }
                 let stride = view.state.len() / count;
-                let second = matches!(chunk.content, Content::TableMeanSquare(_));
+                let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
                 let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
                 write_columns(writer, view.state, stride, 0..count, columns, &mut buffer)
             })
@@ -199,19 +201,19 @@ impl Writer {
         &self,
         parameters: &[DenseParameter],
         optimizer: Optimizer,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenFile, Error> {
         let names = optimizer.state_names();
         let mut chunks = Vec::new();
         let mut values: Vec<&[f32]> = Vec::new();
         for parameter in parameters {
             let name = &parameter.name;
-            let content = Content::DenseWeight(name.clone());
+            let content = TensorContent::DenseWeight(name.clone());
             chunks.push(chunk(format!("dense/{name}/weight"), content, parameter.shape.clone()));
             values.push(&parameter.weight);
             let len = parameter.state.len() / names.len().max(1);
             let parts = parameter.state.chunks(len.max(1));
             for (position, (part, state)) in names.iter().zip(parts).enumerate() {
-                let content = Content::dense_state(position, name);
+                let content = TensorContent::dense_state(position, name);
                 let shape = vec![state.len()];
                 chunks.push(chunk(format!("dense/{name}/{part}"), content, shape));
                 values.push(state);
@@ -228,7 +230,11 @@ impl Writer {
     /// # Errors
     /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming
     /// the file, [`Error::Config`] if the job cannot be written as TOML.
-    pub fn commit(&self, meta: &Meta<'_>, mut records: Vec<Written>) -> Result<Committed, Error> {
+    pub fn commit(
+        &self,
+        meta: &Meta<'_>,
+        mut records: Vec<WrittenFile>,
+    ) -> Result<Committed, Error> {
         records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
         let path = self.temporary.join("manifest.json");
         let manifest = self.manifest(&path, meta, records)?;
@@ -260,10 +266,10 @@ impl Writer {
                     rows.start, rows.end, columns.start, columns.end
                 );
                 let part =
-                    Part { table: name.clone(), rows: rows.clone(), columns: columns.clone() };
+                    TablePart { table: name.clone(), rows: rows.clone(), columns: columns.clone() };
                 let (content, data_type) = match state {
-                    None => (Content::TableWeight(part), table.data_type),
-                    Some(position) => (Content::table_state(position, part), DataType::F32),
+                    None => (TensorContent::TableWeight(part), table.data_type),
+                    Some(position) => (TensorContent::table_state(position, part), DataType::F32),
                 };
                 chunks.push(Chunk { data_type, ..chunk(tensor, content, shape) });
             }
@@ -277,7 +283,7 @@ impl Writer {
         name: &str,
         mut chunks: Vec<Chunk>,
         mut emit: impl FnMut(&Chunk, &mut TensorWriter) -> Result<(), Error>,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenFile, Error> {
         let path = self.temporary.join(name);
         let tensors = chunks
             .iter()
@@ -287,19 +293,22 @@ impl Writer {
             emit(chunk, &mut writer)?;
             let (checksum, pieces) = writer.end_tensor();
             chunk.checksum = checksum;
-            let is_read_by_rows = matches!(chunk.content, Content::TableWeight(_));
+            let is_read_by_rows = matches!(chunk.content, TensorContent::TableWeight(_));
             chunk.pieces = pieces.filter(|_| is_read_by_rows);
             chunk.file = name.to_owned();
         }
         let (bytes, header_checksum) = writer.finish()?;
-        Ok(Written { file: FileRecord { name: name.to_owned(), bytes, header_checksum }, chunks })
+        Ok(WrittenFile {
+            file: FileRecord { name: name.to_owned(), bytes, header_checksum },
+            chunks,
+        })
     }
 
     fn manifest(
         &self,
         path: &Path,
         meta: &Meta<'_>,
-        records: Vec<Written>,
+        records: Vec<WrittenFile>,
     ) -> Result<Manifest, Error> {
         let (mut files, mut chunks) = (Vec::new(), Vec::new());
         for record in records {
@@ -334,7 +343,7 @@ impl Writer {
     fn check_cover(&self, chunks: &[Chunk]) -> Result<(), Error> {
         for table in &self.tables {
             let cells = |chunk: &Chunk| match &chunk.content {
-                Content::TableWeight(part) if part.table == table.name => part.cells(),
+                TensorContent::TableWeight(part) if part.table == table.name => part.cells(),
                 _ => 0,
             };
             let got = chunks.iter().map(cells).sum();
@@ -348,7 +357,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for CheckpointWriter {
     fn drop(&mut self) {
         if self.role == Role::Guest {
             return;
@@ -386,7 +395,7 @@ fn write_columns(
     Ok(())
 }
 
-fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {
+fn chunk(tensor: String, content: TensorContent, shape: Vec<usize>) -> Chunk {
     let (file, data_type, checksum) = (String::new(), DataType::F32, Checksum(0));
     Chunk { file, tensor, content, shape, data_type, checksum, pieces: None }
 }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use comm::{Communicator, Parts, Pending};
+use comm::{Communicator, StartedCollective, VectorParts};
 use device::Backend;
 use schema::Op;
 
@@ -18,13 +18,13 @@ use crate::context::RankContext;
 pub const BUCKET_BYTES: usize = 25 << 20;
 
 /// Sums of a bucket, and where those of a parameter begin.
-pub type Sums<'a> = (&'a Parts<f32>, usize);
+pub type BucketSums<'a> = (&'a VectorParts<f32>, usize);
 
 /// Takes a parameter's step: its number and its sum; the elements of that.
 pub type Update<'a, B> = &'a mut dyn FnMut(
     &mut RankContext<B>,
     &<B as Backend>::Scalars,
-    (usize, Sums<'_>),
+    (usize, BucketSums<'_>),
 ) -> Result<usize, Error>;
 
 /// The buckets of a model, filled from its last parameter to its first.
@@ -35,12 +35,12 @@ pub struct Buckets {
     /// its parameters, which is above 0 in the sum where any rank's updates are stopped.
     layout: Vec<(Range<usize>, usize)>,
     /// The one being filled, and how far it is.
-    open: Parts<f32>,
+    open: VectorParts<f32>,
     filled: usize,
     /// How many are on their way or summed.
     started: usize,
-    under_way: VecDeque<Pending<Parts<f32>>>,
-    spare: Vec<Parts<f32>>,
+    under_way: VecDeque<StartedCollective<VectorParts<f32>>>,
+    spare: Vec<VectorParts<f32>>,
 }
 
 impl Buckets {
@@ -49,7 +49,7 @@ impl Buckets {
         Self {
             limit: (bytes / size_of::<f32>()).max(1),
             layout: Vec::new(),
-            open: Parts::default(),
+            open: VectorParts::default(),
             filled: 0,
             started: 0,
             under_way: VecDeque::new(),

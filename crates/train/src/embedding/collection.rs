@@ -1,17 +1,17 @@
 //! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
 
 use device::Backend;
-use device::backend::{Ids, TileRoom, TileRows, TileValues};
+use device::backend::{BatchIds, TileRoom, TileRows, TileValues};
 use device::ops::Slot;
-use device::ops::embedding_backward::{Factors, Origin, ScratchShape, Updated};
-use schema::{KeyedJaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
+use device::ops::embedding_backward::{Factors, ScratchShape, TileOrigin, Updated};
+use schema::{JaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
 
 use super::input_dist::{self, LocalIds};
-use super::layout::Layout;
+use super::layout::SlotLayout;
 use super::output_dist;
 use crate::Error;
 use crate::context::{On, RankContext};
-use crate::memory::{MemoryUse, Room, Traffic};
+use crate::memory::{MemoryUse, Traffic, ZeroBuffers};
 use crate::parameter::{TileState, TileView};
 
 /// Who finds ids that are no rows, where ids need not be sorted out by their owners.
@@ -25,7 +25,7 @@ pub enum IdCheck {
 
 /// The embedding tables of a model as one rank sees them.
 pub struct EmbeddingCollection<B: Backend> {
-    layout: Layout,
+    layout: SlotLayout,
     tiles: Vec<Tile>,
     /// The tables of `tiles`: their names, for messages, and the bytes of their rows.
     configs: Vec<TableConfig>,
@@ -39,22 +39,22 @@ pub struct EmbeddingCollection<B: Backend> {
     ids: LocalIds,
     /// The device's copy of the ids of the last forward.
     on_device: B::Jagged,
-    input: input_dist::Exchange,
-    output: output_dist::Exchange<B>,
+    input: input_dist::IdExchange,
+    output: output_dist::PooledExchange<B>,
 }
 
 impl<B: Backend> EmbeddingCollection<B> {
     /// The collection over `tiles`, which are those of this rank in plan order.
     #[must_use]
     pub fn new(
-        room: &mut Room<'_, B>,
+        room: &mut ZeroBuffers<'_, B>,
         model: &ModelConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         tiles: Vec<TileState>,
         optimizer: Optimizer,
     ) -> Self {
-        let layout = Layout::new(model, plan);
+        let layout = SlotLayout::new(model, plan);
         let slot = |slot: &super::layout::Slot| Slot { tile: slot.tile, column: slot.local_column };
         let slots: Vec<Slot> = layout.slots[rank.index()].iter().map(slot).collect();
         let configs: Vec<TableConfig> =
@@ -69,8 +69,10 @@ impl<B: Backend> EmbeddingCollection<B> {
             local: B::Vector::default(),
             ids: LocalIds::default(),
             on_device: B::Jagged::default(),
-            input: input_dist::Exchange::default(),
-            output: output_dist::Exchange::new(room.exchange(output_dist::layout_of(&layout))),
+            input: input_dist::IdExchange::default(),
+            output: output_dist::PooledExchange::new(
+                room.exchange(output_dist::layout_of(&layout)),
+            ),
             layout,
         }
     }
@@ -114,7 +116,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`].
-    pub fn check_ids(&self, sparse: &KeyedJaggedTensor, first_sample: usize) -> Result<(), Error> {
+    pub fn check_ids(&self, sparse: &JaggedTensor, first_sample: usize) -> Result<(), Error> {
         input_dist::check_ids(&self.layout, sparse, first_sample)
     }
 
@@ -124,7 +126,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         &self,
         rank: schema::Rank,
         traffic: &Traffic<'_>,
-        room: &mut Room<'_, B>,
+        room: &mut ZeroBuffers<'_, B>,
     ) -> u64 {
         let layout = &self.layout;
         let slots = &layout.slots[rank.index()];
@@ -166,7 +168,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn forward(
         &mut self,
         context: &mut RankContext<B>,
-        sparse: &KeyedJaggedTensor,
+        sparse: &JaggedTensor,
         first_sample: usize,
         check: IdCheck,
         pooled: &mut B::Vector,
@@ -205,7 +207,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             pooled_elements: len,
             row_bytes,
         };
-        let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
+        let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
         let tables = &mut self.tables;
         profiler.op(op, || device.lookup(queue, tables, ids, out, scalars))?;
         if layout.whole {
@@ -228,7 +230,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn backward(
         &mut self,
         context: &mut RankContext<B>,
-        sparse: &KeyedJaggedTensor,
+        sparse: &JaggedTensor,
         d_pooled: &B::Vector,
         scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
@@ -245,7 +247,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let bag_scales = self.ids.scales.as_deref();
-        let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
+        let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
         // Distinct rows are known at the end of the step: see `complete`.
         let op = Op::EmbeddingBackward {
             ids: jagged.values.len(),
@@ -275,7 +277,7 @@ fn elements_and_bytes(
     slots: &[Slot],
     configs: &[TableConfig],
     tiles: &[Tile],
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
 ) -> (usize, usize) {
     let of_slot = |(key, slot): (usize, &Slot)| {
         let elements = jagged.feature(key).len() * tiles[slot.tile].dim();
@@ -289,8 +291,11 @@ fn elements_and_bytes(
 fn values(tiles: Vec<TileState>, configs: &[TableConfig]) -> Vec<TileValues> {
     let value = |(TileState { tile, weight, state }, config): (TileState, &TableConfig)| {
         let (rows, dim, name) = (tile.row_count(), tile.dim(), config.name.clone());
-        let origin =
-            Origin { table: tile.table.0, row: tile.rows.start, column: tile.columns.start as u32 };
+        let origin = TileOrigin {
+            table: tile.table.0,
+            row: tile.rows.start,
+            column: tile.columns.start as u32,
+        };
         TileValues { weights: weight, state, rows, dim, name, origin }
     };
     tiles.into_iter().zip(configs).map(value).collect()

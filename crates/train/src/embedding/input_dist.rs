@@ -7,9 +7,9 @@
 use std::ops::Range;
 
 use comm::Communicator;
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
-use super::layout::{Layout, Slot};
+use super::layout::{Slot, SlotLayout};
 use crate::Error;
 
 /// The ids of all ranks' samples for the tiles of this rank.
@@ -17,7 +17,7 @@ use crate::Error;
 pub struct LocalIds {
     /// One key per slot of this rank; samples of rank 0 first, then of rank 1, …; ids local to the
     /// tile.
-    pub jagged: KeyedJaggedTensor,
+    pub jagged: JaggedTensor,
     /// One factor per bag, `[slots, B_global]`, where the model averages.
     pub scales: Option<Vec<f32>>,
     /// Samples of each rank.
@@ -39,7 +39,7 @@ pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
 /// What a rank sends to each one and then what it got from each, slot-major over the samples of
 /// that rank; the buffers are used again in the next step.
 #[derive(Default)]
-pub struct Exchange {
+pub struct IdExchange {
     lengths: Vec<Vec<i32>>,
     values: Vec<Vec<i64>>,
     scales: Vec<Vec<f32>>,
@@ -48,7 +48,7 @@ pub struct Exchange {
     taken: Vec<usize>,
 }
 
-impl Exchange {
+impl IdExchange {
     /// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on)
     /// to the owners of their rows and puts those that this rank owns into `ids`.
     ///
@@ -57,9 +57,9 @@ impl Exchange {
     /// [`Error::Communication`] where a peer left.
     pub fn run(
         &mut self,
-        layout: &Layout,
+        layout: &SlotLayout,
         comm: &mut Communicator,
-        sparse: &KeyedJaggedTensor,
+        sparse: &JaggedTensor,
         first_sample: usize,
         ids: &mut LocalIds,
     ) -> Result<(), Error> {
@@ -97,8 +97,8 @@ fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
 /// # Errors
 /// [`Error::RowOutOfRange`] naming table, feature, sample and id.
 pub fn check_ids(
-    layout: &Layout,
-    sparse: &KeyedJaggedTensor,
+    layout: &SlotLayout,
+    sparse: &JaggedTensor,
     first_sample: usize,
 ) -> Result<(), Error> {
     for (feature, table) in layout.features.iter().enumerate() {
@@ -122,9 +122,9 @@ pub fn check_ids(
     Ok(())
 }
 
-impl Exchange {
+impl IdExchange {
     /// What rank `rank` gets for its `slots`.
-    fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &KeyedJaggedTensor, any_mean: bool) {
+    fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &JaggedTensor, any_mean: bool) {
         let mut parcel = Parcel {
             lengths: &mut self.lengths[rank],
             values: &mut self.values[rank],
@@ -206,7 +206,7 @@ struct Parcel<'a> {
 
 /// Where the ids of a slot's bag are: all of the sample's, or the one of a position, if there is
 /// one.
-fn positions(slot: &Slot, sparse: &KeyedJaggedTensor, sample: usize) -> Range<usize> {
+fn positions(slot: &Slot, sparse: &JaggedTensor, sample: usize) -> Range<usize> {
     let bag = sparse.bag(slot.feature, sample);
     match slot.position {
         None => bag,
@@ -221,7 +221,7 @@ fn bag_scale(slot: &Slot, length: usize) -> f32 {
     if slot.mean && length > 0 { 1.0 / length as f32 } else { 1.0 }
 }
 
-fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel<'_>) {
+fn pack_whole(slot: &Slot, sparse: &JaggedTensor, parcel: &mut Parcel<'_>) {
     let length = |sample| sparse.bag(slot.feature, sample).len() as i32;
     parcel.lengths.extend((0..sparse.batch_size).map(length));
     let ids = sparse.feature(slot.feature);
@@ -231,7 +231,7 @@ fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel<'_>) 
     }
 }
 
-fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel<'_>) {
+fn pack_rows(slot: &Slot, sparse: &JaggedTensor, parcel: &mut Parcel<'_>) {
     for sample in 0..sparse.batch_size {
         let before = parcel.values.len();
         for position in positions(slot, sparse, sample) {

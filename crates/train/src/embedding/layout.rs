@@ -48,7 +48,7 @@ pub struct FeatureRows {
 
 /// All slots, by owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct SlotLayout {
     /// `slots[r]`: the slots of rank r, by feature, then first row, then first column of the tile,
     /// then position.
     pub slots: Vec<Vec<Slot>>,
@@ -70,7 +70,7 @@ pub struct Layout {
     pub as_given: bool,
 }
 
-impl Layout {
+impl SlotLayout {
     /// Unrolls `plan` over the features of `model`. The plan must be one of the model's tables.
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
@@ -118,7 +118,7 @@ impl Layout {
     }
 }
 
-impl Layout {
+impl SlotLayout {
     /// Mean ids that a bag of `slot` has, where ids are spread evenly over rows and the features'
     /// bags have `ids_per_bag`.
     #[must_use]

@@ -5,9 +5,9 @@
 use comm::Communicator;
 use device::Backend;
 use device::backend::{Assemble, ExchangeLayout, Gather};
-use device::ops::exchange::{Column, Source};
+use device::ops::exchange::{OwnedColumns, PooledColumns};
 
-use super::layout::{Layout, Slot};
+use super::layout::{Slot, SlotLayout};
 use crate::Error;
 use crate::context::On;
 
@@ -18,15 +18,16 @@ pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
 }
 
 /// Which columns come from whom, and go to whom.
-pub(super) fn layout_of(layout: &Layout) -> ExchangeLayout {
-    let source = |slot: &Slot| Source {
+pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
+    let source = |slot: &Slot| PooledColumns {
         rank: slot.rank.index(),
         from: slot.local_column,
         to: slot.column,
         len: slot.dim,
         first: slot.first,
     };
-    let column = |slot: &Slot| Column { from: slot.column, to: slot.local_column, len: slot.dim };
+    let column =
+        |slot: &Slot| OwnedColumns { from: slot.column, to: slot.local_column, len: slot.dim };
     ExchangeLayout {
         sources: layout.in_sum_order.iter().map(source).collect(),
         columns: layout.slots.iter().map(|slots| slots.iter().map(column).collect()).collect(),
@@ -37,13 +38,13 @@ pub(super) fn layout_of(layout: &Layout) -> ExchangeLayout {
 
 /// Parts to and from each rank, and the gradients of this rank's slots; their buffers are used
 /// again in the next step.
-pub struct Exchange<B: Backend> {
+pub struct PooledExchange<B: Backend> {
     on_device: B::Exchange,
     parts: Vec<Vec<f32>>,
     gradient: B::Vector,
 }
 
-impl<B: Backend> Exchange<B> {
+impl<B: Backend> PooledExchange<B> {
     /// The exchange that the device has made of [`layout_of`] a layout.
     #[must_use]
     pub fn new(on_device: B::Exchange) -> Self {
@@ -59,7 +60,7 @@ impl<B: Backend> Exchange<B> {
     /// [`Error::Communication`] where a peer left.
     pub fn forward(
         &mut self,
-        layout: &Layout,
+        layout: &SlotLayout,
         (device, queue): On<'_, B>,
         comm: &mut Communicator,
         local: &B::Vector,
@@ -99,7 +100,7 @@ impl<B: Backend> Exchange<B> {
     /// [`Error::Communication`] where a peer left.
     pub fn backward(
         &mut self,
-        layout: &Layout,
+        layout: &SlotLayout,
         (device, queue): On<'_, B>,
         comm: &mut Communicator,
         d_pooled: &B::Vector,

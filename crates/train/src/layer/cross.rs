@@ -10,7 +10,7 @@ use super::linear::Linear;
 use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::{Dense, DenseStep, Vector, VectorId};
+use crate::dense::{Dense, DenseStep, DenseVector, VectorId};
 use crate::memory::MemoryUse;
 
 /// One cross layer and what its backward needs.
@@ -137,7 +137,8 @@ impl<B: Backend> CrossNetwork<B> {
             let (before, rest) = layers.split_at(i);
             let layer = &rest[0];
             let x = before.last().map_or(x0, |layer| &layer.output);
-            let Vector { values: bias, gradient: d_bias, .. } = step.dense.vector_mut(layer.bias);
+            let DenseVector { values: bias, gradient: d_bias, .. } =
+                step.dense.vector_mut(layer.bias);
             let RankContext { device, queue, profiler, .. } = &mut *context;
             let arguments = CrossBackward {
                 d_out: current,

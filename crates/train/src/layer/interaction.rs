@@ -13,7 +13,7 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-enum Kind<B: Backend> {
+enum InteractionKind<B: Backend> {
     Dot(interaction::Shape),
     Cat,
     Cross(Box<CrossNetwork<B>>),
@@ -21,7 +21,7 @@ enum Kind<B: Backend> {
 
 /// The interaction of one model.
 pub struct InteractionLayer<B: Backend> {
-    kind: Kind<B>,
+    kind: InteractionKind<B>,
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
@@ -40,7 +40,7 @@ impl<B: Backend> InteractionLayer<B> {
     ) -> Self {
         let output_width = model.interaction_width();
         let kind = match model.interaction {
-            Interaction::Dot { order, itself } => Kind::Dot(interaction::Shape {
+            Interaction::Dot { order, itself } => InteractionKind::Dot(interaction::Shape {
                 b: 0,
                 features: model.sparse_vectors(),
                 dense: model.has_dense(),
@@ -48,11 +48,11 @@ impl<B: Backend> InteractionLayer<B> {
                 order,
                 itself,
             }),
-            Interaction::Cat => Kind::Cat,
+            Interaction::Cat => InteractionKind::Cat,
             Interaction::DcnV2 { layers, rank } => {
                 let shape = (layers, rank);
                 let network = CrossNetwork::new(parameters, shape, output_width, batch_max);
-                Kind::Cross(Box::new(network))
+                InteractionKind::Cross(Box::new(network))
             }
         };
         let shape = (batch_max, output_width);
@@ -69,7 +69,7 @@ impl<B: Backend> InteractionLayer<B> {
     #[must_use]
     pub fn output(&self) -> &B::Matrix {
         match &self.kind {
-            Kind::Cross(network) => network.output(&self.output),
+            InteractionKind::Cross(network) => network.output(&self.output),
             _ => &self.output,
         }
     }
@@ -95,7 +95,7 @@ impl<B: Backend> InteractionLayer<B> {
         let (joined, op) = self.joined(samples, Pass::Forward);
         let RankContext { device, queue, profiler, .. } = &mut *context;
         let out = &mut self.output;
-        if let Kind::Dot(shape) = &self.kind {
+        if let InteractionKind::Dot(shape) = &self.kind {
             let shape = interaction::Shape { b: samples, ..*shape };
             let arguments = InteractionForward { shape, dense, pooled, out };
             let op = op_of(&shape, Pass::Forward);
@@ -103,7 +103,7 @@ impl<B: Backend> InteractionLayer<B> {
         }
         profiler.op(op, || device.join(queue, dense, pooled, joined, out))?;
         match &mut self.kind {
-            Kind::Cross(network) => network.forward(context, parameters, out, samples),
+            InteractionKind::Cross(network) => network.forward(context, parameters, out, samples),
             _ => Ok(()),
         }
     }
@@ -117,14 +117,14 @@ impl<B: Backend> InteractionLayer<B> {
         &mut self,
         context: &mut RankContext<B>,
         step: &mut DenseStep<'_, B>,
-        given: Given<'_, B>,
+        given: InteractionGiven<'_, B>,
         d_dense: &mut B::Matrix,
         d_pooled: &mut B::Vector,
     ) -> Result<(), Error> {
-        let Given { dense, pooled, d_out, samples } = given;
+        let InteractionGiven { dense, pooled, d_out, samples } = given;
         let (joined, op) = self.joined(samples, Pass::Backward);
         let d_joined = match &mut self.kind {
-            Kind::Dot(shape) => {
+            InteractionKind::Dot(shape) => {
                 let shape = interaction::Shape { b: samples, ..*shape };
                 let RankContext { device, queue, profiler, .. } = context;
                 let arguments =
@@ -132,8 +132,8 @@ impl<B: Backend> InteractionLayer<B> {
                 let op = op_of(&shape, Pass::Backward);
                 return Ok(profiler.op(op, || device.interaction_backward(queue, arguments))?);
             }
-            Kind::Cat => d_out,
-            Kind::Cross(network) => {
+            InteractionKind::Cat => d_out,
+            InteractionKind::Cross(network) => {
                 network.backward(context, step, &self.output, d_out, samples)?
             }
         };
@@ -143,7 +143,7 @@ impl<B: Backend> InteractionLayer<B> {
 }
 
 /// What a backward reads.
-pub struct Given<'a, B: Backend> {
+pub struct InteractionGiven<'a, B: Backend> {
     /// The dense vectors, `[B, D]`.
     pub dense: &'a B::Matrix,
     /// The pooled vectors, `[B, ΣD]`.

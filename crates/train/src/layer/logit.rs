@@ -19,7 +19,7 @@ pub struct Logit {
 }
 
 /// What a backward reads.
-pub struct Given<'a, B: Backend> {
+pub struct LogitGiven<'a, B: Backend> {
     /// The layer's input, `[B, input]`.
     pub x: &'a B::Matrix,
     /// Gradient of the logits, `[B]`.
@@ -69,10 +69,10 @@ impl Logit {
         &self,
         context: &mut RankContext<B>,
         dense: &mut Dense<B>,
-        given: Given<'_, B>,
+        given: LogitGiven<'_, B>,
         d_x: &mut B::Matrix,
     ) -> Result<(), Error> {
-        let Given { x, d_y, after_relu, samples } = given;
+        let LogitGiven { x, d_y, after_relu, samples } = given;
         let RankContext { device, queue, profiler, .. } = context;
         let shape @ (b, k) = (samples, self.input);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);

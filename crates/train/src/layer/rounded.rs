@@ -5,7 +5,7 @@ use schema::{Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
-use crate::memory::{MemoryUse, Room};
+use crate::memory::{MemoryUse, ZeroBuffers};
 
 /// Room for one matrix of some columns as products read it; in f32 they read it where it is.
 pub struct Rounded<B: Backend> {
@@ -17,7 +17,7 @@ impl<B: Backend> Rounded<B> {
     /// Room for `[rows, columns]`.
     #[must_use]
     pub fn new(
-        room: &mut Room<'_, B>,
+        room: &mut ZeroBuffers<'_, B>,
         of: MemoryUse,
         precision: Precision,
         (rows, columns): (usize, usize),

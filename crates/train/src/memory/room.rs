@@ -11,7 +11,7 @@ use schema::Precision;
 use super::MemoryUse;
 
 /// Hands out buffers of zeros and counts them.
-pub struct Room<'a, B> {
+pub struct ZeroBuffers<'a, B> {
     /// Where they come from; from nowhere if there is none.
     device: Option<&'a B>,
     counts: BTreeMap<MemoryUse, u64>,
@@ -19,10 +19,10 @@ pub struct Room<'a, B> {
     refused: Option<device::Error>,
 }
 
-impl<'a, B: Backend> Room<'a, B> {
+impl<'a, B: Backend> ZeroBuffers<'a, B> {
     /// Buffers of `device` to work with.
     #[must_use]
-    pub fn of(device: &'a B) -> Self {
+    pub fn new(device: &'a B) -> Self {
         Self { device: Some(device), counts: BTreeMap::new(), refused: None }
     }
 

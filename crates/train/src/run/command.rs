@@ -1,7 +1,7 @@
 //! Commands of rank 0 to every rank, as bytes. Results are the return values of the worker's
 //! methods.
 
-use crate::Step;
+use crate::RunStep;
 
 /// The next thing every rank does. The batch it is about comes from the rank's [`super::Feed`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainStep {
     /// Which step it is.
-    pub step: Step,
+    pub step: RunStep,
     /// Whether the step is recorded.
     pub record: bool,
 }
@@ -78,7 +78,7 @@ impl Command {
         Some(match bytes[0] {
             0 => Self::Begin,
             1 => {
-                let step = Step { number: word(0), factor: f64::from_bits(word(1)) };
+                let step = RunStep { number: word(0), factor: f64::from_bits(word(1)) };
                 Self::Train(TrainStep { step, record: flag })
             }
             2 => Self::Evaluate(if flag { Held::First } else { Held::Next }),
@@ -96,11 +96,11 @@ const BYTES: usize = 18;
 #[cfg(test)]
 mod tests {
     use super::{Command, Held, TrainStep};
-    use crate::Step;
+    use crate::RunStep;
 
     #[test]
     fn commands_survive_the_message() {
-        let step = Step { number: 1 << 40, factor: 0.1 };
+        let step = RunStep { number: 1 << 40, factor: 0.1 };
         for command in [
             Command::Begin,
             Command::Train(TrainStep { step, record: true }),

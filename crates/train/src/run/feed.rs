@@ -7,7 +7,7 @@ use data::{Loaded, Loader};
 use schema::{Batch, Rank};
 
 use super::command::Held;
-use super::start::State;
+use super::start::StartState;
 use super::{RunRequest, lead};
 use crate::Error;
 
@@ -16,11 +16,11 @@ pub enum Feed<'a> {
     /// Rank 0 is a thread of the same process and hands them over.
     Handed(Receiver<Arc<Batch>>),
     /// This rank reads them itself.
-    Read(Box<Reader<'a>>),
+    Read(Box<FollowingRank<'a>>),
 }
 
 /// A rank that reads the same data in the same order as rank 0.
-pub struct Reader<'a> {
+pub struct FollowingRank<'a> {
     request: &'a RunRequest,
     rank: Rank,
     training: Option<Loader>,
@@ -29,9 +29,9 @@ pub struct Reader<'a> {
     last: Option<Arc<Batch>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FollowingRank<'a> {
     /// Begins to read where the run begins.
-    pub fn new(request: &'a RunRequest, start: &State, rank: Rank) -> Result<Self, Error> {
+    pub fn new(request: &'a RunRequest, start: &StartState, rank: Rank) -> Result<Self, Error> {
         let training = lead::batches(request, start)?;
         Ok(Self { request, rank, training, held_out: None, last: None })
     }

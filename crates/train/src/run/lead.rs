@@ -10,23 +10,23 @@ use device::Backend;
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
 use super::command::{Held, TrainStep};
-use super::start::{self, Best, Progress, State, Tally};
-use super::worker::{Saved, Worker};
-use super::{BestCheckpoint, Event, Interval, Outcome, RunRequest};
-use crate::checkpoint::{self, Meta, Writer};
+use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
+use super::worker::{RankWorker, Saved};
+use super::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome, RunRequest};
+use crate::checkpoint::{self, CheckpointWriter, Meta};
 use crate::metric::{Accumulator, Groups, is_better};
-use crate::{Error, Evaluation, Step, table_use};
+use crate::{Error, Evaluation, RunStep, table_use};
 
 /// Rank 0 with its counts.
 struct Leader<'a, 'o, B: Backend> {
     request: &'a RunRequest,
-    start: &'a State,
-    worker: Worker<'a, B>,
-    observe: &'o mut dyn FnMut(Event<'_>),
+    start: &'a StartState,
+    worker: RankWorker<'a, B>,
+    observe: &'o mut dyn FnMut(RunEvent<'_>),
     step: u64,
     samples: u64,
     position: Position,
-    tally: Tally,
+    tally: LossTally,
     last_loss: f64,
     ids_left_out: u64,
     ids_outside: Vec<IdsOutside>,
@@ -36,7 +36,7 @@ struct Leader<'a, 'o, B: Backend> {
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
     /// The best evaluation so far, where the run looks for it.
-    best: Option<Best>,
+    best: Option<BestEvaluation>,
     /// The step of the last evaluation, and what it gave.
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, until the next one is read.
@@ -71,7 +71,7 @@ impl Stopwatch {
 }
 
 /// The batches that are left, on their way from now on; `None` if no step is.
-pub fn batches(request: &RunRequest, start: &State) -> Result<Option<Loader>, Error> {
+pub fn batches(request: &RunRequest, start: &StartState) -> Result<Option<Loader>, Error> {
     let training = &request.config.training;
     let total_steps = steps_of(request);
     // Where an epoch has no full batch there are no steps either, and the loader says why.
@@ -105,11 +105,11 @@ pub fn first_of(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
 /// Trains to the end and tells the followers when it is reached.
 pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
-    start: &'a State,
-    worker: Worker<'a, B>,
+    start: &'a StartState,
+    worker: RankWorker<'a, B>,
     batches: Option<Loader>,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, Error> {
+    observe: &mut dyn FnMut(RunEvent<'_>),
+) -> Result<RunOutcome, Error> {
     let began = Instant::now();
     let progress = start.progress.as_ref();
     let mut leader = Leader {
@@ -120,15 +120,15 @@ pub fn lead<'a, B: Backend>(
         step: start.step,
         samples: start.samples,
         position: progress.map(|progress| progress.loader.clone()).unwrap_or_default(),
-        tally: progress.map(Progress::tally).unwrap_or_default(),
-        last_loss: progress.map_or(f64::NAN, Progress::last_loss),
+        tally: progress.map(RunProgress::tally).unwrap_or_default(),
+        last_loss: progress.map_or(f64::NAN, RunProgress::last_loss),
         ids_left_out: 0,
         ids_outside: Vec::new(),
         session: Stopwatch::default(),
         interval: Stopwatch::default(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
-        best: progress.and_then(Progress::best),
+        best: progress.and_then(RunProgress::best),
         evaluated: None,
         last_batch: None,
         unread: VecDeque::new(),
@@ -147,7 +147,7 @@ pub fn lead<'a, B: Backend>(
     interrupted |= evaluation.is_none() && request.evaluation.is_some();
     leader.worker.lead_finish()?;
     let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };
-    Ok(Outcome {
+    Ok(RunOutcome {
         step: leader.step,
         samples: leader.samples,
         samples_per_second: leader.session.samples_per_second(),
@@ -173,7 +173,7 @@ impl<B: Backend> Leader<'_, '_, B> {
             return Ok(());
         }
         for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
-            (self.observe)(Event::SetAside { from: &from, to: &to });
+            (self.observe)(RunEvent::SetAside { from: &from, to: &to });
         }
         // The best may be among those set aside.
         checkpoint::set_best(&self.request.run_folder, self.best.map(|best| best.step))
@@ -190,7 +190,7 @@ impl<B: Backend> Leader<'_, '_, B> {
             }
             // Nothing is learnt from a figure that is no number.
             None if figure.is_nan() => return Ok(()),
-            best => *best = Some(Best::new(self.step, figure)),
+            best => *best = Some(BestEvaluation::new(self.step, figure)),
         }
         self.save()?;
         checkpoint::set_best(&self.request.run_folder, Some(self.step))?;
@@ -216,7 +216,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         let total_steps = steps_of(request);
         let samples_per_epoch = request.train_rows.end - request.train_rows.start;
         self.tell_row_scope();
-        (self.observe)(Event::Started { step: self.step, total_steps, samples_per_epoch });
+        (self.observe)(RunEvent::Started { step: self.step, total_steps, samples_per_epoch });
         let Some(mut loader) = batches else { return Ok(false) };
         let stopped = self.train_on(&mut loader, total_steps);
         self.ids_outside = loader.ids_outside();
@@ -273,7 +273,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         let batch = Arc::new(batch);
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
         self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
-        let step = Step { number: self.step, factor };
+        let step = RunStep { number: self.step, factor };
         let sum = self.worker.lead_train(TrainStep { step, record }, &batch)?;
         self.step += 1;
         self.unread.push_back((self.step, size));
@@ -283,7 +283,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         self.position = position;
         self.session.add(began.elapsed(), waited, size);
         self.interval.add(began.elapsed(), waited, size);
-        (self.observe)(Event::Stepped { step: self.step, samples: self.samples });
+        (self.observe)(RunEvent::Stepped { step: self.step, samples: self.samples });
         if due(Some(config.training.log_every), self.step) {
             self.settle()?;
             self.log(factor);
@@ -316,18 +316,18 @@ impl<B: Backend> Leader<'_, '_, B> {
 
     /// Reports a rule that is another than on whole rows, or than before this run.
     fn tell_row_scope(&mut self) {
-        let State { row_scope: scope, row_scope_before, .. } = self.start;
+        let StartState { row_scope: scope, row_scope_before, .. } = self.start;
         let before = row_scope_before.as_ref();
         if matches!(scope, RowScope::ColumnTiles(_)) || before.is_some() {
             let optimizer = self.request.config.optimizer.sparse.kind;
-            (self.observe)(Event::RowScope { optimizer, scope, before });
+            (self.observe)(RunEvent::RowScope { optimizer, scope, before });
         }
     }
 
     fn log(&mut self, factor: f64) {
         let watch = self.interval;
         self.last_loss = self.tally.mean();
-        let interval = Interval {
+        let interval = LoggedInterval {
             step: self.step,
             epoch: self.position.epoch,
             samples: self.samples,
@@ -336,8 +336,8 @@ impl<B: Backend> Leader<'_, '_, B> {
             learning_rate: self.request.config.optimizer.dense.learning_rate * factor,
             input_wait_share: watch.input_wait_share(),
         };
-        (self.observe)(Event::Interval(&interval));
-        self.tally = Tally::default();
+        (self.observe)(RunEvent::Interval(&interval));
+        self.tally = LossTally::default();
         self.interval = Stopwatch::default();
     }
 
@@ -348,7 +348,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         }
         self.settle()?;
         let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
-        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.request.config));
+        let (mut accumulator, groups) = (Accumulator::new(), Groups::new(&self.request.config));
         let mut held = Held::First;
         for loaded in loader {
             if self.worker.is_stopped() {
@@ -359,13 +359,13 @@ impl<B: Backend> Leader<'_, '_, B> {
             held = Held::Next;
             accumulator.push(&probabilities, &batch.labels, sum);
             accumulator.push_groups(&groups.in_batch(&batch));
-            (self.observe)(Event::Evaluating { samples: accumulator.samples(), total });
+            (self.observe)(RunEvent::Evaluating { samples: accumulator.samples(), total });
         }
         if let Some(spoilt) = accumulator.not_finite() {
             return Err(self.diverged(format!("held-out data: {spoilt}")));
         }
         let evaluation = accumulator.finish();
-        (self.observe)(Event::Evaluated { step: self.step, evaluation: &evaluation });
+        (self.observe)(RunEvent::Evaluated { step: self.step, evaluation: &evaluation });
         self.evaluated = Some((self.step, evaluation));
         self.judge(&evaluation)?;
         Ok(Some(evaluation))
@@ -382,14 +382,15 @@ impl<B: Backend> Leader<'_, '_, B> {
         }
         let began = Instant::now();
         self.settle()?;
-        (self.observe)(Event::Saving);
+        (self.observe)(RunEvent::Saving);
         let (request, config) = (self.request, &self.request.config);
-        let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
+        let writer = CheckpointWriter::begin(&request.run_folder, self.step, &config.model.tables)?;
         let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
             Saved::Written(records, used) => (records, used),
             Saved::Spoilt(what) => return Err(self.diverged(what)),
         };
-        let progress = Progress::new(self.position.clone(), self.tally, self.last_loss, self.best);
+        let progress =
+            RunProgress::new(self.position.clone(), self.tally, self.last_loss, self.best);
         let meta = Meta {
             samples: self.samples,
             config,
@@ -402,8 +403,8 @@ impl<B: Backend> Leader<'_, '_, B> {
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
         let tables = table_use::of_tables(&config.model, &used);
-        (self.observe)(Event::Tables { step: self.step, tables: &tables });
-        (self.observe)(Event::Saved {
+        (self.observe)(RunEvent::Tables { step: self.step, tables: &tables });
+        (self.observe)(RunEvent::Saved {
             step: self.step,
             path: &committed.folder,
             bytes: committed.bytes,
@@ -423,7 +424,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         }
         self.traced = true;
         let paths = self.worker.lead_write_trace()?;
-        (self.observe)(Event::Traced { paths: &paths, steps });
+        (self.observe)(RunEvent::Traced { paths: &paths, steps });
         Ok(())
     }
 }

@@ -14,14 +14,14 @@ use crate::checkpoint::{Checkpoint, SeenData};
 
 /// Loss since the last log line. Kept in the checkpoint, so that a resumed run reports the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct LossTally {
     /// Σ of the samples' losses.
     pub sum: f64,
     /// Samples.
     pub samples: u64,
 }
 
-impl Tally {
+impl LossTally {
     /// Mean loss.
     pub fn mean(&self) -> f64 {
         self.sum / self.samples.max(1) as f64
@@ -30,7 +30,7 @@ impl Tally {
 
 /// Checkpoint content besides parameters; exact, so floating-point values are stored as bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct RunProgress {
     /// Batches consumed.
     pub loader: Position,
     tally_sum_bits: u64,
@@ -38,12 +38,12 @@ pub struct Progress {
     last_loss_bits: u64,
     /// The best evaluation so far, where a run looks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    best: Option<Best>,
+    best: Option<BestEvaluation>,
 }
 
 /// The best evaluation of a run so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Best {
+pub struct BestEvaluation {
     /// The step it is of.
     pub step: u64,
     figure_bits: u64,
@@ -51,7 +51,7 @@ pub struct Best {
     pub worse_since: u64,
 }
 
-impl Best {
+impl BestEvaluation {
     /// A figure at a step, better than all before.
     pub fn new(step: u64, figure: f64) -> Self {
         Self { step, figure_bits: figure.to_bits(), worse_since: 0 }
@@ -63,9 +63,14 @@ impl Best {
     }
 }
 
-impl Progress {
+impl RunProgress {
     /// The progress at `loader`, with the running and the last reported loss.
-    pub fn new(loader: Position, tally: Tally, last_loss: f64, best: Option<Best>) -> Self {
+    pub fn new(
+        loader: Position,
+        tally: LossTally,
+        last_loss: f64,
+        best: Option<BestEvaluation>,
+    ) -> Self {
         Self {
             loader,
             best,
@@ -76,12 +81,12 @@ impl Progress {
     }
 
     /// Loss since the last log line.
-    pub fn tally(&self) -> Tally {
-        Tally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
+    pub fn tally(&self) -> LossTally {
+        LossTally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
     }
 
     /// The best evaluation so far.
-    pub fn best(&self) -> Option<Best> {
+    pub fn best(&self) -> Option<BestEvaluation> {
         self.best
     }
 
@@ -92,13 +97,13 @@ impl Progress {
 }
 
 /// The state all ranks begin with.
-pub struct State {
+pub struct StartState {
     /// Steps done.
     pub step: u64,
     /// Samples trained on.
     pub samples: u64,
     /// Data position and losses; none at a fresh start.
-    pub progress: Option<Progress>,
+    pub progress: Option<RunProgress>,
     /// The source of weights and optimizer state; initial weights if none.
     pub checkpoint: Option<Checkpoint>,
     /// Over which columns of a row the tables' optimizer works in this run.
@@ -109,13 +114,13 @@ pub struct State {
     pub clock: Clock,
 }
 
-impl State {
+impl StartState {
     /// The state `request` asks for.
-    pub fn of(request: &RunRequest) -> Result<Self, Error> {
+    pub fn read(request: &RunRequest) -> Result<Self, Error> {
         let clock = Clock::start();
         let (optimizer, tables) =
             (request.config.optimizer.sparse.kind, &request.config.model.tables);
-        let row_scope = RowScope::of(optimizer, request.plan.tiles(), tables);
+        let row_scope = RowScope::new(optimizer, request.plan.tiles(), tables);
         let Start::Checkpoint(folder) = &request.start else {
             return Ok(Self {
                 step: 0,
@@ -131,7 +136,7 @@ impl State {
         check_same_model(&request.config, &checkpoint)?;
         let row_scope_before = changed_scope(&checkpoint, &row_scope, request.rule_change)?;
         check_same_transforms(&request.train, &checkpoint)?;
-        check_same_rows(&checkpoint, request, Rows::Training)?;
+        check_same_rows(&checkpoint, request, RunRows::Training)?;
         let manifest = checkpoint.manifest();
         let position = manifest.position.clone();
         let progress = match position {
@@ -235,7 +240,7 @@ pub fn seen_data(request: &RunRequest) -> SeenData {
 
 /// Which rows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RunRows {
     /// Those it is trained on.
     Training,
     /// Those it is evaluated on.
@@ -246,12 +251,12 @@ pub enum Rows {
 pub fn check_same_rows(
     checkpoint: &Checkpoint,
     request: &RunRequest,
-    rows: Rows,
+    rows: RunRows,
 ) -> Result<(), Error> {
     let saved = checkpoint.manifest().data;
     let (which, dataset, expected) = match rows {
-        Rows::Training => ("training", Some(&request.train), saved.training),
-        Rows::HeldOut => {
+        RunRows::Training => ("training", Some(&request.train), saved.training),
+        RunRows::HeldOut => {
             let dataset = request.evaluation.as_ref().map(|(dataset, _)| dataset);
             ("held-out", dataset, saved.held_out)
         }

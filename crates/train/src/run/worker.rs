@@ -16,14 +16,14 @@ use trace::{Clock, Recorder, RunInfo};
 
 use super::command::{Command, Held, TrainStep};
 use super::feed::Feed;
-use super::start::State;
-use super::{Open, RunRequest, TraceRequest, agreement};
-use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
+use super::start::StartState;
+use super::{OpenDevice, RunRequest, TraceRequest, agreement};
+use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
-use crate::{Error, Model, RankContext, Share};
+use crate::{Error, Model, RankContext, SampleShare};
 
 /// How much longer than for other messages a rank waits for what rank 0 says: rank 0 may itself
 /// wait for a rank that is lost, and is the one to name it.
@@ -32,13 +32,13 @@ const PRECEDENCE: Duration = Duration::from_secs(1);
 /// What came of saving.
 pub enum Saved {
     /// What each rank wrote, in rank order, and what its tiles have become.
-    Written(Vec<Written>, Vec<TileUse>),
+    Written(Vec<WrittenFile>, Vec<TileUse>),
     /// Why nothing was written: a value that no checkpoint may hold.
     Spoilt(String),
 }
 
 /// A training step that the device has been given, and its samples on this rank.
-struct Pending<B: Backend> {
+struct PendingStep<B: Backend> {
     started: Started<B>,
     batch: Arc<Batch>,
     first_sample: usize,
@@ -46,13 +46,13 @@ struct Pending<B: Backend> {
 }
 
 /// A rank at work.
-pub struct Worker<'a, B: Backend> {
+pub struct RankWorker<'a, B: Backend> {
     request: &'a RunRequest,
     /// Threads, communicator and profiler.
     pub context: RankContext<B>,
     model: Model<B>,
     /// The step whose outcome has not been read yet.
-    pending: Option<Pending<B>>,
+    pending: Option<PendingStep<B>>,
     /// Rank 0 hands batches to the ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// How long messages are waited for after the first step, if not as long as in it.
@@ -65,14 +65,14 @@ pub struct Worker<'a, B: Backend> {
     at_limit: Vec<usize>,
 }
 
-impl<'a, B: Backend> Worker<'a, B> {
+impl<'a, B: Backend> RankWorker<'a, B> {
     /// The rank at `comm`, with so many threads and the weights `start` says.
     pub fn new(
         request: &'a RunRequest,
-        start: &State,
+        start: &StartState,
         comm: Communicator,
         threads: usize,
-        open: &impl Open<B>,
+        open: &impl OpenDevice<B>,
     ) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
         let profiler = match &request.trace {
@@ -145,7 +145,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 Command::Evaluate(held) => drop(self.evaluate(&feed.held_out(held)?)?),
                 Command::Save { step, probe } => {
                     let tables = &self.request.config.model.tables;
-                    let writer = Writer::join(&self.request.run_folder, step, tables);
+                    let writer = CheckpointWriter::join(&self.request.run_folder, step, tables);
                     let probe = if probe { Some(feed.last()?) } else { None };
                     self.save(&writer, probe.as_ref())?;
                 }
@@ -196,7 +196,7 @@ impl<'a, B: Backend> Worker<'a, B> {
     /// `probe`.
     pub fn lead_save(
         &mut self,
-        writer: &Writer,
+        writer: &CheckpointWriter,
         probe: Option<&Arc<Batch>>,
     ) -> Result<Saved, Error> {
         self.tell(Command::Save { step: writer.step(), probe: probe.is_some() }, probe)?;
@@ -261,9 +261,9 @@ impl<'a, B: Backend> Worker<'a, B> {
     ) -> Result<Option<f64>, Error> {
         self.context.comm.set_step(step.number);
         let (own, first_sample) = self.share(batch);
-        let share = Share { batch: &own, first_sample, global_size: batch.size };
+        let share = SampleShare { batch: &own, first_sample, global_size: batch.size };
         let started = self.model.start(&mut self.context, share, step)?;
-        let pending = Pending { started, batch: own, first_sample, global_size: batch.size };
+        let pending = PendingStep { started, batch: own, first_sample, global_size: batch.size };
         let before = self.pending.replace(pending);
         let sum = if B::IS_ASYNC && !record {
             before.map(|before| self.finish(before)).transpose()?
@@ -282,16 +282,16 @@ impl<'a, B: Backend> Worker<'a, B> {
     }
 
     /// The sum over all ranks of what a step's losses are.
-    fn finish(&mut self, pending: Pending<B>) -> Result<f64, Error> {
-        let Pending { started, batch, first_sample, global_size } = pending;
-        let share = Share { batch: &batch, first_sample, global_size };
+    fn finish(&mut self, pending: PendingStep<B>) -> Result<f64, Error> {
+        let PendingStep { started, batch, first_sample, global_size } = pending;
+        let share = SampleShare { batch: &batch, first_sample, global_size };
         let sum = self.model.finish(&mut self.context, started, share)?;
         self.over_ranks(sum)
     }
 
     fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
         let (own, first_sample) = self.share(batch);
-        let share = Share { batch: &own, first_sample, global_size: batch.size };
+        let share = SampleShare { batch: &own, first_sample, global_size: batch.size };
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
         let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
         Ok((probabilities, self.over_ranks(sum)?))
@@ -320,7 +320,11 @@ impl<'a, B: Backend> Worker<'a, B> {
         (Arc::new(batch.slice(cut(rank)..cut(rank + 1))), cut(rank))
     }
 
-    fn save(&mut self, writer: &Writer, probe: Option<&Arc<Batch>>) -> Result<Saved, Error> {
+    fn save(
+        &mut self,
+        writer: &CheckpointWriter,
+        probe: Option<&Arc<Batch>>,
+    ) -> Result<Saved, Error> {
         let rank = self.context.comm.rank();
         // Before anything is written: a checkpoint is there to be resumed.
         if let Some(spoilt) = self.spoilt(probe)? {

@@ -2,7 +2,7 @@
 
 use comm::Communicator;
 use device::Backend;
-use schema::{Batch, KeyedJaggedTensor, Rank};
+use schema::{Batch, JaggedTensor, Rank};
 
 use super::Scorer;
 use crate::Error;
@@ -15,7 +15,7 @@ pub struct Crew {
 impl Crew {
     /// The ranks of `comm`.
     #[must_use]
-    pub fn of(comm: Communicator) -> Self {
+    pub fn new(comm: Communicator) -> Self {
         Self { comm }
     }
 
@@ -65,7 +65,7 @@ impl Crew {
 
     /// This rank's share, of those that rank 0 has.
     fn exchange(&mut self, shares: Vec<Batch>, has_weights: bool) -> Result<Batch, Error> {
-        let lengths = |sparse: &KeyedJaggedTensor| -> Vec<i64> {
+        let lengths = |sparse: &JaggedTensor| -> Vec<i64> {
             let ends = sparse.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as i64);
             [sparse.features as i64, sparse.batch_size as i64].into_iter().chain(ends).collect()
         };
@@ -90,7 +90,7 @@ impl Crew {
             end
         }));
         let size = *size as usize;
-        let sparse = KeyedJaggedTensor {
+        let sparse = JaggedTensor {
             features: *features as usize,
             batch_size: size,
             offsets,

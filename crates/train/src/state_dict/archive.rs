@@ -10,7 +10,7 @@ use std::path::Path;
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::pickle::{Id, Pickle, Value};
+use super::pickle::{Id, Pickle, PickleValue};
 use crate::Error;
 use crate::checkpoint::{TensorEntry, TensorReader};
 
@@ -135,13 +135,13 @@ fn tensors_of(pickle: &Pickle, dict: Id) -> Vec<(&str, Id)> {
 
 /// The arguments of the call that rebuilds a tensor, of a parameter that of its data.
 fn tensor_of(pickle: &Pickle, value: Id) -> Option<Id> {
-    let Value::Call { name, arguments } = pickle.get(value) else { return None };
+    let PickleValue::Call { name, arguments } = pickle.get(value) else { return None };
     match name.as_str() {
         "torch._utils._rebuild_tensor" | "torch._utils._rebuild_tensor_v2" => Some(*arguments),
         "torch._utils._rebuild_parameter" => {
             let data = *pickle.sequence(*arguments)?.first()?;
             match pickle.get(data) {
-                Value::Call { name, arguments } if name.contains("_rebuild_tensor") => {
+                PickleValue::Call { name, arguments } if name.contains("_rebuild_tensor") => {
                     Some(*arguments)
                 }
                 _ => None,
@@ -156,12 +156,12 @@ fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEn
     let unlike = || "expected a tensor as torch.save writes it".to_owned();
     let arguments = pickle.sequence(arguments).unwrap_or_default();
     let [storage, offset, size, stride, ..] = arguments else { return Err(unlike()) };
-    let Value::Reference(reference) = pickle.get(*storage) else { return Err(unlike()) };
+    let PickleValue::Reference(reference) = pickle.get(*storage) else { return Err(unlike()) };
     // ("storage", class, key, device, values)
     let [_, class, key, _, _] = pickle.sequence(*reference).unwrap_or_default() else {
         return Err(unlike());
     };
-    let (Value::Name(class), Some(key)) = (pickle.get(*class), pickle.text(*key)) else {
+    let (PickleValue::Name(class), Some(key)) = (pickle.get(*class), pickle.text(*key)) else {
         return Err(unlike());
     };
     let (dtype, width) = format_of(class).ok_or_else(|| format!("a tensor of {class}"))?;
@@ -191,7 +191,7 @@ fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEn
 fn extents(pickle: &Pickle, id: Id) -> Option<Vec<usize>> {
     // A torch.Size is a call with a tuple of its own.
     let id = match pickle.get(id) {
-        Value::Call { arguments, .. } => *pickle.sequence(*arguments)?.first()?,
+        PickleValue::Call { arguments, .. } => *pickle.sequence(*arguments)?.first()?,
         _ => id,
     };
     let extent = |&member: &Id| usize::try_from(pickle.int(member)?).ok();

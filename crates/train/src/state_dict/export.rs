@@ -8,7 +8,7 @@ use device::Pool;
 use schema::{DataType, ModelConfig, Optimizer, RowScope, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
-use super::{DenseName, Target, dense_names, table_name};
+use super::{DenseName, Dialect, dense_names, table_name};
 use crate::checkpoint::{Checkpoint, TensorWriter, sync_folder};
 use crate::parameter::{self, DenseParameter, Spot};
 use crate::{Error, RuleChange};
@@ -26,7 +26,7 @@ const MODEL_NOTE: &str = "rowmill.model";
 /// [`Error::NotExpressible`] if the other library has no such model, [`Error::Checksum`] naming the
 /// damaged file and tensor, [`Error::Value`] naming a value that is no finite number, [`Error::Io`]
 /// naming the file.
-pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64, Error> {
+pub fn export(checkpoint: &Checkpoint, target: Dialect, out: &Path) -> Result<u64, Error> {
     let names = dense_names(&checkpoint.config().model, target)?;
     replace(out, |path| write_weights(checkpoint, target, &names, path))
 }
@@ -47,7 +47,7 @@ pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64
 /// As of [`export`]; [`Error::OtherRowScope`].
 pub fn export_optimizer(
     checkpoint: &Checkpoint,
-    target: Target,
+    target: Dialect,
     out: &Path,
     rule_change: RuleChange,
 ) -> Result<u64, Error> {
@@ -81,7 +81,7 @@ fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Resul
 
 fn write_weights(
     checkpoint: &Checkpoint,
-    target: Target,
+    target: Dialect,
     names: &[DenseName],
     path: &Path,
 ) -> Result<u64, Error> {
@@ -126,7 +126,7 @@ fn model_note(model: &ModelConfig) -> BTreeMap<String, String> {
 
 fn write_states(
     checkpoint: &Checkpoint,
-    target: Target,
+    target: Dialect,
     dense_names: &[DenseName],
     path: &Path,
 ) -> Result<u64, Error> {

@@ -8,10 +8,10 @@ use device::Weights;
 use device::weights::WeightsView;
 use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
 
-use super::{DenseName, Target, archive, dense_names, optimizer, table_name};
+use super::{DenseName, Dialect, archive, dense_names, optimizer, table_name};
 use crate::checkpoint::{
-    Committed, Content, Meta, SeenData, TensorEntry, TensorReader, TensorWriter, Writer, Written,
-    dtype, float_bytes, rank_file,
+    CheckpointWriter, Committed, Meta, SeenData, TensorContent, TensorEntry, TensorReader,
+    TensorWriter, WrittenFile, dtype, float_bytes, rank_file,
 };
 use crate::parameter::{DenseParameter, Spot};
 use crate::{Error, RuleChange};
@@ -25,7 +25,7 @@ pub struct ImportRequest<'a> {
     /// A safetensors file, or one of `torch.save`, of floating-point tensors.
     pub path: &'a Path,
     /// Whose names it has.
-    pub source: Target,
+    pub source: Dialect,
     /// The job to train on with these weights.
     pub config: &'a JobConfig,
     /// The transforms fitted on the training data, to be kept in the checkpoint; null if unknown.
@@ -42,7 +42,7 @@ pub struct ImportRequest<'a> {
 }
 
 /// The files of an import, open.
-struct Source<'a> {
+struct ImportFiles<'a> {
     request: &'a ImportRequest<'a>,
     names: Vec<DenseName>,
     weights: TensorReader,
@@ -50,7 +50,7 @@ struct Source<'a> {
 }
 
 /// Shape and data type of each tensor a file should have.
-type Shapes = BTreeMap<String, (Vec<usize>, DataType)>;
+type ExpectedTensors = BTreeMap<String, (Vec<usize>, DataType)>;
 
 /// One tensor of a state dict that does not fit the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,13 +128,13 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         })
     };
     let (weights, states) = (open(request.path)?, request.optimizer.map(open).transpose()?);
-    let source = Source { request, names, weights, states };
+    let source = ImportFiles { request, names, weights, states };
     check(request.path, source.weight_shapes(), &source.weights)?;
     if let (Some(path), Some(states)) = (request.optimizer, &source.states) {
         check_rules(&source, states)?;
         check(path, source.state_shapes(), states)?;
     }
-    let writer = Writer::begin(request.run_folder, request.step, &config.model.tables)?;
+    let writer = CheckpointWriter::begin(request.run_folder, request.step, &config.model.tables)?;
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let tables = write_tables(&source, &plan, &writer)?;
     let mut parameters = Vec::new();
@@ -142,7 +142,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         parameters.push(read_dense(&source, name)?);
     }
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
-    let scope = RowScope::of(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
+    let scope = RowScope::new(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
     let row_scope = match (scope, request.optimizer) {
         // Zeros are the state of every scope.
         (RowScope::WholeRows, None) => RowScope::Undecided,
@@ -171,15 +171,15 @@ fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str>
     is_whole.then_some(prefix)
 }
 
-impl Source<'_> {
+impl ImportFiles<'_> {
     /// The weights of the model.
-    fn weight_shapes(&self) -> Shapes {
+    fn weight_shapes(&self) -> ExpectedTensors {
         let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
         self.table_shapes().chain(self.names.iter().map(dense)).collect()
     }
 
     /// The optimizer states of the job.
-    fn state_shapes(&self) -> Shapes {
+    fn state_shapes(&self) -> ExpectedTensors {
         let rules = &self.request.config.optimizer;
         let tables = self
             .table_shapes()
@@ -201,7 +201,7 @@ impl Source<'_> {
 }
 
 /// Refuses the states of another rule, where the file says whose they are.
-fn check_rules(source: &Source<'_>, states: &TensorReader) -> Result<(), Error> {
+fn check_rules(source: &ImportFiles<'_>, states: &TensorReader) -> Result<(), Error> {
     let request = source.request;
     for ((of, note), expected) in
         optimizer::NOTES.into_iter().zip(optimizer::kinds(&request.config.optimizer))
@@ -215,7 +215,7 @@ fn check_rules(source: &Source<'_>, states: &TensorReader) -> Result<(), Error> 
     Ok(())
 }
 
-fn check(path: &Path, mut wanted: Shapes, reader: &TensorReader) -> Result<(), Error> {
+fn check(path: &Path, mut wanted: ExpectedTensors, reader: &TensorReader) -> Result<(), Error> {
     let mut mismatches = Vec::new();
     for (name, entry) in reader.entries() {
         let (name, got) = (name.to_owned(), entry.shape.clone());
@@ -241,10 +241,10 @@ fn check(path: &Path, mut wanted: Shapes, reader: &TensorReader) -> Result<(), E
 }
 
 fn write_tables(
-    source: &Source<'_>,
+    source: &ImportFiles<'_>,
     plan: &ShardingPlan,
-    writer: &Writer,
-) -> Result<Written, Error> {
+    writer: &CheckpointWriter,
+) -> Result<WrittenFile, Error> {
     let request = source.request;
     let (model, kind) = (&request.config.model, request.config.optimizer.sparse.kind);
     let state_names = optimizer::names(kind);
@@ -261,12 +261,12 @@ fn write_tables(
             return Ok(());
         };
         let (reader, suffix) = match &chunk.content {
-            Content::TableState(_) => (states, state_names.first()),
-            Content::TableMeanSquare(_) => (states, state_names.get(1)),
-            Content::TableWeight(_)
-            | Content::DenseWeight(_)
-            | Content::DenseState(_)
-            | Content::DenseMeanSquare(_) => (Some(&source.weights), None),
+            TensorContent::TableState(_) => (states, state_names.first()),
+            TensorContent::TableMeanSquare(_) => (states, state_names.get(1)),
+            TensorContent::TableWeight(_)
+            | TensorContent::DenseWeight(_)
+            | TensorContent::DenseState(_)
+            | TensorContent::DenseMeanSquare(_) => (Some(&source.weights), None),
         };
         let values = chunk.shape.iter().product();
         let Some(reader) = reader else { return write_zeros(values, file, &mut buffer) };
@@ -274,14 +274,15 @@ fn write_tables(
         let name = suffix.map_or(weight.clone(), |suffix| format!("{weight}.{suffix}"));
         let first = part.rows.start * chunk.shape[1] as u64;
         let squares = suffix.is_some_and(|suffix| optimizer::is_of_squares(suffix));
-        let tensor = Tensor { reader, entry: reader.expect_entry(&name)?, name: &name, squares };
+        let tensor =
+            FileTensor { reader, entry: reader.expect_entry(&name)?, name: &name, squares };
         let values = first..first + values as u64;
         tensor.copy(values, chunk.data_type, file, &mut buffer)
     })
 }
 
 /// A tensor of the other library's file.
-struct Tensor<'a> {
+struct FileTensor<'a> {
     reader: &'a TensorReader,
     entry: &'a TensorEntry,
     name: &'a str,
@@ -289,7 +290,7 @@ struct Tensor<'a> {
     squares: bool,
 }
 
-impl Tensor<'_> {
+impl FileTensor<'_> {
     /// Copies values of a table or its state, to the nearest of their data type where the file has
     /// f32.
     fn copy(
@@ -406,14 +407,14 @@ fn write_zeros(count: usize, file: &mut TensorWriter, buffer: &mut [f32]) -> Res
     Ok(())
 }
 
-fn read_dense(source: &Source<'_>, name: &DenseName) -> Result<DenseParameter, Error> {
+fn read_dense(source: &ImportFiles<'_>, name: &DenseName) -> Result<DenseParameter, Error> {
     let kind = source.request.config.optimizer.dense.kind;
     let mut parameter = DenseParameter::zeros(&name.own, &name.shape, kind);
     let DenseParameter { weight, state, .. } = &mut parameter;
     let columns = name.columns.as_deref().unwrap_or_default();
     let read = |reader: &TensorReader, (tensor, squares): (&str, bool), out: &mut [f32]| {
         let entry = reader.expect_entry(tensor)?;
-        Tensor { reader, entry, name: tensor, squares }.read(0, out)
+        FileTensor { reader, entry, name: tensor, squares }.read(0, out)
     };
     read(&source.weights, (&name.external, false), weight)?;
     reorder(weight, columns);

@@ -9,7 +9,7 @@ pub(super) type Id = usize;
 
 /// A value of a pickle.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     /// `None`, a float, bytes or something else that no tensor is made of.
     Other,
     /// An integer or a truth value.
@@ -38,7 +38,7 @@ pub(super) enum Value {
 /// All values of a pickle and which of them is the result.
 #[derive(Debug)]
 pub(super) struct Pickle {
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     /// The result.
     pub root: Id,
 }
@@ -65,7 +65,7 @@ impl Pickle {
     /// # Errors
     /// What is wrong, and at which byte; the name of a class or function that is not known.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
-        let mut machine = Machine::new(bytes);
+        let mut machine = PickleMachine::new(bytes);
         loop {
             let at = machine.at;
             match machine.step() {
@@ -76,14 +76,14 @@ impl Pickle {
         }
     }
 
-    pub fn get(&self, id: Id) -> &Value {
+    pub fn get(&self, id: Id) -> &PickleValue {
         &self.values[id]
     }
 
     /// The entries of a dict, or of an `OrderedDict`.
     pub fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.get(id) {
-            Value::Dict(entries) => Some(entries),
+            PickleValue::Dict(entries) => Some(entries),
             _ => None,
         }
     }
@@ -91,30 +91,30 @@ impl Pickle {
     /// The members of a list or tuple.
     pub fn sequence(&self, id: Id) -> Option<&[Id]> {
         match self.get(id) {
-            Value::Sequence(members) => Some(members),
+            PickleValue::Sequence(members) => Some(members),
             _ => None,
         }
     }
 
     pub fn text(&self, id: Id) -> Option<&str> {
         match self.get(id) {
-            Value::Text(text) => Some(text),
+            PickleValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
     pub fn int(&self, id: Id) -> Option<i64> {
         match self.get(id) {
-            Value::Int(value) => Some(*value),
+            PickleValue::Int(value) => Some(*value),
             _ => None,
         }
     }
 }
 
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     stack: Vec<Id>,
     /// By number; few and dense in what Python writes.
     memo: std::collections::BTreeMap<u64, Id>,
@@ -123,7 +123,7 @@ struct Machine<'a> {
 /// The outcome of an instruction: nothing, or at the end the result.
 type Stepped = Result<Option<Id>, String>;
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let memo = std::collections::BTreeMap::new();
         Self { bytes, at: 0, values: Vec::new(), stack: Vec::new(), memo }
@@ -136,23 +136,23 @@ impl<'a> Machine<'a> {
             b'.' => return self.pop().map(Some),
             0x80 => _ = self.take(1)?,
             0x95 => _ = self.take(8)?,
-            b'(' => self.push(Value::Mark),
+            b'(' => self.push(PickleValue::Mark),
             b'0' => _ = self.pop()?,
             b'q' | b'r' | 0x94 | b'h' | b'j' => self.remember(code)?,
-            b'N' => self.push(Value::Other),
-            0x88 | 0x89 => self.push(Value::Int(i64::from(code == 0x88))),
+            b'N' => self.push(PickleValue::Other),
+            0x88 | 0x89 => self.push(PickleValue::Int(i64::from(code == 0x88))),
             b'K' | b'M' | b'J' | 0x8a => self.integer(code)?,
             b'G' => {
                 self.take(8)?;
-                self.push(Value::Other);
+                self.push(PickleValue::Other);
             }
             b'X' | 0x8c | 0x8d | b'U' | b'T' | b'B' | b'C' | 0x8e => self.string(code)?,
-            b')' | b']' => self.push(Value::Sequence(Vec::new())),
-            b'}' => self.push(Value::Dict(Vec::new())),
+            b')' | b']' => self.push(PickleValue::Sequence(Vec::new())),
+            b'}' => self.push(PickleValue::Dict(Vec::new())),
             0x85..=0x87 => self.short_tuple(usize::from(code - 0x84))?,
             b't' | b'l' => {
                 let members = self.group()?;
-                self.push(Value::Sequence(members));
+                self.push(PickleValue::Sequence(members));
             }
             b'a' | b'e' | b's' | b'u' => self.fill(code)?,
             b'c' | 0x93 => self.name(code)?,
@@ -160,14 +160,14 @@ impl<'a> Machine<'a> {
             b'b' => self.build()?,
             b'Q' => {
                 let id = self.pop()?;
-                self.push(Value::Reference(id));
+                self.push(PickleValue::Reference(id));
             }
             _ => return Err(format!("instruction {code:#04x}, which state dicts do not have")),
         }
         Ok(None)
     }
 
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: PickleValue) {
         self.stack.push(self.values.len());
         self.values.push(value);
     }
@@ -225,7 +225,7 @@ impl<'a> Machine<'a> {
                 if bytes == 0 { 0 } else { ((value << shift) as i64) >> shift }
             }
         };
-        self.push(Value::Int(value));
+        self.push(PickleValue::Int(value));
         Ok(())
     }
 
@@ -238,11 +238,11 @@ impl<'a> Machine<'a> {
         let length = self.number(length_bytes)? as usize;
         let bytes = self.take(length)?;
         if matches!(code, b'B' | b'C' | 0x8e) {
-            self.push(Value::Other);
+            self.push(PickleValue::Other);
             return Ok(());
         }
         let text = std::str::from_utf8(bytes).map_err(|_| "a text that is not UTF-8".to_owned())?;
-        self.push(Value::Text(text.to_owned()));
+        self.push(PickleValue::Text(text.to_owned()));
         Ok(())
     }
 
@@ -250,13 +250,13 @@ impl<'a> Machine<'a> {
         let first = self.stack.len().checked_sub(count);
         let first = first.ok_or_else(|| format!("expected {count} values on the stack"))?;
         let members = self.stack.split_off(first);
-        self.push(Value::Sequence(members));
+        self.push(PickleValue::Sequence(members));
         Ok(())
     }
 
     /// The values since the last mark, which goes.
     fn group(&mut self) -> Result<Vec<Id>, String> {
-        let mark = self.stack.iter().rposition(|&id| self.values[id] == Value::Mark);
+        let mark = self.stack.iter().rposition(|&id| self.values[id] == PickleValue::Mark);
         let mark = mark.ok_or_else(|| "expected a mark on the stack".to_owned())?;
         let members = self.stack.split_off(mark + 1);
         self.stack.pop();
@@ -275,8 +275,8 @@ impl<'a> Machine<'a> {
         };
         let target = *self.stack.last().ok_or_else(|| "expected a list or dict".to_owned())?;
         match &mut self.values[target] {
-            Value::Sequence(members) if matches!(code, b'a' | b'e') => members.extend(added),
-            Value::Dict(entries) if matches!(code, b's' | b'u') && added.len() % 2 == 0 => {
+            PickleValue::Sequence(members) if matches!(code, b'a' | b'e') => members.extend(added),
+            PickleValue::Dict(entries) if matches!(code, b's' | b'u') && added.len() % 2 == 0 => {
                 entries.extend(added.chunks_exact(2).map(|pair| (pair[0], pair[1])));
             }
             _ => return Err("expected a list or dict to fill".to_owned()),
@@ -291,7 +291,9 @@ impl<'a> Machine<'a> {
         } else {
             let (class, module) = (self.pop()?, self.pop()?);
             match (&self.values[module], &self.values[class]) {
-                (Value::Text(module), Value::Text(class)) => format!("{module}.{class}"),
+                (PickleValue::Text(module), PickleValue::Text(class)) => {
+                    format!("{module}.{class}")
+                }
                 _ => return Err("expected the name of a class as two texts".to_owned()),
             }
         };
@@ -300,7 +302,7 @@ impl<'a> Machine<'a> {
                 "expected tensors in dicts, got the class or function {name:?}, which is not run"
             ));
         }
-        self.push(Value::Name(name));
+        self.push(PickleValue::Name(name));
         Ok(())
     }
 
@@ -315,14 +317,14 @@ impl<'a> Machine<'a> {
     /// An ordered dict is a dict; everything else is kept as a call.
     fn call(&mut self) -> Result<(), String> {
         let (arguments, name) = (self.pop()?, self.pop()?);
-        let Value::Name(name) = &self.values[name] else {
+        let PickleValue::Name(name) = &self.values[name] else {
             return Err("expected the name of a class to call".to_owned());
         };
         if name == "collections.OrderedDict" {
-            self.push(Value::Dict(Vec::new()));
+            self.push(PickleValue::Dict(Vec::new()));
         } else {
             let name = name.clone();
-            self.push(Value::Call { name, arguments });
+            self.push(PickleValue::Call { name, arguments });
         }
         Ok(())
     }
@@ -331,7 +333,7 @@ impl<'a> Machine<'a> {
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
         match self.stack.last().map(|&id| &self.values[id]) {
-            Some(Value::Dict(_) | Value::Call { .. }) => Ok(()),
+            Some(PickleValue::Dict(_) | PickleValue::Call { .. }) => Ok(()),
             _ => Err("expected an object to complete".to_owned()),
         }
     }
@@ -339,7 +341,7 @@ impl<'a> Machine<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pickle, Value};
+    use super::{Pickle, PickleValue};
 
     /// `pickle.dumps({"a": [1, -2, (3, None)], "b": 70000}, protocol=2)`.
     const PLAIN: &[u8] = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffK\x03N\x86q\x03eX\x01\x00\x00\x00bq\x04Jp\x11\x01\x00u.";
@@ -353,7 +355,7 @@ mod tests {
         let list = pickle.sequence(entries[0].1).unwrap();
         assert_eq!(pickle.int(list[1]), Some(-2));
         let tuple = pickle.sequence(list[2]).unwrap();
-        assert_eq!((pickle.int(tuple[0]), pickle.get(tuple[1])), (Some(3), &Value::Other));
+        assert_eq!((pickle.int(tuple[0]), pickle.get(tuple[1])), (Some(3), &PickleValue::Other));
         assert_eq!(pickle.int(entries[1].1), Some(70_000));
     }
 

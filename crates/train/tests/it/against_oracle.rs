@@ -5,12 +5,12 @@ use device::Cpu;
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{
-    Batch, DataType, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer,
-    Pooling, Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
+    Batch, DataType, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Pooling,
+    Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
 use train::profile::Profiler;
-use train::{Model, RankContext, Share, Step};
+use train::{Model, RankContext, RunStep, SampleShare};
 
 use crate::oracle::Oracle;
 use crate::ranks::{self, Job};
@@ -80,7 +80,7 @@ fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
         }
         let dense = (0..13 * 5).map(|i| rng.child(100).normal(i) as f32).collect();
         let labels = (0..13).map(|i| rng.child(101).below(i, 2) as f32).collect();
-        let sparse = KeyedJaggedTensor::from_lengths(features.len(), &lengths, values);
+        let sparse = JaggedTensor::from_lengths(features.len(), &lengths, values);
         Batch { size: 13, dense, sparse, labels }
     };
     (0..steps).map(batch).collect()
@@ -194,9 +194,9 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
         let position = batch.sparse.feature(1).start + 4;
         batch.sparse.values[position] = bad_id;
         let bag = batch.sparse.offsets.partition_point(|&start| start <= position) - 1;
-        let share = Share { batch: &batch, first_sample: 100, global_size: 13 };
+        let share = SampleShare { batch: &batch, first_sample: 100, global_size: 13 };
         let error = model
-            .train(&mut context, share, Step { number: 0, factor: 1.0 })
+            .train(&mut context, share, RunStep { number: 0, factor: 1.0 })
             .unwrap_err()
             .to_string();
         let sample = 100 + bag - 13;

@@ -2,18 +2,18 @@
 
 use device::backend::StepScalars;
 use device::buffer::Counting;
-use device::ops::embedding_backward::{self, Origin};
-use device::ops::{Output, Slot, embedding_forward};
-use device::optimizer::Rule;
+use device::ops::embedding_backward::{self, TileOrigin};
+use device::ops::{Slot, SlotOutput, embedding_forward};
+use device::optimizer::UpdateRule;
 use device::{Backend, Cpu, buffer::Array};
 use schema::random::CounterRng;
 use schema::{
-    KeyedJaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
+    JaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
 };
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
 use train::embedding::collection::IdCheck;
-use train::memory::Room;
+use train::memory::ZeroBuffers;
 use train::parameter::TileState;
 use train::profile::Profiler;
 
@@ -42,9 +42,9 @@ fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) 
 }
 
 /// Bags of up to four ids.
-fn bags(model: &ModelConfig, rank: Rank) -> KeyedJaggedTensor {
+fn bags(model: &ModelConfig, rank: Rank) -> JaggedTensor {
     let (features, rng) = (model.features(), CounterRng::new(5, u64::from(rank.0)));
-    let mut sparse = KeyedJaggedTensor::empty(features.len(), SAMPLES);
+    let mut sparse = JaggedTensor::empty(features.len(), SAMPLES);
     (sparse.offsets, sparse.values) = (vec![0], Vec::new());
     for (number, feature) in features.iter().enumerate() {
         for sample in 0..SAMPLES {
@@ -59,9 +59,9 @@ fn bags(model: &ModelConfig, rank: Rank) -> KeyedJaggedTensor {
 }
 
 /// Allocations of the kernels alone, forward and backward, of so many slots and tiles.
-fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: Rule) -> u64 {
+fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: UpdateRule) -> u64 {
     let cpu = Cpu::new(1);
-    let jagged = KeyedJaggedTensor::empty(slots.len(), SAMPLES);
+    let jagged = JaggedTensor::empty(slots.len(), SAMPLES);
     let width: usize = slots.iter().map(|slot| states[slot.tile].tile.dim()).sum();
     let mut out = vec![0.0; SAMPLES * width];
     let mut scratch = embedding_backward::Scratch::default();
@@ -77,8 +77,8 @@ fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: Rule) -> u64 {
             })
             .collect();
         let before = Counting::allocations();
-        let (output, out_of) = (Output::Pooled, &mut out[..]);
-        let arguments = embedding_forward::Arguments {
+        let (output, out_of) = (SlotOutput::Pooled, &mut out[..]);
+        let arguments = embedding_forward::ForwardArguments {
             tiles: &tiles,
             slots,
             jagged: &jagged,
@@ -93,13 +93,13 @@ fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: Rule) -> u64 {
             .map(|state| {
                 let (rows, dim) = (state.tile.row_count(), state.tile.dim());
                 let TileState { weight, state, .. } = state;
-                let origin = Origin { table: 0, row: 0, column: 0 };
+                let origin = TileOrigin { table: 0, row: 0, column: 0 };
                 let weights = weight.view_mut();
                 embedding_backward::TileMut { weights, state, rows, dim, name: "t", origin }
             })
             .collect();
         let before = Counting::allocations();
-        let arguments = embedding_backward::Arguments {
+        let arguments = embedding_backward::BackwardArguments {
             tiles: &mut tiles,
             slots,
             jagged: &jagged,
@@ -133,14 +133,14 @@ fn slots(model: &ModelConfig, states: &[TileState]) -> Vec<Slot> {
 fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let (model, kind) = (model(), Optimizer::RowwiseAdagrad);
     let place = comm.rank();
-    let rule = Rule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 1);
+    let rule = UpdateRule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 1);
     let mut states = tiles(&model, plan, place, kind);
     let of_rank = slots(&model, &states);
     let kernels = of_kernels(&mut states, &of_rank, rule);
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
     let cpu = Cpu::new(1);
     let mut embedding =
-        EmbeddingCollection::new(&mut Room::of(&cpu), &model, plan, place, states, kind);
+        EmbeddingCollection::new(&mut ZeroBuffers::new(&cpu), &model, plan, place, states, kind);
     let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
     let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
@@ -217,7 +217,7 @@ fn every_verb(end: &mut comm::Communicator, buffers: &mut Buffers) {
 struct Buffers {
     parts: Vec<Vec<f32>>,
     gathered: Vec<Vec<f32>>,
-    sums: comm::Parts<f32>,
+    sums: comm::VectorParts<f32>,
     values: Vec<f32>,
 }
 

@@ -11,7 +11,7 @@ use schema::{
     DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, TableId, Tile,
 };
 use train::Error;
-use train::checkpoint::{self, Checkpoint, Content, Meta, SeenData, Writer};
+use train::checkpoint::{self, Checkpoint, CheckpointWriter, Meta, SeenData, TensorContent};
 use train::parameter::TileState;
 
 use crate::samples::{
@@ -198,7 +198,7 @@ fn the_official_library_reads_every_file() {
         let official = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         tensors += official.len();
         for chunk in &checkpoint.manifest().chunks {
-            let Content::TableWeight(part) = &chunk.content else { continue };
+            let TensorContent::TableWeight(part) = &chunk.content else { continue };
             let Ok(tensor) = official.tensor(&chunk.tensor) else { continue };
             assert_eq!(tensor.shape(), chunk.shape);
             let table: usize = part.table[1..].parse().unwrap();
@@ -385,7 +385,7 @@ fn leftovers_of_a_kill_are_ignored_and_cleaned() {
     // Killed between the two renames that replace a checkpoint of the same step.
     fs::rename(&good, folder.join("step-000000000001.replaced.tmp")).unwrap();
     assert!(checkpoint::newest_good(run.path()).unwrap().checkpoint.is_none());
-    let writer = Writer::begin(run.path(), 2, &config.model.tables).unwrap();
+    let writer = CheckpointWriter::begin(run.path(), 2, &config.model.tables).unwrap();
     assert_eq!(files(&folder).len(), 2);
     assert_eq!(checkpoint::newest_good(run.path()).unwrap().checkpoint.unwrap().step(), 1);
     drop(writer);
@@ -401,11 +401,11 @@ fn a_folder_that_cannot_be_written_and_a_full_disk_are_named() {
     let tables = &config.model.tables;
     let run = tempfile::tempdir().unwrap();
     fs::write(run.path().join("checkpoints"), "a file").unwrap();
-    let text = Writer::begin(run.path(), 2, tables).unwrap_err().to_string();
+    let text = CheckpointWriter::begin(run.path(), 2, tables).unwrap_err().to_string();
     assert!(text.contains("checkpoints: cannot list: Not a directory"), "{text}");
 
     let run = tempfile::tempdir().unwrap();
-    let writer = Writer::begin(run.path(), 2, tables).unwrap();
+    let writer = CheckpointWriter::begin(run.path(), 2, tables).unwrap();
     let file = run.path().join("checkpoints/step-000000000002.tmp/rank-00000.safetensors");
     std::os::unix::fs::symlink("/dev/full", &file).unwrap();
     let tiles: Vec<TileState> =
@@ -421,7 +421,7 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
     let plan = ShardingPlan::row_wise(&config.model.tables, 2);
     let run = tempfile::tempdir().unwrap();
-    let writer = Writer::begin(run.path(), 2, &config.model.tables).unwrap();
+    let writer = CheckpointWriter::begin(run.path(), 2, &config.model.tables).unwrap();
     let tile = tile_state(&plan.tiles()[0], Optimizer::Sgd);
     let records = vec![writer.write_rank(Rank(0), &[tile], Optimizer::Sgd).unwrap()];
     let null = serde_json::Value::Null;
@@ -456,7 +456,7 @@ fn writing_speed() {
     let weight = Weights::F32(weight[..].into());
     let state = TileState { tile, weight, state: Array::default() };
     let started = std::time::Instant::now();
-    let writer = Writer::begin(Path::new(&run), 2, &config.model.tables).unwrap();
+    let writer = CheckpointWriter::begin(Path::new(&run), 2, &config.model.tables).unwrap();
     let records =
         vec![writer.write_rank(Rank(0), std::slice::from_ref(&state), Optimizer::Sgd).unwrap()];
     let null = serde_json::Value::Null;

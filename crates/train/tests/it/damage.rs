@@ -14,7 +14,7 @@ use device::Cpu;
 use schema::ShardingPlan;
 use schema::random::CounterRng;
 use train::checkpoint::Checkpoint;
-use train::state_dict::{self, Target};
+use train::state_dict::{self, Dialect};
 use train::{Error, RunRequest, Scorer, Start};
 
 use crate::run;
@@ -157,7 +157,7 @@ fn evaluated(checkpoint: &Path, prepared: &Path) -> Result<u64, Error> {
 
 fn exported(folder: &Path, checkpoint: &Path) -> Result<Vec<u8>, Error> {
     let out = folder.join("exported.safetensors");
-    state_dict::export(&Checkpoint::open(checkpoint)?, Target::Torchrec, &out)?;
+    state_dict::export(&Checkpoint::open(checkpoint)?, Dialect::Torchrec, &out)?;
     Ok(fs::read(out).unwrap())
 }
 

@@ -8,7 +8,7 @@ use device::Weights;
 use device::buffer::Array;
 use schema::model::DenseInit;
 use schema::{
-    Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Rank, RowScope,
+    Batch, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Rank, RowScope,
     ShardingPlan, TableConfig, TriangleOrder,
 };
 use train::model::RankParameters;
@@ -78,7 +78,7 @@ impl Golden {
                 let lengths = &ids[&format!("step.{step}.lengths")];
                 let lengths: Vec<_> = lengths.iter().map(|&length| length as usize).collect();
                 let values = ids[&format!("step.{step}.values")].clone();
-                KeyedJaggedTensor::from_lengths(features, &lengths, values)
+                JaggedTensor::from_lengths(features, &lengths, values)
             } else {
                 bags(step, features, &ids)
             };
@@ -164,7 +164,7 @@ impl Golden {
     /// Over which columns of a row the tables' optimizer works under `plan`.
     fn scope(&self, plan: &ShardingPlan) -> RowScope {
         let kind = self.config.optimizer.sparse.kind;
-        RowScope::of(kind, plan.tiles(), &self.config.model.tables)
+        RowScope::new(kind, plan.tiles(), &self.config.model.tables)
     }
 
     /// Losses and tables of the run in f64, under the rule that `plan` makes.
@@ -208,7 +208,7 @@ impl Golden {
     }
 }
 
-fn bags(step: usize, features: usize, ids: &BTreeMap<String, Vec<i64>>) -> KeyedJaggedTensor {
+fn bags(step: usize, features: usize, ids: &BTreeMap<String, Vec<i64>>) -> JaggedTensor {
     let (mut lengths, mut values) = (Vec::new(), Vec::new());
     for table in 0..features {
         let starts = &ids[&format!("step.{step}.offsets.{table}")];
@@ -217,7 +217,7 @@ fn bags(step: usize, features: usize, ids: &BTreeMap<String, Vec<i64>>) -> Keyed
         lengths.extend(starts.iter().zip(ends).map(|(start, end)| (end - start) as usize));
         values.extend_from_slice(own);
     }
-    KeyedJaggedTensor::from_lengths(features, &lengths, values)
+    JaggedTensor::from_lengths(features, &lengths, values)
 }
 
 fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobConfig {

@@ -5,8 +5,8 @@ use device::Cpu;
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{
-    Batch, DataType, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer,
-    Pooling, Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
+    Batch, DataType, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Pooling,
+    Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
 };
 use train::Model;
 
@@ -60,7 +60,7 @@ fn batches() -> Vec<Batch> {
             f32::from(u8::from(rng.child(2).unit(sample as u64) < 1.0 / (1.0 + (-logit).exp())))
         };
         let labels = dense.chunks(DENSE).enumerate().map(label).collect();
-        let sparse = KeyedJaggedTensor::from_lengths(2, &[1; 2 * BATCH], ids.clone());
+        let sparse = JaggedTensor::from_lengths(2, &[1; 2 * BATCH], ids.clone());
         Batch { size: BATCH, dense, sparse, labels }
     };
     (0..STEPS).map(batch).collect()

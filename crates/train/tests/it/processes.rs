@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use device::Cpu;
 use schema::{Optimizer, ShardingPlan, TableConfig};
-use train::run::{Processes, Reading, follow};
-use train::{Error, Outcome, RunRequest};
+use train::run::{PreparedRun, Processes, follow};
+use train::{Error, RunOutcome, RunRequest};
 
 use crate::run::{dataset, plan, request};
 
 /// Runs each request as the rank of its position, each from its own reading of the data.
-fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<Outcome>, Error>> {
+fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<RunOutcome>, Error>> {
     let ends = comm::world(requests.len() as u32);
     std::thread::scope(|scope| {
         let run = |(rank, (request, comm)): (usize, (RunRequest, comm::Communicator))| {
             scope.spawn(move || {
                 let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
                 if rank == 0 {
-                    Reading::begin(request)?.lead(Cpu::open, processes, &mut |_| {}).map(Some)
+                    PreparedRun::begin(request)?.lead(Cpu::open, processes, &mut |_| {}).map(Some)
                 } else {
                     follow(&request, Cpu::open, processes).map(|_| None)
                 }

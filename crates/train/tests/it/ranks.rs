@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use device::backend::{Cuda, TileRoom, TileRows};
-use device::cuda::{Checks, Driver, Emulation, Order};
+use device::cuda::{BlockOrder, Checks, Driver, Emulation};
 use device::{Backend, Cpu, Weights, WeightsView};
 use schema::model::ModelConfig;
 use schema::optimizer::LearningRateSchedule;
-use schema::source::Format;
+use schema::source::DataFormat;
 use schema::training::TrainingConfig;
 use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
@@ -16,7 +16,7 @@ use train::context::On;
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
-use train::{Model, RankContext, Share, Step};
+use train::{Model, RankContext, RunStep, SampleShare};
 
 /// What is trained on what.
 pub struct Job<'a> {
@@ -79,7 +79,7 @@ pub fn emulated() -> Option<Driver> {
         return None;
     }
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    let (order, checks, replaced) = (Order::Shuffled(1), Checks::Few, Vec::new());
+    let (order, checks, replaced) = (BlockOrder::Shuffled(1), Checks::Few, Vec::new());
     Some(Driver::emulated(Emulation { compiler, cache, order, checks, replaced }))
 }
 
@@ -140,8 +140,9 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
     for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;
         let own = batch.slice(cut(rank.index())..cut(rank.index() + 1));
-        let share = Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
-        sums.push(model.train(&mut context, share, Step { number, factor: 1.0 }).unwrap());
+        let share =
+            SampleShare { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
+        sums.push(model.train(&mut context, share, RunStep { number, factor: 1.0 }).unwrap());
     }
     let dense = model.dense().to_parameters(context.on()).unwrap();
     Rankful { sums, dense, tiles: tiles_on(context.on(), &model) }
@@ -177,6 +178,6 @@ pub fn job(
             auc_by: None,
         },
         synthetic: schema::SyntheticConfig::default(),
-        data: DataConfig::new(Format::Criteo),
+        data: DataConfig::new(DataFormat::Criteo),
     }
 }

@@ -8,10 +8,10 @@ use data::{Dataset, PrepareRequest, Strictness};
 use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
 use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
-use train::checkpoint::{Checkpoint, Meta, Writer};
+use train::checkpoint::{Checkpoint, CheckpointWriter, Meta};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
-use train::state_dict::{self, Target};
-use train::{Error, Event, Outcome, RuleChange, RunRequest, Scorer, Start, TraceRequest};
+use train::state_dict::{self, Dialect};
+use train::{Error, RuleChange, RunEvent, RunOutcome, RunRequest, Scorer, Start, TraceRequest};
 
 const ROWS: u64 = 700;
 
@@ -118,7 +118,7 @@ pub fn plan(make: fn(&[TableConfig], u32) -> ShardingPlan, ranks: u32) -> Shardi
     make(&config().model.tables, ranks)
 }
 
-fn bits(outcome: &Outcome) -> (u64, u64, u64) {
+fn bits(outcome: &RunOutcome) -> (u64, u64, u64) {
     let evaluation = outcome.evaluation.as_ref().unwrap();
     (outcome.step, outcome.loss.to_bits(), evaluation.loss.to_bits())
 }
@@ -204,7 +204,7 @@ fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
             request.rule_change = RuleChange::Accept;
             let mut said = Vec::new();
             let accepted = train::run(&request, Cpu::open, &mut |event| {
-                if let Event::RowScope { optimizer, scope, before } = event {
+                if let RunEvent::RowScope { optimizer, scope, before } = event {
                     let before = before.map(|before| before.text_of("a"));
                     said.push((optimizer, scope.text_of("a"), before));
                 }
@@ -251,10 +251,10 @@ fn a_run_on_column_tiles_says_so_at_its_start() {
         let mut request = request(&run, &dataset, plan(ShardingPlan::column_wise, 2));
         request.config.optimizer.sparse.kind = kind;
         request.config.training.steps = Some(1);
-        let mut steps = 0;
+        let mut is_start = true;
         train::run(&request, Cpu::open, &mut |event| match event {
-            Event::RowScope { optimizer, before: None, .. } if steps == 0 => said.push(optimizer),
-            Event::Stepped { .. } => steps += 1,
+            RunEvent::RowScope { optimizer, before: None, .. } if is_start => said.push(optimizer),
+            RunEvent::Stepped { .. } => is_start = false,
             _ => {}
         })
         .unwrap();
@@ -272,7 +272,7 @@ fn a_stopped_run_saves_and_goes_on() {
     request.run_folder = folder.path().join("stopped");
     let stop = Arc::clone(&request.stop);
     let stopped = train::run(&request, Cpu::open, &mut |event| {
-        if let Event::Stepped { step: 10, .. } = event {
+        if let RunEvent::Stepped { step: 10, .. } = event {
             stop.store(true, Ordering::Relaxed);
         }
     })
@@ -313,7 +313,7 @@ fn folders_that_cannot_be_written_are_refused_before_the_first_step() {
     for request in [no_run, RunRequest { trace, ..good }] {
         let mut steps = 0;
         let refused = train::run(&request, Cpu::open, &mut |event| {
-            steps += u64::from(matches!(event, Event::Stepped { .. }));
+            steps += u64::from(matches!(event, RunEvent::Stepped { .. }));
         });
         assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
         assert_eq!(steps, 0);
@@ -335,7 +335,7 @@ fn a_stop_ends_an_evaluation_too() {
         let stop = Arc::clone(&request.stop);
         let mut batches = 0;
         let stopped = train::run(&request, Cpu::open, &mut |event| {
-            if let Event::Evaluating { .. } = event {
+            if let RunEvent::Evaluating { .. } = event {
                 batches += 1;
                 stop.store(true, Ordering::Relaxed);
             }
@@ -438,7 +438,7 @@ fn a_run_folder_serves_one_run_at_a_time() {
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     let mut second = None;
     train::run(&request, Cpu::open, &mut |event| {
-        if let Event::Stepped { step: 2, .. } = event {
+        if let RunEvent::Stepped { step: 2, .. } = event {
             second = Some(train::run(&request, Cpu::open, &mut |_| {}));
         }
     })
@@ -580,7 +580,7 @@ fn recorded_steps_become_one_trace_per_rank() {
     request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps: 3..6 });
     let mut traced = Vec::new();
     train::run(&request, Cpu::open, &mut |event| {
-        if let Event::Traced { paths, steps } = event {
+        if let RunEvent::Traced { paths, steps } = event {
             assert_eq!(steps, 3);
             traced.push(paths.to_vec());
         }
@@ -660,7 +660,7 @@ fn spoilt(
     saved.read_dense(&mut dense).unwrap();
     spoil(&mut tiles, &mut dense);
     let run = request.run_folder.join("spoilt");
-    let writer = Writer::begin(&run, manifest.step, &config.model.tables).unwrap();
+    let writer = CheckpointWriter::begin(&run, manifest.step, &config.model.tables).unwrap();
     let tables = writer.write_rank(schema::Rank(0), &tiles, kinds.0).unwrap();
     let records = vec![tables, writer.write_dense(&dense, kinds.1).unwrap()];
     let meta = Meta {
@@ -703,7 +703,7 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
         let saved = Checkpoint::open(&spoilt).unwrap();
         let out = folder.path().join("exported");
         let change = RuleChange::Refuse;
-        let exported = state_dict::export_optimizer(&saved, Target::Torchrec, &out, change);
+        let exported = state_dict::export_optimizer(&saved, Dialect::Torchrec, &out, change);
         assert_eq!(exported.unwrap_err().to_string(), expected);
         assert!(!out.exists());
         request.start = Start::Checkpoint(spoilt.clone());
@@ -786,8 +786,8 @@ fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
     }
     let mut moved = Vec::new();
     train::run(&good, Cpu::open, &mut |event| match event {
-        Event::SetAside { from, to } => moved.push((from.to_owned(), to.to_owned())),
-        Event::Stepped { .. } => assert_eq!(moved.len(), before.len() - 2),
+        RunEvent::SetAside { from, to } => moved.push((from.to_owned(), to.to_owned())),
+        RunEvent::Stepped { .. } => assert_eq!(moved.len(), before.len() - 2),
         _ => {}
     })
     .unwrap();

@@ -2,7 +2,7 @@
 
 use device::Weights;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
-use train::checkpoint::{Checkpoint, Committed, Meta, SeenData, Writer};
+use train::checkpoint::{Checkpoint, CheckpointWriter, Committed, Meta, SeenData};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
 /// A job with these tables (rows, dim), an interaction as TOML and a sparse optimizer.
@@ -113,7 +113,8 @@ pub fn save(
     plan: &ShardingPlan,
 ) -> Committed {
     // Chunks of a few rows, so that small tables have several.
-    let writer = Writer::begin(run, step, &config.model.tables).unwrap().with_chunk_bytes(256);
+    let writer =
+        CheckpointWriter::begin(run, step, &config.model.tables).unwrap().with_chunk_bytes(256);
     let kind = config.optimizer.sparse.kind;
     let mut records: Vec<_> = std::thread::scope(|scope| {
         let write = |rank| {
@@ -135,7 +136,7 @@ pub fn save(
         samples: step * 16,
         config,
         plan,
-        row_scope: RowScope::of(kind, plan.tiles(), &config.model.tables),
+        row_scope: RowScope::new(kind, plan.tiles(), &config.model.tables),
         fitted: serde_json::json!({ "mean": [0.1, 1.0 / 3.0] }),
         position: serde_json::json!({ "epoch": 1, "batch": u64::MAX }),
         data: SeenData::default(),

@@ -3,16 +3,14 @@
 
 use device::backend::{StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
-use device::optimizer::Rule;
+use device::optimizer::UpdateRule;
 use device::{Backend, Cpu};
 use schema::random::CounterRng;
-use schema::{
-    DataType, JobConfig, KeyedJaggedTensor, Optimizer, OptimizerConfig, Rank, ShardingPlan,
-};
+use schema::{DataType, JaggedTensor, JobConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan};
 use train::embedding::EmbeddingCollection;
 use train::embedding::collection::IdCheck;
 use train::initial;
-use train::memory::Room;
+use train::memory::ZeroBuffers;
 use train::profile::Profiler;
 use train::{Model, RankContext};
 
@@ -55,7 +53,7 @@ categorical = [{{ column = "seen" }}, {{ column = "bought" }}, {{ column = "plac
 
 /// Bags of up to 5 ids, of which [`LENGTH`] are looked up; of the pooled table at most one, whose
 /// row no partial sums are rounded for.
-fn ids(step: u64) -> KeyedJaggedTensor {
+fn ids(step: u64) -> JaggedTensor {
     let rng = CounterRng::new(12, step);
     let most = |bag| if bag < 2 * BATCH as u64 { 6 } else { 2 };
     let lengths: Vec<usize> =
@@ -65,7 +63,7 @@ fn ids(step: u64) -> KeyedJaggedTensor {
         std::iter::repeat_n(rows, lengths[bag])
     });
     let values = (0..).zip(rows).map(|(i, rows)| rng.child(1).below(i, rows) as i64).collect();
-    KeyedJaggedTensor::from_lengths(3, &lengths, values)
+    JaggedTensor::from_lengths(3, &lengths, values)
 }
 
 fn with(config: &JobConfig, optimizer: Optimizer) -> JobConfig {
@@ -92,7 +90,7 @@ fn trained(
         let model = Model::initial(context.on(), config, plan, own, BATCH).unwrap();
         let tiles = ranks::tiles_of(&model);
         let mut embedding = EmbeddingCollection::new(
-            &mut Room::of(cpu),
+            &mut ZeroBuffers::new(cpu),
             &config.model,
             plan,
             own,
@@ -112,7 +110,7 @@ fn trained(
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
             let gradient = Array::from(&gradient[..]);
-            let sparse = Rule::new(&config.optimizer.sparse, 1.0, step);
+            let sparse = UpdateRule::new(&config.optimizer.sparse, 1.0, step);
             let rounding = initial::rounding(config.model.seed, step);
             let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
             cpu.begin(&(), &numbers, &mut scalars).unwrap();

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use schema::{DataType, JobConfig, ModelConfig, Optimizer, Rank, ShardingPlan, TableId};
 use train::checkpoint::Checkpoint;
 use train::parameter::TileState;
-use train::state_dict::{self, ImportRequest, Target, dense_names, table_name};
+use train::state_dict::{self, Dialect, ImportRequest, dense_names, table_name};
 use train::{Error, RuleChange};
 
 use crate::samples::{
@@ -22,7 +22,7 @@ const TABLES: [(u64, usize); 3] = [(50, 4), (7, 4), (31, 4)];
 
 fn request<'a>(
     path: &'a Path,
-    source: Target,
+    source: Dialect,
     config: &'a JobConfig,
     run_folder: &'a Path,
 ) -> ImportRequest<'a> {
@@ -39,7 +39,7 @@ fn request<'a>(
     }
 }
 
-fn names(model: &ModelConfig, target: Target) -> BTreeMap<String, Vec<usize>> {
+fn names(model: &ModelConfig, target: Dialect) -> BTreeMap<String, Vec<usize>> {
     let dense = dense_names(model, target).unwrap();
     let dense = dense.into_iter().map(|name| (name.external, name.shape));
     let table = |(id, table): (u32, &schema::TableConfig)| {
@@ -71,15 +71,15 @@ fn golden_job(interaction: &str, bottom: &str) -> ModelConfig {
 #[test]
 fn torchrec_names_are_those_of_the_golden_runs() {
     let model = golden_job(UPPER, "[32, 16]");
-    assert_eq!(names(&model, Target::Torchrec), golden("torchrec_dlrm_sgd.json"));
+    assert_eq!(names(&model, Dialect::Torchrec), golden("torchrec_dlrm_sgd.json"));
     let model = golden_job(r#"{ kind = "dcn_v2", layers = 3, rank = 20 }"#, "[32, 16]");
-    assert_eq!(names(&model, Target::Torchrec), golden("torchrec_dcnv2_adagrad.json"));
+    assert_eq!(names(&model, Dialect::Torchrec), golden("torchrec_dcnv2_adagrad.json"));
 }
 
 #[test]
 fn torch_names_count_the_activations_between_layers() {
     let config = job(&TABLES, LOWER, Optimizer::Sgd);
-    let got: Vec<String> = names(&config.model, Target::Torch).into_keys().collect();
+    let got: Vec<String> = names(&config.model, Dialect::Torch).into_keys().collect();
     let expected = [
         "bot_l.0.bias",
         "bot_l.0.weight",
@@ -107,15 +107,15 @@ fn pairs_of_the_dot_interaction_change_places() {
         assert!(some.len() <= 1);
         some.into_iter().next()
     };
-    assert_eq!(columns(LOWER, Target::Torch), None);
-    assert_eq!(columns(UPPER, Target::Torchrec), None);
+    assert_eq!(columns(LOWER, Dialect::Torch), None);
+    assert_eq!(columns(UPPER, Dialect::Torchrec), None);
     // Dense columns 0..4 stay. Lower: 10 20 21 30 31 32. Upper: 01 02 03 12 13 23.
-    assert_eq!(columns(LOWER, Target::Torchrec), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
-    assert_eq!(columns(UPPER, Target::Torch), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
+    assert_eq!(columns(LOWER, Dialect::Torchrec), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
+    assert_eq!(columns(UPPER, Dialect::Torch), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
     // With products of a vector with itself. Lower: 00 10 11 20 21 22 …; upper: 00 01 02 03 11 ….
     let upper_itself = r#"{ kind = "dot", order = "upper", itself = true }"#;
     assert_eq!(
-        columns(upper_itself, Target::Torch),
+        columns(upper_itself, Dialect::Torch),
         Some(vec![0, 1, 2, 3, 4, 5, 8, 6, 9, 11, 7, 10, 12, 13])
     );
 }
@@ -131,7 +131,7 @@ fn read(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
 }
 
 /// Exports, reads the file with the official library, imports it again and compares every value.
-fn check_round_trip(interaction: &str, target: Target, plan: fn(&JobConfig) -> ShardingPlan) {
+fn check_round_trip(interaction: &str, target: Dialect, plan: fn(&JobConfig) -> ShardingPlan) {
     let config = job(&TABLES, interaction, Optimizer::RowwiseAdagrad);
     let run = tempfile::tempdir().unwrap();
     let folder = save(run.path(), 9, &config, &plan(&config)).folder;
@@ -175,12 +175,12 @@ fn what_is_exported_comes_back() {
     let mixed: fn(&JobConfig) -> ShardingPlan =
         |config| ShardingPlan::mixed(&config.model.tables, 3);
     for plan in [whole, mixed] {
-        check_round_trip(LOWER, Target::Torch, plan);
-        check_round_trip(UPPER, Target::Torch, plan);
-        check_round_trip(r#"{ kind = "cat" }"#, Target::Torch, plan);
-        check_round_trip(LOWER, Target::Torchrec, plan);
-        check_round_trip(UPPER, Target::Torchrec, plan);
-        check_round_trip(CROSS, Target::Torchrec, plan);
+        check_round_trip(LOWER, Dialect::Torch, plan);
+        check_round_trip(UPPER, Dialect::Torch, plan);
+        check_round_trip(r#"{ kind = "cat" }"#, Dialect::Torch, plan);
+        check_round_trip(LOWER, Dialect::Torchrec, plan);
+        check_round_trip(UPPER, Dialect::Torchrec, plan);
+        check_round_trip(CROSS, Dialect::Torchrec, plan);
     }
 }
 
@@ -196,7 +196,7 @@ fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
     let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
     let out = run.path().join("state.safetensors");
     let checkpoint = Checkpoint::open(&folder).unwrap();
-    state_dict::export(&checkpoint, Target::Torchrec, &out).unwrap();
+    state_dict::export(&checkpoint, Dialect::Torchrec, &out).unwrap();
     let exported = read(&out);
     let cells = (0..7).flat_map(|row| (0..4).map(move |column| weight(1, row, column)));
     let (_, values) = &exported["sparse_arch.embedding_collection.embeddings.t1.weight"];
@@ -212,10 +212,10 @@ fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
     }
     let other = tempfile::tempdir().unwrap();
     let committed =
-        state_dict::import(&request(&out, Target::Torchrec, &config, other.path())).unwrap();
+        state_dict::import(&request(&out, Dialect::Torchrec, &config, other.path())).unwrap();
     let imported = Checkpoint::open(&committed.folder).unwrap();
     check_tiles(&imported, &whole(&config.model.tables), Optimizer::Sgd);
-    let error = dense_names(&config.model, Target::Torch).unwrap_err().to_string();
+    let error = dense_names(&config.model, Dialect::Torch).unwrap_err().to_string();
     assert_eq!(
         error,
         "facebookresearch/dlrm has no such model: table \"t1\": pooling none, expected sum"
@@ -223,7 +223,7 @@ fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
 }
 
 /// Exports weights and states, imports both at the same step and compares every value.
-fn check_states(kind: Optimizer, target: Target) {
+fn check_states(kind: Optimizer, target: Dialect) {
     let mut config = job(&TABLES, LOWER, kind);
     config.optimizer.dense.kind = kind;
     let run = tempfile::tempdir().unwrap();
@@ -280,8 +280,8 @@ fn check_states(kind: Optimizer, target: Target) {
 #[test]
 fn optimizer_states_come_back() {
     for kind in Optimizer::ALL {
-        check_states(kind, Target::Torch);
-        check_states(kind, Target::Torchrec);
+        check_states(kind, Dialect::Torch);
+        check_states(kind, Dialect::Torchrec);
     }
 }
 
@@ -292,11 +292,11 @@ fn states_of_another_optimizer_are_refused() {
     let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
     let saved = Checkpoint::open(&folder).unwrap();
-    state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
+    state_dict::export(&saved, Dialect::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Dialect::Torch, &states, RuleChange::Refuse).unwrap();
     let config = job(&TABLES, LOWER, Optimizer::RowwiseAdagrad);
     let other = tempfile::tempdir().unwrap();
-    let mut request = request(&weights, Target::Torch, &config, other.path());
+    let mut request = request(&weights, Dialect::Torch, &config, other.path());
     request.optimizer = Some(&states);
     let error = state_dict::import(&request).unwrap_err().to_string();
     let expected = "states of the tables: expected those of rowwise_adagrad, got those of adagrad";
@@ -321,14 +321,14 @@ fn tables_of_16_bits_go_out_as_such_and_come_in_from_f32_too() {
         let run = tempfile::tempdir().unwrap();
         let folder = save(run.path(), 9, saved, &plan).folder;
         let out = run.path().join("state.safetensors");
-        state_dict::export(&Checkpoint::open(&folder).unwrap(), Target::Torchrec, &out).unwrap();
+        state_dict::export(&Checkpoint::open(&folder).unwrap(), Dialect::Torchrec, &out).unwrap();
         let bytes = fs::read(&out).unwrap();
         let official = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let table = table_name(&config.model, TableId(1), Target::Torchrec);
+        let table = table_name(&config.model, TableId(1), Dialect::Torchrec);
         let is_narrow = official.tensor(&table).unwrap().dtype() == Dtype::BF16;
         assert_eq!(is_narrow, saved == &config);
         let other = tempfile::tempdir().unwrap();
-        let request = request(&out, Target::Torchrec, &config, other.path());
+        let request = request(&out, Dialect::Torchrec, &config, other.path());
         let imported = state_dict::import(&request).unwrap();
         let imported = Checkpoint::open(&imported.folder).unwrap();
         assert_eq!(imported.read_tile_weights("t1", tile).unwrap(), expected);
@@ -341,7 +341,7 @@ fn a_permuted_layer_gives_the_same_outputs() {
     let run = tempfile::tempdir().unwrap();
     let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
     let out = run.path().join("state.safetensors");
-    state_dict::export(&Checkpoint::open(&folder).unwrap(), Target::Torchrec, &out).unwrap();
+    state_dict::export(&Checkpoint::open(&folder).unwrap(), Dialect::Torchrec, &out).unwrap();
     let exported = &read(&out)["over_arch.model.0._mlp.0._linear.weight"].1;
     let own = dense(&config).into_iter().find(|p| p.name == "top.0.weight").unwrap();
     // Vectors whose products all differ: product (i, j) is i·10 + j, in each library's own order.
@@ -375,13 +375,13 @@ fn write(path: &Path, tensors: &BTreeMap<String, Vec<usize>>, dtype: Dtype) -> P
 fn every_tensor_that_does_not_fit_is_named_with_both_shapes() {
     let config = job(&TABLES, LOWER, Optimizer::Sgd);
     let run = tempfile::tempdir().unwrap();
-    let mut tensors = names(&config.model, Target::Torch);
+    let mut tensors = names(&config.model, Dialect::Torch);
     tensors.remove("bot_l.2.bias");
     tensors.insert("emb_l.1.weight".to_owned(), vec![8, 4]);
     tensors.insert("v_W_l.0".to_owned(), vec![2]);
     let path = write(run.path(), &tensors, Dtype::F32);
     let error =
-        state_dict::import(&request(&path, Target::Torch, &config, run.path())).unwrap_err();
+        state_dict::import(&request(&path, Dialect::Torch, &config, run.path())).unwrap_err();
     let text = error.to_string();
     let lines: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
@@ -393,9 +393,9 @@ fn every_tensor_that_does_not_fit_is_named_with_both_shapes() {
         ]
     );
     assert!(!run.path().join("checkpoints").exists());
-    let path = write(run.path(), &names(&config.model, Target::Torch), Dtype::I64);
+    let path = write(run.path(), &names(&config.model, Dialect::Torch), Dtype::I64);
     let error =
-        state_dict::import(&request(&path, Target::Torch, &config, run.path())).unwrap_err();
+        state_dict::import(&request(&path, Dialect::Torch, &config, run.path())).unwrap_err();
     let Error::StateDict { mismatches, .. } = &error else { panic!("{error}") };
     let kinds: BTreeSet<String> =
         mismatches.iter().map(|m| m.to_string().split(": ").last().unwrap().to_owned()).collect();
@@ -409,11 +409,11 @@ fn models_the_other_library_lacks_are_refused() {
         dense_names(&model, target).unwrap_err().to_string()
     };
     assert_eq!(
-        refused(CROSS, Target::Torch),
+        refused(CROSS, Dialect::Torch),
         "facebookresearch/dlrm has no such model: interaction dcn_v2, expected dot or cat"
     );
     assert_eq!(
-        refused(r#"{ kind = "cat" }"#, Target::Torchrec),
+        refused(r#"{ kind = "cat" }"#, Dialect::Torchrec),
         "torchrec has no such model: interaction cat, expected dot or dcn_v2"
     );
 }
@@ -429,7 +429,7 @@ fn a_damaged_table_is_not_exported() {
     fs::write(&file, bytes).unwrap();
     let out = run.path().join("state.safetensors");
     let checkpoint = Checkpoint::open(&folder).unwrap();
-    let error = state_dict::export(&checkpoint, Target::Torch, &out).unwrap_err();
+    let error = state_dict::export(&checkpoint, Dialect::Torch, &out).unwrap_err();
     assert!(matches!(error, Error::Checksum { .. }), "{error}");
     assert!(!out.exists() && !run.path().join("state.safetensors.tmp").exists());
 }
@@ -443,11 +443,11 @@ fn states_of_adam_are_not_taken_for_those_of_sparse_adam() {
     let adam = job(&TABLES, LOWER, Optimizer::Adam);
     let folder = save(run.path(), 9, &adam, &whole(&adam.model.tables)).folder;
     let saved = Checkpoint::open(&folder).unwrap();
-    state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
+    state_dict::export(&saved, Dialect::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Dialect::Torch, &states, RuleChange::Refuse).unwrap();
     let sparse = job(&TABLES, LOWER, Optimizer::SparseAdam);
     let other = tempfile::tempdir().unwrap();
-    let mut request = request(&weights, Target::Torch, &sparse, other.path());
+    let mut request = request(&weights, Dialect::Torch, &sparse, other.path());
     request.optimizer = Some(&states);
     let refused = state_dict::import(&request).unwrap_err().to_string();
     let expected = "states of the tables: expected those of sparse_adam, got those of adam";
@@ -495,11 +495,11 @@ fn import_with(tensor: &str, at: usize, value: f32) -> Result<(), String> {
     let folder = save(run.path(), 9, &wide, &whole(&wide.model.tables)).folder;
     let saved = Checkpoint::open(&folder).unwrap();
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
-    state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, &states, RuleChange::Refuse).unwrap();
+    state_dict::export(&saved, Dialect::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Dialect::Torch, &states, RuleChange::Refuse).unwrap();
     spoil(if tensor.ends_with("sum") { &states } else { &weights }, tensor, (at, value));
     let other = tempfile::tempdir().unwrap();
-    let mut request = request(&weights, Target::Torch, &config, other.path());
+    let mut request = request(&weights, Dialect::Torch, &config, other.path());
     request.optimizer = Some(&states);
     let imported = state_dict::import(&request).map(drop).map_err(|error| error.to_string());
     assert!(imported.is_ok() || train::checkpoint::list(other.path()).unwrap().is_empty());
@@ -576,7 +576,7 @@ fn what_torch_save_writes_is_imported_in_one_step() {
         for data_type in ["f32", "f16", "bf16"] {
             let (config, run) = (job_of_torch(data_type), tempfile::tempdir().unwrap());
             let path = saved_by_torch(name);
-            let imported = state_dict::import(&request(&path, Target::Torch, &config, run.path()));
+            let imported = state_dict::import(&request(&path, Dialect::Torch, &config, run.path()));
             let checkpoint = Checkpoint::open(&imported.unwrap().folder).unwrap();
             let plan = ShardingPlan::table_wise(&config.model.tables, 1);
             let table = checkpoint.read_tile_weights("a", &plan.tiles()[0]).unwrap();
@@ -600,7 +600,7 @@ fn what_torch_save_writes_is_imported_in_one_step() {
 fn what_torch_save_writes_besides_tensors_is_refused_by_name_and_not_run() {
     let (config, run) = (job_of_torch("f32"), tempfile::tempdir().unwrap());
     let refused = |path: &Path| {
-        let error = state_dict::import(&request(path, Target::Torch, &config, run.path()));
+        let error = state_dict::import(&request(path, Dialect::Torch, &config, run.path()));
         error.unwrap_err().to_string()
     };
     for (name, said) in [

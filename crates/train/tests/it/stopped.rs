@@ -6,7 +6,7 @@ use device::{Backend, Cpu};
 use schema::{Interaction, JobConfig, Optimizer, Pooling, Rank, ShardingPlan, TriangleOrder};
 use train::model::RankParameters;
 use train::profile::Profiler;
-use train::{Error, Model, RankContext, Share, Step};
+use train::{Error, Model, RankContext, RunStep, SampleShare};
 
 use crate::ranks::{self, Job, Trained};
 use crate::stub::{SAMPLES, batch, model};
@@ -63,8 +63,8 @@ fn an_id_that_the_device_finds_stops_the_steps_that_were_given_to_it() {
     // Of the second feature, whose table has 11 rows; the third sample.
     let place = (SAMPLES + 2) * 2;
     bad.sparse.values[place] = 11;
-    let share = |batch| Share { batch, first_sample: 0, global_size: SAMPLES };
-    let step = |number| Step { number, factor: 1.0 };
+    let share = |batch| SampleShare { batch, first_sample: 0, global_size: SAMPLES };
+    let step = |number| RunStep { number, factor: 1.0 };
     let first = model.start(&mut context, share(&bad), step(0)).unwrap();
     let second = model.start(&mut context, share(&good), step(1)).unwrap();
     let error = model.finish(&mut context, first, share(&bad)).unwrap_err();

@@ -8,13 +8,13 @@ use device::backend::Cuda;
 use device::cuda::Driver;
 use schema::model::DenseInit;
 use schema::{
-    Batch, DataType, Interaction, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling,
-    Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
+    Batch, DataType, Interaction, JaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Precision,
+    Rank, ShardingPlan, TableConfig, TriangleOrder,
 };
 use trace::{Clock, Recorder, RunInfo};
 use train::model::Started;
 use train::profile::Profiler;
-use train::{Model, RankContext, Share, Step};
+use train::{Model, RankContext, RunStep, SampleShare};
 
 use crate::ranks;
 
@@ -88,7 +88,7 @@ pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
 pub fn batch(len: usize) -> Batch {
     let lengths = [len; 3 * SAMPLES];
     let values = (0..3 * SAMPLES * len).map(|i| (i % 10) as i64).collect();
-    let sparse = KeyedJaggedTensor::from_lengths(3, &lengths, values);
+    let sparse = JaggedTensor::from_lengths(3, &lengths, values);
     let (dense, labels) = (vec![0.5; 3 * SAMPLES], vec![1.0; SAMPLES]);
     Batch { size: SAMPLES, dense, sparse, labels }
 }
@@ -109,10 +109,10 @@ fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     for (number, len) in (0..).zip([4, 4, 3, 0, 1, 4]) {
         marks.fill(&mark, 0).unwrap();
         let batch = batch(len);
-        let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
-        let started = model.start(&mut context, share, Step { number, factor: 1.0 }).unwrap();
+        let share = SampleShare { batch: &batch, first_sample: 0, global_size: SAMPLES };
+        let started = model.start(&mut context, share, RunStep { number, factor: 1.0 }).unwrap();
         if let Some((started, batch)) = before.replace((started, batch.clone())) {
-            let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
+            let share = SampleShare { batch: &batch, first_sample: 0, global_size: SAMPLES };
             model.finish(&mut context, started, share).unwrap();
         }
     }
@@ -163,10 +163,10 @@ fn recorded_child() {
     let mut context = RankContext::alone(Cuda::new(driver, 1).unwrap(), profiler).unwrap();
     let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let batch = batch(2);
-    let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
+    let share = SampleShare { batch: &batch, first_sample: 0, global_size: SAMPLES };
     context.profiler.begin_step(0);
     let begin = clock.now();
-    model.train(&mut context, share, Step { number: 0, factor: 1.0 }).unwrap();
+    model.train(&mut context, share, RunStep { number: 0, factor: 1.0 }).unwrap();
     context.profiler.end_step().unwrap();
     let recorder = context.profiler.recorder().unwrap();
     let spans = recorder.spans(0).unwrap();

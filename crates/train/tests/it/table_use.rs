@@ -4,7 +4,7 @@ use device::Cpu;
 use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan};
 use train::parameter::TileState;
 use train::table_use::{TableUse, of_tables, of_tile};
-use train::{Event, initial};
+use train::{RunEvent, initial};
 
 use crate::run;
 use crate::samples;
@@ -76,8 +76,8 @@ fn a_run_tells_it_with_each_checkpoint() {
         let mut told = Vec::new();
         let mut saved = Vec::new();
         train::run(&request, Cpu::open, &mut |event| match event {
-            Event::Tables { step, tables } => told.push((step, tables.to_vec())),
-            Event::Saved { step, .. } => saved.push(step),
+            RunEvent::Tables { step, tables } => told.push((step, tables.to_vec())),
+            RunEvent::Saved { step, .. } => saved.push(step),
             _ => {}
         })
         .unwrap();

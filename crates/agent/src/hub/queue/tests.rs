@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fleet::proto::{Body, Entry, GpuInterval};
 
-use super::Queue;
+use super::DiskQueue;
 
 const LIMIT: u64 = 64 << 10;
 
@@ -20,7 +20,7 @@ fn value(entry: &Entry) -> u64 {
     }
 }
 
-fn pairs(queue: &mut Queue) -> Vec<(u64, u64)> {
+fn pairs(queue: &mut DiskQueue) -> Vec<(u64, u64)> {
     let entries = queue.peek(usize::MAX, usize::MAX).unwrap();
     entries.iter().map(|entry| (entry.sequence, value(entry))).collect()
 }
@@ -36,23 +36,23 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn what_waits_is_there_again_after_a_kill_and_what_is_forgotten_is_not() {
     let folder = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     let id = queue.id().to_vec();
     queue.append(10, (1..=3).map(entry).collect()).unwrap();
     queue.append(20, (4..=5).map(entry).collect()).unwrap();
     assert_eq!(queue.peek(2, usize::MAX).unwrap().len(), 2);
     assert_eq!(queue.peek(usize::MAX, 1).unwrap().len(), 1, "one at least");
     queue.forget(3).unwrap();
-    assert!(Queue::open(folder.path(), LIMIT).is_err(), "one agent has it");
+    assert!(DiskQueue::open(folder.path(), LIMIT).is_err(), "one agent has it");
     drop(queue);
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     assert_eq!(pairs(&mut queue), [(4, 4), (5, 5)]);
     assert_eq!((queue.last_start(), queue.len(), queue.id()), (20, 2, id.as_slice()));
     queue.forget(99).unwrap();
     assert_eq!((queue.len(), queue.gone_through()), (0, 5), "no number that was never given");
     drop(queue);
     // Numbers go on where everything was delivered.
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(30, vec![entry(6)]).unwrap();
     assert_eq!((pairs(&mut queue), queue.last_start()), (vec![(6, 6)], 30));
 }
@@ -60,7 +60,7 @@ fn what_waits_is_there_again_after_a_kill_and_what_is_forgotten_is_not() {
 #[test]
 fn a_full_queue_drops_the_oldest_and_says_how_many() {
     let folder = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     for value in (1..=5_000).step_by(10) {
         queue.append(value, (value..value + 10).map(entry).collect()).unwrap();
         assert!(queue.bytes() <= LIMIT, "{value}: {}", queue.bytes());
@@ -78,7 +78,7 @@ fn a_full_queue_drops_the_oldest_and_says_how_many() {
 #[test]
 fn a_record_cut_anywhere_ends_the_queue_before_it() {
     let folder = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(10, (1..=4).map(entry).collect()).unwrap();
     drop(queue);
     let path = segments(folder.path()).remove(0);
@@ -86,7 +86,7 @@ fn a_record_cut_anywhere_ends_the_queue_before_it() {
     let mut most = 0;
     for length in 0..=whole.len() {
         fs::write(&path, &whole[..length]).unwrap();
-        let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+        let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
         let found = pairs(&mut queue);
         assert!(found.iter().zip(1..).all(|(pair, n)| *pair == (n, n)), "{length}: {found:?}");
         assert!(found.len() >= most, "{length}");
@@ -102,7 +102,7 @@ fn a_record_cut_anywhere_ends_the_queue_before_it() {
 #[test]
 fn a_flipped_byte_never_becomes_another_row() {
     let folder = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(10, (1..=4).map(entry).collect()).unwrap();
     drop(queue);
     let path = segments(folder.path()).remove(0);
@@ -111,7 +111,7 @@ fn a_flipped_byte_never_becomes_another_row() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;
         fs::write(&path, &bytes).unwrap();
-        let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+        let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
         let found = pairs(&mut queue);
         assert!(found.iter().zip(1..).all(|(pair, n)| *pair == (n, n)), "{at}: {found:?}");
         assert!(found.len() < 4);
@@ -124,12 +124,12 @@ fn a_flipped_byte_never_becomes_another_row() {
 #[test]
 fn a_position_that_is_lost_begins_another_queue() {
     let folder = tempfile::tempdir().unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     let id = queue.id().to_vec();
     queue.append(10, vec![entry(1)]).unwrap();
     drop(queue);
     File::create(folder.path().join("position")).unwrap();
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     assert!(queue.id() != id && pairs(&mut queue).is_empty(), "numbers would be used twice");
 }
 
@@ -143,7 +143,7 @@ fn any_sequence_of_kills_keeps_what_the_disk_has() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below
     };
-    let mut queue = Queue::open(folder.path(), LIMIT).unwrap();
+    let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     let mut model: VecDeque<(u64, u64)> = VecDeque::new();
     let mut next = 1;
     for _ in 0..600 {
@@ -162,7 +162,7 @@ fn any_sequence_of_kills_keeps_what_the_disk_has() {
             }
             _ => {
                 drop(queue);
-                queue = Queue::open(folder.path(), LIMIT).unwrap();
+                queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
             }
         }
         while model.front().is_some_and(|(sequence, _)| *sequence <= queue.gone_through()) {

@@ -1,13 +1,13 @@
 use schema::random::CounterRng;
 
-use super::{Book, DAY_S, Ledger, Limits, Moment, Wait, choose, seed_of};
+use super::{Book, DAY_S, Ledger, TraceBudgets, Wait, WallTime, choose, seed_of};
 
-const LIMITS: Limits =
-    Limits { traces: 24, bytes: 1000, share: 0.01, iterations: 5, slowdown: 0.03 };
+const LIMITS: TraceBudgets =
+    TraceBudgets { traces: 24, bytes: 1000, share: 0.01, iterations: 5, slowdown: 0.03 };
 const MIDNIGHT: u64 = 20_000 * DAY_S;
 
-fn at(second: u64) -> Moment {
-    Moment { unix_s: MIDNIGHT + second }
+fn at(second: u64) -> WallTime {
+    WallTime { unix_s: MIDNIGHT + second }
 }
 
 /// A day, second by second, of a job with so many steps a second; when traces began.
@@ -80,12 +80,12 @@ fn budgets_hold_whatever_comes() {
         }
     }
     assert_eq!((begun, steps.recorded), (1, 5));
-    let off = Limits { traces: 0, ..LIMITS };
+    let off = TraceBudgets { traces: 0, ..LIMITS };
     assert_eq!(Ledger::default().allowance(at(9), &off, 1), Err(Wait::Off));
     // More slots than before, in the middle of a day, are used from now on.
     let mut more = Ledger::default();
     more.saw(1_000_000);
-    more.begin(at(7200), &Limits { traces: 86_400, ..LIMITS });
+    more.begin(at(7200), &TraceBudgets { traces: 86_400, ..LIMITS });
     assert_eq!(more.allowance(at(3 * 3600 + 3599), &LIMITS, 1), Ok(1000));
 }
 
@@ -93,7 +93,7 @@ fn budgets_hold_whatever_comes() {
 fn slow_steps_back_off_longer_each_time() {
     let mut ledger = Ledger::default();
     ledger.saw(1_000_000);
-    let limits = Limits { traces: 86_400, ..LIMITS };
+    let limits = TraceBudgets { traces: 86_400, ..LIMITS };
     ledger.slowed(at(0), &limits, 0.029);
     assert!(ledger.allowance(at(1), &limits, 1).is_ok());
     for (length, from) in [(3600, 10), (7200, 4000), (14_400, 12_000)] {
@@ -117,7 +117,7 @@ fn a_new_day_has_new_budgets_and_a_clock_set_back_has_not() {
     book.ledger("idle");
     book.ledger("a").begin(at(1), &LIMITS);
     book.ledger("a").keep(400, 5);
-    book.turn(Moment { unix_s: MIDNIGHT - 60 });
+    book.turn(WallTime { unix_s: MIDNIGHT - 60 });
     assert_eq!((book.ledger("a").traces, book.ledger("a").bytes), (1, 400));
     book.ledger("a").saw(70);
     book.turn(at(DAY_S));

@@ -1,7 +1,12 @@
 use super::*;
 
-fn device(name: &str, compute_capability: (u32, u32), sm_count: u32) -> Device {
-    Device { name: name.to_owned(), compute_capability, sm_count, ..Device::default() }
+fn device(name: &str, compute_capability: (u32, u32), sm_count: u32) -> DeviceProperties {
+    DeviceProperties {
+        name: name.to_owned(),
+        compute_capability,
+        sm_count,
+        ..DeviceProperties::default()
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::graph::edit::Action;
-use crate::job::Job;
+use crate::job::JobFacts;
 use crate::what_if::tests::step;
 use crate::window::WindowRule;
 
@@ -9,7 +9,7 @@ fn check(edits: &[(&[u32], Action)], saving: i64) {
     let trace = step();
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let mut pricer = Pricer::new(&scopes, job.measured());
     let edits: Vec<RowEdit> =
         edits.iter().map(|(rows, action)| RowEdit::new(0, rows.to_vec(), *action)).collect();

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use trace::store::Kind;
+use trace::store::EventKind;
 
-use super::draft::{Candidate, Draft, DraftNode, Order};
-use super::label::{Category, Origin, Placed};
+use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
+use super::label::{NodeOrigin, PathCategory, PlacedRank};
 use super::rendezvous::Meetings;
-use crate::classify::Class;
+use crate::classify::WorkClass;
 use crate::distribution;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;
@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 
 /// A piece of device work in the window.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
+pub(super) struct WorkPiece {
     pub row: u32,
     /// The node that waits for what came before.
     pub enter: NodeId,
@@ -36,15 +36,15 @@ pub(super) struct Work {
 
 /// What puts the times of a rank's devices beside those of its host and of other ranks.
 #[derive(Clone, Copy)]
-pub(super) struct Clocks<'a> {
+pub(super) struct RankClocks<'a> {
     pub skews: &'a [Skew],
     pub meetings: &'a Meetings,
 }
 
 /// The device work of a rank's window, stream after stream, by start.
 #[derive(Debug, Default)]
-pub(super) struct Device {
-    pub works: Vec<Work>,
+pub(super) struct DeviceWork {
+    pub works: Vec<WorkPiece>,
     /// The works of each stream, by device, then stream.
     pub streams: Vec<Range<usize>>,
     /// Device and stream of each.
@@ -57,13 +57,17 @@ pub(super) struct Device {
     work_of: Vec<u32>,
 }
 
-impl Device {
+impl DeviceWork {
     /// Device work by the host's clock.
-    pub fn of(draft: &mut Draft, (at, scope): Placed<'_, '_>, clocks: &Clocks<'_>) -> Self {
-        let Clocks { skews, meetings } = *clocks;
+    pub fn draft(
+        draft: &mut Draft,
+        (at, scope): PlacedRank<'_, '_>,
+        clocks: &RankClocks<'_>,
+    ) -> Self {
+        let RankClocks { skews, meetings } = *clocks;
         let trace = scope.trace;
         let inside = scope.device_rows.iter().copied().zip(scope.classes.iter().copied());
-        let mut rows: Vec<((i32, i32), (u32, Class))> = inside
+        let mut rows: Vec<((i32, i32), (u32, WorkClass))> = inside
             .chain(scope.late_work.iter().copied())
             .map(|(row, class)| ((trace.device(row), trace.stream(row)), (row, class)))
             .collect();
@@ -80,7 +84,7 @@ impl Device {
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), class);
                 let track = Some(trace.slices.track[row as usize]);
-                let origin = Origin { scope: at, row: Some(row), track, category };
+                let origin = NodeOrigin { scope: at, row: Some(row), track, category };
                 let work = work(draft, scope, origin, (row, span, meetings));
                 device.work_of[row as usize] = device.works.len() as u32;
                 device.works.push(work);
@@ -131,38 +135,38 @@ fn span(scope: &Scope<'_>, row: u32, (shift, launched): (i64, Option<i64>)) -> O
 fn work(
     draft: &mut Draft,
     scope: &Scope<'_>,
-    origin: Origin,
+    origin: NodeOrigin,
     (row, (start, end), meetings): (u32, Interval, &Meetings),
-) -> Work {
+) -> WorkPiece {
     let until = scope.window.end;
     if end <= until || start >= until {
         let (enter, leave) = nodes(draft, origin, (start, end), meetings);
         let inside = (start < until).then_some(leave);
-        return Work { row, enter, inside, leave, start, end, launch: None };
+        return WorkPiece { row, enter, inside, leave, start, end, launch: None };
     }
     let (enter, inside) = nodes(draft, origin, (start, until), meetings);
-    let (kind, order) = (draft.nodes[inside.index()].kind, Order::Device);
+    let (kind, order) = (draft.nodes[inside.index()].kind, NodeOrder::Device);
     let leave = draft.add(DraftNode { kind, start: until, end, order, origin });
     let kind = EdgeKind::StreamOrder;
     draft.edges.push(Edge { kind, source: inside, target: leave, weight: 0 });
-    Work { row, enter, inside: Some(inside), leave, start, end, launch: None }
+    WorkPiece { row, enter, inside: Some(inside), leave, start, end, launch: None }
 }
 
 /// The moments between which the devices' steps lie, where they are longer than the host's: all
 /// work launched before the window has ended, and all launched inside.
 pub(super) fn steps(
     draft: &mut Draft,
-    (at, scope): Placed<'_, '_>,
+    (at, scope): PlacedRank<'_, '_>,
     (start, end): (NodeId, NodeId),
-    device: &Device,
+    device: &DeviceWork,
 ) -> Option<(NodeId, NodeId)> {
     scope.device_span?;
     let window = &scope.window;
-    let launched = |work: &Work| {
+    let launched = |work: &WorkPiece| {
         let call = scope.links().call(work.row);
         call.map_or(i64::MIN, |call| scope.trace.slices.start(call))
     };
-    let mut moment = |until: i64, (otherwise, order): (NodeId, Order)| {
+    let mut moment = |until: i64, (otherwise, order): (NodeId, NodeOrder)| {
         let kind = EdgeKind::ProgramOrder;
         let last = device.streams.iter().filter_map(|stream| {
             let works = device.works[stream.clone()].iter();
@@ -178,48 +182,48 @@ pub(super) fn steps(
         draft.bind(marker, &candidates, otherwise);
         marker
     };
-    let first = moment(window.start, (start, Order::End));
-    let last = moment(window.end, (end, Order::End));
+    let first = moment(window.start, (start, NodeOrder::End));
+    let last = moment(window.end, (end, NodeOrder::End));
     Some((first, last))
 }
 
 /// The nodes of a piece of work: one, or arrival and transfer where ranks meet in it.
 fn nodes(
     draft: &mut Draft,
-    origin: Origin,
+    origin: NodeOrigin,
     (start, end): (i64, i64),
     meetings: &Meetings,
 ) -> (NodeId, NodeId) {
     let Some(met) = meetings.time(origin) else {
         let kind = match origin.category {
-            Category::Communication => NodeKind::Collective,
+            PathCategory::Communication => NodeKind::Collective,
             _ => NodeKind::Kernel,
         };
-        let node = draft.add(DraftNode { kind, start, end, order: Order::Device, origin });
+        let node = draft.add(DraftNode { kind, start, end, order: NodeOrder::Device, origin });
         return (node, node);
     };
     let kind = NodeKind::Collective;
-    let arrival = Origin { category: Category::CommunicationWait, ..origin };
-    let order = Order::Device;
+    let arrival = NodeOrigin { category: PathCategory::CommunicationWait, ..origin };
+    let order = NodeOrder::Device;
     let enter = draft.add(DraftNode { kind, start, end: start, order, origin: arrival });
-    let transfer = Origin { category: Category::CommunicationTransfer, ..origin };
-    let order = Order::Transfer;
+    let transfer = NodeOrigin { category: PathCategory::CommunicationTransfer, ..origin };
+    let order = NodeOrder::Transfer;
     let leave = draft.add(DraftNode { kind, start: met, end, order, origin: transfer });
     meetings.take_part(origin, (enter, leave));
     (enter, leave)
 }
 
-fn category(kind: Kind, class: Class) -> Category {
+fn category(kind: EventKind, class: WorkClass) -> PathCategory {
     match class {
-        Class::Communication => Category::Communication,
-        Class::Memory => Category::Memory,
-        _ if kind == Kind::Kernel => Category::Compute,
-        _ => Category::Memory,
+        WorkClass::Communication => PathCategory::Communication,
+        WorkClass::Memory => PathCategory::Memory,
+        _ if kind == EventKind::Kernel => PathCategory::Compute,
+        _ => PathCategory::Memory,
     }
 }
 
 /// Adds the edges into all device work.
-pub(super) fn bind(draft: &mut Draft, device: &Device, start: NodeId) {
+pub(super) fn bind(draft: &mut Draft, device: &DeviceWork, start: NodeId) {
     let usual = usual(draft, device);
     let mut waits = device.stream_waits.iter().peekable();
     let mut candidates = Vec::new();
@@ -254,7 +258,7 @@ pub(super) fn bind(draft: &mut Draft, device: &Device, start: NodeId) {
 
 /// The work of a stream that another one follows. Branches of a graph overlap on one stream, so it
 /// is the nearest that had ended; without one nearby, the one before.
-fn before(device: &Device, first: usize, at: usize) -> Option<usize> {
+fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     const NEARBY: usize = 16;
     let start = device.works[at].start;
     let nearest = (first..at).rev().take(NEARBY).find(|other| device.works[*other].end <= start);
@@ -262,7 +266,7 @@ fn before(device: &Device, first: usize, at: usize) -> Option<usize> {
 }
 
 /// What usually passes before device work.
-struct Usual {
+struct UsualDelays {
     /// After a launch, on a stream with nothing to do.
     launch_delay: i64,
     /// After the work before, on a stream with work waiting.
@@ -271,7 +275,7 @@ struct Usual {
 
 /// The medians of the window. What waited for another stream says nothing of launches, nor does a
 /// launch that was still under way when its work began.
-fn usual(draft: &Draft, device: &Device) -> Usual {
+fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
     let (mut delays, mut gaps) = (Vec::new(), Vec::new());
     let mut waits = device.stream_waits.iter().peekable();
     for stream in &device.streams {
@@ -294,5 +298,5 @@ fn usual(draft: &Draft, device: &Device) -> Usual {
         }
     }
     let median = |values: &mut [i64]| distribution::lower_median(values).map_or(0, |ns| ns.max(0));
-    Usual { launch_delay: median(&mut delays), gap: median(&mut gaps) }
+    UsualDelays { launch_delay: median(&mut delays), gap: median(&mut gaps) }
 }

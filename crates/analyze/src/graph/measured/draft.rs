@@ -1,7 +1,7 @@
 //! Nodes with their measured times while a graph is built, and the one rule by which edges get
 //! their weights. Knows no trace.
 
-use super::label::{Category, Evidence, Origin};
+use super::label::{Evidence, NodeOrigin, PathCategory};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
 /// A graph being built.
@@ -18,14 +18,14 @@ pub(super) struct DraftNode {
     pub kind: NodeKind,
     pub start: i64,
     pub end: i64,
-    pub order: Order,
-    pub origin: Origin,
+    pub order: NodeOrder,
+    pub origin: NodeOrigin,
 }
 
 /// What goes first of nodes that start at the same instant. Edges only go forwards in (start,
 /// order, id), so they form no cycle whatever the times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub(super) enum NodeOrder {
     Start,
     Host,
     Device,
@@ -50,9 +50,9 @@ impl Draft {
     }
 
     /// A moment of a rank.
-    pub fn marker(&mut self, scope: u32, time: i64, order: Order) -> NodeId {
-        let category = Category::UntracedHost;
-        let origin = Origin { scope, row: None, track: None, category };
+    pub fn marker(&mut self, scope: u32, time: i64, order: NodeOrder) -> NodeId {
+        let category = PathCategory::UntracedHost;
+        let origin = NodeOrigin { scope, row: None, track: None, category };
         let kind = NodeKind::StepMarker;
         self.add(DraftNode { kind, start: time, end: time, order, origin })
     }

@@ -5,7 +5,7 @@
 //! its next work is launched, and that begins as soon as work of another stream has ended, it
 //! waited for that work. Knows no names.
 
-use super::device::{Device, Work};
+use super::device::{DeviceWork, WorkPiece};
 use super::draft::Draft;
 use super::wait::Waits;
 use crate::scope::Scope;
@@ -20,7 +20,7 @@ pub(super) fn explain(
     draft: &mut Draft,
     scope: &Scope<'_>,
     waits: &Waits<'_, '_>,
-    device: &mut Device,
+    device: &mut DeviceWork,
 ) {
     let asked = waits.stream_waits();
     if asked.is_empty() || device.streams.len() < 2 {
@@ -29,7 +29,7 @@ pub(super) fn explain(
     let mut ends: Vec<(i64, usize)> =
         device.works.iter().enumerate().map(|(at, work)| (work.end, at)).collect();
     ends.sort_unstable();
-    let launched = |work: &Work| Some(scope.trace.slices.start(scope.links().call(work.row)?));
+    let launched = |work: &WorkPiece| Some(scope.trace.slices.start(scope.links().call(work.row)?));
     let mut found = Vec::new();
     for stream in &device.streams {
         for at in stream.clone().skip(1) {

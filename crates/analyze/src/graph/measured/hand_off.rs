@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{FlowPhase, Kind, Trace, TrackId, TrackKey};
+use trace::store::{EventKind, FlowPhase, Trace, TrackId, TrackKey};
 
 use super::draft::Draft;
 use super::host::{Chain, HandOff};
@@ -117,7 +117,7 @@ fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let is_backward: Vec<bool> =
         trace.strings.iter().map(|text| text.starts_with(BACKWARD)).collect();
     let (mut working, mut backward) = (BTreeSet::new(), BTreeSet::new());
-    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Operator) {
+    for row in trace.rows().filter(|row| trace.kind(*row) == EventKind::Operator) {
         let track = trace.slices.track[row as usize];
         working.insert(track);
         if is_backward[trace.slices.name[row as usize].0 as usize] {

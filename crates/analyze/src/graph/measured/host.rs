@@ -1,22 +1,22 @@
 //! Threads: a node for each stretch in which one operator or call was the innermost.
 
-use trace::store::{Kind, TrackId};
+use trace::store::{EventKind, TrackId};
 
-use super::device::Device;
-use super::draft::{Candidate, Draft, DraftNode, Order};
-use super::label::{Category, Label, Origin, call_kind};
-use super::segment::{Segment, Segments};
+use super::device::DeviceWork;
+use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
+use super::label::{NodeOrigin, PathCategory, ThreadLabel, call_kind};
+use super::segment::{Segments, ThreadSegment};
 use super::wait::{ThreadOrder, Waits};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 use crate::pressure::Pressure;
 use crate::scope::Scope;
-use crate::tree::{self, Thread, Tree};
+use crate::tree::{self, OperatorTree, TreeThread};
 
 /// A thread's nodes.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub track: TrackId,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ThreadNode>,
     /// Whether it ran operators or launched anything.
     pub works: bool,
     /// By step.
@@ -25,7 +25,7 @@ pub(super) struct Chain {
 
 /// A node of a thread.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ThreadNode {
     pub node: NodeId,
     /// When the thread came here; earlier than the node's start if it waited for a device.
     pub entry: i64,
@@ -45,27 +45,27 @@ pub(super) struct HandOff {
 }
 
 /// A rank while its threads are added.
-pub(super) struct Rank<'a, 'b> {
+pub(super) struct RankDraft<'a, 'b> {
     pub at: u32,
     pub scope: &'a Scope<'b>,
     pub waits: &'a Waits<'a, 'b>,
     pub pressure: &'a Pressure,
-    pub device: &'a mut Device,
+    pub device: &'a mut DeviceWork,
 }
 
 /// An open row while a thread is cut into segments.
-struct Open {
+struct OpenSegment {
     row: u32,
     end: i64,
     is_label: bool,
 }
 
 /// Cuts a thread into segments. Calls are not looked into; annotations are labels.
-pub(super) fn segments(scope: &Scope<'_>, tree: &Tree, thread: &Thread) -> Segments {
+pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
     let trace = scope.trace;
     let rows = tree.rows_of(thread);
-    let mut cut = Cut { scope, found: Segments::default(), from: i64::MIN };
-    let mut open: Vec<Open> = Vec::new();
+    let mut cut = SegmentCutter { scope, found: Segments::default(), from: i64::MIN };
+    let mut open: Vec<OpenSegment> = Vec::new();
     let mut at = 0;
     while at < rows.len() {
         let row = rows[at];
@@ -79,7 +79,7 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &Tree, thread: &Thread) -> Segme
         }
         cut.from = cut.from.max(start);
         let end = tree.end(row).unwrap_or(start);
-        let one = Open { row, end, is_label: is_label(scope, row) };
+        let one = OpenSegment { row, end, is_label: is_label(scope, row) };
         if trace.kind(row).is_call() {
             cut.add_call(row, end);
             at += tree.subtree(row).len();
@@ -102,23 +102,23 @@ fn is_data_loading(name: &str) -> bool {
     name.contains("DataLoader") || name == "rowmill::input_wait"
 }
 
-struct Cut<'a, 'b> {
+struct SegmentCutter<'a, 'b> {
     scope: &'a Scope<'b>,
     found: Segments,
     from: i64,
 }
 
-impl Cut<'_, '_> {
+impl SegmentCutter<'_, '_> {
     /// Adds an open row's time up to `end`, if there is any.
-    fn add(&mut self, open: &Open, end: i64) {
+    fn add(&mut self, open: &OpenSegment, end: i64) {
         let window = &self.scope.window;
         let (start, end) = (self.from.max(window.start), end.min(window.end));
         if start < end {
             let row = open.row;
             if open.is_label {
-                self.found.labels.push(Label { start, end, row });
+                self.found.labels.push(ThreadLabel { start, end, row });
             } else {
-                self.found.work.push(Segment { row, start, end });
+                self.found.work.push(ThreadSegment { row, start, end });
             }
         }
         self.from = self.from.max(end);
@@ -129,10 +129,10 @@ impl Cut<'_, '_> {
         let window = &self.scope.window;
         let (start, last) = (self.from.max(window.start), end.min(window.end));
         if start <= last && start < window.end {
-            self.found.work.push(Segment { row, start, end: last });
+            self.found.work.push(ThreadSegment { row, start, end: last });
         } else if end <= window.start {
             let start = self.scope.trace.slices.start(row);
-            self.found.earlier.push(Segment { row, start, end });
+            self.found.earlier.push(ThreadSegment { row, start, end });
         }
         self.from = self.from.max(end);
     }
@@ -141,7 +141,7 @@ impl Cut<'_, '_> {
 /// Adds the nodes of a thread.
 pub(super) fn chain(
     draft: &mut Draft,
-    rank: &mut Rank<'_, '_>,
+    rank: &mut RankDraft<'_, '_>,
     track: TrackId,
     Segments { work: segments, earlier, .. }: &Segments,
 ) -> Chain {
@@ -162,7 +162,7 @@ pub(super) fn chain(
             add_step(draft, rank, &mut steps, (segment, NodeKind::HostWork, awaited));
         }
     }
-    let is_work = |segment: &Segment| {
+    let is_work = |segment: &ThreadSegment| {
         let is_call = rank.scope.trace.kind(segment.row).is_call();
         !is_call || !rank.scope.links().work(segment.row).is_empty()
     };
@@ -171,7 +171,7 @@ pub(super) fn chain(
 }
 
 /// The work of a call that is looked at.
-fn works(rank: &Rank<'_, '_>, call: u32) -> Vec<u32> {
+fn works(rank: &RankDraft<'_, '_>, call: u32) -> Vec<u32> {
     let rows = rank.scope.links().work(call).iter();
     rows.filter_map(|row| rank.device.work(*row)).collect()
 }
@@ -179,9 +179,9 @@ fn works(rank: &Rank<'_, '_>, call: u32) -> Vec<u32> {
 /// A call: up to the start of what it launched, if that began inside, and the rest.
 fn add_call(
     draft: &mut Draft,
-    rank: &mut Rank<'_, '_>,
+    rank: &mut RankDraft<'_, '_>,
     order: &mut ThreadOrder,
-    (segment, steps): (&Segment, &mut Vec<Step>),
+    (segment, steps): (&ThreadSegment, &mut Vec<ThreadNode>),
 ) {
     let call = rank.waits.call(segment.row);
     let works = works(rank, segment.row);
@@ -201,14 +201,14 @@ fn add_call(
             None => false,
         };
         let end = if is_held_up { segment.start } else { split };
-        let before = Segment { end, ..*segment };
+        let before = ThreadSegment { end, ..*segment };
         launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
         rest.start = end;
     }
     let held_up = held_up(rank, segment, (&rest, &awaited));
     if let Some(HeldUp { work, begin, .. }) = held_up {
         // Up to where it found the queue full, it takes its usual time.
-        let before = Segment { end: begin, ..*segment };
+        let before = ThreadSegment { end: begin, ..*segment };
         add_step(draft, rank, steps, (&before, kind, Vec::new()));
         rest.start = begin;
         awaited = vec![work];
@@ -245,9 +245,9 @@ struct HeldUp {
 }
 
 fn held_up(
-    rank: &Rank<'_, '_>,
-    segment: &Segment,
-    (rest, awaited): (&Segment, &[u32]),
+    rank: &RankDraft<'_, '_>,
+    segment: &ThreadSegment,
+    (rest, awaited): (&ThreadSegment, &[u32]),
 ) -> Option<HeldUp> {
     if !awaited.is_empty() || rest.start > segment.start {
         return None;
@@ -264,31 +264,33 @@ fn held_up(
 /// A node from where the thread stopped waiting.
 fn add_step(
     draft: &mut Draft,
-    rank: &Rank<'_, '_>,
-    steps: &mut Vec<Step>,
-    (segment, kind, awaited): (&Segment, NodeKind, Vec<u32>),
+    rank: &RankDraft<'_, '_>,
+    steps: &mut Vec<ThreadNode>,
+    (segment, kind, awaited): (&ThreadSegment, NodeKind, Vec<u32>),
 ) -> NodeId {
     let trace = rank.scope.trace;
     let entry = segment.start;
     let ended = awaited.iter().map(|work| rank.device.works[*work as usize].end).max();
     let start = ended.map_or(entry, |ended| ended.clamp(entry, segment.end));
     let category = match trace.kind(segment.row) {
-        Kind::Runtime | Kind::Driver if start > entry => Category::SynchronizationReturn,
-        Kind::Runtime | Kind::Driver => Category::RuntimeCall,
-        _ if is_data_loading(trace.name(segment.row)) => Category::DataLoading,
-        _ if start > entry => Category::SynchronizationReturn,
-        _ => Category::HostOperator,
+        EventKind::Runtime | EventKind::Driver if start > entry => {
+            PathCategory::SynchronizationReturn
+        }
+        EventKind::Runtime | EventKind::Driver => PathCategory::RuntimeCall,
+        _ if is_data_loading(trace.name(segment.row)) => PathCategory::DataLoading,
+        _ if start > entry => PathCategory::SynchronizationReturn,
+        _ => PathCategory::HostOperator,
     };
     let track = Some(trace.slices.track[segment.row as usize]);
-    let origin = Origin { scope: rank.at, row: Some(segment.row), track, category };
-    let (end, order) = (segment.end, Order::Host);
+    let origin = NodeOrigin { scope: rank.at, row: Some(segment.row), track, category };
+    let (end, order) = (segment.end, NodeOrder::Host);
     let node = draft.add(DraftNode { kind, start, end, order, origin });
-    steps.push(Step { node, entry, awaited, makes_room: None });
+    steps.push(ThreadNode { node, entry, awaited, makes_room: None });
     node
 }
 
 /// Adds the edges into a thread's nodes.
-pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &Device) {
+pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &DeviceWork) {
     let mut before = start;
     let mut hand_offs = chain.hand_offs.iter().peekable();
     let mut candidates = Vec::new();

@@ -9,7 +9,7 @@ use crate::scope::Scope;
 /// What time on a path is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Category {
+pub enum PathCategory {
     /// An operator on a thread, outside calls.
     HostOperator,
     /// A call of the device's runtime or driver.
@@ -39,20 +39,20 @@ pub enum Category {
 }
 
 /// Every category, in order.
-pub const CATEGORIES: [Category; 13] = [
-    Category::HostOperator,
-    Category::RuntimeCall,
-    Category::SynchronizationReturn,
-    Category::PythonFrame,
-    Category::UntracedHost,
-    Category::DataLoading,
-    Category::LaunchDelay,
-    Category::Compute,
-    Category::Memory,
-    Category::Communication,
-    Category::CommunicationTransfer,
-    Category::CommunicationWait,
-    Category::DeviceGap,
+pub const CATEGORIES: [PathCategory; 13] = [
+    PathCategory::HostOperator,
+    PathCategory::RuntimeCall,
+    PathCategory::SynchronizationReturn,
+    PathCategory::PythonFrame,
+    PathCategory::UntracedHost,
+    PathCategory::DataLoading,
+    PathCategory::LaunchDelay,
+    PathCategory::Compute,
+    PathCategory::Memory,
+    PathCategory::Communication,
+    PathCategory::CommunicationTransfer,
+    PathCategory::CommunicationWait,
+    PathCategory::DeviceGap,
 ];
 
 /// Whose time a category is.
@@ -69,7 +69,7 @@ pub enum Party {
 
 /// The label of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct NodeOrigin {
     /// Place of the rank among the scopes.
     pub scope: u32,
     /// Row of the trace; `None` for markers and meeting points.
@@ -77,12 +77,12 @@ pub struct Origin {
     /// Thread or stream; `None` for markers and meeting points.
     pub track: Option<TrackId>,
     /// What its time is spent on.
-    pub category: Category,
+    pub category: PathCategory,
 }
 
 /// A stretch of a thread in which nothing ran but what only names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label {
+pub struct ThreadLabel {
     /// Absolute nanoseconds.
     pub start: i64,
     /// Absolute nanoseconds.
@@ -118,7 +118,7 @@ pub struct Evidence {
     pub rendezvous: u64,
 }
 
-impl Category {
+impl PathCategory {
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
@@ -162,7 +162,7 @@ impl Category {
 }
 
 /// A rank, by its place among the scopes.
-pub(super) type Placed<'a, 'b> = (u32, &'a Scope<'b>);
+pub(super) type PlacedRank<'a, 'b> = (u32, &'a Scope<'b>);
 
 /// What kind of node a call is, by whether it launched anything.
 pub(super) fn call_kind(launches: bool) -> NodeKind {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use trace::store::{Kind, StringId, Trace, TrackId};
+use trace::store::{EventKind, StringId, Trace, TrackId};
 
 use super::draft::Draft;
 use super::host::{Chain, HandOff};
-use super::label::Category;
-use super::segment::{Segment, Segments};
+use super::label::PathCategory;
+use super::segment::{Segments, ThreadSegment};
 use crate::scope::Scope;
 
 /// Frames and operators that only such threads run.
@@ -28,7 +28,10 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     }
     let of = |names: &[bool]| -> BTreeSet<TrackId> {
         let is_host = |row: &u32| {
-            matches!(trace.kind(*row), Kind::Operator | Kind::Annotation | Kind::Python)
+            matches!(
+                trace.kind(*row),
+                EventKind::Operator | EventKind::Annotation | EventKind::Python
+            )
         };
         let rows = trace.rows().filter(|row| names[trace.slices.name[*row as usize].0 as usize]);
         rows.filter(is_host).map(|row| trace.slices.track[row as usize]).collect()
@@ -55,12 +58,12 @@ pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
         }
     }
     rows.sort_by_key(|row| (trace.slices.start(*row), *row));
-    let mut work: Vec<Segment> = Vec::new();
+    let mut work: Vec<ThreadSegment> = Vec::new();
     for row in rows {
         let start = trace.slices.start(row).max(work.last().map_or(from, |last| last.end));
         let end = trace.slices.end(row).min(to);
         if start < end {
-            work.push(Segment { row, start, end });
+            work.push(ThreadSegment { row, start, end });
         }
     }
     Segments { work, ..Segments::default() }
@@ -71,8 +74,8 @@ pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
     chain.works = false;
     for step in &chain.steps {
         let category = &mut draft.nodes[step.node.index()].origin.category;
-        if *category == Category::HostOperator {
-            *category = Category::DataLoading;
+        if *category == PathCategory::HostOperator {
+            *category = PathCategory::DataLoading;
         }
     }
 }

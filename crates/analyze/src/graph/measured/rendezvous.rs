@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::draft::{Draft, DraftNode, Order};
-use super::label::{Category, Origin};
+use super::draft::{Draft, DraftNode, NodeOrder};
+use super::label::{NodeOrigin, PathCategory};
 use crate::collectives::{Collectives, Participant};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;
@@ -60,18 +60,18 @@ fn is_meeting(facts: &[RankFacts<'_>], spans: &[Interval], places: &[usize], met
 
 impl Meetings {
     /// When all had come to the meeting of a row; `None` if it is in none.
-    pub fn time(&self, of: Origin) -> Option<i64> {
+    pub fn time(&self, of: NodeOrigin) -> Option<i64> {
         self.place(of).map(|place| self.time[place])
     }
 
     /// Adds a rank's arrival and transfer.
-    pub fn take_part(&self, of: Origin, nodes: (NodeId, NodeId)) {
+    pub fn take_part(&self, of: NodeOrigin, nodes: (NodeId, NodeId)) {
         if let Some(place) = self.place(of) {
             self.nodes.borrow_mut()[place].push(nodes);
         }
     }
 
-    fn place(&self, of: Origin) -> Option<usize> {
+    fn place(&self, of: NodeOrigin) -> Option<usize> {
         self.meeting.get(&(of.scope, of.row?)).copied()
     }
 }
@@ -79,9 +79,9 @@ impl Meetings {
 /// Adds a node for each meeting and the edges through it.
 pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
     for (time, ranks) in meetings.time.iter().zip(meetings.nodes.borrow().iter()) {
-        let category = Category::CommunicationWait;
-        let origin = Origin { scope: 0, row: None, track: None, category };
-        let (kind, order) = (NodeKind::Collective, Order::Meeting);
+        let category = PathCategory::CommunicationWait;
+        let origin = NodeOrigin { scope: 0, row: None, track: None, category };
+        let (kind, order) = (NodeKind::Collective, NodeOrder::Meeting);
         let hub = draft.add(DraftNode { kind, start: *time, end: *time, order, origin });
         for &(arrival, transfer) in ranks {
             let mut join = |source, target| {

@@ -18,7 +18,7 @@ impl RowNodes {
     ///
     /// # Cost
     /// Linear in nodes and rows.
-    pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Self {
+    pub fn new(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Self {
         let rows = |scope: &Scope<'_>| vec![0u32; scope.trace.slices.len() + 1];
         let mut first: Vec<Vec<u32>> = scopes.iter().map(rows).collect();
         let origins = || measured.origins.iter().enumerate();

@@ -1,19 +1,19 @@
 //! What threads did, in stretches.
 
-use super::label::Label;
+use super::label::ThreadLabel;
 
 /// What a thread did, and what names the rest of its time.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
-    pub work: Vec<Segment>,
+    pub work: Vec<ThreadSegment>,
     /// Calls that ended before the window: what they launched may run in it.
-    pub earlier: Vec<Segment>,
-    pub labels: Vec<Label>,
+    pub earlier: Vec<ThreadSegment>,
+    pub labels: Vec<ThreadLabel>,
 }
 
 /// A stretch of a thread in which one row was the innermost, cut to the window.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
+pub(super) struct ThreadSegment {
     pub row: u32,
     pub start: i64,
     pub end: i64,

@@ -151,10 +151,10 @@ fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
 }
 
 /// What the path of the one rank is spent on, by category.
-fn spent(trace: &Trace) -> Vec<(Category, i64)> {
+fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let scopes = [scope];
-    let job = crate::Job::new(&scopes);
+    let job = crate::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
     path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
 }
@@ -163,7 +163,7 @@ fn spent(trace: &Trace) -> Vec<(Category, i64)> {
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
     let edit = crate::what_if::parse(edit).unwrap();
-    crate::what_if::of(&crate::Job::new(&scopes), &[edit]).windows[0].new_window_ns
+    crate::what_if::of(&crate::JobFacts::new(&scopes), &[edit]).windows[0].new_window_ns
 }
 
 const FETCH: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
@@ -182,7 +182,7 @@ fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
     let trace = &sketch.trace;
     assert_eq!(sketch.graph().evidence.hand_offs, 1);
     // 30 until it began, 20 to pin, and 10 until the batch was returned.
-    let expected = [(Category::HostOperator, 60), (Category::DataLoading, 60)];
+    let expected = [(PathCategory::HostOperator, 60), (PathCategory::DataLoading, 60)];
     assert_eq!(spent(trace), expected);
     // Pinned in no time, the batch would have come 20 earlier; fetched at once, 50.
     assert_eq!(after(trace, "name=aten::pin_memory x0"), 100);
@@ -238,9 +238,9 @@ fn time_in_frames_of_python_is_called_that() {
         {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":1,"ts":90,"dur":10}]}"#;
     let trace = trace::open::parse(text).unwrap();
     let expected = [
-        (Category::HostOperator, 40_000),
-        (Category::PythonFrame, 50_000),
-        (Category::UntracedHost, 10_000),
+        (PathCategory::HostOperator, 40_000),
+        (PathCategory::PythonFrame, 50_000),
+        (PathCategory::UntracedHost, 10_000),
     ];
     assert_eq!(spent(&trace), expected);
     // Half of 10 and of 40.
@@ -258,17 +258,17 @@ fn issue_24_stacks_of_operators_count_as_frames() {
         {"ph":"X","cat":"Operator","name":"aten::mm","pid":9,"tid":1,"ts":90,"dur":10,"args":{}}]}"#;
     let trace = trace::open::parse(text).unwrap();
     let expected = [
-        (Category::HostOperator, 40_000),
-        (Category::PythonFrame, 40_000),
-        (Category::UntracedHost, 10_000),
+        (PathCategory::HostOperator, 40_000),
+        (PathCategory::PythonFrame, 40_000),
+        (PathCategory::UntracedHost, 10_000),
     ];
     assert_eq!(spent(&trace), expected);
     let scopes = [Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
-    let job = crate::Job::new(&scopes);
+    let job = crate::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
-    let python = path.contributors.iter().find(|one| one.category == Category::PythonFrame);
+    let python = path.contributors.iter().find(|one| one.category == PathCategory::PythonFrame);
     assert_eq!(python.unwrap().name, "train.py(3): step");
     let rows = path.rows(&scopes);
-    let row = rows.iter().find(|row| row.category == Category::PythonFrame).unwrap();
+    let row = rows.iter().find(|row| row.category == PathCategory::PythonFrame).unwrap();
     assert_eq!((&*row.name, row.row), ("train.py(3): step", None));
 }

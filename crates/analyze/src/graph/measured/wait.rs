@@ -3,19 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, TrackKey};
+use trace::store::{EventKind, TrackKey};
 
-use super::device::Device;
+use super::device::DeviceWork;
 use super::label::Evidence;
-use super::segment::Segment;
-use crate::calls::{self, Call, Direction};
+use super::segment::ThreadSegment;
+use crate::calls::{self, CallKind, Direction};
 use crate::scope::Scope;
 
 /// What is known of waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
     /// Per name.
-    calls: Vec<Call>,
+    calls: Vec<CallKind>,
     /// Rows of `cuda_sync` by correlation.
     syncs: Vec<(u64, u32)>,
     /// Calls that record events, by correlation.
@@ -32,12 +32,12 @@ pub(super) struct ThreadOrder {
     /// When the last event was recorded.
     recorded: Option<i64>,
     /// Waits of streams for events that may concern work still to be launched.
-    pending: Vec<Pending>,
+    pending: Vec<PendingWait>,
 }
 
 /// A wait of a stream that is not named: it concerns the next launch on that stream.
 #[derive(Debug)]
-struct Pending {
+struct PendingWait {
     /// No work launched later is awaited.
     before: i64,
     /// Streams that were launched on since.
@@ -48,7 +48,7 @@ struct Pending {
 const PENDING: usize = 8;
 
 impl<'a, 'b> Waits<'a, 'b> {
-    pub fn of(scope: &'a Scope<'b>, device: &Device) -> Self {
+    pub fn new(scope: &'a Scope<'b>, device: &DeviceWork) -> Self {
         let trace = scope.trace;
         let calls = calls::names(trace);
         let streams = device.names.clone();
@@ -60,8 +60,10 @@ impl<'a, 'b> Waits<'a, 'b> {
         for row in trace.rows() {
             let Some(correlation) = trace.slices.correlation(row) else { continue };
             match trace.kind(row) {
-                Kind::Sync => waits.syncs.push((correlation, row)),
-                Kind::Runtime | Kind::Driver if waits.call(row) == Call::EventRecord => {
+                EventKind::Sync => waits.syncs.push((correlation, row)),
+                EventKind::Runtime | EventKind::Driver
+                    if waits.call(row) == CallKind::EventRecord =>
+                {
                     waits.records.push((correlation, row));
                 }
                 _ => {}
@@ -75,7 +77,8 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// When calls made a stream wait, by time.
     pub fn stream_waits(&self) -> Vec<i64> {
         let trace = self.scope.trace;
-        let is_wait = |row: &u32| trace.kind(*row).is_call() && self.call(*row) == Call::StreamWait;
+        let is_wait =
+            |row: &u32| trace.kind(*row).is_call() && self.call(*row) == CallKind::StreamWait;
         let mut times: Vec<i64> =
             trace.rows().filter(is_wait).map(|row| trace.slices.start(row)).collect();
         times.sort_unstable();
@@ -83,20 +86,20 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// What a call does.
-    pub fn call(&self, row: u32) -> Call {
+    pub fn call(&self, row: u32) -> CallKind {
         self.calls[self.scope.trace.slices.name[row as usize].0 as usize]
     }
 
     /// The works a call waited for before it returned.
     pub fn of_call(
         &self,
-        (segment, call): (&Segment, Call),
+        (segment, call): (&ThreadSegment, CallKind),
         launched: &[u32],
-        (device, evidence): (&Device, &mut Evidence),
+        (device, evidence): (&DeviceWork, &mut Evidence),
     ) -> Vec<u32> {
         let mut awaited = match call {
-            Call::Plain | Call::BlockingCopy => self.copies(call, launched, device),
-            Call::EventRecord | Call::StreamWait => return Vec::new(),
+            CallKind::Plain | CallKind::BlockingCopy => self.copies(call, launched, device),
+            CallKind::EventRecord | CallKind::StreamWait => return Vec::new(),
             _ => match self.recorded(segment.row) {
                 Some(sync) => {
                     evidence.host_waits_recorded += 1;
@@ -116,9 +119,9 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// kernel that ends inside the operator that launched it was awaited there.
     pub fn of_own_operator(
         &self,
-        segment: &Segment,
+        segment: &ThreadSegment,
         launched: &[u32],
-        device: &Device,
+        device: &DeviceWork,
     ) -> Vec<u32> {
         if launched.is_empty() || !self.scope.trace.name(segment.row).starts_with("rowmill::") {
             return Vec::new();
@@ -132,15 +135,15 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// Copies that ended inside their call: to or from pageable memory, or from the device.
-    fn copies(&self, call: Call, launched: &[u32], device: &Device) -> Vec<u32> {
+    fn copies(&self, call: CallKind, launched: &[u32], device: &DeviceWork) -> Vec<u32> {
         let trace = self.scope.trace;
         let blocks = |work: &u32| {
             let row = device.works[*work as usize].row;
             let name = trace.name(row);
-            let is_blocking = call == Call::BlockingCopy
+            let is_blocking = call == CallKind::BlockingCopy
                 || calls::is_pageable(name)
                 || calls::direction(name) == Direction::ToHost;
-            trace.kind(row) == Kind::Memcpy && is_blocking
+            trace.kind(row) == EventKind::Memcpy && is_blocking
         };
         launched.iter().copied().filter(blocks).collect()
     }
@@ -157,7 +160,12 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// The works a recorded wait of the host was for.
-    fn of_sync(&self, segment: &Segment, (sync, call): (u32, Call), device: &Device) -> Vec<u32> {
+    fn of_sync(
+        &self,
+        segment: &ThreadSegment,
+        (sync, call): (u32, CallKind),
+        device: &DeviceWork,
+    ) -> Vec<u32> {
         let slices = &self.scope.trace.slices;
         let wait = slices.sync.get(sync).copied().unwrap_or_default();
         let record = wait.record_correlation.and_then(|id| self.record(id));
@@ -168,7 +176,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let of_stream = |at: &usize| {
             let (on, number) = self.streams[*at];
             let is_named = match (call, stream) {
-                (Call::StreamSync | Call::EventSync, Some(id)) => i64::from(number) == id,
+                (CallKind::StreamSync | CallKind::EventSync, Some(id)) => i64::from(number) == id,
                 _ => true,
             };
             is_named && device_id.map_or_else(|| self.reaches(segment.row, *at), |id| id == on)
@@ -177,23 +185,23 @@ impl<'a, 'b> Waits<'a, 'b> {
         let works = streams.filter_map(|at| device.last_launched(at, before));
         let ended: Vec<u32> =
             works.filter(|work| device.works[*work as usize].end <= segment.end).collect();
-        let is_one = call != Call::DeviceSync && stream.is_none();
+        let is_one = call != CallKind::DeviceSync && stream.is_none();
         if is_one { latest(ended, device) } else { ended }
     }
 
     /// The works a wait of the host must have been for, by what it is called and what ended before
     /// it returned.
-    fn inferred(&self, segment: &Segment, call: Call, device: &Device) -> Vec<u32> {
+    fn inferred(&self, segment: &ThreadSegment, call: CallKind, device: &DeviceWork) -> Vec<u32> {
         let streams = || self.reached(segment.row);
         let end = |work: u32| device.works[work as usize].end;
         let last = |at: usize| device.last_launched(at, segment.start);
         let lasts = || streams().filter_map(last);
         let ended = || lasts().filter(|work| end(*work) <= segment.end);
         match call {
-            Call::DeviceSync => ended().collect(),
-            Call::Free if lasts().all(|work| end(work) <= segment.end) => lasts().collect(),
-            Call::Free => Vec::new(),
-            Call::StreamSync => latest(ended().collect(), device),
+            CallKind::DeviceSync => ended().collect(),
+            CallKind::Free if lasts().all(|work| end(work) <= segment.end) => lasts().collect(),
+            CallKind::Free => Vec::new(),
+            CallKind::StreamSync => latest(ended().collect(), device),
             // The event may have been recorded before the last launch.
             _ => {
                 let until = |at: usize, last: u32| {
@@ -217,13 +225,13 @@ impl<'a, 'b> Waits<'a, 'b> {
     pub fn note(
         &self,
         order: &mut ThreadOrder,
-        (segment, call): (&Segment, Call),
+        (segment, call): (&ThreadSegment, CallKind),
         launched: &[u32],
-        (device, evidence): (&mut Device, &mut Evidence),
+        (device, evidence): (&mut DeviceWork, &mut Evidence),
     ) {
         match call {
-            Call::EventRecord => order.recorded = Some(segment.start),
-            Call::StreamWait => match self.recorded(segment.row) {
+            CallKind::EventRecord => order.recorded = Some(segment.start),
+            CallKind::StreamWait => match self.recorded(segment.row) {
                 Some(sync) => {
                     if let Some(wait) = self.of_stream_wait(segment, sync, device) {
                         device.stream_waits.push(wait);
@@ -232,7 +240,7 @@ impl<'a, 'b> Waits<'a, 'b> {
                 }
                 None => {
                     let before = order.recorded.unwrap_or(segment.start);
-                    order.pending.push(Pending { before, seen: Vec::new() });
+                    order.pending.push(PendingWait { before, seen: Vec::new() });
                     if order.pending.len() > PENDING {
                         order.pending.remove(0);
                     }
@@ -259,7 +267,12 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// The works a recorded wait of a stream joins: the next of the waiting stream, and the last
     /// launched on the other one before the event was recorded.
-    fn of_stream_wait(&self, segment: &Segment, sync: u32, device: &Device) -> Option<(u32, u32)> {
+    fn of_stream_wait(
+        &self,
+        segment: &ThreadSegment,
+        sync: u32,
+        device: &DeviceWork,
+    ) -> Option<(u32, u32)> {
         let slices = &self.scope.trace.slices;
         let wait = slices.sync.get(sync)?;
         let device_id = self.device_of(sync);
@@ -280,9 +293,9 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// ended; then it waited for the one that ended last.
     pub fn hold_up(
         &self,
-        segment: &Segment,
+        segment: &ThreadSegment,
         copy: u32,
-        (device, evidence): (&mut Device, &mut Evidence),
+        (device, evidence): (&mut DeviceWork, &mut Evidence),
     ) -> bool {
         let start = device.works[copy as usize].start;
         let streams = self.reached(segment.row);
@@ -299,7 +312,7 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// Of the last works launched on other streams before a time, the one that ended last before a
     /// work began that a call launched.
-    fn other(&self, device: &Device, (call, work): (u32, u32), before: i64) -> Option<u32> {
+    fn other(&self, device: &DeviceWork, (call, work): (u32, u32), before: i64) -> Option<u32> {
         let start = device.works[work as usize].start;
         let is_other = |at: &usize| !device.streams[*at].contains(&(work as usize));
         let others = self.reached(call).filter(is_other);
@@ -356,7 +369,7 @@ fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
 }
 
 /// The work that ended last, alone.
-fn latest(works: Vec<u32>, device: &Device) -> Vec<u32> {
+fn latest(works: Vec<u32>, device: &DeviceWork) -> Vec<u32> {
     let last = works.into_iter().max_by_key(|work| device.works[*work as usize].end);
     last.into_iter().collect()
 }

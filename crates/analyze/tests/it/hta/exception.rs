@@ -1,8 +1,8 @@
 //! Where that tool is judged wrong or cannot be met: what it says, what we say, and why. Its
 //! stranger rules too, one by one; figures of the small files were printed by that tool.
 
-use analyze::Class;
-use analyze::hta::{self, Cutoffs, IDLE_THRESHOLD_NS, Idle, IdleCause, Queue, Table};
+use analyze::WorkClass;
+use analyze::hta::{self, Cutoffs, HtaTable, IDLE_THRESHOLD_NS, Idle, IdleCause, QueueSummary};
 use serde_json::Value;
 use trace::store::{NewSlice, Trace};
 
@@ -69,7 +69,7 @@ fn an_operator_with_a_stream_is_device_work() {
     let views = hta::views(&job.traces);
     let row = &hta::kernels(&views)[0];
     assert_eq!(row.name, "triton_poi_fused_add_cos_sin_0");
-    assert_eq!((row.count, row.class, row.total_ns), (2, Class::Compute, 95_000));
+    assert_eq!((row.count, row.class, row.total_ns), (2, WorkClass::Compute, 95_000));
     assert_eq!((row.max_ns, row.min_ns, row.mean_ns), (94_000, 1_000, 47_500.0));
     assert!((row.std_ns - 65_760.931).abs() < 1e-3, "{}", row.std_ns);
     let temporal = &hta::temporal(&views)[0];
@@ -135,7 +135,7 @@ fn simultaneous_launch_and_start_count_in_this_order() {
         (CALL, LAUNCH, 1_000, 2_000, Some(1), None),
         ("kernel", "k", 1_000, 3_000, Some(1), Some(7)),
     ]);
-    let queue = Queue { rank: 0, stream: 7, change_count: 2, length_min: 0, length_max: 1 };
+    let queue = QueueSummary { rank: 0, stream: 7, change_count: 2, length_min: 0, length_max: 1 };
     assert_eq!(hta::queue(&hta::views([&trace])), [queue]);
 }
 
@@ -217,13 +217,13 @@ fn differences_are_told_with_the_rows_they_touch() {
         ("cuda_sync", "Stream Sync", 0, 2_000, Some(4), Some(7)),
         ("kernel", "k", 100, 1_000, Some(1), Some(7)),
     ]);
-    let told: Vec<(Table, Option<u64>)> = hta::explain(&hta::views([&trace]))
+    let told: Vec<(HtaTable, Option<u64>)> = hta::explain(&hta::views([&trace]))
         .iter()
-        .filter(|difference| difference.table == Table::Temporal)
+        .filter(|difference| difference.table == HtaTable::Temporal)
         .map(|difference| (difference.table, difference.row_count))
         .collect();
     let touched = [Some(1), Some(0), Some(1), Some(1), None, None];
-    assert_eq!(told, touched.map(|count| (Table::Temporal, count)));
+    assert_eq!(told, touched.map(|count| (HtaTable::Temporal, count)));
 }
 
 fn gap(stream: i32, cause: IdleCause, idle_ns: i64, idle_pct: Option<f64>) -> Idle {

@@ -4,7 +4,7 @@
 use device::Pool;
 use schema::distribution::row_of;
 use schema::random::CounterRng;
-use schema::{Batch, IndexDistribution, KeyedJaggedTensor};
+use schema::{Batch, IndexDistribution, JaggedTensor};
 
 /// Distinct samples that are cycled through: the rows they touch exceed the caches.
 const SAMPLES: usize = 65_536;
@@ -63,7 +63,7 @@ fn units(rng: CounterRng, count: usize) -> Vec<f32> {
     (0..count as u64).map(|counter| rng.unit(counter) as f32).collect()
 }
 
-fn bags(rng: CounterRng, made: &Made, number: u64) -> KeyedJaggedTensor {
+fn bags(rng: CounterRng, made: &Made, number: u64) -> JaggedTensor {
     let ids = made.batch_size * made.lengths.iter().sum::<usize>();
     let mut values = Vec::with_capacity(ids);
     for (feature, (&rows, &length)) in made.rows.iter().zip(&made.lengths).enumerate() {
@@ -82,7 +82,7 @@ fn bags(rng: CounterRng, made: &Made, number: u64) -> KeyedJaggedTensor {
     }
     let per_sample = |&length: &usize| std::iter::repeat_n(length, made.batch_size);
     let lengths: Vec<usize> = made.lengths.iter().flat_map(per_sample).collect();
-    KeyedJaggedTensor::from_lengths(made.rows.len(), &lengths, values)
+    JaggedTensor::from_lengths(made.rows.len(), &lengths, values)
 }
 
 #[cfg(test)]

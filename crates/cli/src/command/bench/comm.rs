@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comm::{Communicator, Delayed, InProcess, Link, SharedTransport, Verb};
+use comm::{Communicator, Delayed, DelayedLink, InProcess, SharedTransport, Verb};
 use serde::{Deserialize, Serialize};
 
 use super::sample::Quality;
@@ -13,11 +13,11 @@ use super::{STOPPING, conclude};
 use crate::args::{BenchComm, VerbChoice};
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::world::{Joined, World};
+use crate::world::{JoinedWorld, World};
 use crate::{interrupt, render};
 use exchange::sent_share;
 use fit::Fit;
-use measure::{Lead, Point, Taken};
+use measure::{CommPoint, CommSamples, Lead};
 
 mod exchange;
 mod fit;
@@ -25,7 +25,7 @@ mod measure;
 
 /// What was measured; medians of the samples that count.
 #[derive(Serialize)]
-struct Report {
+struct CommReport {
     transport: String,
     all_to_all_gb_per_s: Option<f64>,
     all_reduce_gb_per_s: Option<f64>,
@@ -41,12 +41,12 @@ struct Report {
 struct Ranks {
     ranks: u32,
     copy_gb_per_s: f64,
-    points: Vec<Measured>,
+    points: Vec<MeasuredVerb>,
     fits: Vec<Fitted>,
 }
 
 #[derive(Serialize)]
-struct Measured {
+struct MeasuredVerb {
     verb: &'static str,
     bytes: usize,
     us: f64,
@@ -66,14 +66,14 @@ struct Fitted {
 
 /// What the processes of a launcher measure.
 #[derive(Serialize, Deserialize)]
-struct Task {
+struct LaunchedTask {
     points: Vec<(usize, usize)>,
     link: Option<(f64, f64)>,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
-    Joined::of(&args.processes, false)?.run(
+    JoinedWorld::join(&args.processes, false)?.run(
         session,
         |world| {
             if let Some(world) = world {
@@ -86,13 +86,13 @@ pub fn run(args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
             let taken = args.ranks.iter().map(over).collect::<Result<Vec<_>, _>>()?;
             report("in_process", link, (&points, &taken), session)
         },
-        |world, task: Task| {
+        |world, task: LaunchedTask| {
             // Rank 0 alone looks at its flag; this one ends with it.
             let _stop = interrupt::stop_flag_of_ranks(None);
-            let points: Option<Vec<Point>> = task
+            let points: Option<Vec<CommPoint>> = task
                 .points
                 .iter()
-                .map(|&(verb, bytes)| Some(Point { verb: *Verb::ALL.get(verb)?, bytes }))
+                .map(|&(verb, bytes)| Some(CommPoint { verb: *Verb::ALL.get(verb)?, bytes }))
                 .collect();
             let link = task.link.map(|(latency, bandwidth)| link_of(latency, bandwidth));
             let ends = measure::follow(communicator(world, link), &points.unwrap_or_default());
@@ -105,7 +105,7 @@ pub fn run(args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
 /// Measures as rank 0 of the processes of a launcher.
 fn processes(world: &mut World, args: &BenchComm, session: &Session) -> Result<ExitCode, Error> {
     let (points, link) = (points(args), link(args));
-    world.tell(Task {
+    world.tell(LaunchedTask {
         points: points.iter().map(|point| (point.verb as usize, point.bytes)).collect(),
         link: args.latency.zip(args.bandwidth),
     })?;
@@ -115,28 +115,28 @@ fn processes(world: &mut World, args: &BenchComm, session: &Session) -> Result<E
     report(&world.library(), link, (&points, &[(world.size(), taken)]), session)
 }
 
-fn points(args: &BenchComm) -> Vec<Point> {
+fn points(args: &BenchComm) -> Vec<CommPoint> {
     let mut points = Vec::new();
     for verb in args.verbs.iter().copied().map(VerbChoice::verb) {
         let sizes: &[usize] = if verb == Verb::Barrier { &[0] } else { &args.sizes };
-        points.extend(sizes.iter().map(|&bytes| Point { verb, bytes }));
+        points.extend(sizes.iter().map(|&bytes| CommPoint { verb, bytes }));
     }
     points
 }
 
-fn link(args: &BenchComm) -> Option<Link> {
+fn link(args: &BenchComm) -> Option<DelayedLink> {
     args.latency.zip(args.bandwidth).map(|(latency, bandwidth)| link_of(latency, bandwidth))
 }
 
-fn link_of(microseconds: f64, gb_per_s: f64) -> Link {
-    Link { latency: Duration::from_secs_f64(1e-6 * microseconds), bandwidth: 1e9 * gb_per_s }
+fn link_of(microseconds: f64, gb_per_s: f64) -> DelayedLink {
+    DelayedLink { latency: Duration::from_secs_f64(1e-6 * microseconds), bandwidth: 1e9 * gb_per_s }
 }
 
-fn communicator(world: &World, link: Option<Link>) -> Communicator {
+fn communicator(world: &World, link: Option<DelayedLink>) -> Communicator {
     behind(world.transport(), link)
 }
 
-fn behind(transport: SharedTransport, link: Option<Link>) -> Communicator {
+fn behind(transport: SharedTransport, link: Option<DelayedLink>) -> Communicator {
     match link {
         None => Communicator::over(transport),
         Some(link) => Communicator::over(Arc::new(Delayed::new(transport, link))),
@@ -146,9 +146,9 @@ fn behind(transport: SharedTransport, link: Option<Link>) -> Communicator {
 /// Measures with threads of this process as ranks.
 fn threads(
     lead: &Lead<'_>,
-    (ranks, link): (u32, Option<Link>),
-    points: &[Point],
-) -> Result<Taken, Error> {
+    (ranks, link): (u32, Option<DelayedLink>),
+    points: &[CommPoint],
+) -> Result<CommSamples, Error> {
     let ends = InProcess::ends(ranks).into_iter().map(|end| behind(Arc::new(end), link));
     let mut ends: Vec<Communicator> = ends.collect();
     let own = ends.remove(0);
@@ -169,8 +169,8 @@ fn threads(
 
 fn report(
     transport: &str,
-    link: Option<Link>,
-    (points, taken): (&[Point], &[(u32, Taken)]),
+    link: Option<DelayedLink>,
+    (points, taken): (&[CommPoint], &[(u32, CommSamples)]),
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let worlds: Vec<Ranks> =
@@ -186,7 +186,7 @@ fn report(
     };
     let transport = match link {
         None => transport.to_owned(),
-        Some(Link { latency, bandwidth }) => {
+        Some(DelayedLink { latency, bandwidth }) => {
             format!(
                 "{transport} behind {} µs, {} GB/s",
                 1e6 * latency.as_secs_f64(),
@@ -194,7 +194,7 @@ fn report(
             )
         }
     };
-    let report = Report {
+    let report = CommReport {
         transport,
         all_to_all_gb_per_s: of(Verb::AllToAll, true).map(|point| point.algorithm_gb_per_s),
         all_reduce_gb_per_s: of(Verb::AllReduce, true).map(|point| point.algorithm_gb_per_s),
@@ -206,14 +206,14 @@ fn report(
     conclude(session, (&report.quality, report.interrupted), &report, table)
 }
 
-fn figures(ranks: u32, points: &[Point], taken: &Taken) -> Ranks {
+fn figures(ranks: u32, points: &[CommPoint], taken: &CommSamples) -> Ranks {
     let copy = taken.copy_gb_per_s();
     let mut measured = Vec::new();
-    for (number, &Point { verb, bytes }) in points.iter().enumerate() {
+    for (number, &CommPoint { verb, bytes }) in points.iter().enumerate() {
         let seconds = taken.seconds(number);
         let algorithm = bytes as f64 / 1e9 / seconds.median;
         let bus = algorithm * sent_share(verb, ranks);
-        measured.push(Measured {
+        measured.push(MeasuredVerb {
             verb: verb.name(),
             bytes,
             us: 1e6 * seconds.median,
@@ -229,13 +229,13 @@ fn figures(ranks: u32, points: &[Point], taken: &Taken) -> Ranks {
         let line: Vec<(f64, f64)> = of_verb
             .map(|point| (point.bytes as f64 * sent_share(verb, ranks), point.us / 1e6))
             .collect();
-        Fit::of(&line).map(|fit| Fitted { verb: verb.name(), fit })
+        Fit::through(&line).map(|fit| Fitted { verb: verb.name(), fit })
     };
     let fits = Verb::ALL.into_iter().filter_map(fitted).collect();
     Ranks { ranks, copy_gb_per_s: copy, points: measured, fits }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &CommReport) -> String {
     let mut parts = Vec::new();
     for Ranks { ranks, copy_gb_per_s, points, fits } in &report.worlds {
         parts.push(format!(

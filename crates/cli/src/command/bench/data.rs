@@ -14,18 +14,18 @@ use schema::Bytes;
 use serde::Serialize;
 
 use super::operation::per_second;
-use super::sample::{Judge, Kept, Quality, Sample};
+use super::sample::{BenchSample, Judge, Kept, Quality};
 use super::turns::PATIENCE;
 use super::{STOPPING, conclude};
-use crate::args::{BenchData, Stage};
+use crate::args::{BenchData, BenchStage};
 use crate::command::data;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::Session;
 use crate::{interrupt, machine, render};
 use stage::Once;
 
-const STAGES: [Stage; 3] = [Stage::Scan, Stage::Convert, Stage::Parquet];
+const STAGES: [BenchStage; 3] = [BenchStage::Scan, BenchStage::Convert, BenchStage::Parquet];
 /// Bytes of a generated line, about.
 const LINE_BYTES: u64 = 240;
 const SEED: u64 = 1;
@@ -35,7 +35,7 @@ const DISK_FACTOR: f64 = 2.5;
 /// What was measured; medians of the samples that count. `mb` are millions of bytes of text, of
 /// Parquet too: of the text that its rows were.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DataReport {
     text_bytes: u64,
     rows: u64,
     threads: usize,
@@ -97,17 +97,17 @@ fn room(folder: &Path, text_bytes: u64) -> Result<(), Error> {
     }
 }
 
-type Taken = [Vec<Sample<Once>>; STAGES.len()];
+type StageSamples = [Vec<BenchSample<Once>>; STAGES.len()];
 
 fn measure(
     args: &BenchData,
     (file, folder): (&Path, &Path),
     (session, stop): (&Session, &AtomicBool),
-) -> Result<(Taken, bool), Error> {
-    let mut taken = Taken::default();
+) -> Result<(StageSamples, bool), Error> {
+    let mut taken = StageSamples::default();
     let stages = STAGES.len() as u64;
     let repeats = args.sampling.repeats;
-    let mut meter = Meter::start(session.console, "measuring", Unit::Steps, None);
+    let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Steps, None);
     for turn in 0..PATIENCE * repeats {
         let all = || taken.iter().flatten().map(|sample| &sample.conditions);
         let judge = Judge::new(&args.sampling, all());
@@ -130,11 +130,11 @@ fn measure(
 }
 
 fn report(
-    taken: &Taken,
+    taken: &StageSamples,
     judge: &Judge,
     (text_bytes, threads): (u64, usize),
     interrupted: bool,
-) -> Report {
+) -> DataReport {
     let [scan, convert, parquet] = [0, 1, 2].map(|stage: usize| judge.kept(&taken[stage]));
     let rows = scan.values().map(|once| once.rows).max().unwrap_or_default();
     let mb = |kept: &Kept<'_, Once>| {
@@ -150,7 +150,7 @@ fn report(
         stages.into_iter().flat_map(Kept::conditions),
         stages.iter().all(|kept| kept.is_trusted),
     );
-    Report {
+    DataReport {
         text_bytes,
         rows,
         threads,
@@ -168,7 +168,7 @@ fn report(
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &DataReport) -> String {
     let stage = |mb: f64, rows: f64, peak: u64| {
         format!("{mb:.0} MB/s, {:.2} M rows/s, at most {} of memory", rows / 1e6, Bytes(peak))
     };

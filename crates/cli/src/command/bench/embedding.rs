@@ -9,7 +9,7 @@ use schema::{DataType, IdLaw, IndexDistribution, Optimizer};
 use serde::Serialize;
 
 use super::batch::{self, Made};
-use super::limit::{Limits, Measured};
+use super::limit::{LimitBench, MeasuredLimits};
 use super::operation::{per_second, percent};
 use super::sample::{Quality, median};
 use super::turns::{self, Schedule, Turns};
@@ -20,7 +20,7 @@ use crate::interrupt;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::synthetic::Laws;
-use tables::Tables;
+use tables::BenchTables;
 
 /// Calls of which the overhead per table is a median.
 const OVERHEAD_CALLS: usize = 51;
@@ -29,7 +29,7 @@ const OVERHEAD_ROWS: u64 = 1000;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
-struct Report {
+struct EmbeddingReport {
     tables: usize,
     rows: u64,
     dim: usize,
@@ -50,7 +50,7 @@ struct Report {
     per_table_overhead_ns: f64,
     per_table_overhead_backward_ns: f64,
     #[serde(flatten)]
-    limits: Measured,
+    limits: MeasuredLimits,
     #[serde(flatten)]
     quality: Quality,
     interrupted: bool,
@@ -67,8 +67,8 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
     let cpu = Cpu::new(session.threads);
     let law = Laws::default().distribution(&args.distribution)?;
     let batches = batch::make(&cpu.pool, &made(args, law));
-    let mut tables = Tables::new(&cpu, args, args.rows);
-    let mut limits = Limits::new(&cpu.pool, tables.bytes(), tables.row_bytes());
+    let mut tables = BenchTables::new(&cpu, args, args.rows);
+    let mut limits = LimitBench::new(&cpu.pool, tables.bytes(), tables.row_bytes());
     let schedule = Schedule { cases: 2, calls: args.calls, sampling: args.sampling };
     let mut called = 0;
     let bench = (&cpu, &mut limits);
@@ -107,7 +107,7 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
             ..made(&args, IndexDistribution::Uniform)
         };
         let jagged = batch::one(&made, 0).sparse;
-        let mut tables = Tables::new(cpu, &args, rows);
+        let mut tables = BenchTables::new(cpu, &args, rows);
         let mut taken = [Vec::new(), Vec::new()];
         for _ in 0..OVERHEAD_CALLS {
             for (pass, taken) in taken.iter_mut().enumerate() {
@@ -126,11 +126,16 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
     Ok([0, 1].map(|pass| ((many[pass] - one[pass]) / args.tables as f64).max(0.0)))
 }
 
-fn report(turns: &Turns<'_>, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2]) -> Report {
+fn report(
+    turns: &Turns<'_>,
+    args: &BenchEmbedding,
+    cpu: &Cpu,
+    overhead: [f64; 2],
+) -> EmbeddingReport {
     let (forward, backward) = (turns.case(0), turns.case(1));
     let limits = turns.limits();
     let ids = (args.tables * args.batch_size * args.pooling) as f64;
-    Report {
+    EmbeddingReport {
         tables: args.tables,
         rows: args.rows,
         dim: args.dim,
@@ -159,7 +164,7 @@ fn report(turns: &Turns<'_>, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &EmbeddingReport) -> String {
     let pass = |ms: f64, gb: f64, rows: f64, share: f64, limit: &str| {
         format!(
             "{gb:.2} GB/s of useful bytes, {share:.1} % of {limit}; {:.1} M rows/s; {ms:.3} ms",

@@ -9,7 +9,7 @@ use device::Cpu;
 use schema::{GemmProduct, Precision};
 use serde::Serialize;
 
-use super::limit::{Limits, Measured};
+use super::limit::{LimitBench, MeasuredLimits};
 use super::operation::percent;
 use super::sample::Quality;
 use super::turns::{self, Schedule, Turns};
@@ -29,12 +29,12 @@ const ROW_BYTES: usize = 256;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
-struct Report {
+struct GemmReport {
     threads: usize,
     precision: Precision,
-    shapes: Vec<Row>,
+    shapes: Vec<LayerRow>,
     #[serde(flatten)]
-    limits: Measured,
+    limits: MeasuredLimits,
     #[serde(flatten)]
     quality: Quality,
     interrupted: bool,
@@ -42,7 +42,7 @@ struct Report {
 
 /// One layer: `Y[M, N] = X[M, K] Wᵀ`, and both gradients.
 #[derive(Debug, Serialize)]
-struct Row {
+struct LayerRow {
     m: usize,
     k: usize,
     n: usize,
@@ -60,7 +60,7 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     let cpu = Cpu::new(session.threads);
     let layers = args.shape.iter().map(|shape| Layer::new(&cpu, shape, args.precision));
     let mut layers: Vec<Layer> = layers.collect::<Result<_, _>>()?;
-    let mut limits = Limits::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
+    let mut limits = LimitBench::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let cases = PRODUCTS.len() * layers.len();
     let schedule = Schedule { cases, calls: args.calls, sampling: args.sampling };
     let bench = (&cpu, &mut limits);
@@ -69,7 +69,7 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     })?;
     let limits = turns.limits();
     let peak = limits.peak_gflop_per_s(args.precision);
-    let report = Report {
+    let report = GemmReport {
         threads: cpu.pool.threads(),
         precision: args.precision,
         shapes: (0..).zip(&args.shape).map(|(at, shape)| row(&turns, peak, at, shape)).collect(),
@@ -80,11 +80,11 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     conclude(session, (&report.quality, report.interrupted), &report, table)
 }
 
-fn row(turns: &Turns<'_>, peak: f64, at: usize, shape: &GemmShape) -> Row {
+fn row(turns: &Turns<'_>, peak: f64, at: usize, shape: &GemmShape) -> LayerRow {
     let rate = |product: usize| turns.case(at * PRODUCTS.len() + product).gflop_per_s();
     let share = |rate: f64| percent(rate, peak);
     let [forward, input, weight] = [0, 1, 2].map(rate);
-    Row {
+    LayerRow {
         m: shape.m,
         k: shape.k,
         n: shape.n,
@@ -97,9 +97,9 @@ fn row(turns: &Turns<'_>, peak: f64, at: usize, shape: &GemmShape) -> Row {
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &GemmReport) -> String {
     let header = ["M", "K", "N", "Y = X Wᵀ", "%", "dX = dY W", "%", "dW = dYᵀ X", "%"];
-    let row = |row: &Row| {
+    let row = |row: &LayerRow| {
         let mut cells = vec![row.m.to_string(), row.k.to_string(), row.n.to_string()];
         for (rate, share) in [
             (row.forward_gflop_per_s, row.forward_pct_of_peak),

@@ -9,9 +9,9 @@ use schema::random::CounterRng;
 use schema::{Op, Pass, TriangleOrder};
 use serde::Serialize;
 
-use super::limit::{Limits, Measured};
+use super::limit::{LimitBench, MeasuredLimits};
 use super::sample::Quality;
-use super::turns::{self, Figures, Schedule};
+use super::turns::{self, CallMedians, Schedule};
 use super::{STOPPING, conclude};
 use crate::args::BenchInteraction;
 use crate::error::Error;
@@ -25,7 +25,7 @@ const ROW_BYTES: usize = 256;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
-struct Report {
+struct InteractionReport {
     features: usize,
     dim: usize,
     batch_size: usize,
@@ -39,7 +39,7 @@ struct Report {
     backward_gb_per_s: f64,
     backward_pct_of_roofline: f64,
     #[serde(flatten)]
-    limits: Measured,
+    limits: MeasuredLimits,
     #[serde(flatten)]
     quality: Quality,
     interrupted: bool,
@@ -50,17 +50,17 @@ pub fn run(args: &BenchInteraction, session: &Session) -> Result<ExitCode, Error
     let stop = interrupt::stop_flag(STOPPING);
     let cpu = Cpu::new(session.threads);
     let mut vectors = Vectors::new(args);
-    let mut limits = Limits::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
+    let mut limits = LimitBench::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let schedule = Schedule { cases: 2, calls: args.calls, sampling: args.sampling };
     let bench = (&cpu, &mut limits);
     let turns = turns::take(bench, &schedule, (session, &stop), &mut |cpu, case| {
         if case == 0 { vectors.forward(cpu) } else { vectors.backward(cpu) }
     })?;
     let (forward, backward, limits) = (turns.case(0), turns.case(1), turns.limits());
-    let roofline = |figures: &Figures<'_>| {
+    let roofline = |figures: &CallMedians<'_>| {
         figures.pct_of_roofline(limits.fma_peak_gflop_per_s, limits.stream_limit_gb_per_s)
     };
-    let report = Report {
+    let report = InteractionReport {
         features: args.features,
         dim: args.dim,
         batch_size: args.batch_size,
@@ -132,7 +132,7 @@ impl Vectors {
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &InteractionReport) -> String {
     let pass = |ms: f64, gflop: f64, gb: f64, share: f64| {
         format!("{ms:.3} ms, {gflop:.1} GFLOP/s, {gb:.1} GB/s, {share:.1} % of the roofline")
     };

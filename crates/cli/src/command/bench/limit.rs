@@ -7,21 +7,21 @@ use device::{Cpu, Pool};
 use schema::Precision;
 use serde::Serialize;
 
-use super::sample::{Conditions, Judge, Sample, Watch};
+use super::sample::{BenchSample, Conditions, Judge, Watch};
 
 /// The rows of the limits take no more than this, however large the tables are: far beyond every
 /// cache, and beyond what the translation caches hold.
 const BYTES_MAX: u64 = 2 << 30;
 
 /// What the limits are measured with, and what was measured so far.
-pub struct Limits {
+pub struct LimitBench {
     rows: RowSet,
-    samples: BTreeMap<Kind, Vec<Sample<f64>>>,
+    samples: BTreeMap<LimitKind, Vec<BenchSample<f64>>>,
 }
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum LimitKind {
     Portable,
     Fma256,
     Fma512,
@@ -33,7 +33,7 @@ enum Kind {
 
 /// Measured limits: billions of floating-point operations or of bytes per second.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Measured {
+pub struct MeasuredLimits {
     /// The better of the forms of f32 multiply-adds.
     pub fma_peak_gflop_per_s: f64,
     pub fma_256_gflop_per_s: Option<f64>,
@@ -44,7 +44,7 @@ pub struct Measured {
     pub read_modify_write_limit_gb_per_s: f64,
 }
 
-impl Limits {
+impl LimitBench {
     /// For tables of `bytes` in all, with rows of `row_bytes`.
     pub fn new(pool: &Pool, bytes: u64, row_bytes: usize) -> Self {
         let rows = RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes);
@@ -56,19 +56,19 @@ impl Limits {
         let forms = Arithmetic::f32_forms().into_iter().chain(Arithmetic::bf16_form());
         for form in forms {
             let kind = match form {
-                Arithmetic::Portable => Kind::Portable,
-                Arithmetic::Fma256(_) => Kind::Fma256,
-                Arithmetic::Fma512(_) => Kind::Fma512,
-                Arithmetic::Bf16Pairs512(_) => Kind::Bf16,
+                Arithmetic::Portable => LimitKind::Portable,
+                Arithmetic::Fma256(_) => LimitKind::Fma256,
+                Arithmetic::Fma512(_) => LimitKind::Fma512,
+                Arithmetic::Bf16Pairs512(_) => LimitKind::Bf16,
             };
             self.sample(cpu, kind, |_| gflop_per_s(&cpu.pool, form));
         }
-        self.sample(cpu, Kind::Stream, |rows| rows.stream_gb_per_s(cpu));
-        self.sample(cpu, Kind::Gather, |rows| rows.gather_gb_per_s(cpu));
-        self.sample(cpu, Kind::ReadModifyWrite, |rows| rows.read_modify_write_gb_per_s(cpu));
+        self.sample(cpu, LimitKind::Stream, |rows| rows.stream_gb_per_s(cpu));
+        self.sample(cpu, LimitKind::Gather, |rows| rows.gather_gb_per_s(cpu));
+        self.sample(cpu, LimitKind::ReadModifyWrite, |rows| rows.read_modify_write_gb_per_s(cpu));
     }
 
-    fn sample(&mut self, cpu: &Cpu, kind: Kind, measure: impl FnOnce(&mut RowSet) -> f64) {
+    fn sample(&mut self, cpu: &Cpu, kind: LimitKind, measure: impl FnOnce(&mut RowSet) -> f64) {
         let watch = Watch::start(&cpu.pool);
         let value = measure(&mut self.rows);
         let sample = watch.sample(&cpu.pool, |_| value);
@@ -86,22 +86,22 @@ impl Limits {
     }
 
     /// The median of each.
-    pub fn medians(&self, judge: &Judge) -> Measured {
+    pub fn medians(&self, judge: &Judge) -> MeasuredLimits {
         let some = |kind| Some(judge.kept(self.samples.get(&kind)?).median(|rate| *rate));
-        let forms = [Kind::Portable, Kind::Fma256, Kind::Fma512];
-        Measured {
+        let forms = [LimitKind::Portable, LimitKind::Fma256, LimitKind::Fma512];
+        MeasuredLimits {
             fma_peak_gflop_per_s: forms.into_iter().filter_map(some).fold(0.0, f64::max),
-            fma_256_gflop_per_s: some(Kind::Fma256),
-            fma_512_gflop_per_s: some(Kind::Fma512),
-            bf16_peak_gflop_per_s: some(Kind::Bf16),
-            stream_limit_gb_per_s: some(Kind::Stream).unwrap_or_default(),
-            gather_limit_gb_per_s: some(Kind::Gather).unwrap_or_default(),
-            read_modify_write_limit_gb_per_s: some(Kind::ReadModifyWrite).unwrap_or_default(),
+            fma_256_gflop_per_s: some(LimitKind::Fma256),
+            fma_512_gflop_per_s: some(LimitKind::Fma512),
+            bf16_peak_gflop_per_s: some(LimitKind::Bf16),
+            stream_limit_gb_per_s: some(LimitKind::Stream).unwrap_or_default(),
+            gather_limit_gb_per_s: some(LimitKind::Gather).unwrap_or_default(),
+            read_modify_write_limit_gb_per_s: some(LimitKind::ReadModifyWrite).unwrap_or_default(),
         }
     }
 }
 
-impl Measured {
+impl MeasuredLimits {
     /// What bounds products in `precision`: where no instruction multiplies pairs of bf16 they are
     /// multiplied as f32.
     pub fn peak_gflop_per_s(&self, precision: Precision) -> f64 {

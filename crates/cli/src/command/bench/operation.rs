@@ -7,13 +7,13 @@ use schema::{GemmProduct, Op, OpWork, Precision};
 use serde::Serialize;
 use trace::OpSpan;
 
-use super::limit::Measured;
+use super::limit::MeasuredLimits;
 use super::sample::{Kept, median};
 use crate::render;
 
 /// One recorded step.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct BenchStep {
     /// All of it.
     pub seconds: f64,
     /// Its operations.
@@ -22,7 +22,7 @@ pub struct Step {
 
 /// One operation of a step, all its calls together.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct OperationRow {
     pub op: &'static str,
     pub calls: usize,
     pub ms: f64,
@@ -68,13 +68,13 @@ pub struct Breakdown {
     pub rest_pct_of_step: f64,
     /// Of that, what no operation takes.
     pub between_ops_pct_of_step: f64,
-    pub ops: Vec<Row>,
+    pub ops: Vec<OperationRow>,
     pub gemms: Vec<GemmRow>,
 }
 
 /// What calls of one kind took in one step.
 #[derive(Clone, Copy, Debug, Default)]
-struct Taken {
+struct OperationTimes {
     calls: usize,
     seconds: f64,
     /// What its FLOPs need at least.
@@ -84,7 +84,7 @@ struct Taken {
 
 impl Breakdown {
     /// Of the steps that are kept, against `limits`.
-    pub fn of(kept: &Kept<'_, Step>, limits: &Measured) -> Self {
+    pub fn new(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Self {
         let gemm_ms = 1e3 * kept.median(|step| seconds(step, is_gemm));
         let gemm_gflop = kept.median(|step| {
             let gemms = step.spans.iter().filter(|span| is_gemm(span));
@@ -121,7 +121,7 @@ struct Roof {
 }
 
 /// The limits that bound `op`: arithmetic, and the bandwidth of its kind of access.
-fn roof(op: &Op, limits: &Measured) -> Roof {
+fn roof(op: &Op, limits: &MeasuredLimits) -> Roof {
     let (precision, arithmetic) = match op {
         Op::Gemm { precision: Precision::Bf16, .. } if limits.bf16_peak_gflop_per_s.is_some() => {
             (Precision::Bf16, "bf16")
@@ -139,14 +139,14 @@ fn roof(op: &Op, limits: &Measured) -> Roof {
 }
 
 /// The time that the FLOPs of `op` need at least.
-fn arithmetic_seconds(op: &Op, limits: &Measured) -> f64 {
+fn arithmetic_seconds(op: &Op, limits: &MeasuredLimits) -> f64 {
     op.work().flops as f64 / 1e9 / roof(op, limits).peak
 }
 
-fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
+fn rows(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Vec<OperationRow> {
     let by_name = |span: &OpSpan| Some((span.op.name(), span.op));
     let step_ms = kept.median(|step| 1e3 * step.seconds);
-    let mut rows: Vec<Row> = grouped(kept, limits, by_name)
+    let mut rows: Vec<OperationRow> = grouped(kept, limits, by_name)
         .into_iter()
         .map(|(name, (op, taken))| {
             let Roof { arithmetic, bandwidth, memory, .. } = roof(&op, limits);
@@ -154,7 +154,7 @@ fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
             let (gflop, gb) = (taken.work.flops as f64 / 1e9, taken.work.bytes as f64 / 1e9);
             let arithmetic_ms = 1e3 * taken.arithmetic_seconds;
             let memory_ms = 1e3 * gb / bandwidth;
-            Row {
+            OperationRow {
                 op: name,
                 calls: taken.calls,
                 ms,
@@ -172,14 +172,14 @@ fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
     rows
 }
 
-fn gemm_rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<GemmRow> {
+fn gemm_rows(kept: &Kept<'_, BenchStep>, limits: &MeasuredLimits) -> Vec<GemmRow> {
     let by_shape = |span: &OpSpan| match span.op {
         Op::Gemm { product, precision, m, n, k } => {
             Some(((m, k, n, product_name(product), precision.to_string()), span.op))
         }
         _ => None,
     };
-    let row = |(_, (op, taken)): (_, (Op, Taken))| {
+    let row = |(_, (op, taken)): (_, (Op, OperationTimes))| {
         let Op::Gemm { product, precision, m, n, k } = op else { return None };
         let ms = 1e3 * taken.seconds;
         let rate = per_second(taken.work.flops as f64 / 1e9, ms);
@@ -196,11 +196,11 @@ fn gemm_rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<GemmRow> {
 /// Calls with the same key together: the one with most FLOPs, their number, median time per step
 /// and work per step.
 fn grouped<K: Ord>(
-    kept: &Kept<'_, Step>,
-    limits: &Measured,
+    kept: &Kept<'_, BenchStep>,
+    limits: &MeasuredLimits,
     key: impl Fn(&OpSpan) -> Option<(K, Op)>,
-) -> BTreeMap<K, (Op, Taken)> {
-    let mut all: BTreeMap<K, (Op, Vec<Taken>)> = BTreeMap::new();
+) -> BTreeMap<K, (Op, OperationTimes)> {
+    let mut all: BTreeMap<K, (Op, Vec<OperationTimes>)> = BTreeMap::new();
     for (number, step) in kept.values().enumerate() {
         for span in &step.spans {
             let Some((key, op)) = key(span) else { continue };
@@ -208,7 +208,7 @@ fn grouped<K: Ord>(
             if op.work().flops > largest.work().flops {
                 *largest = op;
             }
-            steps.resize(number + 1, Taken::default());
+            steps.resize(number + 1, OperationTimes::default());
             let (taken, work) = (&mut steps[number], span.op.work());
             taken.calls += 1;
             taken.seconds += span_seconds(span);
@@ -217,9 +217,10 @@ fn grouped<K: Ord>(
             taken.work.bytes += work.bytes;
         }
     }
-    let middle = |steps: Vec<Taken>| {
-        let middle = |figure: fn(&Taken) -> f64| median(steps.iter().map(figure).collect());
-        Taken {
+    let middle = |steps: Vec<OperationTimes>| {
+        let middle =
+            |figure: fn(&OperationTimes) -> f64| median(steps.iter().map(figure).collect());
+        OperationTimes {
             calls: middle(|taken| taken.calls as f64) as usize,
             seconds: middle(|taken| taken.seconds),
             arithmetic_seconds: middle(|taken| taken.arithmetic_seconds),
@@ -232,7 +233,7 @@ fn grouped<K: Ord>(
     all.into_iter().map(|(key, (op, steps))| (key, (op, middle(steps)))).collect()
 }
 
-fn seconds(step: &Step, part: impl Fn(&OpSpan) -> bool) -> f64 {
+fn seconds(step: &BenchStep, part: impl Fn(&OpSpan) -> bool) -> f64 {
     step.spans.iter().filter(|span| part(span)).map(span_seconds).sum()
 }
 
@@ -263,10 +264,10 @@ pub fn percent(part: f64, whole: f64) -> f64 {
 }
 
 /// The operations for people.
-pub fn ops_grid(ops: &[Row]) -> String {
+pub fn ops_grid(ops: &[OperationRow]) -> String {
     let header =
         ["operation", "calls", "ms", "% of step", "GFLOP/s", "GB/s", "% of roofline", "bound"];
-    let row = |row: &Row| {
+    let row = |row: &OperationRow| {
         vec![
             row.op.to_owned(),
             row.calls.to_string(),

@@ -13,7 +13,7 @@ use predict::edit::{self, Edit};
 use predict::prediction::{self, Draws};
 use predict::{reprice, simulate};
 use serde::Serialize;
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 
 use super::sample::median;
 use crate::args::BenchPredict;
@@ -28,7 +28,7 @@ const DRAWS: u32 = 1_000;
 
 /// Medians.
 #[derive(Debug, Serialize)]
-struct Report {
+struct PredictReport {
     ranks: usize,
     nodes: usize,
     /// Findings with a saving, of which some have a counterpart in a program.
@@ -74,7 +74,7 @@ struct Size {
 
 /// Seconds of each kind.
 #[derive(Default)]
-struct Taken {
+struct PredictTimes {
     read: Vec<f64>,
     calibrate: Vec<f64>,
     build: Vec<f64>,
@@ -91,7 +91,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     if args.paths.is_empty() {
         return moves::run(args, session);
     }
-    let mut taken = Taken::default();
+    let mut taken = PredictTimes::default();
     let mut size = Size::default();
     for _ in 0..args.repeats {
         size = turn(args, session, &mut taken)?;
@@ -99,9 +99,9 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     session.console.report(&report(taken, size), table)
 }
 
-fn report(taken: Taken, size: Size) -> Report {
+fn report(taken: PredictTimes, size: Size) -> PredictReport {
     let ms = |seconds: Vec<f64>| 1e3 * median(seconds);
-    let mut report = Report {
+    let mut report = PredictReport {
         ranks: size.ranks,
         nodes: size.nodes,
         findings: size.findings,
@@ -132,8 +132,8 @@ fn report(taken: Taken, size: Size) -> Report {
 }
 
 /// One measurement of everything.
-fn turn(args: &BenchPredict, session: &Session, taken: &mut Taken) -> Result<Size, Error> {
-    let request = Request { paths: args.paths.clone(), threads: 1 };
+fn turn(args: &BenchPredict, session: &Session, taken: &mut PredictTimes) -> Result<Size, Error> {
+    let request = ReadRequest { paths: args.paths.clone(), threads: 1 };
     black_box(timed(&mut taken.read, || open::read(&request))?);
     let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
@@ -194,7 +194,7 @@ fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
     value
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &PredictReport) -> String {
     let verdict = |what: &str| {
         let bar = report.bars.iter().find(|bar| bar.what == what);
         bar.map_or(String::new(), |bar| {

@@ -23,7 +23,7 @@ pub struct Conditions {
 
 /// Something measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<T> {
+pub struct BenchSample<T> {
     /// What.
     pub value: T,
     /// Meanwhile.
@@ -67,9 +67,9 @@ impl Watch {
     }
 
     /// As [`Watch::stop`], with `value` made of the seconds.
-    pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> Sample<T> {
+    pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> BenchSample<T> {
         let (seconds, conditions) = self.stop(pool);
-        Sample { value: value(seconds), conditions }
+        BenchSample { value: value(seconds), conditions }
     }
 }
 
@@ -147,7 +147,7 @@ impl Judge {
     }
 
     /// The samples that count; all of them where too few do.
-    pub fn kept<'a, T>(&self, samples: &'a [Sample<T>]) -> Kept<'a, T> {
+    pub fn kept<'a, T>(&self, samples: &'a [BenchSample<T>]) -> Kept<'a, T> {
         let good: Vec<_> =
             samples.iter().filter(|sample| self.accepts(&sample.conditions)).collect();
         let is_trusted = !samples.is_empty() && good.len() >= FEWEST.min(samples.len());
@@ -184,7 +184,7 @@ impl Judge {
 
 /// The samples that figures are made of.
 pub struct Kept<'a, T> {
-    samples: Vec<&'a Sample<T>>,
+    samples: Vec<&'a BenchSample<T>>,
     /// Whether they were undisturbed.
     pub is_trusted: bool,
 }
@@ -291,25 +291,25 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Conditions, Judge, Quality, Sample, Watch, busy_ticks, median, own_ticks};
+    use super::{BenchSample, Conditions, Judge, Quality, Watch, busy_ticks, median, own_ticks};
     use crate::args::Sampling;
 
-    fn sample(value: f64, clock: f64, foreign: f64) -> Sample<f64> {
+    fn sample(value: f64, clock: f64, foreign: f64) -> BenchSample<f64> {
         let foreign_cpu = Some(foreign);
-        Sample { value, conditions: Conditions { apparent_clock_ghz: clock, foreign_cpu } }
+        BenchSample { value, conditions: Conditions { apparent_clock_ghz: clock, foreign_cpu } }
     }
 
-    fn judge(samples: &[Sample<f64>]) -> Judge {
+    fn judge(samples: &[BenchSample<f64>]) -> Judge {
         judge_above(None, samples)
     }
 
-    fn judge_above(clock_ghz_min: Option<f64>, samples: &[Sample<f64>]) -> Judge {
+    fn judge_above(clock_ghz_min: Option<f64>, samples: &[BenchSample<f64>]) -> Judge {
         let (clock_share_min, foreign_cpu_max) = (0.9, 0.1);
         let sampling = Sampling { repeats: 1, clock_share_min, clock_ghz_min, foreign_cpu_max };
         Judge::new(&sampling, samples.iter().map(|sample| &sample.conditions))
     }
 
-    fn quality(judge: &Judge, samples: &[Sample<f64>]) -> Quality {
+    fn quality(judge: &Judge, samples: &[BenchSample<f64>]) -> Quality {
         let kept = judge.kept(samples);
         let all = samples.iter().map(|sample| &sample.conditions);
         judge.quality(all, kept.conditions(), kept.is_trusted)

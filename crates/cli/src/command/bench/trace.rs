@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use analyze::classify::ClassRule;
-use analyze::{Classifier, Job, Scope, WindowRule, breakdown};
+use analyze::{Classifier, JobFacts, Scope, WindowRule, breakdown};
 use serde::{Deserialize, Serialize};
-use trace::open::{self, Request};
+use trace::open::{self, ReadRequest};
 use trace::packed;
 use trace::store::Trace;
 
@@ -19,7 +19,7 @@ use super::alone;
 use super::sample::median;
 use crate::args::BenchTrace;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 use crate::resolve::Session;
 
@@ -38,7 +38,7 @@ struct Once {
 
 /// What was measured. `mb` are millions of bytes of uncompressed text; medians.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct MeasuredReading {
     text_bytes: u64,
     events: u64,
     repeats: u64,
@@ -72,7 +72,7 @@ pub fn run(args: &BenchTrace, session: &Session) -> Result<(), Error> {
 
 fn once(file: &Path, threads: usize) -> Result<Once, Error> {
     let started = Instant::now();
-    let job = open::read(&Request { paths: vec![file.to_owned()], threads })?;
+    let job = open::read(&ReadRequest { paths: vec![file.to_owned()], threads })?;
     let classifier = Classifier::new(ClassRule::Category);
     let (mut events, mut text_bytes) = (0, 0);
     for trace in &job.traces {
@@ -86,7 +86,7 @@ fn once(file: &Path, threads: usize) -> Result<Once, Error> {
     Ok(Once { text_bytes, events, seconds, peak_bytes: alone::peak_anonymous() })
 }
 
-fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measured, Error> {
+fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<MeasuredReading, Error> {
     let source = match &args.path {
         Some(path) => text::of_file(path)?,
         None => text::typical(),
@@ -96,7 +96,8 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let small = folder.join("source.json");
     fs::write(&small, &source).map_err(Error::io(&small, "write"))?;
     let total = args.megabytes * 1_000_000;
-    let mut meter = Meter::start(session.console, "writing the trace", Unit::Bytes, Some(total));
+    let mut meter =
+        Meter::start(session.console, "writing the trace", ProgressUnit::Bytes, Some(total));
     text::repeat(&source, total, &plain, &mut |done| meter.advance(done, ""))?;
     meter.finish();
     zip(&plain, &zipped, session)?;
@@ -104,7 +105,8 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let kinds = [(&plain, 1), (&plain, 2), (&plain, session.threads), (&zipped, 2)];
     let mut runs: [Vec<Once>; 4] = Default::default();
     let mut gunzip = Vec::new();
-    let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(args.repeats));
+    let mut meter =
+        Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(args.repeats));
     for repeat in 0..args.repeats {
         for (kind, runs) in kinds.iter().zip(&mut runs) {
             alone::prepare_memory(total / 2);
@@ -120,7 +122,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let unzipped = rate(text_bytes, gunzip.into_iter());
     let peak = runs[..3].iter().flatten().map(|run| run.peak_bytes).max().unwrap_or_default();
     let (critical_path_ms, critical_path_events) = path_of(&small, args.repeats)?;
-    Ok(Measured {
+    Ok(MeasuredReading {
         text_bytes,
         events,
         repeats: args.repeats,
@@ -145,7 +147,8 @@ fn alone(file: &Path, threads: usize) -> Result<Once, Error> {
 
 fn zip(plain: &Path, zipped: &Path, session: &Session) -> Result<(), Error> {
     let size = plain.metadata().map_err(Error::io(plain, "read"))?.len();
-    let mut meter = Meter::start(session.console, "compressing it", Unit::Bytes, Some(size));
+    let mut meter =
+        Meter::start(session.console, "compressing it", ProgressUnit::Bytes, Some(size));
     let mut input = File::open(plain).map_err(Error::io(plain, "read"))?;
     let out = BufWriter::new(File::create(zipped).map_err(Error::io(zipped, "create"))?);
     let fill = |out: &mut dyn Write| {
@@ -177,13 +180,13 @@ fn gunzip_seconds(zipped: &Path) -> Result<f64, Error> {
 
 /// Median milliseconds of the critical path of all that was recorded, and its events.
 fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
-    let job = open::read(&Request { paths: vec![file.to_owned()], threads: 1 })?;
+    let job = open::read(&ReadRequest { paths: vec![file.to_owned()], threads: 1 })?;
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
     let seconds = (0..repeats).map(|_| {
         let started = Instant::now();
-        std::hint::black_box(Job::new(&scopes).paths());
+        std::hint::black_box(JobFacts::new(&scopes).paths());
         started.elapsed().as_secs_f64()
     });
     let events = job.traces.iter().map(Trace::event_count).sum();
@@ -195,7 +198,7 @@ fn rate(bytes: u64, seconds: impl Iterator<Item = f64>) -> f64 {
     bytes as f64 / 1e6 / median(seconds.collect())
 }
 
-fn table(measured: &Measured) -> String {
+fn table(measured: &MeasuredReading) -> String {
     let speed = |mb: f64| format!("{mb:.0} MB/s");
     render::facts(&[
         ("text", schema::Bytes(measured.text_bytes).to_string()),

@@ -17,24 +17,24 @@ use serde::Serialize;
 use trace::{Clock, Recorder};
 use train::memory::WeightSource;
 use train::profile::Profiler;
-use train::run::Open;
+use train::run::OpenDevice;
 use train::run::run_info;
-use train::{Model, RankContext, Share};
+use train::{Model, RankContext, SampleShare};
 
 use super::batch::{self, Made};
-use super::limit::{Limits, Measured};
-use super::operation::{Breakdown, Step};
-use super::sample::{Conditions, Judge, Quality, Sample, Watch};
+use super::limit::{LimitBench, MeasuredLimits};
+use super::operation::{BenchStep, Breakdown};
+use super::sample::{BenchSample, Conditions, Judge, Quality, Watch};
 use super::turns::PATIENCE;
 use super::{STOPPING, conclude, operation};
 use crate::args::{BenchTrain, Sharding};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render;
-use crate::resolve::config::Job;
-use crate::resolve::device::{Device, on_device};
-use crate::resolve::memory::{self, Look};
+use crate::resolve::config::ResolvedJob;
+use crate::resolve::device::{ComputeDevice, on_device};
+use crate::resolve::memory::{self, MemoryLook};
 use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, rows};
@@ -48,7 +48,7 @@ const RECORDED: u64 = 2;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
-struct Report {
+struct TrainReport {
     config: String,
     device: String,
     batch_size: usize,
@@ -77,7 +77,7 @@ struct Report {
     #[serde(flatten)]
     quality: Quality,
     #[serde(flatten)]
-    limits: Measured,
+    limits: MeasuredLimits,
     #[serde(flatten)]
     breakdown: Breakdown,
     /// Every timed step.
@@ -102,8 +102,8 @@ pub fn recorded_steps(
     count: usize,
     cpu: Cpu,
     stop: &AtomicBool,
-) -> Result<Vec<Sample<Step>>, Error> {
-    let mut steps = Steps::new(config, pooling, WARM_UP + count, cpu)?;
+) -> Result<Vec<BenchSample<BenchStep>>, Error> {
+    let mut steps = BenchSteps::new(config, pooling, WARM_UP + count, cpu)?;
     for _ in 0..WARM_UP {
         steps.train()?;
     }
@@ -113,29 +113,29 @@ pub fn recorded_steps(
 
 /// Everything that was taken.
 #[derive(Default)]
-struct Taken {
+struct TrainSamples {
     warm_up_loss: f64,
     /// Seconds of unrecorded steps.
-    steps: Vec<Sample<f64>>,
-    recorded: Vec<Sample<Step>>,
+    steps: Vec<BenchSample<f64>>,
+    recorded: Vec<BenchSample<BenchStep>>,
 }
 
 /// Runs the command.
 pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
     check_memory(args, &job, session)?;
-    let device = Device::open(args.device, session)?;
+    let device = ComputeDevice::open(args.device, session)?;
     on_device!(&device, open => run_on(open, (args, &job), session))
 }
 
-fn run_on<B: Host>(
-    open: impl Open<B>,
-    (args, job): (&BenchTrain, &Job),
+fn run_on<B: LimitedHost>(
+    open: impl OpenDevice<B>,
+    (args, job): (&BenchTrain, &ResolvedJob),
     session: &Session,
 ) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
-    let mut bench = Bench::new(&job.config, args, open(session.threads)?)?;
+    let mut bench = TrainBench::new(&job.config, args, open(session.threads)?)?;
     let taken = bench.measure(args, session, &stop)?;
     let interrupted = stop.load(Ordering::SeqCst);
     if taken.steps.is_empty() || taken.recorded.is_empty() {
@@ -151,12 +151,12 @@ fn run_on<B: Host>(
     conclude(session, (&report.quality, interrupted), &report, table)
 }
 
-fn check_memory(args: &BenchTrain, job: &Job, session: &Session) -> Result<(), Error> {
+fn check_memory(args: &BenchTrain, job: &ResolvedJob, session: &Session) -> Result<(), Error> {
     let batch_size = job.config.training.batch_size;
     let rows = batch::count(batch_size).saturating_mul(batch_size) as u64;
-    let run = memory::Run {
+    let run = memory::RunSize {
         job,
-        look: Look::of_batches(&job.config, rows, args.pooling),
+        look: MemoryLook::of_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
         processes: None,
@@ -166,7 +166,7 @@ fn check_memory(args: &BenchTrain, job: &Job, session: &Session) -> Result<(), E
     run.check(&run.room())
 }
 
-fn job(args: &BenchTrain) -> Result<Job, Error> {
+fn job(args: &BenchTrain) -> Result<ResolvedJob, Error> {
     let mut overrides = args.set.clone();
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| (key.to_owned(), value)));
@@ -185,7 +185,7 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
 }
 
 /// A model and its batches.
-struct Steps<B: Backend> {
+struct BenchSteps<B: Backend> {
     context: RankContext<B>,
     model: Model<B>,
     batches: Vec<Batch>,
@@ -196,29 +196,29 @@ struct Steps<B: Backend> {
 }
 
 /// Steps, and the limits beside them.
-struct Bench<B: Backend> {
-    steps: Steps<B>,
-    limits: Limits,
+struct TrainBench<B: Backend> {
+    steps: BenchSteps<B>,
+    limits: LimitBench,
 }
 
 /// A device, and the cores of its host, whose limits are measured.
-trait Host: Backend {
+trait LimitedHost: Backend {
     fn cores(&self) -> &Cpu;
 }
 
-impl Host for Cpu {
+impl LimitedHost for Cpu {
     fn cores(&self) -> &Cpu {
         self
     }
 }
 
-impl Host for Cuda {
+impl LimitedHost for Cuda {
     fn cores(&self) -> &Cpu {
         self.host_cpu()
     }
 }
 
-impl<B: Backend> Steps<B> {
+impl<B: Backend> BenchSteps<B> {
     fn new(config: &JobConfig, pooling: usize, batches: usize, device: B) -> Result<Self, Error> {
         let (host, threads) = (device.host(), device.host().threads());
         let (model, batch_size) = (&config.model, config.training.batch_size);
@@ -246,8 +246,8 @@ impl<B: Backend> Steps<B> {
     /// The next step; its mean loss.
     fn train(&mut self) -> Result<f64, Error> {
         let batch = &self.batches[self.step % self.batches.len()];
-        let share = Share { batch, first_sample: 0, global_size: batch.size };
-        let step = train::Step { number: self.step as u64, factor: 1.0 };
+        let share = SampleShare { batch, first_sample: 0, global_size: batch.size };
+        let step = train::RunStep { number: self.step as u64, factor: 1.0 };
         self.step += 1;
         let loss = self.model.train(&mut self.context, share, step)? / batch.size as f64;
         if !loss.is_finite() {
@@ -259,7 +259,7 @@ impl<B: Backend> Steps<B> {
         Ok(loss)
     }
 
-    fn recorded(&mut self) -> Result<Sample<Step>, Error> {
+    fn recorded(&mut self) -> Result<BenchSample<BenchStep>, Error> {
         let number = self.step as u64;
         let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);
@@ -268,16 +268,16 @@ impl<B: Backend> Steps<B> {
         let (seconds, conditions) = watch.stop(self.context.device.host());
         let recorder = self.context.profiler.recorder();
         let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
-        Ok(Sample { value: Step { seconds, spans: spans.to_vec() }, conditions })
+        Ok(BenchSample { value: BenchStep { seconds, spans: spans.to_vec() }, conditions })
     }
 }
 
-impl<B: Host> Bench<B> {
+impl<B: LimitedHost> TrainBench<B> {
     fn new(config: &JobConfig, args: &BenchTrain, device: B) -> Result<Self, Error> {
         let table_bytes = config.model.table_bytes(schema::Optimizer::Sgd).0;
-        let limits = Limits::new(device.host(), table_bytes, row_bytes_mean(&config.model));
+        let limits = LimitBench::new(device.host(), table_bytes, row_bytes_mean(&config.model));
         let batches = batch::count(config.training.batch_size);
-        Ok(Self { steps: Steps::new(config, args.pooling, batches, device)?, limits })
+        Ok(Self { steps: BenchSteps::new(config, args.pooling, batches, device)?, limits })
     }
 
     fn measure(
@@ -285,11 +285,12 @@ impl<B: Host> Bench<B> {
         args: &BenchTrain,
         session: &Session,
         stop: &AtomicBool,
-    ) -> Result<Taken, Error> {
+    ) -> Result<TrainSamples, Error> {
         let per_turn = args.steps;
         let total = per_turn * args.sampling.repeats;
-        let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
-        let mut taken = Taken::default();
+        let mut meter =
+            Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(total));
+        let mut taken = TrainSamples::default();
         for _ in 0..WARM_UP {
             taken.warm_up_loss = self.steps.train()?;
         }
@@ -320,15 +321,15 @@ impl<B: Host> Bench<B> {
     }
 }
 
-impl Taken {
-    fn judge(&self, args: &BenchTrain, limits: &Limits) -> Judge {
+impl TrainSamples {
+    fn judge(&self, args: &BenchTrain, limits: &LimitBench) -> Judge {
         let steps = self.steps.iter().map(|sample| &sample.conditions);
         let recorded = self.recorded.iter().map(|sample| &sample.conditions);
         Judge::new(&args.sampling, steps.chain(recorded).chain(limits.conditions()))
     }
 
     /// Whether at least half of the steps asked for count, and some of everything else.
-    fn is_enough(&self, args: &BenchTrain, limits: &Limits) -> bool {
+    fn is_enough(&self, args: &BenchTrain, limits: &LimitBench) -> bool {
         let judge = self.judge(args, limits);
         let good = self.steps.iter().filter(|sample| judge.accepts(&sample.conditions)).count();
         2 * good as u64 >= args.steps * args.sampling.repeats
@@ -337,12 +338,12 @@ impl Taken {
     }
 }
 
-fn report<B: Host>(
-    taken: &Taken,
-    bench: &Bench<B>,
-    (args, job): (&BenchTrain, &Job),
+fn report<B: LimitedHost>(
+    taken: &TrainSamples,
+    bench: &TrainBench<B>,
+    (args, job): (&BenchTrain, &ResolvedJob),
     interrupted: bool,
-) -> Report {
+) -> TrainReport {
     let judge = taken.judge(args, &bench.limits);
     let (kept, recorded) = (judge.kept(&taken.steps), judge.kept(&taken.recorded));
     let limits = bench.limits.medians(&judge);
@@ -355,12 +356,12 @@ fn report<B: Host>(
         kept.conditions(),
         kept.is_trusted && recorded.is_trusted && bench.limits.are_trusted(&judge),
     );
-    let timed = |sample: &Sample<f64>| TimedStep {
+    let timed = |sample: &BenchSample<f64>| TimedStep {
         ms: 1e3 * sample.value,
         accepted: judge.accepts(&sample.conditions),
         conditions: sample.conditions,
     };
-    Report {
+    TrainReport {
         config: job.origin.clone(),
         device: args.device.device.to_string(),
         batch_size,
@@ -383,7 +384,7 @@ fn report<B: Host>(
         recording_pct: 100.0 * (recorded_step_ms - step.median) / step.median,
         quality,
         limits,
-        breakdown: Breakdown::of(&recorded, &limits),
+        breakdown: Breakdown::new(&recorded, &limits),
         steps: taken.steps.iter().map(timed).collect(),
         interrupted,
     }
@@ -397,7 +398,7 @@ fn row_bytes_mean(model: &ModelConfig) -> usize {
     model.tables.iter().map(of_table).sum::<usize>() / model.sparse_vectors().max(1)
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &TrainReport) -> String {
     let breakdown = &report.breakdown;
     let mut facts = vec![
         (

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use device::Cpu;
 use schema::{Op, OpWork};
 
-use super::limit::{Limits, Measured};
+use super::limit::{LimitBench, MeasuredLimits};
 use super::operation::{per_second, percent};
-use super::sample::{Judge, Kept, Quality, Sample, Watch};
+use super::sample::{BenchSample, Judge, Kept, Quality, Watch};
 use crate::args::Sampling;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::Session;
 
 /// While most samples are disturbed, up to so many times the turns asked for are taken.
@@ -18,7 +18,7 @@ pub const PATIENCE: u64 = 3;
 
 /// What one call took and did.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct TimedCall {
     pub seconds: f64,
     pub work: OpWork,
 }
@@ -37,8 +37,8 @@ pub struct Schedule {
 /// Everything that was taken.
 pub struct Turns<'a> {
     /// The calls of each case.
-    cases: Vec<Vec<Sample<Call>>>,
-    limits: &'a mut Limits,
+    cases: Vec<Vec<BenchSample<TimedCall>>>,
+    limits: &'a mut LimitBench,
     judge: Judge,
     /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
@@ -47,7 +47,7 @@ pub struct Turns<'a> {
 /// Calls `case` with each number below `schedule.cases`, once unmeasured, then in turns with
 /// `limits`; `case` says what it did.
 pub fn take<'a>(
-    (cpu, limits): (&Cpu, &'a mut Limits),
+    (cpu, limits): (&Cpu, &'a mut LimitBench),
     schedule: &Schedule,
     (session, stop): (&Session, &AtomicBool),
     case: &mut dyn FnMut(&Cpu, usize) -> Result<Op, Error>,
@@ -60,7 +60,7 @@ pub fn take<'a>(
         interrupted: false,
     };
     let per_turn = calls * cases as u64;
-    let mut meter = Meter::start(session.console, "measuring", Unit::Steps, None);
+    let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Steps, None);
     for number in 0..cases {
         case(cpu, number)?;
     }
@@ -80,7 +80,7 @@ pub fn take<'a>(
             let number = (call % cases as u64) as usize;
             let watch = Watch::start(&cpu.pool);
             let op = case(cpu, number)?;
-            let taken = watch.sample(&cpu.pool, |seconds| Call { seconds, work: op.work() });
+            let taken = watch.sample(&cpu.pool, |seconds| TimedCall { seconds, work: op.work() });
             turns.cases[number].push(taken);
             meter.advance(turn * per_turn + call + 1, "");
         }
@@ -100,7 +100,7 @@ impl Turns<'_> {
     /// Whether at least half of the calls asked for count, and some of the limits.
     fn is_enough(&self, schedule: &Schedule) -> bool {
         let wanted = schedule.calls * schedule.sampling.repeats;
-        let good = |calls: &Vec<Sample<Call>>| {
+        let good = |calls: &Vec<BenchSample<TimedCall>>| {
             calls.iter().filter(|call| self.judge.accepts(&call.conditions)).count() as u64
         };
         self.limits.are_trusted(&self.judge)
@@ -108,12 +108,12 @@ impl Turns<'_> {
     }
 
     /// The calls of case `number` that count.
-    pub fn case(&self, number: usize) -> Figures<'_> {
-        Figures { kept: self.judge.kept(&self.cases[number]) }
+    pub fn case(&self, number: usize) -> CallMedians<'_> {
+        CallMedians { kept: self.judge.kept(&self.cases[number]) }
     }
 
     /// The limits.
-    pub fn limits(&self) -> Measured {
+    pub fn limits(&self) -> MeasuredLimits {
         self.limits.medians(&self.judge)
     }
 
@@ -130,11 +130,11 @@ impl Turns<'_> {
 }
 
 /// Medians of the calls of one case.
-pub struct Figures<'a> {
-    kept: Kept<'a, Call>,
+pub struct CallMedians<'a> {
+    kept: Kept<'a, TimedCall>,
 }
 
-impl Figures<'_> {
+impl CallMedians<'_> {
     pub fn ms(&self) -> f64 {
         self.kept.median(|call| 1e3 * call.seconds)
     }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use fleet::process::Process;
 use serde::Serialize;
-use trace::store::{Kind, Trace};
+use trace::store::{EventKind, Trace};
 
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::command::trace::{file, report, summary};
 use crate::command::train::quoted;
 use crate::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
@@ -19,7 +19,7 @@ const COMMAND_WIDTH: usize = 60;
 
 /// What a capture brought.
 #[derive(Serialize)]
-pub struct Outcome {
+pub struct CaptureOutcome {
     /// Where the traces are.
     #[serde(serialize_with = "render::path_text")]
     pub folder: PathBuf,
@@ -32,12 +32,12 @@ pub struct Outcome {
     /// Whether all ranks recorded at the same time; unknown for fewer than two.
     pub is_aligned: Option<bool>,
     /// One row per process.
-    pub processes: Vec<Row>,
+    pub processes: Vec<ProcessRow>,
 }
 
 /// One process.
 #[derive(Serialize)]
-pub struct Row {
+pub struct ProcessRow {
     /// Where it ran, of an order to agents.
     pub host: Option<String>,
     pub pid: u32,
@@ -51,12 +51,16 @@ pub struct Row {
 }
 
 /// Makes the report, prints the outcome, decides the exit code.
-pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<ExitCode, Error> {
+pub fn tell(
+    mut outcome: CaptureOutcome,
+    session: &Session,
+    stopped: bool,
+) -> Result<ExitCode, Error> {
     let lost = outcome.processes.iter().filter(|row| row.path.is_none()).count();
     let has_traces = lost < outcome.processes.len();
     let mut shown = String::new();
     if has_traces {
-        if session.console.format == Format::Table {
+        if session.console.format == OutputFormat::Table {
             shown = summary::of_run(&outcome.folder, session)?;
         }
         let page = outcome.folder.join("report.html");
@@ -101,7 +105,7 @@ pub fn introduction(process: &Process) -> String {
     format!("{}: {}", title(process), shortened(&process.command.join(" ")))
 }
 
-fn table(outcome: &Outcome) -> String {
+fn table(outcome: &CaptureOutcome) -> String {
     let rows: Vec<Vec<String>> = outcome
         .processes
         .iter()
@@ -138,7 +142,7 @@ fn is_aligned(traces: &[Trace]) -> Option<bool> {
 
 /// First start and last end of what a rank did.
 fn span(trace: &Trace) -> Option<(i64, i64)> {
-    let is_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+    let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
     let rows: Vec<usize> = trace.rows().filter(is_operator).map(|row| row as usize).collect();
     let start = rows.iter().map(|&row| trace.slices.start[row]).min()?;
     let end = |row: usize| trace.slices.start[row] + trace.slices.duration[row];

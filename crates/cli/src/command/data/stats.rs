@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use data::Dataset;
-use data::stats::{CategoricalStats, Count, DenseStats, Stats, of_dataset, of_inputs};
+use data::stats::{CategoricalStats, CountMethod, DenseStats, Stats, of_dataset, of_inputs};
 
 use schema::facts::{ColumnFacts, FileFacts};
 
 use crate::args;
 use crate::command::init;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render;
 use crate::resolve::{Session, config, input};
 
@@ -31,7 +31,8 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         let dataset = Dataset::open(Path::new(path))?;
         input::report_losses(session, dataset.rows(), &dataset.manifest().losses);
         let rows = 0..dataset.rows();
-        let mut meter = Meter::start(session.console, "reading", Unit::Rows, Some(rows.end));
+        let mut meter =
+            Meter::start(session.console, "reading", ProgressUnit::Rows, Some(rows.end));
         let threads = session.threads;
         let stats = of_dataset(&dataset, rows, threads, &mut |done| meter.advance(done, ""))?;
         meter.finish();
@@ -39,8 +40,8 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     }
     let name = request.config.as_deref().unwrap_or_default();
     let job = config::job(name, &config::overrides(request.delimiter.as_deref(), &[]))?;
-    let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
-    let mut show = |progress: data::Progress| {
+    let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
+    let mut show = |progress: data::DataProgress| {
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
@@ -163,7 +164,7 @@ fn dense_row(column: &DenseStats) -> Vec<String> {
 }
 
 fn categorical_row(column: &CategoricalStats) -> Vec<String> {
-    let about = if column.distinct_is == Count::Estimate { "~" } else { "" };
+    let about = if column.distinct_is == CountMethod::Estimate { "~" } else { "" };
     vec![
         column.column.clone(),
         format!("{:.2}", 100.0 * column.missing_share),

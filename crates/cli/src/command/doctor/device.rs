@@ -13,7 +13,7 @@ use crate::resolve::{Session, device};
 /// What was found.
 #[derive(Serialize)]
 struct Diagnosis {
-    devices: Vec<Gpu>,
+    devices: Vec<CheckedGpu>,
     /// Why there is no GPU to use.
     problem: Option<String>,
     /// What to do about it.
@@ -25,7 +25,7 @@ struct Diagnosis {
 
 /// A device of the driver.
 #[derive(Serialize)]
-struct Gpu {
+struct CheckedGpu {
     device: String,
     name: String,
     free_bytes: usize,
@@ -60,16 +60,21 @@ fn diagnose() -> Diagnosis {
     Diagnosis { devices, problem, cure, compiler, has_compiler }
 }
 
-fn gpu(ordinal: usize) -> Result<Gpu, DriverError> {
+fn gpu(ordinal: usize) -> Result<CheckedGpu, DriverError> {
     // Nothing is compiled here.
     let driver = Driver::cuda(ordinal, None, PathBuf::new())?;
     let [free_bytes, total_bytes] = driver.memory()?.unwrap_or_default();
-    Ok(Gpu { device: format!("cuda:{ordinal}"), name: driver.name(), free_bytes, total_bytes })
+    Ok(CheckedGpu {
+        device: format!("cuda:{ordinal}"),
+        name: driver.name(),
+        free_bytes,
+        total_bytes,
+    })
 }
 
 fn table(diagnosis: &Diagnosis) -> String {
     let gib = |bytes: usize| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    let row = |gpu: &Gpu| {
+    let row = |gpu: &CheckedGpu| {
         let memory = format!("{} of {} free", gib(gpu.free_bytes), gib(gpu.total_bytes));
         vec![gpu.device.clone(), "ok".into(), format!("{}, {memory}", gpu.name)]
     };

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use comm::Transport;
-use comm::mpi::{Found, OpenError, PIECE_BYTES, candidates, launcher};
+use comm::mpi::{MpiLibrary, OpenError, PIECE_BYTES, candidates, launcher};
 use serde::Serialize;
 
 use crate::error::{EXIT_FAILED, Error};
@@ -16,7 +16,7 @@ struct Diagnosis {
     /// Who started this process, if that has anything to do with MPI.
     launcher: Option<&'static str>,
     launched: Option<u32>,
-    libraries: Vec<Library>,
+    libraries: Vec<LibraryCheck>,
     /// The library that `rowmill train` would take.
     taken: Option<String>,
     ranks: Option<usize>,
@@ -28,7 +28,7 @@ struct Diagnosis {
 }
 
 #[derive(Serialize)]
-struct Library {
+struct LibraryCheck {
     name: String,
     interface: Option<&'static str>,
     version: Option<String>,
@@ -56,7 +56,7 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
     let mut libraries = Vec::new();
     let mut taken = None;
     for name in names {
-        let opened = Found::open(name);
+        let opened = MpiLibrary::open(name);
         libraries.push(described(name, opened.as_ref()));
         if let Ok(found) = opened {
             taken = Some(found);
@@ -97,17 +97,17 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
     diagnosis
 }
 
-fn described(name: &str, opened: Result<&Found, &OpenError>) -> Library {
+fn described(name: &str, opened: Result<&MpiLibrary, &OpenError>) -> LibraryCheck {
     let name = name.to_owned();
     match opened {
-        Ok(found) => Library {
+        Ok(found) => LibraryCheck {
             name,
             interface: Some(found.interface().name()),
             version: found.version().lines().next().map(|line| line.trim().to_owned()),
             problem: None,
         },
         Err(error) => {
-            Library { name, interface: None, version: None, problem: Some(error.to_string()) }
+            LibraryCheck { name, interface: None, version: None, problem: Some(error.to_string()) }
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use schema::reference::{self, KEYS, Key, Kind, Need};
+use schema::reference::{self, ConfigKey, KEYS, Need, ValueKind};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,7 @@ pub fn run(key: Option<&str>, document: Option<Document>, session: &Session) -> 
     }
 }
 
-fn explained(key: &Key) -> Explained {
+fn explained(key: &ConfigKey) -> Explained {
     Explained {
         key: key.path,
         value: key.expected(),
@@ -50,12 +50,12 @@ fn explained(key: &Key) -> Explained {
     }
 }
 
-fn is_required(key: &Key) -> bool {
+fn is_required(key: &ConfigKey) -> bool {
     matches!(key.need, Need::Always | Need::With { is_required: true, .. })
 }
 
 /// `required`, or what holds without the key.
-fn need(key: &Key) -> String {
+fn need(key: &ConfigKey) -> String {
     let beside = match key.need {
         Need::With { tag, .. } => format!(" beside {tag:?}"),
         _ => String::new(),
@@ -72,7 +72,7 @@ fn list() -> String {
         let end = text.find(". ").map_or(text.len(), |end| end + 1);
         text[..end].to_owned()
     };
-    let row = |key: &Key| vec![key.path.to_owned(), need(key), first(key.meaning)];
+    let row = |key: &ConfigKey| vec![key.path.to_owned(), need(key), first(key.meaning)];
     let rows: Vec<_> = KEYS.iter().map(row).collect();
     render::grid(&["key", "default", "meaning"], &rows)
 }
@@ -80,7 +80,7 @@ fn list() -> String {
 fn one(key: &str, session: &Session) -> Result<(), Error> {
     let found = reference::find(key);
     if found.is_empty() {
-        let near = reference::nearest(key, KEYS.iter().map(Key::name)).map(reference::find);
+        let near = reference::nearest(key, KEYS.iter().map(ConfigKey::name)).map(reference::find);
         let near = near.unwrap_or_default().iter().map(|key| key.path.to_owned()).collect();
         return Err(Error::NoSuchKey { key: key.to_owned(), near });
     }
@@ -91,15 +91,15 @@ fn one(key: &str, session: &Session) -> Result<(), Error> {
 }
 
 /// One key in full; of a section, what may stand in it.
-fn text(key: &Key) -> String {
+fn text(key: &ConfigKey) -> String {
     let mut rows = vec![("value", key.expected()), ("default", need(key))];
     rows.push(("example", key.example.to_owned()));
     let section = match key.kind {
-        Kind::Sections => format!("{}[]", key.path),
-        Kind::SectionPerName => format!("{}.*", key.path),
+        ValueKind::Sections => format!("{}[]", key.path),
+        ValueKind::SectionPerName => format!("{}.*", key.path),
         _ => key.path.to_owned(),
     };
-    let inside: Vec<&str> = reference::keys_of(&section).map(Key::name).collect();
+    let inside: Vec<&str> = reference::keys_of(&section).map(ConfigKey::name).collect();
     if !inside.is_empty() {
         rows.push(("keys", inside.join(", ")));
     }
@@ -118,7 +118,10 @@ fn markdown() -> String {
         .to_owned();
     let mut section = "";
     for key in KEYS {
-        let is_heading = matches!(key.kind, Kind::Section | Kind::Sections | Kind::SectionPerName);
+        let is_heading = matches!(
+            key.kind,
+            ValueKind::Section | ValueKind::Sections | ValueKind::SectionPerName
+        );
         if is_heading && key.section().is_empty() {
             // Writing to a `String` does not fail.
             let _ = write!(out, "\n## [{}]\n\n{}\n", key.path, key.meaning);
@@ -169,24 +172,24 @@ fn object(section: &str) -> Value {
     })
 }
 
-fn property(key: &Key) -> Value {
+fn property(key: &ConfigKey) -> Value {
     let texts = |choices: &[&str]| json!({ "type": "string", "enum": choices });
     let list = |items: Value| json!({ "type": "array", "items": items });
     let mut value = match key.kind {
-        Kind::Integer => json!({ "type": "integer" }),
-        Kind::Number => json!({ "type": "number" }),
-        Kind::Boolean => json!({ "type": "boolean" }),
-        Kind::Text => json!({ "type": "string" }),
-        Kind::Choice(choices) => texts(choices),
-        Kind::Integers => list(json!({ "type": "integer" })),
-        Kind::Texts => list(json!({ "type": "string" })),
-        Kind::Choices(choices) => list(texts(choices)),
-        Kind::Rows => json!({ "anyOf": [
+        ValueKind::Integer => json!({ "type": "integer" }),
+        ValueKind::Number => json!({ "type": "number" }),
+        ValueKind::Boolean => json!({ "type": "boolean" }),
+        ValueKind::Text => json!({ "type": "string" }),
+        ValueKind::Choice(choices) => texts(choices),
+        ValueKind::Integers => list(json!({ "type": "integer" })),
+        ValueKind::Texts => list(json!({ "type": "string" })),
+        ValueKind::Choices(choices) => list(texts(choices)),
+        ValueKind::Rows => json!({ "anyOf": [
             { "type": "integer", "minimum": 1 }, { "const": "auto" }
         ] }),
-        Kind::Section => object(key.path),
-        Kind::Sections => list(object(&format!("{}[]", key.path))),
-        Kind::SectionPerName => json!({
+        ValueKind::Section => object(key.path),
+        ValueKind::Sections => list(object(&format!("{}[]", key.path))),
+        ValueKind::SectionPerName => json!({
             "type": "object", "additionalProperties": object(&format!("{}.*", key.path))
         }),
     };

@@ -9,9 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fleet::ipc::socket::Place;
+use fleet::ipc::socket::SocketPlace;
 use fleet::wire::{
-    NAME, Pause, ROOT, Refusal, SampleOrder, Samples, Status, TraceFile, TraceOrder, TraceState,
+    NAME, OrderRefusal, Pause, ROOT, SampleOrder, Samples, Status, TraceFile, TraceOrder,
+    TraceState,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -41,20 +42,20 @@ pub struct Client {
 }
 
 enum Door {
-    Unix(Place),
+    Unix(SocketPlace),
     Tls { url: String, token: String, agent: ureq::Agent },
 }
 
 /// A host's clock minus ours.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Clock {
+pub struct HostClock {
     /// Nanoseconds.
     pub offset_ns: i64,
     /// How far it may be off: half of the quickest answer.
     pub uncertainty_ns: u64,
 }
 
-impl Clock {
+impl HostClock {
     /// In milliseconds.
     pub fn words(self) -> String {
         let ms = |ns: f64| ns * 1e-6;
@@ -116,7 +117,7 @@ fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, Error> {
 
 impl Client {
     /// The agent of this host.
-    pub fn local(place: Place, patience: Duration) -> Self {
+    pub fn local(place: SocketPlace, patience: Duration) -> Self {
         Self { name: "this host".to_owned(), door: Door::Unix(place), patience }
     }
 
@@ -134,14 +135,14 @@ impl Client {
     }
 
     /// What the agent knows, and its clock.
-    pub fn status(&self) -> Result<(Status, Clock), String> {
-        let mut best: Option<(Status, Clock)> = None;
+    pub fn status(&self) -> Result<(Status, HostClock), String> {
+        let mut best: Option<(Status, HostClock)> = None;
         for _ in 0..CLOCK_LOOKS {
             let before = unix_ns();
             let status: Status = self.json("GET", &format!("{ROOT}/status"), None)?;
             let after = unix_ns();
             let middle = before + (after - before) / 2;
-            let clock = Clock {
+            let clock = HostClock {
                 offset_ns: i64::try_from(status.unix_ns).unwrap_or(i64::MAX) - middle,
                 uncertainty_ns: u64::try_from((after - before) / 2).unwrap_or(0),
             };
@@ -184,7 +185,7 @@ impl Client {
     /// Fetches a trace to a file that appears when it is whole and its checksum is right. A failed
     /// part is requested again from the end of the file.
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
-        let partial = Partial::of(to);
+        let partial = Partial::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
         let mut out = File::create(&partial.path).map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
@@ -233,13 +234,13 @@ impl Client {
         if (200..300).contains(&status) {
             return Ok(bytes);
         }
-        let refusal: Option<Refusal> = serde_json::from_slice(&bytes).ok();
+        let refusal: Option<OrderRefusal> = serde_json::from_slice(&bytes).ok();
         Err(refusal.map_or_else(|| format!("status {status}"), |refusal| refusal.error))
     }
 
     fn ask_unix(
         &self,
-        place: &Place,
+        place: &SocketPlace,
         verb: &str,
         path: &str,
         body: Option<&[u8]>,
@@ -274,11 +275,11 @@ impl Client {
 /// A file on its way: removed where it does not come to its name, at the second Ctrl-C too.
 struct Partial {
     path: PathBuf,
-    _scope: interrupt::Scope,
+    _scope: interrupt::CleanupScope,
 }
 
 impl Partial {
-    fn of(to: &Path) -> Self {
+    fn new(to: &Path) -> Self {
         let mut path = to.as_os_str().to_owned();
         path.push(".partial");
         let path = PathBuf::from(path);
@@ -328,10 +329,10 @@ fn ask_tls(
     body.map(|bytes| (status, bytes)).map_err(|error| error.to_string())
 }
 
-fn connect(place: &Place) -> std::io::Result<UnixStream> {
+fn connect(place: &SocketPlace) -> std::io::Result<UnixStream> {
     match place {
-        Place::Folder(folder) => UnixStream::connect(folder.join(NAME)),
-        Place::Abstract => UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?),
+        SocketPlace::Folder(folder) => UnixStream::connect(folder.join(NAME)),
+        SocketPlace::Abstract => UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?),
     }
 }
 

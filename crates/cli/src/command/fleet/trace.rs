@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
-use fleet::wire::{Status, TraceOrder, TraceRow, TraceState, When};
+use fleet::wire::{RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
-use super::client::{Client, Clock, each};
+use super::client::{Client, HostClock, each};
 use super::{PATIENCE, clients};
 use crate::args::{Align, FleetTrace, With};
 use crate::command::capture::{
     self,
-    outcome::{self, Outcome, Row},
+    outcome::{self, CaptureOutcome, ProcessRow},
 };
 use crate::error::Error;
 use crate::interrupt;
@@ -36,10 +36,10 @@ const LASTING: Duration = Duration::from_secs(20);
 const ROOM: Duration = Duration::from_millis(1500);
 
 /// What is recorded, everywhere.
-pub struct Wanted<'a> {
+pub struct WantedTraces<'a> {
     pub pids: Vec<u32>,
     pub job: Option<i64>,
-    pub when: When,
+    pub when: RecordWhen,
     pub with: &'a [With],
     pub size_max: u64,
     pub timeout: Duration,
@@ -68,12 +68,12 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
         Align::Given(align) => align,
         Align::Auto => auto(&looked, session),
     };
-    let when = When::Iterations { count: args.iterations, align };
+    let when = RecordWhen::Iterations { count: args.iterations, align };
     let (size_max, timeout) = (args.size_max << 20, args.timeout);
     let (pids, job, output) = (Vec::new(), args.reach.slurm, args.output.as_path());
-    let wanted = Wanted { pids, job, when, with: &args.with, size_max, timeout, output };
+    let wanted = WantedTraces { pids, job, when, with: &args.with, size_max, timeout, output };
     let rows = order(&clients, &looked, &wanted, (session, &stop));
-    let outcome = Outcome {
+    let outcome = CaptureOutcome {
         folder: args.output.clone(),
         report: None,
         merged: None,
@@ -86,17 +86,22 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
 }
 
 /// The same for the agent of this host alone, on behalf of `rowmill capture`.
-pub fn locally(client: Client, wanted: &Wanted<'_>, session: &Session) -> Result<ExitCode, Error> {
+pub fn locally(
+    client: Client,
+    wanted: &WantedTraces<'_>,
+    session: &Session,
+) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag("ending the capture");
     let clients = [client];
     let looked = each(&clients, Client::status);
     let processes = order(&clients, &looked, wanted, (session, &stop));
     let folder = wanted.output.to_owned();
-    let outcome = Outcome { folder, report: None, merged: None, is_aligned: None, processes };
+    let outcome =
+        CaptureOutcome { folder, report: None, merged: None, is_aligned: None, processes };
     outcome::tell(outcome, session, stop.load(Ordering::SeqCst))
 }
 
-type Looked = Result<(Status, Clock), String>;
+type Looked = Result<(Status, HostClock), String>;
 
 /// A multiple that lasts long enough by the slowest job's steps, a round number.
 fn auto(looked: &[Looked], session: &Session) -> u32 {
@@ -136,9 +141,9 @@ fn round_up(count: u64) -> u32 {
 fn order(
     clients: &[Client],
     looked: &[Looked],
-    wanted: &Wanted<'_>,
+    wanted: &WantedTraces<'_>,
     (session, stop): (&Session, &AtomicBool),
-) -> Vec<Row> {
+) -> Vec<ProcessRow> {
     let token = tracing::unique_token();
     let start = start(looked);
     let known: BTreeMap<&str, &Looked> = clients.iter().map(Client::name).zip(looked).collect();
@@ -234,9 +239,15 @@ fn ended(mut state: TraceState, why: &str) -> TraceState {
     state
 }
 
-fn fetch(client: &Client, token: &str, state: TraceState, folder: &Path, many: bool) -> Vec<Row> {
+fn fetch(
+    client: &Client,
+    token: &str,
+    state: TraceState,
+    folder: &Path,
+    many: bool,
+) -> Vec<ProcessRow> {
     let row = |row: TraceRow| {
-        let mut result = Row {
+        let mut result = ProcessRow {
             host: Some(client.name().to_owned()),
             pid: row.pid,
             rank: row.rank,
@@ -278,8 +289,8 @@ fn fetch(client: &Client, token: &str, state: TraceState, folder: &Path, many: b
 }
 
 /// A host without any trace.
-fn lost(client: &Client, problem: &str) -> Row {
-    Row {
+fn lost(client: &Client, problem: &str) -> ProcessRow {
+    ProcessRow {
         host: Some(client.name().to_owned()),
         pid: 0,
         rank: None,

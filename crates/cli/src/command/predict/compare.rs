@@ -9,7 +9,7 @@ use super::{Steps, job, recordings, scopes};
 use crate::args::PredictCompare;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// What a row is of; as it is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -77,7 +77,7 @@ pub fn run(args: &PredictCompare, session: &Session) -> Result<(), Error> {
     if args.top > 0 {
         rows.truncate(steps + args.top);
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 /// How long everything took in each step that has it.

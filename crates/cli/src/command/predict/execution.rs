@@ -15,7 +15,7 @@ use super::{calibration, say_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
@@ -33,7 +33,7 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &found.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &predicted.rows, Target::default())
+    sheet::put(session.console, &predicted.rows, SheetTarget::default())
 }
 
 /// The execution traces of files, archives and folders, by rank.

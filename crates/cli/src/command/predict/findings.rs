@@ -1,7 +1,7 @@
 //! `rowmill predict findings`: what findings save, by a simulated step.
 
 use analyze::Scope;
-use analyze::antipattern::{Finding, SavingSource, Settings, Severity};
+use analyze::antipattern::{Finding, RuleSettings, SavingSource, Severity};
 use predict::prediction::{self, Draws};
 use predict::recording::Span;
 use predict::reprice;
@@ -12,7 +12,7 @@ use crate::args::PredictNext;
 use crate::command::trace::finding;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// A finding with what it saves.
 #[derive(Serialize)]
@@ -67,12 +67,13 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
         .collect();
     let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
     let rows = &rows[..shown];
-    sheet::put(session.console, rows, Target::default())
+    sheet::put(session.console, rows, SheetTarget::default())
 }
 
 /// The findings of a recording that say what they save.
 pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
-    let mut findings = finding::of(&mut analyze::Job::new(scopes), &Settings::default())?.findings;
+    let mut findings =
+        finding::find(&mut analyze::JobFacts::new(scopes), &RuleSettings::default())?.findings;
     findings.retain(|finding| finding.saving.is_some());
     Ok(findings)
 }

@@ -90,7 +90,7 @@ fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
         sharding: Sharding::Table,
         plan: None,
     };
-    Workload::of(&step.config, &asked, 1)
+    Workload::resolve(&step.config, &asked, 1)
 }
 
 fn for_people(report: &Report) -> String {

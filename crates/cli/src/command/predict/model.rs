@@ -9,7 +9,7 @@ use crate::args::PredictModel;
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::workload::Workload;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// A predicted step.
 #[derive(Serialize)]
@@ -24,7 +24,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
-    let workload = Workload::of(&args.config, &args.step, 1)?;
+    let workload = Workload::resolve(&args.config, &args.step, 1)?;
     let known = calibration(&args.calibration)?;
     say_machine(&known.machine, session);
     let ranks = workload.plan.world_size();
@@ -44,5 +44,5 @@ pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
         predicted,
     };
     let rows: Vec<Row> = found.rows.into_iter().map(row).collect();
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }

@@ -8,7 +8,7 @@ use super::{Priced, priced, recordings, scopes};
 use crate::args::PredictNext;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
@@ -23,5 +23,5 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     if args.top > 0 {
         rows.truncate(args.top);
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }

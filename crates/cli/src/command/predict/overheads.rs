@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::output;
 use crate::render;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Standard errors from which on means count as different.
 const LIMIT: f64 = 3.0;
@@ -59,7 +59,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
             file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
         })?;
     }
-    let target = Target { output: args.output.as_deref(), top: None };
+    let target = SheetTarget { output: args.output.as_deref(), top: None };
     sheet::put(session.console, &rows, target)
 }
 

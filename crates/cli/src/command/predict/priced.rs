@@ -18,9 +18,9 @@ use super::learn::recorded;
 use crate::args::{NeverRunStep, PredictStep, PredictSweep, StepRows};
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::resolve::memory::{self, Look};
+use crate::resolve::memory::{self, MemoryLook};
 use crate::resolve::workload::Workload;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Batches that a run has in memory.
 const BATCHES: u64 = 4;
@@ -150,9 +150,9 @@ impl Hardware {
                 // What the trainer's own constructors count.
                 let config = &workload.job.config;
                 let rows = BATCHES * config.training.batch_size as u64;
-                let run = memory::Run {
+                let run = memory::RunSize {
                     job: &workload.job,
-                    look: Look::of_batches(config, rows, pooling as usize),
+                    look: MemoryLook::of_batches(config, rows, pooling as usize),
                     tiling: &workload.tiling,
                     threads: model.machine.threads as usize,
                     processes: None,
@@ -178,7 +178,7 @@ pub fn step(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let (name, hardware) = (args.model.as_deref(), args.hardware.as_deref());
     let (name, hardware) = (name.unwrap_or_default(), hardware.unwrap_or_default());
     let on = Hardware::of(hardware, args.host.models.as_deref())?;
-    let workload = Workload::of(name, &args.asked, on.ranks())?;
+    let workload = Workload::resolve(name, &args.asked, on.ranks())?;
     let (pooling, launch_ns) = (args.asked.pooling, 1e3 * args.host.launch_us);
     let (price, max_batch_size) = on.price(&workload, pooling, launch_ns)?;
     if let Hardware::Devices(topology, _) = &on {
@@ -189,15 +189,15 @@ pub fn step(args: &PredictStep, session: &Session) -> Result<(), Error> {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
             let row = step_row((name, hardware), (batch_size, max_batch_size), &price);
-            sheet::put(console, &[row], Target::default())
+            sheet::put(console, &[row], SheetTarget::default())
         }
-        StepRows::Stage => sheet::put(console, &stage_rows(&price), Target::default()),
+        StepRows::Stage => sheet::put(console, &stage_rows(&price), SheetTarget::default()),
         StepRows::Rank => {
             let rows: Vec<RankRow> = price.ranks.iter().map(rank_row).collect();
-            sheet::put(console, &rows, Target::default())
+            sheet::put(console, &rows, SheetTarget::default())
         }
-        StepRows::Op => sheet::put(console, &op_rows(&price), Target::default()),
-        StepRows::Memory => sheet::put(console, &memory_rows(&price), Target::default()),
+        StepRows::Op => sheet::put(console, &op_rows(&price), SheetTarget::default()),
+        StepRows::Memory => sheet::put(console, &memory_rows(&price), SheetTarget::default()),
     }
 }
 
@@ -325,7 +325,7 @@ pub fn sweep(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         sharding: args.sharding,
                         plan: None,
                     };
-                    let workload = Workload::of(name, &asked, on.ranks())?;
+                    let workload = Workload::resolve(name, &asked, on.ranks())?;
                     let (price, _) = on.price(&workload, pooling, launch_ns)?;
                     rows.push(SweepRow::new((name, hardware), batch_size, &price));
                 }
@@ -335,6 +335,6 @@ pub fn sweep(args: &PredictSweep, session: &Session) -> Result<(), Error> {
         all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
     }
     let rows = all.len();
-    let target = Target { output: args.output.as_deref(), top: Some(rows) };
+    let target = SheetTarget { output: args.output.as_deref(), top: Some(rows) };
     sheet::put(session.console, &all, target)
 }

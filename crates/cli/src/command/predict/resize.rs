@@ -14,7 +14,7 @@ use super::{Steps, calibrated, check_machine, job, machine, recordings, scopes};
 use crate::args::PredictResize;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// A predicted step.
 #[derive(Serialize)]
@@ -66,7 +66,7 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
             rows.push(of(*to, row, (line, measured)));
         }
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 /// The step at another size, by what both recordings cost.

@@ -7,8 +7,8 @@ use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
 use predict::prediction::what_if::Unedited;
 use predict::recording::Step;
-use report::html::{self, Origin};
-use report::predicted::{self, Lanes, Predicted};
+use report::html::{self, PageOrigin};
+use report::predicted::{self, BarLanes, Predicted};
 
 use super::{priced, recordings, scopes};
 use crate::args::PredictServe;
@@ -16,7 +16,7 @@ use crate::command::trace::report::title;
 use crate::error::Error;
 use crate::interrupt;
 use crate::resolve::Session;
-use crate::server::{Page, Server};
+use crate::server::{ServedPage, Server};
 
 /// What the server calls the answers to edits.
 const EDIT: &str = "edit";
@@ -31,13 +31,13 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let priced = priced(asked, (&traces, &scopes), session)?;
     let port = args.port;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
-    let origin = Origin::Editor { edit: server.path(EDIT) };
+    let origin = PageOrigin::Editor { edit: server.path(EDIT) };
     let title = title(&args.of.paths);
     let setting = priced.step.recorded.setting(&priced.step.program);
     let base = Unedited::new((&priced.step.program, &setting), &priced.known)?;
     let shown = Shown { title: &title, step: &priced.step, base };
     let first = shown.with(&[], DRAWS)?;
-    let page = Page {
+    let page = ServedPage {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::predicted_policy(&origin)),
         body: html::predicted_page(&first, &origin)?.into_bytes(),
@@ -69,7 +69,7 @@ impl Shown<'_> {
     }
 
     /// It with the edits of a query, or why they cannot be made. What was recorded is on the page.
-    fn answer(&self, query: &str) -> io::Result<Page> {
+    fn answer(&self, query: &str) -> io::Result<ServedPage> {
         let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
         let found = match edits {
             Some(edits) => self.with(&edits, DRAWS).map_err(|error| error.to_string()),
@@ -77,13 +77,13 @@ impl Shown<'_> {
         };
         let body = match found {
             Ok(mut view) => {
-                view.ranks.iter_mut().for_each(|rank| rank.measured = Lanes::default());
+                view.ranks.iter_mut().for_each(|rank| rank.measured = BarLanes::default());
                 serde_json::to_vec(&view)
             }
             Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error })),
         };
         let body = body.map_err(io::Error::other)?;
-        Ok(Page { content_type: "application/json", policy: None, body })
+        Ok(ServedPage { content_type: "application/json", policy: None, body })
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Steps, calibration, check_machine, job, machine, recordings, scopes,
 use crate::args::{PlayedBy, PredictStep};
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
@@ -51,7 +51,7 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &step.program, &predicted.simulation)?;
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 /// A step as the published ways have it: they know when it ends, and nothing of what happens in it.
@@ -84,7 +84,7 @@ pub fn played(
         PlayedRow { rank: program.ranks[at].rank, mode, step_ns, measured_ns, error_pct }
     };
     let rows: Vec<PlayedRow> = steps.into_iter().enumerate().map(row).collect();
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 fn say_steps(steps: &Steps, session: &Session) {

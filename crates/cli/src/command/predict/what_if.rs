@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use predict::edit::Edits;
 use predict::prediction::what_if::{Unedited, WhatIfRow};
-use report::html::{self, Origin};
+use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
 use serde::Serialize;
 use trace::store::Trace;
@@ -18,7 +18,7 @@ use crate::command::trace::report::title;
 use crate::error::Error;
 use crate::output;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// A predicted step beside a measured one.
 #[derive(Serialize)]
@@ -70,7 +70,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         let shown = Shown { title: &title(&args.paths), step, base };
         write_page(page, &shown.with(&edits.edit, draws)?)?;
     }
-    sheet::put(session.console, &rows, Target::default())
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 fn edits(path: &Path) -> Result<Edits, Error> {
@@ -81,7 +81,7 @@ fn edits(path: &Path) -> Result<Edits, Error> {
 
 /// Writes the read-only page of a prediction.
 fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
-    let text = html::predicted_page(view, &Origin::File)?;
+    let text = html::predicted_page(view, &PageOrigin::File)?;
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use predict::prediction::Draws;
 use schema::JobConfig;
 use serde::Serialize;
-use train::run::{Outcome, TraceRequest};
+use train::run::{RunOutcome, TraceRequest};
 
 use crate::command::predict::resize::{between_recordings, recorded};
 use crate::command::predict::what_if::measured;
@@ -22,7 +22,7 @@ const DRAWS: Draws = Draws { count: 200, seed: 0 };
 
 /// A change, what was predicted of it and what was measured afterwards.
 #[derive(Clone, Debug, Serialize)]
-pub struct Change {
+pub struct TriedChange {
     batch_size: u64,
     changed_batch_size: u64,
     predicted_ns: i64,
@@ -42,8 +42,8 @@ pub fn prove(
     job: &JobConfig,
     folder: &Path,
     session: &Session,
-    run: &dyn Fn(&JobConfig, PathBuf, TraceRequest) -> Result<Outcome, Error>,
-) -> Result<Option<Change>, Error> {
+    run: &dyn Fn(&JobConfig, PathBuf, TraceRequest) -> Result<RunOutcome, Error>,
+) -> Result<Option<TriedChange>, Error> {
     let batch = job.training.batch_size as u64;
     let trace = |batch: u64| folder.join(format!("batch-{batch}"));
     let record = |batch: u64| -> Result<bool, Error> {
@@ -77,7 +77,7 @@ pub fn prove(
     let Some(taken) = taken.first() else { return Ok(None) };
     let error = |ns: f64| 100.0 * (ns - taken.mean_ns) / taken.mean_ns.max(1.0);
     let linear_ns = 2.0 * large.means_ns.first().copied().unwrap_or_default();
-    Ok(Some(Change {
+    Ok(Some(TriedChange {
         batch_size: batch,
         changed_batch_size: to,
         predicted_ns: predicted.step_ns,
@@ -90,7 +90,7 @@ pub fn prove(
     }))
 }
 
-impl Change {
+impl TriedChange {
     /// For people, one line each.
     pub fn lines(&self) -> [(&'static str, String); 3] {
         let ns = |ns: i64| render::nanos(ns as f64);

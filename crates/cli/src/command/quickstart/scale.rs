@@ -36,7 +36,7 @@ pub enum Scale {
 
 impl Scale {
     /// That of a device.
-    pub fn of(device: DeviceName) -> Self {
+    pub fn for_device(device: DeviceName) -> Self {
         if device == DeviceName::Emulated { Self::Emulated } else { Self::Usual }
     }
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use train::run::Outcome;
+use train::run::RunOutcome;
 
-use super::change::Change;
-use super::{Folder, MODEL, Rows};
+use super::change::TriedChange;
+use super::{GeneratedRows, MODEL, QuickstartFolder};
 use crate::command::train::quoted;
 use crate::render;
 
@@ -41,15 +41,15 @@ pub struct Summary {
     #[serde(serialize_with = "render::path_text")]
     run: PathBuf,
     /// A change that was predicted, then made; none if that was interrupted.
-    change: Option<Change>,
+    change: Option<TriedChange>,
     seconds: f64,
 }
 
 /// The summary of a quickstart's run.
-pub fn of(
-    (rows, outcome): (&Rows, &Outcome),
-    (change, curves): (Option<Change>, PathBuf),
-    folder: &Folder,
+pub fn summarise(
+    (rows, outcome): (&GeneratedRows, &RunOutcome),
+    (change, curves): (Option<TriedChange>, PathBuf),
+    folder: &QuickstartFolder,
     seconds: f64,
 ) -> Summary {
     let evaluation = outcome.evaluation.as_ref();
@@ -92,7 +92,7 @@ pub fn table(summary: &Summary) -> String {
         ("report of it (open it in a browser)", summary.report.display().to_string()),
         ("curves of the run (open them in a browser)", summary.curves.display().to_string()),
     ];
-    facts.extend(summary.change.iter().flat_map(Change::lines));
+    facts.extend(summary.change.iter().flat_map(TriedChange::lines));
     facts.push(("time", render::duration(summary.seconds)));
     let facts = render::facts(&facts);
     format!("\n{facts}\n")

@@ -1,15 +1,15 @@
 //! Tables of several ranks: collectives and stragglers.
 
-use analyze::{Job, Scope, collectives};
+use analyze::{JobFacts, Scope, collectives};
 
-use super::Look;
+use super::TraceLook;
 use crate::args::{CollectivesBy, StragglersBy};
 use crate::error::Error;
 
 /// `rowmill trace collectives`.
-pub fn collectives(look: &Look<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
+pub fn collectives(look: &TraceLook<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let found = job.collectives();
     say_unmatched(look, &scopes, found);
     match by {
@@ -19,9 +19,9 @@ pub fn collectives(look: &Look<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<
 }
 
 /// `rowmill trace stragglers`.
-pub fn stragglers(look: &Look<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
+pub fn stragglers(look: &TraceLook<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     say_unmatched(look, &scopes, job.collectives());
     let mut found = job.stragglers().clone();
     found.ranks.retain(|row| is_usable(&scopes, row.rank));
@@ -44,7 +44,7 @@ fn kept<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> 
     rows
 }
 
-fn say_unmatched(look: &Look<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
+fn say_unmatched(look: &TraceLook<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
     let console = look.session.console;
     if scopes.len() == 1 {
         console.say("one rank: arrival, wait and transfer need the traces of the others beside it");

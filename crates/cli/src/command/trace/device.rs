@@ -3,25 +3,25 @@
 use std::cmp::Reverse;
 
 use analyze::hta::{self, Cutoffs, View};
-use analyze::idle::Settings;
-use analyze::job::{Job, RankFacts};
+use analyze::idle::IdleSettings;
+use analyze::job::{JobFacts, RankFacts};
 use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
 use serde::Serialize;
 
-use super::{Look, each};
+use super::{TraceLook, each};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
 use crate::error::Error;
 use crate::resolve::trace::Chosen;
 
 /// `rowmill trace breakdown`.
-pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
+pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::Temporal, hta::Table::Overlap]);
+        look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
         return look.put(&hta_breakdown(&look.views()));
     }
     let scopes = Chosen::usable(look.chosen.scopes());
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     match by {
         BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
         BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
@@ -29,14 +29,14 @@ pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
 }
 
 /// `rowmill trace idle`.
-pub fn idle(look: &Look<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
+pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::Idle]);
+        look.explain(&[hta::HtaTable::Idle]);
         return look.put(&hta::idle(&look.views(), kernel_wait_ns));
     }
-    let settings = Settings { kernel_wait_ns, ..Settings::USUAL };
+    let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
     match by {
         IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
@@ -47,13 +47,13 @@ pub fn idle(look: &Look<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Erro
 }
 
 /// `rowmill trace overlap`.
-pub fn overlap(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
+pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::KernelTypes]);
+        look.explain(&[hta::HtaTable::KernelTypes]);
         return look.put(&hta::kernel_types(&look.views()));
     }
     let scopes = Chosen::usable(look.chosen.scopes());
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     match by {
         BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
         BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
@@ -61,13 +61,13 @@ pub fn overlap(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
 }
 
 /// `rowmill trace kernels`.
-pub fn kernels(look: &Look<'_>, by: KernelsBy) -> Result<(), Error> {
+pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::Kernels]);
+        look.explain(&[hta::HtaTable::Kernels]);
         return look.put(&hta::kernels(&look.views()));
     }
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     match by {
         KernelsBy::Name => {
             let mut rows = each(&job, |rank| kernels::of(rank.scope));
@@ -80,9 +80,9 @@ pub fn kernels(look: &Look<'_>, by: KernelsBy) -> Result<(), Error> {
 }
 
 /// `rowmill trace launches`.
-pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
+pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::Launches]);
+        look.explain(&[hta::HtaTable::Launches]);
         let rows = hta::launches(&look.views());
         return match by {
             LaunchesBy::Launch => look.put(&rows),
@@ -90,7 +90,7 @@ pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
         };
     }
     let scopes = Chosen::usable(look.chosen.scopes());
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
         let of_rank = |rank: &RankFacts<'_>| {
             let mut found = launches::distributions(rank.launches());
@@ -110,13 +110,13 @@ pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
 }
 
 /// `rowmill trace queue`.
-pub fn queue(look: &Look<'_>, by: QueueBy) -> Result<(), Error> {
+pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
     if look.chosen.is_hta {
-        look.explain(&[hta::Table::Queue]);
+        look.explain(&[hta::HtaTable::Queue]);
         return look.put(&hta::queue(&look.views()));
     }
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     match by {
         QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
         QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
@@ -147,13 +147,13 @@ fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
     hta::temporal(views).into_iter().map(with_overlap).collect()
 }
 
-impl Look<'_> {
+impl TraceLook<'_> {
     fn views(&self) -> Vec<View<'_>> {
         hta::views(self.chosen.job.traces.iter().filter(|trace| trace.is_usable()))
     }
 
     /// Why figures of Holistic Trace Analysis are not ours, with `-v`.
-    fn explain(&self, tables: &[hta::Table]) {
+    fn explain(&self, tables: &[hta::HtaTable]) {
         let mut said = Vec::new();
         for difference in hta::explain(&self.views()) {
             let is_new = !said.contains(&difference.hta);

@@ -3,15 +3,17 @@
 use std::io::Write;
 use std::path::Path;
 
-use ::report::{Options, Steps, diff as page, html};
-use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit, Verdict};
-use analyze::job::Job;
+use ::report::{Options, TimelineSteps, diff as page, html};
+use analyze::diff::{
+    self, Diff, DiffSide, DiffSubject, DiffUnit, DiffVerdict, PartChange, Presence, SpentChange,
+};
+use analyze::job::JobFacts;
 use serde::Serialize;
 use trace::store::{self, Trace};
 
 use super::report::title;
 use super::summary::shortened;
-use super::{Look, file};
+use super::{TraceLook, file};
 use crate::args::{DiffBy, Selection};
 use crate::error::Error;
 use crate::output;
@@ -33,7 +35,7 @@ pub fn run(
     };
     let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
     let [before, after] = [side(before), side(after)];
-    let (mut before, after) = (Look::new(&before, session)?, choose(&after, session)?);
+    let (mut before, after) = (TraceLook::new(&before, session)?, choose(&after, session)?);
     let missing = [before.chosen.missing.take(), after.missing.clone()];
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     before.chosen.missing = (!missing.is_empty()).then(|| missing.join("; "));
@@ -42,13 +44,13 @@ pub fn run(
         file::refuse_input(&after.job, output)?;
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
-    let jobs = [Job::new(&scopes[0]), Job::new(&scopes[1])];
+    let jobs = [JobFacts::new(&scopes[0]), JobFacts::new(&scopes[1])];
     let diff = diff::of(&jobs[0], &jobs[1]);
     let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
     // Steps are compared one by one, windows as a whole: a part of one with all of the other would
     // tell what is missing as what changed.
-    if before.chosen.missing.is_some() && (!is_comparable || diff.unit == Unit::Window) {
+    if before.chosen.missing.is_some() && (!is_comparable || diff.unit == DiffUnit::Window) {
         session
             .console
             .say("the recordings cannot be compared: what is missing would count as a change");
@@ -56,7 +58,7 @@ pub fn run(
     }
     if let Some(out) = report {
         let names = [0, 1].map(|at| title(&selection.paths[at..=at]));
-        let side = |at: usize| page::Side { name: &names[at], job: &jobs[at] };
+        let side = |at: usize| page::RecordingSide { name: &names[at], job: &jobs[at] };
         return write([side(0), side(1)], &diff, out, session);
     }
     let subject = match by {
@@ -68,23 +70,23 @@ pub fn run(
             let rows: Vec<&PartChange> = diff.parts.iter().chain(&diff.totals).collect();
             return before.put(&rows);
         }
-        Some(DiffBy::Kernel) => Subject::Kernel,
-        Some(DiffBy::Operator) => Subject::Operator,
-        Some(DiffBy::Path) => Subject::Path,
-        Some(DiffBy::Host) => Subject::Host,
-        Some(DiffBy::Call) => Subject::Call,
+        Some(DiffBy::Kernel) => DiffSubject::Kernel,
+        Some(DiffBy::Operator) => DiffSubject::Operator,
+        Some(DiffBy::Path) => DiffSubject::Path,
+        Some(DiffBy::Host) => DiffSubject::Host,
+        Some(DiffBy::Call) => DiffSubject::Call,
     };
-    let rows: Vec<&Change> = diff.of_subject(subject).collect();
+    let rows: Vec<&SpentChange> = diff.of_subject(subject).collect();
     before.put(&rows)
 }
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
-struct Written<'a> {
+struct WrittenDiff<'a> {
     #[serde(serialize_with = "render::path_text")]
     path: &'a Path,
     bytes: u64,
-    verdict: &'a Verdict,
+    verdict: &'a DiffVerdict,
     timeline_events: [u64; 2],
     /// What is missing of the recordings.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +95,7 @@ struct Written<'a> {
 
 /// Writes the report of a comparison.
 fn write(
-    sides: [page::Side<'_>; 2],
+    sides: [page::RecordingSide<'_>; 2],
     diff: &Diff,
     out: &Path,
     session: &Session,
@@ -101,13 +103,13 @@ fn write(
     let options = Options {
         title: sides.map(|side| side.name).join(" → "),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
-        steps: Steps::Fitting,
+        steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
     let found = page::of(sides, diff, &options)?;
     let page = html::diff_page(&found)?;
     output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
-    let written = Written {
+    let written = WrittenDiff {
         path: out,
         bytes: page.len() as u64,
         verdict: &diff.verdict,
@@ -127,10 +129,10 @@ fn write(
 fn table(diff: &Diff, top: usize) -> String {
     let mut parts = vec![diff.verdict.text.clone(), sides(diff), times(diff)];
     for (subject, title) in [
-        (Subject::Kernel, "kernels, copies and sets: device time"),
-        (Subject::Operator, "operators: device time of their own"),
-        (Subject::Host, "operators: host time of their own"),
-        (Subject::Call, "calls of the runtime: host time"),
+        (DiffSubject::Kernel, "kernels, copies and sets: device time"),
+        (DiffSubject::Operator, "operators: device time of their own"),
+        (DiffSubject::Host, "operators: host time of their own"),
+        (DiffSubject::Call, "calls of the runtime: host time"),
     ] {
         let real = diff.of_subject(subject).filter(|change| !change.is_noise);
         let rows: Vec<Vec<String>> = real.take(top).map(|change| row(diff, change)).collect();
@@ -151,7 +153,7 @@ fn table(diff: &Diff, top: usize) -> String {
 
 fn sides(diff: &Diff) -> String {
     let unit = unit(diff);
-    let row = |name: &str, side: &Side| {
+    let row = |name: &str, side: &DiffSide| {
         let time = |ns: i64| render::nanos(ns as f64);
         let durations = &side.durations;
         vec![
@@ -191,18 +193,18 @@ fn times(diff: &Diff) -> String {
     render::grid(&header, &rows)
 }
 
-fn row(diff: &Diff, of: &Change) -> Vec<String> {
+fn row(diff: &Diff, of: &SpentChange) -> Vec<String> {
     let name = match of.shape.as_str() {
         "" => shortened(&of.name),
         shape => format!("{}, {shape}", shortened(&of.name)),
     };
     let each = |counts: [f64; 2]| match diff.unit {
-        Unit::Step => counts.map(|count| format!("{count:.1}")).join(" → "),
-        Unit::Window => counts.map(|count| render::count(count as u64)).join(" → "),
+        DiffUnit::Step => counts.map(|count| format!("{count:.1}")).join(" → "),
+        DiffUnit::Window => counts.map(|count| render::count(count as u64)).join(" → "),
     };
     let counts = match diff.unit {
-        Unit::Step => [of.before_per_unit, of.after_per_unit],
-        Unit::Window => [of.before_count as f64, of.after_count as f64],
+        DiffUnit::Step => [of.before_per_unit, of.after_per_unit],
+        DiffUnit::Window => [of.before_count as f64, of.after_count as f64],
     };
     let side = |ns: i64, missing: Presence| match of.presence == missing {
         true => "-".to_owned(),
@@ -231,7 +233,7 @@ fn change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
 
 fn unit(diff: &Diff) -> &'static str {
     match diff.unit {
-        Unit::Step => "step",
-        Unit::Window => "window",
+        DiffUnit::Step => "step",
+        DiffUnit::Window => "window",
     }
 }

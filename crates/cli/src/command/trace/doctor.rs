@@ -2,30 +2,30 @@
 
 use std::process::ExitCode;
 
-use analyze::job::{Job, RankFacts};
+use analyze::job::{JobFacts, RankFacts};
 use analyze::pool;
-use analyze::quality::{self, Issue, Severity, Verdict};
+use analyze::quality::{self, Issue, QualityVerdict, Severity};
 use analyze::skew::Skew;
 
-use super::Look;
-use crate::args::Format;
+use super::TraceLook;
+use crate::args::OutputFormat;
 use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 
 /// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
 /// are missing.
-pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
+pub fn run(look: &TraceLook<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     // The verdict is of what every other command looks at; what is wrong at the edges of a
     // recording is told, too.
     let verdict = job.verdict();
     let whole = look.chosen.whole();
-    let edges = Job::new(&whole);
+    let edges = JobFacts::new(&whole);
     let mut issues = job.issues().to_vec();
     issues.extend(quality::outside(&issues, &edges.ranks));
     issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     let is_for_people =
-        look.session.console.format == Format::Table && look.target.output.is_none();
+        look.session.console.format == OutputFormat::Table && look.target.output.is_none();
     unless_closed(match is_for_people {
         true => {
             let ranks = scopes.len() as u64;
@@ -34,14 +34,14 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
         false => look.put(&issues),
     })?;
     Ok(match verdict {
-        Verdict::Broken => ExitCode::from(EXIT_BROKEN),
-        Verdict::Poor => ExitCode::from(EXIT_FAILED),
-        Verdict::Good | Verdict::Doubtful => ExitCode::SUCCESS,
+        QualityVerdict::Broken => ExitCode::from(EXIT_BROKEN),
+        QualityVerdict::Poor => ExitCode::from(EXIT_FAILED),
+        QualityVerdict::Good | QualityVerdict::Doubtful => ExitCode::SUCCESS,
     })
 }
 
 /// What is known of the clocks of the devices, a line for each.
-fn clocks(job: &Job<'_>) -> Vec<String> {
+fn clocks(job: &JobFacts<'_>) -> Vec<String> {
     // A pool's clock is its host's.
     let devices = job.ranks.iter().filter(|rank| !pool::is_pool(rank.scope.trace));
     let all = devices.flat_map(RankFacts::skews);
@@ -53,7 +53,11 @@ fn clocks(job: &Job<'_>) -> Vec<String> {
     all.map(line).collect()
 }
 
-fn for_people((issues, ranks): (&[Issue], u64), clocks: &[String], verdict: Verdict) -> String {
+fn for_people(
+    (issues, ranks): (&[Issue], u64),
+    clocks: &[String],
+    verdict: QualityVerdict,
+) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()
         .map(|kind| {

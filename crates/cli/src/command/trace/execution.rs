@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use trace::chakra::{self, Graph};
 use trace::execution_trace::{self, ExecutionTrace};
-use trace::link::{self, Method};
-use trace::store::{Loss, Losses, Origin};
+use trace::link::{self, LinkMethod};
+use trace::store::{Loss, Losses, TraceOrigin};
 
 use super::Marked;
-use crate::args::Format;
+use crate::args::OutputFormat;
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{read, say_missing};
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// One execution trace.
 #[derive(Serialize)]
@@ -68,21 +68,21 @@ pub fn run(
     let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?.job) };
     rows.extend(graphs.iter().map(|graph| {
         let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
-        row(graph, trace.map(|trace| link::of(graph, trace)).as_ref())
+        row(graph, trace.map(|trace| link::join(graph, trace)).as_ref())
     }));
-    let target = Target { output, top: None };
+    let target = SheetTarget { output, top: None };
     if cut.is_empty() {
         return sheet::put(session.console, &rows, target);
     }
     let missing = cut.join("; ");
     say_missing(session, &missing)?;
-    let missing = Some(missing.as_str()).filter(|_| session.console.format != Format::Table);
+    let missing = Some(missing.as_str()).filter(|_| session.console.format != OutputFormat::Table);
     let marked = |row| Marked { of: Some(row), recording_cut: missing };
     sheet::put(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
 }
 
 /// What is missing of a file, in a line.
-fn missing(origin: &Origin, losses: &Losses, nodes: usize) -> Option<String> {
+fn missing(origin: &TraceOrigin, losses: &Losses, nodes: usize) -> Option<String> {
     let cut = losses.iter().find(|(loss, _)| matches!(loss, Loss::Truncated | Loss::Damaged));
     let (_, count) = cut?;
     let why = count.first.first().map_or("", String::as_str);
@@ -91,8 +91,8 @@ fn missing(origin: &Origin, losses: &Losses, nodes: usize) -> Option<String> {
     ))
 }
 
-fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {
-    let tree = execution_trace::Tree::of(&graph.nodes);
+fn row(graph: &ExecutionTrace, link: Option<&link::TraceLink>) -> GraphRow {
+    let tree = execution_trace::NodeForest::build(&graph.nodes);
     let percent = |share: f64| (share * 1e6).round() / 1e4;
     GraphRow {
         rank: graph.rank,
@@ -105,11 +105,11 @@ fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {
         process_groups: Some(graph.groups.len()),
         tensors: Some(graph.nodes.iter().map(|node| node.inputs.len() + node.outputs.len()).sum()),
         linked_by: link.map(|link| match link.method {
-            Method::RecordFunction => "record_function",
-            Method::Order => "order",
+            LinkMethod::RecordFunction => "record_function",
+            LinkMethod::Order => "order",
         }),
-        nodes_linked_pct: link.and_then(link::Link::node_score).map(percent),
-        rows_linked_pct: link.and_then(link::Link::row_score).map(percent),
+        nodes_linked_pct: link.and_then(link::TraceLink::node_score).map(percent),
+        rows_linked_pct: link.and_then(link::TraceLink::row_score).map(percent),
         repetitions: link.map(|link| 1 + link.repetitions.len()),
     }
 }

@@ -8,22 +8,22 @@ use analyze::classify::ClassRule;
 use analyze::job::RankFacts;
 use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
 use serde::Serialize;
-use trace::export::{self, Arguments, Options, Overlaps, Written};
+use trace::export::{self, ExportedEvents, Options, Overlaps, WhichArguments};
 use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
 use super::{Marked, named};
-use crate::args::{ConvertTo, Format};
+use crate::args::{ConvertTo, OutputFormat};
 use crate::error::Error;
 use crate::output;
 use crate::render::{self, Console};
 use crate::resolve::Session;
 use crate::resolve::trace::{keep_ranks, read};
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
-struct Report {
+struct WrittenTrace {
     #[serde(serialize_with = "render::path_text")]
     path: PathBuf,
     ranks: usize,
@@ -59,7 +59,7 @@ struct EventRow<'a> {
 }
 
 /// What is to be written, and where.
-pub struct File<'a> {
+pub struct WrittenTraceFile<'a> {
     /// The traces.
     pub paths: &'a [PathBuf],
     /// The file or folder.
@@ -71,7 +71,7 @@ pub struct File<'a> {
 }
 
 /// `rowmill trace merge`.
-pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
+pub fn merge(file: &WrittenTraceFile<'_>, keep_clocks: bool) -> Result<(), Error> {
     check_name(file.out, None)?;
     let job = input(file)?;
     let clocks = clocks(&job);
@@ -79,7 +79,7 @@ pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
     if !keep_clocks {
         offsets.ahead_ns = clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
     }
-    let written = write(file.out, &merge::of(&job, &offsets))?;
+    let written = write(file.out, &merge::merge(&job, &offsets))?;
     tell(file.session, file.out, &job, written, clocks)
 }
 
@@ -87,12 +87,12 @@ pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
 pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
     let ahead = clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
     let offsets = Offsets { ahead_ns: ahead.collect() };
-    export::write(out, &merge::of(job, &offsets), &options())?;
+    export::write(out, &merge::merge(job, &offsets), &options())?;
     Ok(())
 }
 
 /// `rowmill trace convert`.
-pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
+pub fn convert(file: &WrittenTraceFile<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
     if ConvertTo::is_parquet(to, file.out) {
         return tables(&input(file)?, file.out, file.session);
     }
@@ -107,7 +107,7 @@ pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
 }
 
 /// Writes the file; Ctrl-C leaves nothing of it.
-fn write(out: &Path, merged: &Merged<'_>) -> Result<Written, Error> {
+fn write(out: &Path, merged: &Merged<'_>) -> Result<ExportedEvents, Error> {
     output::clear_up_beside(vec![out.to_owned()]);
     Ok(export::write(out, merged, &options())?)
 }
@@ -125,7 +125,7 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
 
 /// Everything, overlaps in lanes of their own.
 pub fn options() -> Options {
-    Options { overlaps: Overlaps::Lanes, arguments: Arguments::All, counters: Vec::new() }
+    Options { overlaps: Overlaps::Lanes, arguments: WhichArguments::All, counters: Vec::new() }
 }
 
 /// The name that makes the writer choose the format asked for.
@@ -140,7 +140,7 @@ fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
 }
 
 /// Reads what is to be written elsewhere: never over what was read.
-fn input(file: &File<'_>) -> Result<Job, Error> {
+fn input(file: &WrittenTraceFile<'_>) -> Result<Job, Error> {
     let out = file.out;
     if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
         return Err(Error::OutputIsInput { path: path.clone() });
@@ -211,7 +211,7 @@ fn tell(
     session: &Session,
     path: &Path,
     job: &Job,
-    written: Written,
+    written: ExportedEvents,
     clocks: Vec<clock::RankClock>,
 ) -> Result<(), Error> {
     if written.slices_typed_only > 0 {
@@ -220,7 +220,7 @@ fn tell(
             render::count(written.slices_typed_only)
         ));
     }
-    let report = Report {
+    let report = WrittenTrace {
         path: path.to_owned(),
         ranks: job.traces.len(),
         slices: written.slices,
@@ -236,7 +236,7 @@ fn tell(
     session.console.report(&report, table)
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &WrittenTrace) -> String {
     let mut facts = vec![
         ("written", report.path.display().to_string()),
         ("size", schema::Bytes(report.bytes).to_string()),
@@ -277,7 +277,7 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let collectives = collectives::of(&scopes).rows();
     let names = ["events", "ops", "kernels", "collectives"];
     let missing = coverage::missing(&job.traces);
-    let put = Folder { folder, console: session.console, missing: missing.as_deref() };
+    let put = TableFolder { folder, console: session.console, missing: missing.as_deref() };
     output::clear_up_beside(names.map(|name| put.path(name)).to_vec());
     put.table("events", &events)?;
     put.table("ops", &operators)?;
@@ -286,13 +286,13 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
 }
 
 /// A folder of Parquet tables.
-struct Folder<'a> {
+struct TableFolder<'a> {
     folder: &'a Path,
     console: Console,
     missing: Option<&'a str>,
 }
 
-impl Folder<'_> {
+impl TableFolder<'_> {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.parquet"))
     }
@@ -303,8 +303,8 @@ impl Folder<'_> {
             self.console.say(format_args!("{name}: no rows, no file"));
             return Ok(());
         }
-        let console = Console { format: Format::Parquet, ..self.console };
-        let target = Target { output: Some(&path), top: None };
+        let console = Console { format: OutputFormat::Parquet, ..self.console };
+        let target = SheetTarget { output: Some(&path), top: None };
         match self.missing {
             None => sheet::put(console, rows, target)?,
             missing => {

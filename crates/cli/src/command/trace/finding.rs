@@ -6,17 +6,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use analyze::antipattern::{
-    self, Category, Confidence, Finding, HeldBack, Proof, Report, Settings, Severity,
+    self, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Proof, RuleSettings,
+    Severity,
 };
-use analyze::job::{Job, Shapes, Tensors};
+use analyze::job::{JobFacts, OperatorTensors, Tensors};
 use analyze::kernels::short_name;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use trace::open::{self, Events};
+use trace::open::{self, TraceRows};
 use trace::store::Trace;
 
-use super::Look;
-use crate::args::{FailOn, Format};
+use super::TraceLook;
+use crate::args::{FailOn, OutputFormat};
 use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
 use crate::render;
 use crate::sheet;
@@ -29,14 +30,14 @@ const WIDTH: usize = 96;
 /// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
 /// of the recording are missing.
 pub(super) fn run(
-    look: &Look<'_>,
+    look: &TraceLook<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
     let settings = settings(rules)?;
     let started = Instant::now();
     let scopes = look.chosen.scopes();
-    let report = of(&mut Job::new(&scopes), &settings)?;
+    let report = find(&mut JobFacts::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
         antipattern::rules().count() + settings.own.len(),
@@ -61,13 +62,13 @@ pub(super) fn run(
 }
 
 /// The findings of a job; what its files know of tensors is read for them.
-pub fn of(job: &mut Job<'_>, settings: &Settings) -> Result<Report, Error> {
+pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     job.know_shapes(shapes(job));
     Ok(antipattern::of(job, settings)?)
 }
 
-fn settings(path: Option<&Path>) -> Result<Settings, Error> {
-    let Some(path) = path else { return Ok(Settings::default()) };
+fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
+    let Some(path) = path else { return Ok(RuleSettings::default()) };
     let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     toml::from_str(&text).map_err(|error| Error::RulesFile {
         path: path.to_owned(),
@@ -77,9 +78,9 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 
 /// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
 /// have them.
-fn shapes(job: &Job<'_>) -> Shapes {
+fn shapes(job: &JobFacts<'_>) -> OperatorTensors {
     let traces = job.ranks.iter().map(|rank| rank.scope.trace);
-    let mut shapes = Shapes::new();
+    let mut shapes = OperatorTensors::new();
     each_with_shapes(traces, &antipattern::rows_with_shapes(job), |place, arguments| {
         let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
         shapes.extend(tensors.map(|tensors| (place, tensors)));
@@ -94,14 +95,18 @@ pub fn each_with_shapes<'a>(
     rows: &'a [Vec<u32>],
     mut each: impl FnMut((u32, u32), &Map<String, Value>),
 ) {
-    let has_shapes = |events: &Events<'_>| {
+    let has_shapes = |events: &TraceRows<'_>| {
         let header = &events.trace.header.rest;
         header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
     };
     let is_read = |name: &str| matches!(name, "Input Dims" | "Input type" | "flops" | "bytes");
-    let asked: Vec<Events<'_>> =
-        traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect();
-    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked, &is_read)) {
+    let asked: Vec<TraceRows<'_>> = traces
+        .zip(rows)
+        .map(|(trace, rows)| TraceRows { trace, rows })
+        .filter(has_shapes)
+        .collect();
+    for (TraceRows { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked, &is_read))
+    {
         for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
             each((trace.rank, *row), arguments);
         }
@@ -120,25 +125,25 @@ pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     Some(Tensors { dims, types })
 }
 
-fn put(look: &Look<'_>, report: &Report) -> Result<(), Error> {
+fn put(look: &TraceLook<'_>, report: &FindingReport) -> Result<(), Error> {
     let console = look.session.console;
     let output = look.target.output;
     if let Some(output) = output {
         super::file::refuse_input(&look.chosen.job, output)?;
     }
     let text = match console.format {
-        Format::Csv | Format::Parquet => return look.put(&rows(report)),
-        Format::Json => serde_json::to_string(&look.marked(report)).map_err(Error::Json)?,
-        Format::Sarif => sarif::text(report, &look.chosen.job)?,
-        Format::Md => markdown(report),
-        Format::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
+        OutputFormat::Csv | OutputFormat::Parquet => return look.put(&rows(report)),
+        OutputFormat::Json => serde_json::to_string(&look.marked(report)).map_err(Error::Json)?,
+        OutputFormat::Sarif => sarif::text(report, &look.chosen.job)?,
+        OutputFormat::Md => markdown(report),
+        OutputFormat::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
     };
     sheet::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
 }
 
 /// A finding as a row.
 #[derive(Serialize)]
-struct Row<'a> {
+struct FindingRow<'a> {
     rule: &'a str,
     title: &'a str,
     severity: Severity,
@@ -154,7 +159,7 @@ struct Row<'a> {
     key: &'a str,
 }
 
-fn rows(report: &Report) -> Vec<Row<'_>> {
+fn rows(report: &FindingReport) -> Vec<FindingRow<'_>> {
     let row = |finding: &'_ Finding| {
         let ranks: Vec<String> = finding.ranks.iter().map(u32::to_string).collect();
         ranks.join(" ")
@@ -162,7 +167,7 @@ fn rows(report: &Report) -> Vec<Row<'_>> {
     report
         .findings
         .iter()
-        .map(|finding| Row {
+        .map(|finding| FindingRow {
             rule: &finding.rule,
             title: &finding.title,
             severity: finding.severity,
@@ -181,7 +186,7 @@ fn rows(report: &Report) -> Vec<Row<'_>> {
 }
 
 /// The page for people; the first `top` findings.
-fn for_people(report: &Report, top: usize) -> String {
+fn for_people(report: &FindingReport, top: usize) -> String {
     let mut parts: Vec<String> = report.findings.iter().take(top).map(paragraph).collect();
     if parts.is_empty() {
         parts.push("nothing was found".to_owned());
@@ -247,7 +252,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-fn footer(report: &Report) -> String {
+fn footer(report: &FindingReport) -> String {
     let step = render::nanos(report.step_ns as f64);
     let found = &report.findings;
     let has_steps = found.is_empty() || found.iter().any(|finding| !finding.steps.is_empty());
@@ -270,9 +275,9 @@ fn footer(report: &Report) -> String {
 }
 
 /// The most severe findings in few lines, quality aside: what other commands end with.
-pub fn top(report: &Report, count: usize) -> String {
+pub fn top(report: &FindingReport, count: usize) -> String {
     let is_gain = |finding: &&Finding| {
-        finding.category != Category::Quality && finding.severity != Severity::Info
+        finding.category != FindingCategory::Quality && finding.severity != Severity::Info
     };
     let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
     if found.is_empty() {
@@ -307,7 +312,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-fn markdown(report: &Report) -> String {
+fn markdown(report: &FindingReport) -> String {
     let mut lines = vec![
         "| severity | rule | finding | saves per step | % |".to_owned(),
         "| --- | --- | --- | --: | --: |".to_owned(),

@@ -1,17 +1,21 @@
 //! Tables of host work and memory: operators, annotations, sequences, steps, copies, allocations.
 
-use analyze::job::{Job, RankFacts};
+use analyze::job::{JobFacts, RankFacts};
 use analyze::{annotations, bandwidth, memory, ops, sequences, steps};
 
-use super::{Look, each};
+use super::{TraceLook, each};
 use crate::args::{MemoryBy, OpsBy, StepsBy};
 use crate::error::Error;
 use crate::resolve::trace::Chosen;
 
 /// `rowmill trace ops`.
-pub fn ops(look: &Look<'_>, by: OpsBy, pattern: sequences::Request<'_>) -> Result<(), Error> {
+pub fn ops(
+    look: &TraceLook<'_>,
+    by: OpsBy,
+    pattern: sequences::SequenceRequest<'_>,
+) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     match by {
         OpsBy::Name => {
             look.put(&each(&job, |rank| ops::of(rank.scope, rank.tree(), rank.attribution())))
@@ -26,9 +30,9 @@ pub fn ops(look: &Look<'_>, by: OpsBy, pattern: sequences::Request<'_>) -> Resul
 }
 
 /// `rowmill trace steps`.
-pub fn steps(look: &Look<'_>, by: StepsBy) -> Result<(), Error> {
+pub fn steps(look: &TraceLook<'_>, by: StepsBy) -> Result<(), Error> {
     let scopes = Chosen::usable(look.chosen.scopes());
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let summary = |rank: &RankFacts<'_>| [steps::summary(rank.rank(), rank.steps())];
     match by {
         StepsBy::Step => look.put(&each(&job, |rank| rank.steps().to_vec())),
@@ -37,9 +41,9 @@ pub fn steps(look: &Look<'_>, by: StepsBy) -> Result<(), Error> {
 }
 
 /// `rowmill trace memory`.
-pub fn memory(look: &Look<'_>, by: MemoryBy) -> Result<(), Error> {
+pub fn memory(look: &TraceLook<'_>, by: MemoryBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let job = Job::new(&scopes);
+    let job = JobFacts::new(&scopes);
     let of = |rank: &RankFacts<'_>| memory::of(rank.scope.trace, rank.tree());
     match by {
         MemoryBy::Copy => look.put(&each(&job, |rank| bandwidth::of(rank.scope))),

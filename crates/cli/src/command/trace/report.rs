@@ -3,10 +3,10 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::Settings;
-use analyze::{Job, Scope};
-use report::html::{self, Origin};
-use report::{Options, Report, Steps};
+use analyze::antipattern::RuleSettings;
+use analyze::{JobFacts, Scope};
+use report::html::{self, PageOrigin};
+use report::{Options, Report, TimelineSteps};
 use serde::Serialize;
 
 use super::file::refuse_input;
@@ -20,7 +20,7 @@ use crate::resolve::trace::{Chosen, choose};
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
-struct Written {
+struct WrittenPage {
     #[serde(serialize_with = "render::path_text")]
     path: PathBuf,
     bytes: u64,
@@ -37,7 +37,7 @@ struct Written {
 pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(), Error> {
     let chosen = read(content, session)?;
     refuse_input(&chosen.job, out)?;
-    let report = of(&chosen, content, session)?;
+    let report = report(&chosen, content, session)?;
     // The page takes the memory of the traces.
     drop(chosen);
     let written = write(&report, out)?;
@@ -65,7 +65,7 @@ pub fn of_folder(
         title,
     };
     let chosen = read(&content, session)?;
-    write(&of(&chosen, &content, session)?, out)?;
+    write(&report(&chosen, &content, session)?, out)?;
     Ok(chosen)
 }
 
@@ -85,17 +85,21 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
 }
 
 /// The report of traces that were read.
-pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Result<Report, Error> {
+pub fn report(
+    chosen: &Chosen,
+    content: &ReportContent,
+    session: &Session,
+) -> Result<Report, Error> {
     session.console.detail("analysing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
-    let mut job = Job::new(&scopes);
+    let mut job = JobFacts::new(&scopes);
     let options = Options {
         title: content.title.clone().unwrap_or_else(|| title(&content.paths)),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
-        steps: content.steps.clone().unwrap_or(Steps::Fitting),
+        steps: content.steps.clone().unwrap_or(TimelineSteps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
-    let found = finding::of(&mut job, &Settings::default())?;
+    let found = finding::find(&mut job, &RuleSettings::default())?;
     Ok(report::of(&job, &found, &options)?)
 }
 
@@ -112,15 +116,15 @@ pub fn title(paths: &[PathBuf]) -> String {
     }
 }
 
-fn write(report: &Report, out: &Path) -> Result<Written, Error> {
+fn write(report: &Report, out: &Path) -> Result<WrittenPage, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
         let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };
-        html::write(report, &Origin::File, &mut counted).map_err(Error::io(out, "write"))?;
+        html::write(report, &PageOrigin::File, &mut counted).map_err(Error::io(out, "write"))?;
         bytes = counted.bytes;
         counted.flush().map_err(Error::io(out, "write"))
     })?;
-    Ok(Written {
+    Ok(WrittenPage {
         path: out.to_owned(),
         bytes,
         ranks: report.summary.job.rank_count,
@@ -152,7 +156,7 @@ impl<W: Write> Write for Counted<W> {
     }
 }
 
-fn table(written: &Written) -> String {
+fn table(written: &WrittenPage) -> String {
     let steps = match written.timeline_steps {
         0 => String::new(),
         1 => " of one step".to_owned(),

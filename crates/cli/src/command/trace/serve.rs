@@ -6,19 +6,19 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use report::html::{self, Origin};
+use report::html::{self, PageOrigin};
 use trace::export;
 use trace::merge::{self, Offsets};
 use trace::store::Job;
 
 use super::file::{clocks, options};
-use super::report::{of, read};
+use super::report::{read, report};
 use crate::args::ReportContent;
 use crate::error::Error;
 use crate::interrupt;
 use crate::render::Console;
 use crate::resolve::Session;
-use crate::server::{Page, Server};
+use crate::server::{ServedPage, Server};
 
 /// What the server calls the trace.
 const TRACE: &str = "trace.pftrace";
@@ -27,9 +27,9 @@ const TRACE: &str = "trace.pftrace";
 pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), Error> {
     let chosen = read(content, session)?;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
-    let origin = Origin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
-    let shown = of(&chosen, content, session)?;
-    let page = Page {
+    let origin = PageOrigin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
+    let shown = report(&chosen, content, session)?;
+    let page = ServedPage {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::policy(&origin)),
         body: html::page(&shown, &origin)?.into_bytes(),
@@ -57,14 +57,14 @@ struct Merged<'a> {
 }
 
 impl Merged<'_> {
-    fn page(&self, console: Console) -> io::Result<Page> {
+    fn page(&self, console: Console) -> io::Result<ServedPage> {
         // Who panicked with the lock has written nothing that counts.
         let mut is_written = self.is_written.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_written {
             let mut offsets = Offsets::default();
             let ahead = clocks(self.job).into_iter();
             offsets.ahead_ns = ahead.map(|clock| (clock.rank, clock.correction_ns)).collect();
-            let merged = merge::of(self.job, &offsets);
+            let merged = merge::merge(self.job, &offsets);
             if let Err(error) = export::write(&self.file, &merged, &options()) {
                 console.warn(format_args!("ui.perfetto.dev gets no trace: {error}"));
                 return Err(io::Error::other(error));
@@ -72,6 +72,6 @@ impl Merged<'_> {
             *is_written = true;
         }
         let body = fs::read(&self.file)?;
-        Ok(Page { content_type: "application/octet-stream", policy: None, body })
+        Ok(ServedPage { content_type: "application/octet-stream", policy: None, body })
     }
 }

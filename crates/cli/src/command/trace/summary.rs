@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use analyze::antipattern::{Report, Settings};
+use analyze::antipattern::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
-use analyze::quality::{self, Severity, Verdict};
+use analyze::quality::{self, QualityVerdict, Severity};
 use analyze::summary::{self as page, Era, JobSummary, Summary};
-use analyze::{Job, WindowRule};
+use analyze::{JobFacts, WindowRule};
 use serde::Serialize;
 
-use super::{Look, finding};
+use super::{TraceLook, finding};
 use crate::args::Selection;
 use crate::error::Error;
 use crate::render;
@@ -26,18 +26,18 @@ const FINDINGS: usize = 3;
 
 /// A job in one page, and what wastes its time.
 #[derive(Serialize)]
-struct Page {
+struct SummaryPage {
     #[serde(flatten)]
     summary: Summary,
-    findings: Report,
+    findings: FindingReport,
     #[serde(skip)]
     finding_count: usize,
 }
 
 /// Runs the command.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
-    let look = Look::new(selection, session)?;
-    let page = of(&look.chosen, selection.top.unwrap_or(TOP))?;
+    let look = TraceLook::new(selection, session)?;
+    let page = page(&look.chosen, selection.top.unwrap_or(TOP))?;
     look.report(&page, table)
 }
 
@@ -53,21 +53,21 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
         top: None,
         output: None,
     };
-    let mut page = of(&choose(&selection, session)?, TOP)?;
+    let mut page = page(&choose(&selection, session)?, TOP)?;
     page.finding_count = 1;
     Ok(table(&page))
 }
 
-fn of(chosen: &Chosen, top: usize) -> Result<Page, Error> {
+fn page(chosen: &Chosen, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
-    let mut job = Job::new(&scopes);
-    let findings = finding::of(&mut job, &Settings::default())?;
+    let mut job = JobFacts::new(&scopes);
+    let findings = finding::find(&mut job, &RuleSettings::default())?;
     let summary = page::of(&job, top);
-    Ok(Page { summary, findings, finding_count: FINDINGS })
+    Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }
 
 /// The page as text.
-fn table(page: &Page) -> String {
+fn table(page: &SummaryPage) -> String {
     let summary = &page.summary;
     let mut parts = vec![render::facts(&job(page)), share_bars(summary)];
     if summary.ranks.len() > 1 {
@@ -85,7 +85,7 @@ fn table(page: &Page) -> String {
     parts.join("\n\n")
 }
 
-fn job(page: &Page) -> Vec<(&'static str, String)> {
+fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
     let job = &page.summary.job;
     let mut ranks = render::count(job.rank_count);
     if let Some(world) = job.world_size.filter(|world| u64::from(*world) != job.rank_count) {
@@ -168,7 +168,7 @@ fn step(job: &JobSummary) -> String {
 fn share_bars(summary: &Summary) -> String {
     if summary.job.device_count == 0 && !summary.job.is_of_host {
         // Of a cut recording nobody knows that.
-        let is_known = summary.verdict != Verdict::Broken;
+        let is_known = summary.verdict != QualityVerdict::Broken;
         return if is_known { "no device work was recorded".to_owned() } else { String::new() };
     }
     const WIDTH: f64 = 40.0;

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::tensorboard::Events;
+use super::tensorboard::TensorBoardWriter;
 
 /// Writes the figures of one run. A file that cannot be written costs the run nothing.
 pub struct Metrics {
     path: PathBuf,
     file: Option<File>,
-    events: Events,
+    events: TensorBoardWriter,
     /// Why the file cannot be written, until that was said.
     failed: Option<io::Error>,
 }
@@ -22,7 +22,7 @@ pub struct Metrics {
 impl Metrics {
     /// The file of the run in `folder`; nothing is opened yet.
     pub fn of_run(folder: &Path) -> Self {
-        let (path, events) = (folder.join("metrics.jsonl"), Events::of_run(folder));
+        let (path, events) = (folder.join("metrics.jsonl"), TensorBoardWriter::of_run(folder));
         Self { path, file: None, events, failed: None }
     }
 

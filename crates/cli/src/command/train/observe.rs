@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use train::run::{Event, Interval};
+use train::run::{LoggedInterval, RunEvent};
 use train::{Evaluation, TableUse};
 
 use super::metrics::Metrics;
 use super::row_scope;
-use super::steps::Steps;
-use crate::args::Format;
+use super::steps::ToldSteps;
+use crate::args::OutputFormat;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::render::{self, Console};
 use schema::Bytes;
 
@@ -29,7 +29,7 @@ pub struct Observer {
     /// Steps in the trace files that were written.
     recorded: u64,
     metrics: Option<Metrics>,
-    steps: Steps,
+    steps: ToldSteps,
 }
 
 impl Observer {
@@ -43,7 +43,7 @@ impl Observer {
             intervals_seen: false,
             recorded: 0,
             metrics: None,
-            steps: Steps::of_this_process(),
+            steps: ToldSteps::of_this_process(),
         }
     }
 
@@ -54,32 +54,34 @@ impl Observer {
     }
 
     /// Shows one event.
-    pub fn see(&mut self, event: Event<'_>) {
+    pub fn see(&mut self, event: RunEvent<'_>) {
         self.steps.see(&event);
         match event {
-            Event::RowScope { optimizer, scope, before } => {
+            RunEvent::RowScope { optimizer, scope, before } => {
                 let event = json!({ "optimizer": optimizer, "scope": scope, "before": before });
                 self.line("row_scope", &event);
                 for warning in row_scope::warnings(optimizer, scope, before) {
                     self.console.warn(warning);
                 }
             }
-            Event::SetAside { from, to } => {
+            RunEvent::SetAside { from, to } => {
                 let (from, to) = (from.display().to_string(), to.display().to_string());
                 self.line("set_aside", &json!({ "checkpoint": from, "aside": to }));
                 self.console.say(format_args!("set aside {from} as {to}"));
             }
-            Event::Started { step, total_steps, samples_per_epoch } => {
+            RunEvent::Started { step, total_steps, samples_per_epoch } => {
                 self.started(step, total_steps, samples_per_epoch);
             }
-            Event::Stepped { step, .. } => self.stepped(step),
-            Event::Saving => {}
-            Event::Interval(interval) => self.interval(interval),
-            Event::Evaluating { samples, total } => self.evaluating(samples, total),
-            Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
-            Event::Tables { step, tables } => self.tables(step, tables),
-            Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
-            Event::Traced { paths, steps } => {
+            RunEvent::Stepped { step, .. } => self.stepped(step),
+            RunEvent::Saving => {}
+            RunEvent::Interval(interval) => self.interval(interval),
+            RunEvent::Evaluating { samples, total } => self.evaluating(samples, total),
+            RunEvent::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
+            RunEvent::Tables { step, tables } => self.tables(step, tables),
+            RunEvent::Saved { step, path, bytes, seconds } => {
+                self.saved(step, path, bytes, seconds);
+            }
+            RunEvent::Traced { paths, steps } => {
                 self.recorded = steps;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 self.line("traced", &json!({ "paths": names, "steps": steps }));
@@ -117,8 +119,8 @@ impl Observer {
                 render::counted(total, "step")
             ));
         }
-        if self.console.format == Format::Table {
-            let meter = Meter::start(self.console, "training", Unit::Steps, Some(total));
+        if self.console.format == OutputFormat::Table {
+            let meter = Meter::start(self.console, "training", ProgressUnit::Steps, Some(total));
             self.meter = Some(meter.from(step));
         }
     }
@@ -136,7 +138,7 @@ impl Observer {
         }
     }
 
-    fn interval(&mut self, interval: &Interval) {
+    fn interval(&mut self, interval: &LoggedInterval) {
         self.line("interval", interval);
         self.latest = format!(
             "loss {:.5}, {} samples/s, {:.1} % input wait",
@@ -192,7 +194,7 @@ impl Observer {
             #[serde(flatten)]
             content: &'a T,
         }
-        if self.console.format == Format::Json && self.failed.is_none() {
+        if self.console.format == OutputFormat::Json && self.failed.is_none() {
             self.failed = self.console.json(&Line { event, content }).err();
         }
         let Some(metrics) = &mut self.metrics else { return };
@@ -208,7 +210,7 @@ impl Observer {
     fn say(&self, text: impl std::fmt::Display) {
         match (&self.meter, self.console.format) {
             (Some(meter), _) => meter.say(text),
-            (None, Format::Json) => self.console.detail(text),
+            (None, OutputFormat::Json) => self.console.detail(text),
             (None, _) => self.console.say(text),
         }
     }

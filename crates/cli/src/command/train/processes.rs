@@ -7,18 +7,20 @@ use std::sync::Arc;
 use data::Dataset;
 use schema::JobConfig;
 use serde::{Deserialize, Serialize};
-use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceRequest, follow};
+use train::run::{
+    PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, follow,
+};
 
 use crate::args::Train;
 use crate::error::Error;
 use crate::interrupt;
-use crate::resolve::device::{Device, on_device};
+use crate::resolve::device::{ComputeDevice, on_device};
 use crate::resolve::{Session, plan};
 use crate::world::World;
 
 /// What a rank trains, whatever its own command line says.
 #[derive(Serialize, Deserialize)]
-pub struct Run {
+pub struct ProcessRun {
     /// As TOML.
     config: String,
     /// As the JSON of a plan's file.
@@ -37,21 +39,21 @@ pub struct Run {
 /// Trains on all ranks of `world`, as rank 0.
 pub fn lead(
     world: &mut World,
-    (reading, session): (Reading, &Session),
-    device: &Device,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, Error> {
+    (reading, session): (PreparedRun, &Session),
+    device: &ComputeDevice,
+    observe: &mut dyn FnMut(RunEvent<'_>),
+) -> Result<RunOutcome, Error> {
     let (native, said) = world.sums();
     session.console.say(said);
-    let run = Run { native, ..Run::of(reading.request())? };
+    let run = ProcessRun { native, ..ProcessRun::new(reading.request())? };
     world.fail_into(&run.run_folder);
     world.tell(run)?;
     let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
     Ok(on_device!(device, open => reading.lead(open, processes, observe))?)
 }
 
-impl Run {
-    fn of(request: &RunRequest) -> Result<Self, Error> {
+impl ProcessRun {
+    fn new(request: &RunRequest) -> Result<Self, Error> {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let evaluation = request.evaluation.as_ref();
         let checkpoint = match &request.start {
@@ -79,7 +81,7 @@ impl Run {
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
-        let device = Device::open(args.device, session)?;
+        let device = ComputeDevice::open(args.device, session)?;
         let request = self.complete(args, world.threads(session))?;
         let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
         Ok(on_device!(&device, open => follow(&request, open, processes))?)

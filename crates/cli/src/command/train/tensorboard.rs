@@ -15,12 +15,12 @@ use serde_json::Value;
 const VERSION: &str = "brain.Event:2";
 
 /// Writes the events of one run.
-pub struct Events {
+pub struct TensorBoardWriter {
     path: PathBuf,
     file: Option<File>,
 }
 
-impl Events {
+impl TensorBoardWriter {
     /// The file of the run in `folder`; nothing is opened yet.
     pub fn of_run(folder: &Path) -> Self {
         Self { path: folder.join("events.out.tfevents.rowmill"), file: None }

@@ -3,24 +3,24 @@
 use schema::Bytes;
 use train::memory::WeightSource;
 
-use super::{Look, Offer, Room, Run};
+use super::{MemoryLook, MemoryRoom, Offer, RunSize};
 use crate::args::Sharding;
 use crate::error::Error;
 use crate::machine::memory::{Available, Limit};
-use crate::resolve::config::{self, Job};
+use crate::resolve::config::{self, ResolvedJob};
 use crate::resolve::plan::Tiling;
 
 const ONE_RANK: Tiling = Tiling::Made(Sharding::Table, 1);
 
-fn job(name: &str, overrides: &[(&str, String)]) -> Job {
+fn job(name: &str, overrides: &[(&str, String)]) -> ResolvedJob {
     let owned: Vec<_> = overrides.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
     config::job(name, &owned).unwrap()
 }
 
-fn run<'a>(job: &'a Job, tiling: &'a Tiling) -> Run<'a> {
-    Run {
+fn run<'a>(job: &'a ResolvedJob, tiling: &'a Tiling) -> RunSize<'a> {
+    RunSize {
         job,
-        look: Look::of_batches(&job.config, 1 << 17, 1),
+        look: MemoryLook::of_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
         processes: None,
@@ -30,9 +30,9 @@ fn run<'a>(job: &'a Job, tiling: &'a Tiling) -> Run<'a> {
 }
 
 /// What a run is told where so many GiB are free; nothing if it fits.
-fn offered(run: &Run<'_>, gib: u64) -> Option<Offer> {
+fn offered(run: &RunSize<'_>, gib: u64) -> Option<Offer> {
     let available = Available { bytes: Bytes(gib << 30), limit: Limit::Machine };
-    let room = Room { available: Some(available), ..run.room() };
+    let room = MemoryRoom { available: Some(available), ..run.room() };
     match run.check(&room) {
         Ok(()) => None,
         Err(Error::Memory { offer, .. }) => Some(offer),
@@ -86,7 +86,7 @@ fn both_are_offered_where_neither_is_enough() {
 fn nothing_is_offered_that_does_not_fit() {
     let dcn = job("dlrm-dcnv2", &[]);
     assert_eq!(offered(&run(&dcn, &ONE_RANK), 0), Some(Offer::Nothing));
-    let resumed = Run { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
+    let resumed = RunSize { weights: WeightSource::Checkpoint, ..run(&dcn, &ONE_RANK) };
     assert_eq!(offered(&resumed, 22), Some(Offer::Resumed));
     // A plan's file is for tables of these rows, and exact ids need them.
     let file = Tiling::File(ONE_RANK.plan(&dcn.config.model.tables));
@@ -112,7 +112,7 @@ fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
     let job = job("dlrm-default", &[]);
     let tiling = Tiling::Made(Sharding::Row, 4);
     let total = |processes: Option<Vec<schema::Rank>>| {
-        let run = Run { processes, ..run(&job, &tiling) };
+        let run = RunSize { processes, ..run(&job, &tiling) };
         run.room().estimate.total().0
     };
     let ranks = |count: u32| Some((0..count).map(schema::Rank).collect::<Vec<_>>());

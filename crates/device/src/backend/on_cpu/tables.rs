@@ -1,6 +1,6 @@
 //! The tiles of one rank as the CPU's lookup and update read them.
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use crate::backend::{StepScalars, TileRows, TileValues};
 use crate::buffer::Array;
@@ -8,12 +8,12 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::embedding_backward::{self, Scratch, TileMut, Updated};
 use crate::ops::embedding_forward::{self, TileView};
-use crate::ops::{Output, Slot, extent};
+use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::WeightsView;
 
 /// Tiles with their states, and what their updates are sorted in.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct CpuTables {
     tiles: Vec<TileValues>,
     slots: Vec<Slot>,
     /// Elements of a pooled row: Σ D over the slots.
@@ -24,7 +24,7 @@ pub struct Tables {
     views_mut: Vec<TileMut<'static>>,
 }
 
-impl Tables {
+impl CpuTables {
     pub(super) fn new(tiles: Vec<TileValues>, slots: Vec<Slot>) -> Self {
         let width = slots.iter().filter_map(|slot| tiles.get(slot.tile)).map(|tile| tile.dim).sum();
         let (scratch, views, views_mut) = (Scratch::default(), Vec::new(), Vec::new());
@@ -43,7 +43,7 @@ impl Tables {
     pub(super) fn lookup(
         &mut self,
         cpu: &Cpu,
-        jagged: &KeyedJaggedTensor,
+        jagged: &JaggedTensor,
         bag_scales: Option<&[f32]>,
         out: &mut Array<f32>,
     ) -> Result<(), Error> {
@@ -51,12 +51,12 @@ impl Tables {
         extent::within("embedding_forward", "out [B, ΣD]", out.len(), len)?;
         let mut tiles = emptied(std::mem::take(&mut self.views));
         tiles.extend(self.tiles.iter().map(view));
-        let arguments = embedding_forward::Arguments {
+        let arguments = embedding_forward::ForwardArguments {
             tiles: &tiles,
             slots: &self.slots,
             jagged,
             bag_scales,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             out: &mut out[..len],
         };
         let looked_up = embedding_forward::run(cpu, arguments);
@@ -68,7 +68,7 @@ impl Tables {
     pub(super) fn update(
         &mut self,
         cpu: &Cpu,
-        jagged: &KeyedJaggedTensor,
+        jagged: &JaggedTensor,
         bag_scales: Option<&[f32]>,
         gradient: &Array<f32>,
         step: &StepScalars,
@@ -77,12 +77,12 @@ impl Tables {
         extent::within("embedding_backward", "gradient [B, ΣD]", gradient.len(), len)?;
         let mut tiles = emptied(std::mem::take(&mut self.views_mut));
         tiles.extend(self.tiles.iter_mut().map(view_mut));
-        let arguments = embedding_backward::Arguments {
+        let arguments = embedding_backward::BackwardArguments {
             tiles: &mut tiles,
             slots: &self.slots,
             jagged,
             bag_scales,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             gradient: &gradient[..len],
             rule: step.sparse,
             rounding: step.rounding,

@@ -5,8 +5,8 @@ use super::handles::{Vector, grown};
 use crate::backend::{Assemble, ExchangeLayout, Gather};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
-use crate::ops::exchange::cuda::{DeviceGiven, Exchange as Kernels, Routes};
-use crate::ops::exchange::{Column, Source};
+use crate::ops::exchange::cuda::{DeviceGiven, ExchangeKernel as Kernels, Routes};
+use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::extent;
 
 /// Routes, and room for what other ranks give and get.
@@ -24,8 +24,8 @@ pub struct Exchange {
 impl Exchange {
     pub(super) fn new(stream: &Stream, layout: ExchangeLayout) -> Result<Self, DriverError> {
         let ExchangeLayout { sources, columns, widths, row } = layout;
-        let gather = |(columns, &width): (&Vec<Column>, &usize)| {
-            let sources: Vec<Source> = columns.iter().map(Column::as_source).collect();
+        let gather = |(columns, &width): (&Vec<OwnedColumns>, &usize)| {
+            let sources: Vec<PooledColumns> = columns.iter().map(OwnedColumns::as_source).collect();
             Routes::new(stream, &sources, &[row], width)
         };
         let assembled = Some(Routes::new(stream, &sources, &widths, row)?);

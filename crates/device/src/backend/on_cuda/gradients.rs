@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::handles::{Queue, Weight};
-use crate::backend::Sum;
+use crate::backend::GradientSum;
 use crate::cuda::{Buffer, DriverError};
 use crate::error::Error;
 use crate::ops::extent;
@@ -34,14 +34,14 @@ impl Cuda {
         queue: &Queue,
         gradient: &Buffer,
         len: usize,
-        sum: Option<Sum<'_>>,
+        sum: Option<GradientSum<'_>>,
     ) -> Result<(), Error> {
         const OP: &str = "sum of gradients";
         let mut lent = queue.lent.borrow_mut();
         let values = match sum {
             None => return Ok(()),
-            Some(Sum::Whole(values)) => values,
-            Some(Sum::Pieces(copy)) => {
+            Some(GradientSum::Whole(values)) => values,
+            Some(GradientSum::Pieces(copy)) => {
                 lent.resize(len, 0.0);
                 copy(&mut lent);
                 &lent[..]

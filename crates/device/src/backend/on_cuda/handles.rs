@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use schema::{Granularity, KeyedJaggedTensor, Optimizer, Precision};
+use schema::{Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::staging::Staging;
 use crate::backend::WeightShape;
@@ -103,7 +103,7 @@ impl Matrix {
     }
 
     /// The same of one in this precision.
-    pub(super) fn of(
+    pub(super) fn in_precision(
         &self,
         op: &'static str,
         what: &'static str,
@@ -119,7 +119,7 @@ impl Matrix {
 
     /// The buffer of an f32 one.
     pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
-        Ok(self.of(op, "matrix", Precision::F32, shape)?.matrix)
+        Ok(self.in_precision(op, "matrix", Precision::F32, shape)?.matrix)
     }
 }
 
@@ -227,7 +227,7 @@ pub struct Jagged {
 }
 
 /// A part of a batch on its way: where in pinned memory, and where to.
-struct Part<'a> {
+struct StagedPart<'a> {
     at: usize,
     bytes: &'a [u8],
     to: Buffer,
@@ -248,7 +248,7 @@ impl Jagged {
     pub(super) fn send(
         &mut self,
         stream: &Stream,
-        jagged: &KeyedJaggedTensor,
+        jagged: &JaggedTensor,
         scales: Option<&[f32]>,
     ) -> Result<(), DriverError> {
         let (ids, bags) = (jagged.values.len(), jagged.offsets.len() - 1);
@@ -259,11 +259,15 @@ impl Jagged {
         let (most, most_bags) = self.capacity;
         let weights = jagged.weights.as_deref().map(bytemuck::cast_slice);
         let scales = scales.map(bytemuck::cast_slice);
-        let mut parts: Vec<Part<'_>> = Vec::with_capacity(4);
+        let mut parts: Vec<StagedPart<'_>> = Vec::with_capacity(4);
         let mut room = 0;
         let mut add = |buffer: &mut Option<Buffer>, bytes: Option<_>, capacity: usize| {
             if let Some(bytes) = bytes {
-                parts.push(Part { at: room, bytes, to: grown(stream.driver(), buffer, capacity)? });
+                parts.push(StagedPart {
+                    at: room,
+                    bytes,
+                    to: grown(stream.driver(), buffer, capacity)?,
+                });
                 room += capacity;
             }
             Ok::<_, DriverError>(())
@@ -275,7 +279,7 @@ impl Jagged {
         add(&mut self.weights, weights, most * size_of::<f32>())?;
         add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
         let (mut pinned, done) = self.staging.take(stream.driver(), room)?;
-        for Part { at, bytes, .. } in &parts {
+        for StagedPart { at, bytes, .. } in &parts {
             pinned.bytes_mut()[*at..at + bytes.len()].copy_from_slice(bytes);
         }
         let copies: Vec<_> =

@@ -1,20 +1,20 @@
 //! The loaded kernels.
 
-use crate::cuda::{Driver, DriverError, Source};
+use crate::cuda::{Driver, DriverError, KernelSource};
 use crate::ops;
 use crate::ops::activation::cuda::Activation;
 use crate::ops::cross::cuda::Cross;
 use crate::ops::dense_update::cuda::DenseUpdate;
 use crate::ops::embedding_backward::cuda::EmbeddingBackward;
 use crate::ops::embedding_forward::cuda::EmbeddingForward;
-use crate::ops::exchange::cuda::Exchange;
+use crate::ops::exchange::cuda::ExchangeKernel;
 use crate::ops::gemm::cuda::Gemm;
 use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::Jagged as Bags;
 use crate::ops::loss::cuda::DeviceLoss;
 
 /// Every source there is, for `cargo xtask kernels` and the mutation test.
-pub const SOURCES: &[Source] = &[
+pub const SOURCES: &[KernelSource] = &[
     ops::activation::cuda::SOURCE,
     ops::cross::cuda::SOURCE,
     ops::dense_update::cuda::SOURCE,
@@ -35,7 +35,7 @@ pub(super) struct Kernels {
     pub cross: Cross,
     pub embedding_backward: EmbeddingBackward,
     pub embedding_forward: EmbeddingForward,
-    pub exchange: Exchange,
+    pub exchange: ExchangeKernel,
     pub gemm: Gemm,
     pub interaction: Interaction,
     pub loss: DeviceLoss,
@@ -54,7 +54,7 @@ impl Kernels {
             cross: Cross::load(driver)?,
             embedding_backward: EmbeddingBackward::load(driver)?,
             embedding_forward: EmbeddingForward::load(driver)?,
-            exchange: Exchange::load(driver)?,
+            exchange: ExchangeKernel::load(driver)?,
             gemm: Gemm::load(driver)?.with_library(driver)?,
             interaction: Interaction::load(driver)?,
             loss: DeviceLoss::load(driver)?,

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{Driver, DriverError, Event, Stream};
+use crate::cuda::{Driver, DriverError, Stream, StreamEvent};
 use crate::error::Error;
 
 /// Moments of one queue, counted from one at which the host and the device met.
 #[derive(Debug)]
-pub struct Moments {
+pub struct QueueMoments {
     driver: Driver,
     stream: Arc<Stream>,
-    zero: Event,
-    events: Vec<Event>,
+    zero: StreamEvent,
+    events: Vec<StreamEvent>,
     /// Of `events`.
     marked: usize,
 }
 
-impl Moments {
+impl QueueMoments {
     pub(super) fn new(driver: &Driver, stream: &Arc<Stream>) -> Result<Self, DriverError> {
         let (driver, stream) = (driver.clone(), Arc::clone(stream));
         let zero = driver.event()?;

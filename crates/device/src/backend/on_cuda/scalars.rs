@@ -9,8 +9,10 @@
 
 use super::handles::grown;
 use super::staging::Staging;
-use crate::backend::{Outcome, StepScalars};
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Event, InFlight, Pinned, Stream};
+use crate::backend::{StepOutcome, StepScalars};
+use crate::cuda::{
+    Buffer, Driver, DriverError, InFlight, KernelArguments, Pinned, Stream, StreamEvent,
+};
 use crate::error::Error;
 use crate::ops::embedding_backward::Updated;
 use crate::ops::embedding_forward::cuda::NO_BAD_ID;
@@ -27,12 +29,12 @@ const BYTES: usize = STOP + 8;
 /// The block of one model, and the copies of it that are on their way.
 #[derive(Debug, Default)]
 pub struct Scalars {
-    block: Option<Block>,
+    block: Option<ScalarBlock>,
 }
 
 /// The numbers on the device, and on the host those of the last step that was begun.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct ScalarBlock {
     pub dense: Buffer,
     pub sparse: Buffer,
     pub normaliser: Buffer,
@@ -49,7 +51,7 @@ pub(super) struct Block {
     staging: Staging,
     label_staging: Staging,
     /// Host memory for outcomes that are not awaited.
-    spare: Vec<(Pinned, Event)>,
+    spare: Vec<(Pinned, StreamEvent)>,
 }
 
 /// An outcome on its way to the host.
@@ -64,7 +66,7 @@ impl Scalars {
         for _ in 0..2 {
             spare.push((driver.pinned(outcome.bytes())?, driver.event()?));
         }
-        let block = Block {
+        let block = ScalarBlock {
             dense: memory.slice(0..RULE)?,
             sparse: memory.slice(RULE..NORMALISER)?,
             normaliser: memory.slice(NORMALISER..LOSS)?,
@@ -87,18 +89,18 @@ impl Scalars {
     /// Bytes of the block.
     pub(super) const BYTES: usize = BYTES;
 
-    pub(super) fn block(&self) -> &Block {
+    pub(super) fn block(&self) -> &ScalarBlock {
         let Some(block) = &self.block else { unreachable!("a handle of nothing is not used") };
         block
     }
 
-    pub(super) fn block_mut(&mut self) -> &mut Block {
+    pub(super) fn block_mut(&mut self) -> &mut ScalarBlock {
         let Some(block) = &mut self.block else { unreachable!("a handle of nothing is not used") };
         block
     }
 }
 
-impl Block {
+impl ScalarBlock {
     /// The numbers of the step that was begun.
     pub fn step(&self) -> &StepScalars {
         let Some(step) = &self.step else {
@@ -111,7 +113,7 @@ impl Block {
     pub fn begin(&mut self, stream: &Stream, step: &StepScalars) -> Result<(), DriverError> {
         self.step = Some(*step);
         let (mut pinned, done) = self.staging.take(stream.driver(), STOP)?;
-        let numbers = Arguments::new()
+        let numbers = KernelArguments::new()
             .f64(step.normaliser)
             .f64(0.0)
             .u64(NO_BAD_ID)
@@ -119,7 +121,7 @@ impl Block {
             .u64(0)
             .u64(0)
             .bytes();
-        let rules = [step.dense, step.sparse].map(|rule| device_block::of(&rule, step.rounding));
+        let rules = [step.dense, step.sparse].map(|rule| device_block::bytes(&rule, step.rounding));
         let mut rest = &mut pinned.bytes_mut()[..STOP];
         for bytes in rules.iter().chain([&numbers]) {
             let (to, behind) = rest.split_at_mut(bytes.len());
@@ -158,7 +160,7 @@ impl Block {
     }
 
     /// Waits for what a step found out.
-    pub fn outcome(&mut self, Ended(flight): Ended) -> Result<Outcome, Error> {
+    pub fn outcome(&mut self, Ended(flight): Ended) -> Result<StepOutcome, Error> {
         let (pinned, event) = flight.wait()?;
         let word = |at: usize| {
             let mut bytes = [0; 8];
@@ -166,7 +168,7 @@ impl Block {
             u64::from_ne_bytes(bytes)
         };
         let first_bad = word(FIRST_BAD);
-        let outcome = Outcome {
+        let outcome = StepOutcome {
             loss: f64::from_bits(word(LOSS)),
             updated: Updated {
                 unique_rows: word(UPDATED) as usize,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cuda::{Driver, DriverError, Event, InFlight, Pinned};
+use crate::cuda::{Driver, DriverError, InFlight, Pinned, StreamEvent};
 
 /// How many blocks are used in turn: a step may be given to the device before the last one ends.
 const BLOCKS: usize = 2;
@@ -12,7 +12,7 @@ const BLOCKS: usize = 2;
 #[derive(Debug, Default)]
 pub struct Staging {
     bytes: usize,
-    spare: Vec<(Pinned, Event)>,
+    spare: Vec<(Pinned, StreamEvent)>,
     in_flight: VecDeque<InFlight>,
 }
 
@@ -22,7 +22,11 @@ impl Staging {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn take(&mut self, driver: &Driver, bytes: usize) -> Result<(Pinned, Event), DriverError> {
+    pub fn take(
+        &mut self,
+        driver: &Driver,
+        bytes: usize,
+    ) -> Result<(Pinned, StreamEvent), DriverError> {
         if self.spare.is_empty() && self.in_flight.is_empty() || bytes > self.bytes {
             self.in_flight.drain(..).try_for_each(|flight| flight.wait().map(drop))?;
             self.spare.clear();

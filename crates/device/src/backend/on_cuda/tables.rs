@@ -1,24 +1,24 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
 use super::handles::{Jagged, Vector};
-use super::scalars::Block;
+use super::scalars::ScalarBlock;
 use crate::backend::{TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
-use crate::ops::embedding_backward::{Factors, Origin, ScratchShape};
+use crate::ops::embedding_backward::{Factors, ScratchShape, TileOrigin};
 use crate::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, slot_bytes, tile_bytes,
 };
-use crate::ops::{Output, Slot, extent};
+use crate::ops::{Slot, SlotOutput, extent};
 use crate::weights::{Weights, WeightsView};
 
 /// Tiles with their states, their slots, and what their updates are sorted in.
 #[derive(Debug, Default)]
 pub struct Tables {
-    tiles: Vec<Tile>,
+    tiles: Vec<CudaTile>,
     slots: Vec<Slot>,
     blocks: Option<Blocks>,
     /// Elements of a pooled row: Σ D over the slots.
@@ -35,19 +35,19 @@ struct Blocks {
 }
 
 #[derive(Debug)]
-struct Tile {
+struct CudaTile {
     weights: Buffer,
     state: Buffer,
     data_type: schema::DataType,
     rows: usize,
     dim: usize,
     state_width: usize,
-    origin: Origin,
+    origin: TileOrigin,
 }
 
 /// A batch to be looked up or updated.
 #[derive(Clone, Copy)]
-pub(super) struct Batch<'a> {
+pub(super) struct CudaBatch<'a> {
     /// As it was sent.
     pub ids: &'a Jagged,
     /// F, which is the number of slots, and B.
@@ -64,13 +64,13 @@ impl Tables {
     ) -> Result<Self, DriverError> {
         let tiles = tiles
             .into_iter()
-            .map(|tile| Tile::new(stream, &tile))
+            .map(|tile| CudaTile::new(stream, &tile))
             .collect::<Result<Vec<_>, _>>()?;
         let dims: Vec<usize> = tiles.iter().map(|tile| tile.dim).collect();
-        let views: Vec<DeviceTile<'_>> = tiles.iter().map(Tile::view).collect();
+        let views: Vec<DeviceTile<'_>> = tiles.iter().map(CudaTile::view).collect();
         let blocks = Blocks {
             tiles: put(stream, &tile_bytes(&views))?,
-            slots: put(stream, &slot_bytes(&slots, &dims, Output::Pooled, &[]))?,
+            slots: put(stream, &slot_bytes(&slots, &dims, SlotOutput::Pooled, &[]))?,
         };
         // The host's copies go when this returns.
         stream.synchronize()?;
@@ -79,7 +79,7 @@ impl Tables {
         Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, workspace: None })
     }
 
-    fn lookup_of<'a>(&'a self, batch: &Batch<'a>) -> Option<DeviceLookup<'a>> {
+    fn lookup_of<'a>(&'a self, batch: &CudaBatch<'a>) -> Option<DeviceLookup<'a>> {
         let ([features, batch_size], blocks) = (batch.shape, self.blocks.as_ref()?);
         let sent = batch.ids.sent(batch.factors[0], batch.factors[1])?;
         Some(DeviceLookup {
@@ -101,9 +101,9 @@ impl Tables {
         &self,
         kernel: &EmbeddingForward,
         stream: &Stream,
-        batch: Batch<'_>,
+        batch: CudaBatch<'_>,
         out: &Vector,
-        scalars: &Block,
+        scalars: &ScalarBlock,
     ) -> Result<(), Error> {
         const OP: &str = "embedding_forward";
         extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
@@ -120,9 +120,9 @@ impl Tables {
         &mut self,
         stream: &Stream,
         kernels: &EmbeddingBackward,
-        batch: Batch<'_>,
+        batch: CudaBatch<'_>,
         gradient: &Vector,
-        scalars: &Block,
+        scalars: &ScalarBlock,
     ) -> Result<(), Error> {
         const OP: &str = "embedding_backward";
         extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
@@ -165,7 +165,7 @@ impl Tables {
         TileRows { tile, rows }: &TileRows,
         room: &'a mut TileRoom,
     ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
-        let Tile { weights, state, data_type, dim, state_width, .. } = &self.tiles[*tile];
+        let CudaTile { weights, state, data_type, dim, state_width, .. } = &self.tiles[*tile];
         let (len, element) = (rows.len() * dim, data_type.bytes());
         let fits = |held: &Weights| held.data_type() == *data_type && held.len() >= len;
         if !room.weights.as_ref().is_some_and(fits) {
@@ -183,7 +183,7 @@ impl Tables {
     }
 }
 
-impl Tile {
+impl CudaTile {
     fn new(stream: &Stream, tile: &TileValues) -> Result<Self, DriverError> {
         let TileValues { weights, state, rows, dim, origin, .. } = tile;
         Ok(Self {

@@ -150,7 +150,7 @@ impl Fault {
 }
 
 #[repr(C)]
-struct Task {
+struct EmulatedTask {
     entry: EntryFunction,
     arguments: *const c_void,
     regions: *mut Region,
@@ -158,14 +158,14 @@ struct Task {
     blocks: [u32; 2],
     threads: u32,
     shared_bytes: u32,
-    settings: Settings,
+    settings: LaunchOptions,
     stamp: *mut u32,
 }
 
 /// How a launch is run.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Settings {
+pub struct LaunchOptions {
     pub order: u32,
     pub checked: u32,
     pub shared_limit: u32,
@@ -173,10 +173,10 @@ pub struct Settings {
 }
 
 type EntryFunction = unsafe extern "C" fn(*const c_void);
-type LaunchFunction = unsafe extern "C" fn(*const Task, *mut Fault) -> i32;
+type LaunchFunction = unsafe extern "C" fn(*const EmulatedTask, *mut Fault) -> i32;
 
 /// A library made of a kernel's source, loaded for good.
-pub struct Library {
+pub struct KernelLibrary {
     pub path: PathBuf,
     handle: *mut c_void,
     launch: LaunchFunction,
@@ -185,14 +185,14 @@ pub struct Library {
 }
 
 // SAFETY: the handle is only passed to dlsym; a launch is made under the lock.
-unsafe impl Send for Library {}
+unsafe impl Send for KernelLibrary {}
 // SAFETY: as above.
-unsafe impl Sync for Library {}
+unsafe impl Sync for KernelLibrary {}
 
-impl Library {
+impl KernelLibrary {
     /// Opens what lies at `path`; the same library again where it is open.
     pub fn open(path: &Path) -> Result<Arc<Self>, DriverError> {
-        static OPEN: Mutex<Vec<Arc<Library>>> = Mutex::new(Vec::new());
+        static OPEN: Mutex<Vec<Arc<KernelLibrary>>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = open.iter().find(|library| library.path == path) {
             return Ok(Arc::clone(library));
@@ -236,13 +236,13 @@ pub fn has_sanitizer() -> bool {
 /// A kernel of a library.
 #[derive(Clone)]
 pub struct Entry {
-    library: Arc<Library>,
+    library: Arc<KernelLibrary>,
     function: EntryFunction,
     shape: [u32; 2],
 }
 
 impl Entry {
-    pub fn find(library: &Arc<Library>, name: &str) -> Option<Self> {
+    pub fn find(library: &Arc<KernelLibrary>, name: &str) -> Option<Self> {
         let find =
             |prefix: &str| symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?);
         let (function, shape) = (find("rowmill_entry")?, find("rowmill_shape")?);
@@ -254,7 +254,7 @@ impl Entry {
         Some(Self { library: Arc::clone(library), function, shape })
     }
 
-    pub fn library(&self) -> &Library {
+    pub fn library(&self) -> &KernelLibrary {
         &self.library
     }
 
@@ -267,7 +267,7 @@ impl Entry {
     pub fn run(
         &self,
         grid: Grid,
-        settings: Settings,
+        settings: LaunchOptions,
         arguments: &[u8],
         buffers: &mut [Allocation],
         stamp: &mut u32,
@@ -277,7 +277,7 @@ impl Entry {
         bytemuck::cast_slice_mut::<u64, u8>(&mut aligned)[..arguments.len()]
             .copy_from_slice(arguments);
         let mut regions: Vec<Region> = buffers.iter().map(|buffer| buffer.region).collect();
-        let task = Task {
+        let task = EmulatedTask {
             entry: self.function,
             arguments: aligned.as_ptr().cast(),
             regions: regions.as_mut_ptr(),

@@ -1,11 +1,13 @@
 //! The launches of the activations on a GPU.
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 use crate::ops::gemm;
 
 /// The kernels.
-pub const SOURCE: Source =
-    Source { name: "ops/activation/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/activation/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
 /// The loaded kernels.
@@ -42,7 +44,7 @@ impl Activation {
         [y, d_y]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new().buffer(y).buffer(d_y).u64(0).count(elements);
+        let arguments = KernelArguments::new().buffer(y).buffer(d_y).u64(0).count(elements);
         launch(stream, &self.relu_backward, elements, arguments.u32(0).u32(0))
     }
 
@@ -86,7 +88,7 @@ impl Activation {
         [rows, columns]: [usize; 2],
     ) -> Result<(), DriverError> {
         let elements = rows * columns;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .u64(0)
             .buffer(y)
             .buffer(bias)
@@ -98,15 +100,15 @@ impl Activation {
 }
 
 /// The arguments of a kernel of logits.
-fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> Arguments {
-    Arguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
+fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
+    KernelArguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }
 
 fn launch(
     stream: &Stream,
     kernel: &Kernel,
     elements: usize,
-    arguments: Arguments,
+    arguments: KernelArguments,
 ) -> Result<(), DriverError> {
     stream.launch(kernel, Grid::over(elements, THREADS, THREADS), &arguments)
 }

@@ -1,9 +1,12 @@
 //! The launches of the cross layer's element-wise part on a GPU, on row-major matrices.
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 
 /// The kernels.
-pub const SOURCE: Source = Source { name: "ops/cross/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/cross/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
 /// The loaded kernels.
@@ -70,7 +73,8 @@ impl Cross {
         [rows, columns]: [usize; 2],
         DeviceForward { x0, u, bias, x, out }: DeviceForward<'_>,
     ) -> Result<(), DriverError> {
-        let arguments = [x0, u, bias, x, out].into_iter().fold(Arguments::new(), Arguments::buffer);
+        let arguments =
+            [x0, u, bias, x, out].into_iter().fold(KernelArguments::new(), KernelArguments::buffer);
         let arguments = (0..4).fold(arguments, |arguments, _| arguments.u64(0));
         launch(stream, &self.forward, [rows, columns], arguments)
     }
@@ -85,9 +89,11 @@ impl Cross {
         [rows, columns]: [usize; 2],
         DeviceBackward { x0, u, bias, d_out, d_u, d_x0, d_x }: DeviceBackward<'_>,
     ) -> Result<(), DriverError> {
-        let arguments = [x0, u, bias].into_iter().fold(Arguments::new(), Arguments::buffer);
+        let arguments =
+            [x0, u, bias].into_iter().fold(KernelArguments::new(), KernelArguments::buffer);
         let arguments = arguments.u64(0).u64(0);
-        let arguments = [d_out, d_u, d_x0, d_x].into_iter().fold(arguments, Arguments::buffer);
+        let arguments =
+            [d_out, d_u, d_x0, d_x].into_iter().fold(arguments, KernelArguments::buffer);
         launch(stream, &self.backward, [rows, columns], arguments)
     }
 }
@@ -96,7 +102,7 @@ fn launch(
     stream: &Stream,
     kernel: &Kernel,
     [rows, columns]: [usize; 2],
-    arguments: Arguments,
+    arguments: KernelArguments,
 ) -> Result<(), DriverError> {
     let elements = rows * columns;
     let arguments = arguments.count(elements).u32(columns as u32).u32(0);

@@ -73,7 +73,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     }
     let mut parts: Vec<_> = parts_mut(out, b).collect();
     cpu.pool.run_slices(&mut parts, 1, |_, parts| {
-        for Part { panel, first, data: out } in parts {
+        for PanelPart { panel, first, data: out } in parts {
             let inputs = [x0, u, x].map(|data| &data[*first..*first + out.len()]);
             scalar::forward(inputs, &panel_bias(bias, *panel), out);
         }
@@ -107,7 +107,7 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     let outputs = parts_mut(d_u, b).zip(parts_mut(d_x0, b)).zip(parts_mut(d_x, b));
     let mut parts: Vec<_> = outputs.collect();
     cpu.pool.run_slices(&mut parts, 1, |_, parts| {
-        for ((Part { panel, first, data: d_u }, d_x0), d_x) in parts {
+        for ((PanelPart { panel, first, data: d_u }, d_x0), d_x) in parts {
             let inputs = [d_out, x0, u].map(|data| &data[*first..*first + d_u.len()]);
             scalar::backward(inputs, &panel_bias(bias, *panel), [d_u, d_x0.data, d_x.data]);
         }
@@ -117,18 +117,18 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
 }
 
 /// Some rows of one panel.
-struct Part<'a> {
+struct PanelPart<'a> {
     panel: usize,
     /// Position of the first element in the whole matrix.
     first: usize,
     data: &'a mut [f32],
 }
 
-fn parts_mut(matrix: &mut [f32], b: usize) -> impl Iterator<Item = Part<'_>> {
+fn parts_mut(matrix: &mut [f32], b: usize) -> impl Iterator<Item = PanelPart<'_>> {
     let panel_len = (b * PANEL).max(1);
     matrix.chunks_mut(panel_len).enumerate().flat_map(move |(panel, data)| {
         let parts = data.chunks_mut(CHUNK).enumerate();
-        parts.map(move |(i, data)| Part { panel, first: panel * panel_len + i * CHUNK, data })
+        parts.map(move |(i, data)| PanelPart { panel, first: panel * panel_len + i * CHUNK, data })
     })
 }
 

@@ -2,12 +2,14 @@
 
 use schema::{Granularity, Optimizer};
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 use crate::optimizer::lamb;
 
 /// The kernels.
-pub const SOURCE: Source =
-    Source { name: "ops/dense_update/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/dense_update/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const ROWS_PER_BLOCK: u32 = 4;
 const LAMB_THREADS: u32 = 512;
@@ -23,7 +25,7 @@ pub struct DeviceParameter<'a> {
     pub weights: &'a Buffer,
     /// f32 `[rows, dim]`.
     pub gradient: &'a Buffer,
-    /// f32, as [`super::Arguments::state`]; `None` where the rule has none.
+    /// f32, as [`super::DenseUpdate::state`]; `None` where the rule has none.
     pub state: Option<&'a Buffer>,
     /// u32 `[1]`: nothing is updated unless it is 0.
     pub stop: &'a Buffer,
@@ -82,7 +84,7 @@ impl DenseUpdate {
         let blocks = elements.div_ceil(lamb::BLOCK);
         let squares = parameter.scratch.map_or(0, Buffer::address);
         let ratio = squares + (2 * blocks * size_of::<f32>()) as u64;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(parameter.rule)
             .buffer(parameter.weights)
             .buffer(parameter.gradient)

@@ -11,20 +11,20 @@ use std::ops::Range;
 
 use schema::{Granularity, Optimizer};
 
-use super::piece::{Piece, Task};
+use super::piece::{ParameterPiece, PieceTask};
 use super::{CHUNK, run_piece, state_len};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
 use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{self, Beside, Consumer, LinearBackwardWeight, LinearWeight, Renewal};
-use crate::optimizer::{Rule, split_state};
+use crate::optimizer::{UpdateRule, split_state};
 
 /// Arguments of [`run_with_gradient`].
 #[derive(Debug)]
 pub struct FusedArguments<'a> {
     /// The rule with this step's constants; [`is_fused`] for its kind.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// `[N, K]`, updated in place with the forms that products read.
     pub weight: &'a mut LinearWeight,
     /// Optimizer state, [`state_len`] values.
@@ -68,7 +68,7 @@ pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(),
 /// A weight being updated.
 struct Update<'a> {
     isa: Isa,
-    rule: Rule,
+    rule: UpdateRule,
     n: usize,
     values: DisjointMut<'a, f32>,
     /// Laid out as the values, or empty.
@@ -92,8 +92,8 @@ impl Consumer for Update<'_> {
             let weights = self.values.part(place);
             let squares = [0.0; 2];
             let first = (panel, rows.start * PANEL);
-            let mut piece = Piece { place: first, weights, gradient, state, squares };
-            let (task, renewal) = (Task::Update { row: CHUNK }, Some(&self.renewal));
+            let mut piece = ParameterPiece { place: first, weights, gradient, state, squares };
+            let (task, renewal) = (PieceTask::Update { row: CHUNK }, Some(&self.renewal));
             run_piece(&mut piece, self.isa, &self.rule, task, renewal);
         }
     }

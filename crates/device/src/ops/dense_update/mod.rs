@@ -19,17 +19,17 @@ use crate::error::Error;
 use crate::ops::extent;
 use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{LinearWeight, Renewal};
-use crate::optimizer::{Rule, lamb, split_state};
-use piece::{Piece, Task};
+use crate::optimizer::{UpdateRule, lamb, split_state};
+use piece::{ParameterPiece, PieceTask};
 
 /// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
 const CHUNK: usize = lamb::BLOCK;
 
 /// Arguments of [`run`].
 #[derive(Debug)]
-pub struct Arguments<'a> {
+pub struct DenseUpdate<'a> {
     /// The rule with this step's constants.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Parameters, `[rows, dim]`, updated in place.
     pub weights: &'a mut [f32],
     /// Gradient, `[rows, dim]`.
@@ -50,9 +50,9 @@ pub struct Arguments<'a> {
 /// The bytes of [`scalar::update`] on every instruction set and for any thread count.
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
+pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
-    let Arguments { rule, weights, gradient, state, dim } = arguments;
+    let DenseUpdate { rule, weights, gradient, state, dim } = arguments;
     let rows = weights.len().checked_div(dim).unwrap_or(0);
     extent::check(OP, "weights [rows, dim]", rows * dim, weights.len())?;
     extent::check(OP, "gradient [rows, dim]", weights.len(), gradient.len())?;
@@ -73,7 +73,7 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
 #[derive(Debug)]
 pub struct WeightArguments<'a> {
     /// The rule with this step's constants.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// `[N, K]`, updated in place with the forms that products read.
     pub weight: &'a mut LinearWeight,
     /// Gradient, `[N, K]` in panels, zeros beyond the last column.
@@ -124,19 +124,19 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
 /// cache.
 fn update(
     cpu: &Cpu,
-    rule: &Rule,
+    rule: &UpdateRule,
     row: usize,
-    pieces: &mut [Piece<'_>],
+    pieces: &mut [ParameterPiece<'_>],
     renewal: Option<&Renewal<'_>>,
 ) {
     let task = if rule.kind == Optimizer::Lamb {
-        run_task(cpu, rule, Task::Moments, pieces, None);
-        let add = |sums: [f32; 2], piece: &Piece<'_>| {
+        run_task(cpu, rule, PieceTask::Moments, pieces, None);
+        let add = |sums: [f32; 2], piece: &ParameterPiece<'_>| {
             [sums[0] + piece.squares[0], sums[1] + piece.squares[1]]
         };
-        Task::Apply { ratio: lamb::ratio(pieces.iter().fold([0.0; 2], add)) }
+        PieceTask::Apply { ratio: lamb::ratio(pieces.iter().fold([0.0; 2], add)) }
     } else {
-        Task::Update { row }
+        PieceTask::Update { row }
     };
     run_task(cpu, rule, task, pieces, renewal);
 }
@@ -147,7 +147,7 @@ fn cut<'a>(
     gradient: &'a [f32],
     state: [&'a mut [f32]; 2],
     (run, len): (usize, usize),
-) -> Vec<Piece<'a>> {
+) -> Vec<ParameterPiece<'a>> {
     let elements = weights.len();
     let lens = [state[0].len(), state[1].len()];
     let mut rest = state;
@@ -163,7 +163,7 @@ fn cut<'a>(
                 rest[part].split_off_mut(..own.min(lens[part])).unwrap_or_default()
             };
             let state = [0, 1].map(share);
-            Piece { place: (number, i * len), weights, gradient, state, squares: [0.0; 2] }
+            ParameterPiece { place: (number, i * len), weights, gradient, state, squares: [0.0; 2] }
         }));
     }
     pieces
@@ -171,9 +171,9 @@ fn cut<'a>(
 
 fn run_task(
     cpu: &Cpu,
-    rule: &Rule,
-    task: Task,
-    pieces: &mut [Piece<'_>],
+    rule: &UpdateRule,
+    task: PieceTask,
+    pieces: &mut [ParameterPiece<'_>],
     renewal: Option<&Renewal<'_>>,
 ) {
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
@@ -189,10 +189,10 @@ fn run_task(
 /// # Safety
 /// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
 unsafe fn run_piece(
-    piece: &mut Piece<'_>,
+    piece: &mut ParameterPiece<'_>,
     isa: Isa,
-    rule: &Rule,
-    task: Task,
+    rule: &UpdateRule,
+    task: PieceTask,
     renewal: Option<&Renewal<'_>>,
 ) {
     simd::run(isa, rule, task, piece);
@@ -212,7 +212,7 @@ struct WholeRows<'a> {
 }
 
 /// Row-wise Adagrad, whose step of an element depends on its whole row.
-fn update_rows(cpu: &Cpu, rule: &Rule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
+fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
     let WholeRows { shape: (n, k), values, gradient, state } = weight;
     let values = DisjointMut::new(values);
     cpu.pool.run_slices(state, PANEL, |chunk, state| {
@@ -228,14 +228,14 @@ fn update_rows(cpu: &Cpu, rule: &Rule, weight: WholeRows<'_>, renewal: &Renewal<
                 });
             }
         }
-        let mut piece = Piece {
+        let mut piece = ParameterPiece {
             place: (0, 0),
             weights: &mut weights,
             gradient: &gradients,
             state: [state, &mut []],
             squares: [0.0; 2],
         };
-        simd::run(cpu.isa, rule, Task::Update { row: k }, &mut piece);
+        simd::run(cpu.isa, rule, PieceTask::Update { row: k }, &mut piece);
         for panel in 0..panels::count(k) {
             // SAFETY: as above.
             let values = unsafe { values.part(panels::rows_of(n, panel, &rows)) };

@@ -2,7 +2,7 @@
 
 /// What is done to every piece.
 #[derive(Clone, Copy)]
-pub(super) enum Task {
+pub(super) enum PieceTask {
     /// The rule, on rows of so many elements.
     Update { row: usize },
     /// LAMB's moments and sums of squares.
@@ -12,7 +12,7 @@ pub(super) enum Task {
 }
 
 /// The part of a parameter that one chunk works on.
-pub(super) struct Piece<'a> {
+pub(super) struct ParameterPiece<'a> {
     /// Number of the run it is cut from, and of its first element in that.
     pub(super) place: (usize, usize),
     pub(super) weights: &'a mut [f32],

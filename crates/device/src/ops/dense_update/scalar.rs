@@ -2,13 +2,13 @@
 
 use schema::Granularity;
 
-use crate::optimizer::{Rule, split_state};
+use crate::optimizer::{UpdateRule, split_state};
 use crate::real::Real;
 
 /// Applies `rule` to every row of `dim` elements, where it looks at rows; else to all elements as
 /// one row, with a state of `[parts, elements]`.
 pub fn update<R: Real>(
-    rule: &Rule<R>,
+    rule: &UpdateRule<R>,
     [weights, state]: [&mut [R]; 2],
     gradient: &[R],
     dim: usize,

@@ -1,12 +1,12 @@
 //! The dense update with vectors: the vector rules of [`crate::optimizer`] on consecutive rows.
 //! They round as the scalar ones do, so the instruction set does not change a bit.
 
-use super::piece::{Piece, Task};
+use super::piece::{ParameterPiece, PieceTask};
 use crate::cpu::Isa;
-use crate::optimizer::{Rule, lamb};
+use crate::optimizer::{UpdateRule, lamb};
 
 /// One piece, with the instructions of `isa`.
-pub(super) fn run(isa: Isa, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
+pub(super) fn run(isa: Isa, rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => x86::run_avx2(token, rule, task, piece),
@@ -16,16 +16,16 @@ pub(super) fn run(isa: Isa, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
     }
 }
 
-fn run_scalar(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
-    let Piece { weights, gradient, state: [first, second], squares, .. } = piece;
+fn run_scalar(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
+    let ParameterPiece { weights, gradient, state: [first, second], squares, .. } = piece;
     match task {
-        Task::Update { row } => {
+        PieceTask::Update { row } => {
             for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
                 rule.update_row(weights, gradient, state);
             });
         }
-        Task::Moments => *squares = lamb::moments(rule, weights, gradient, [first, second]),
-        Task::Apply { ratio } => lamb::apply(rule, ratio, weights, [first, second]),
+        PieceTask::Moments => *squares = lamb::moments(rule, weights, gradient, [first, second]),
+        PieceTask::Apply { ratio } => lamb::apply(rule, ratio, weights, [first, second]),
     }
 }
 
@@ -51,7 +51,7 @@ fn for_rows(
 mod x86 {
     #![expect(unsafe_code, reason = "functions of an instruction set, entered with its token")]
 
-    use super::{Piece, Rule, Task, for_rows, lamb};
+    use super::{ParameterPiece, PieceTask, UpdateRule, for_rows, lamb};
     use crate::cpu::vector::Vector;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
@@ -59,21 +59,21 @@ mod x86 {
     /// # Safety
     /// The machine has the instruction set of `V`, and the caller is compiled with its features.
     #[inline(always)]
-    unsafe fn run<V: Vector>(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
-        let Piece { weights, gradient, state: [first, second], squares, .. } = piece;
+    unsafe fn run<V: Vector>(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
+        let ParameterPiece { weights, gradient, state: [first, second], squares, .. } = piece;
         match task {
-            Task::Update { row } => {
+            PieceTask::Update { row } => {
                 for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
                     // SAFETY: the caller vouches for the instruction set.
                     unsafe { rule.update_row_vector::<V>(weights, gradient, state) }
                 });
             }
             // SAFETY: the caller vouches for the instruction set.
-            Task::Moments => unsafe {
+            PieceTask::Moments => unsafe {
                 *squares = lamb::moments_vector::<V>(rule, weights, gradient, [first, second]);
             },
             // SAFETY: the caller vouches for the instruction set.
-            Task::Apply { ratio } => unsafe {
+            PieceTask::Apply { ratio } => unsafe {
                 lamb::apply_vector::<V>(rule, ratio, weights, [first, second]);
             },
         }
@@ -81,9 +81,14 @@ mod x86 {
 
     macro_rules! entry {
         ($token:ty, $vector:ty, $features:literal, $name:ident) => {
-            pub(super) fn $name(_proof: $token, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
+            pub(super) fn $name(
+                _proof: $token,
+                rule: &UpdateRule,
+                task: PieceTask,
+                piece: &mut ParameterPiece<'_>,
+            ) {
                 #[target_feature(enable = $features)]
-                fn compiled(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
+                fn compiled(rule: &UpdateRule, task: PieceTask, piece: &mut ParameterPiece<'_>) {
                     // SAFETY: this function is compiled with the features of the vector.
                     unsafe { run::<$vector>(rule, task, piece) }
                 }

@@ -5,13 +5,15 @@
 
 use super::IDS_PER_PART;
 use super::numbering::bits_below;
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 use crate::ops::embedding_forward::cuda::DeviceLookup;
-use crate::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums, scratch_bytes};
+use crate::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth, scratch_bytes};
 
 /// The kernels.
-pub const SOURCE: Source =
-    Source { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const WARP: u32 = 32;
 /// Warps of a block, each with a row of the widest table in shared memory.
@@ -194,7 +196,7 @@ impl EmbeddingBackward {
         // The last offset is the number of ids.
         let count = lookup.offsets.address() + (bags * size_of::<u64>()) as u64;
         let per_id = Grid::over(capacity, THREADS, THREADS);
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
             .buffer(lookup.slots)
             .buffer(lookup.ids)
@@ -210,7 +212,7 @@ impl EmbeddingBackward {
             .u32(u32::from(lookup.id_bytes == size_of::<u64>()));
         stream.launch(&self.pairs, per_id, &arguments)?;
         let sorted = &pairs[self.sort(stream, workspace, count)?];
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(sorted)
             .u64(count)
             .buffer(heads)
@@ -220,18 +222,18 @@ impl EmbeddingBackward {
             .count(capacity)
             .u32(payload_bits);
         stream.launch(&self.heads, per_id, &arguments)?;
-        let scan = Scan {
+        let scan = ScanArguments {
             values: heads,
             out: indices,
             scratch,
             total: unique.address(),
             count: capacity,
-            sums: Sums::U32,
+            sums: SumWidth::U32,
         };
         self.prefix_sum.launch(stream, &scan)?;
         // One thread at least: it closes the last row, or writes that there is none.
         stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
             .buffer(sorted)
             .buffer(indices)
@@ -259,7 +261,7 @@ impl EmbeddingBackward {
         let passes = bits_below(shape.rows).div_ceil(DIGIT_BITS);
         for pass in 0..passes {
             let from = pass as usize % 2;
-            let arguments = Arguments::new()
+            let arguments = KernelArguments::new()
                 .buffer(&pairs[from])
                 .buffer(&pairs[1 - from])
                 .buffer(counts)
@@ -267,13 +269,13 @@ impl EmbeddingBackward {
                 .u32(shape.payload_bits() + pass * DIGIT_BITS)
                 .u32(tiles as u32);
             stream.launch(&self.count, grid, &arguments)?;
-            let scan = Scan {
+            let scan = ScanArguments {
                 values: counts,
                 out: counts,
                 scratch,
                 total: 0,
                 count: tiles << DIGIT_BITS,
-                sums: Sums::U32,
+                sums: SumWidth::U32,
             };
             self.prefix_sum.launch(stream, &scan)?;
             stream.launch(&self.scatter, grid, &arguments)?;
@@ -291,7 +293,7 @@ impl EmbeddingBackward {
         count: u64,
     ) -> Result<(), DriverError> {
         let Workspace { shape, heads, indices, starts, unique, partials, .. } = workspace;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
             .buffer(gradient.rule)
             .buffer(sorted)

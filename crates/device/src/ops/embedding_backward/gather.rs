@@ -4,13 +4,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use super::numbering::Numbering;
 use super::scratch::Scratch;
 use crate::cpu::Cpu;
 use crate::error::Error;
-use crate::ops::slot::{Lookup, Places, TileShape, first_bad};
+use crate::ops::slot::{KeyPlaces, Lookup, TileShape, first_bad};
 
 /// Positions per chunk.
 const POSITIONS_PER_CHUNK: usize = 8192;
@@ -23,7 +23,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     cpu: &Cpu,
     lookup: &Lookup<'a, Shape>,
     numbering: &Numbering,
-    places: &Places,
+    places: &KeyPlaces,
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
     let jagged = lookup.jagged;
@@ -40,7 +40,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
                 first_bad_position.fetch_min(positions.start + bad, Ordering::Relaxed);
                 return;
             }
-            let (first_row, place) = (numbering.first_rows[tile], places.of(key));
+            let (first_row, place) = (numbering.first_rows[tile], places.place(key));
             for_each_bag(jagged, key, positions, |sample, positions| {
                 let out = &mut pairs[positions.start - start..positions.end - start];
                 let ids = &jagged.values[positions.clone()];
@@ -56,7 +56,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     cpu.pool.run_slices(&mut scratch.sources, POSITIONS_PER_CHUNK, |chunk, sources| {
         let start = chunk * POSITIONS_PER_CHUNK;
         for_each_key(jagged, start..start + sources.len(), |key, positions| {
-            let place = places.of(key);
+            let place = places.place(key);
             for_each_bag(jagged, key, positions, |sample, positions| {
                 let bag = key * jagged.batch_size + sample;
                 let scale = lookup.bag_scales.map_or(1.0, |scales| scales[bag]);
@@ -77,7 +77,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
 /// Calls `visit` with each key that has ids among `positions`, and with those positions.
 #[inline(always)]
 fn for_each_key(
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     positions: Range<usize>,
     mut visit: impl FnMut(usize, Range<usize>),
 ) {
@@ -97,7 +97,7 @@ fn for_each_key(
 /// the key's, and with those positions.
 #[inline(always)]
 fn for_each_bag(
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     key: usize,
     positions: Range<usize>,
     mut visit: impl FnMut(usize, Range<usize>),

@@ -16,35 +16,35 @@ mod update;
 
 use numbering::Numbering;
 pub use scratch::Scratch;
-pub use tile::{IDS_PER_PART, Origin, TileMut, Updated};
+pub use tile::{IDS_PER_PART, TileMut, TileOrigin, Updated};
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 use schema::random::CounterRng;
 
-use super::slot::{Lookup, Output, Places, Slot, TileShape};
+use super::slot::{KeyPlaces, Lookup, Slot, SlotOutput, TileShape};
 use crate::cpu::Cpu;
 use crate::error::Error;
-use crate::optimizer::Rule;
+use crate::optimizer::UpdateRule;
 
 const OP: &str = "embedding_backward";
 
 /// What [`run`] works on.
 #[derive(Debug)]
-pub struct Arguments<'a, 'tile> {
+pub struct BackwardArguments<'a, 'tile> {
     /// The tables, or the tiles of them that live here.
     pub tiles: &'a mut [TileMut<'tile>],
     /// One per key of `jagged`.
     pub slots: &'a [Slot],
     /// Ids local to their tile; those of the forward pass.
-    pub jagged: &'a KeyedJaggedTensor,
+    pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; those of the forward pass.
     pub bag_scales: Option<&'a [f32]>,
     /// What the forward pass gave.
-    pub output: Output,
+    pub output: SlotOutput,
     /// Gradient of that output.
     pub gradient: &'a [f32],
     /// The row update.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Random bits of this step, for writing to 16-bit tables.
     pub rounding: CounterRng,
 }
@@ -109,10 +109,10 @@ impl Scratch {
 /// Sort, dedup and fused update: arXiv:2104.05158.
 pub fn run(
     cpu: &Cpu,
-    arguments: Arguments<'_, '_>,
+    arguments: BackwardArguments<'_, '_>,
     scratch: &mut Scratch,
 ) -> Result<Updated, Error> {
-    let Arguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
+    let BackwardArguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
         arguments;
     let is_packed;
     let numbering = {
@@ -134,11 +134,12 @@ pub fn run(
     sort::run(&cpu.pool, numbering.key_bits(), &groups, scratch);
     let Scratch { pairs, sources, long, partials, .. } = scratch;
     let gradient = if is_packed { &scratch.gradient[..] } else { gradient };
-    let batch = update::Batch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
-    let targets: Vec<update::Target<'_>> = tiles
+    let batch =
+        update::UpdateBatch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
+    let targets: Vec<update::UpdateTarget<'_>> = tiles
         .iter_mut()
         .zip(&numbering.first_rows)
-        .map(|(tile, &first_row)| update::Target::new(tile, first_row, rule.kind, rounding))
+        .map(|(tile, &first_row)| update::UpdateTarget::new(tile, first_row, rule.kind, rounding))
         .collect();
     Ok(update::run(cpu, &batch, &targets, rule, long, partials))
 }
@@ -148,8 +149,8 @@ fn check<'a, Shape: Fn(usize) -> TileShape<'a>>(
     lookup: &Lookup<'a, Shape>,
     tiles: &[TileMut<'_>],
     gradient: &[f32],
-    rule: Rule,
-) -> Result<Places, Error> {
+    rule: UpdateRule,
+) -> Result<KeyPlaces, Error> {
     for tile in tiles {
         let elements = tile.rows.saturating_mul(tile.dim);
         let state = tile.rows.saturating_mul(rule.kind.state_per_row(tile.dim));

@@ -1,11 +1,11 @@
 //! Numbers for the rows of all tiles, packed with places of gradients into what is sorted.
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use super::sort;
 use super::tile::TileMut;
 use crate::error::Error;
-use crate::ops::slot::{Lookup, Places, Slot};
+use crate::ops::slot::{KeyPlaces, Lookup, Slot};
 
 /// How a pair packs a row, counted over all tiles, above where its gradient is found.
 pub(super) struct Numbering {
@@ -21,7 +21,7 @@ impl Numbering {
     pub(super) fn new<Shape>(
         tiles: &[TileMut<'_>],
         lookup: &Lookup<'_, Shape>,
-        places: &Places,
+        places: &KeyPlaces,
     ) -> Result<Self, Error> {
         let mut first_rows = vec![0];
         first_rows.extend(tiles.iter().scan(0usize, |rows, tile| {
@@ -42,11 +42,11 @@ impl Numbering {
 
     /// The positions of each tile's ids with its first row and the bits its rows need; none where
     /// the slots do not come in the order of their tiles.
-    pub(super) fn groups(&self, slots: &[Slot], jagged: &KeyedJaggedTensor) -> Vec<sort::Group> {
+    pub(super) fn groups(&self, slots: &[Slot], jagged: &JaggedTensor) -> Vec<sort::TilePairs> {
         if !slots.is_sorted_by_key(|slot| slot.tile) {
             return Vec::new();
         }
-        let mut groups: Vec<sort::Group> = Vec::new();
+        let mut groups: Vec<sort::TilePairs> = Vec::new();
         let mut last = None;
         for (key, slot) in slots.iter().enumerate() {
             let positions = jagged.feature(key);
@@ -55,7 +55,7 @@ impl Numbering {
                 _ => {
                     let rows = self.first_rows[slot.tile]..self.first_rows[slot.tile + 1];
                     let bits = bits_below(rows.len());
-                    groups.push(sort::Group {
+                    groups.push(sort::TilePairs {
                         pairs: positions,
                         first_row: rows.start as u64,
                         bits,

@@ -7,10 +7,10 @@
 //! it.
 #![expect(unsafe_code, reason = "chunks write different vectors of one array")]
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use crate::cpu::{DisjointMut, Pool};
-use crate::ops::slot::{Place, Places};
+use crate::ops::slot::{KeyPlace, KeyPlaces};
 
 /// Ids per bag from which on vectors are read often enough to be worth the copy.
 const IDS_PER_BAG: usize = 4;
@@ -26,26 +26,26 @@ pub(super) fn pays(slots: usize, (ids, bags): (usize, usize)) -> bool {
 /// Copies `gradient` to `packed` and gives the new places, where that pays.
 pub(super) fn run(
     pool: &Pool,
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     dims: &[usize],
     gradient: &[f32],
-    places: &Places,
+    places: &KeyPlaces,
     packed: &mut Vec<f32>,
-) -> Option<Places> {
+) -> Option<KeyPlaces> {
     let samples = jagged.batch_size;
-    let pooled = matches!(places.first()?, Place::Pooled { .. });
+    let pooled = matches!(places.first()?, KeyPlace::Pooled { .. });
     if !pooled || !pays(dims.len(), (jagged.values.len(), samples * dims.len())) {
         return None;
     }
     packed.resize(gradient.len(), 0.0);
-    let target = Places::by_key(dims, samples);
+    let target = KeyPlaces::by_key(dims, samples);
     let out = DisjointMut::new(packed);
     pool.run(samples.div_ceil(SAMPLES_PER_CHUNK), |chunk| {
         let first = chunk * SAMPLES_PER_CHUNK;
         for sample in first..samples.min(first + SAMPLES_PER_CHUNK) {
             for (key, &dim) in dims.iter().enumerate() {
-                let from = places.of(key).start(sample, 0);
-                let to = target.of(key).start(sample, 0);
+                let from = places.place(key).start(sample, 0);
+                let to = target.place(key).start(sample, 0);
                 // SAFETY: the places of different keys and samples do not overlap and end at the
                 // length of the gradient; each chunk is run once.
                 let out = unsafe { out.part(to..to + dim) };

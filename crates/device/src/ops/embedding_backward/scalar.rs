@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use schema::random::CounterRng;
-use schema::{DataType, KeyedJaggedTensor};
+use schema::{DataType, JaggedTensor};
 
-use super::tile::{IDS_PER_PART, Origin};
-use crate::ops::{Output, Slot};
-use crate::optimizer::{Rule, split_state};
+use super::tile::{IDS_PER_PART, TileOrigin};
+use crate::ops::{Slot, SlotOutput};
+use crate::optimizer::{UpdateRule, split_state};
 use crate::real::Real;
 use crate::rounding::{self, RowNoise};
 
@@ -22,7 +22,7 @@ pub fn add_scaled<R: Real>(factor: R, gradient: &[R], sum: &mut [R]) {
 
 /// One tile of the oracle: `weights` `[rows, dim]`, `state` `[rows, state per row]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tile<R> {
+pub struct OracleTile<R> {
     /// `[rows, dim]`.
     pub weights: Vec<R>,
     /// `[rows, Optimizer::state_per_row(dim)]`.
@@ -31,13 +31,13 @@ pub struct Tile<R> {
     pub dim: usize,
 }
 
-impl<R: Real> Tile<R> {
+impl<R: Real> OracleTile<R> {
     /// Rounds a row as a table of `data_type` at `origin` stores it.
     pub fn round_row(
         &mut self,
         row: usize,
         data_type: DataType,
-        origin: Origin,
+        origin: TileOrigin,
         rounding: CounterRng,
     ) {
         let table = rounding.child(u64::from(origin.table));
@@ -62,13 +62,13 @@ type Sources<R> = BTreeMap<(usize, usize), Vec<(usize, R)>>;
 /// The whole backward and update of f32 (or f64) tables; `gradient` is that of the output. Gives
 /// the rows it updated, as (tile, row). Checks nothing.
 pub fn run<R: Real>(
-    tiles: &mut [Tile<R>],
+    tiles: &mut [OracleTile<R>],
     slots: &[Slot],
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     bag_scales: Option<&[R]>,
-    output: Output,
+    output: SlotOutput,
     gradient: &[R],
-    rule: Rule<R>,
+    rule: UpdateRule<R>,
 ) -> Vec<(usize, usize)> {
     let width: usize = slots.iter().map(|slot| tiles[slot.tile].dim).sum();
     let (mut rows, mut written) = (Sources::new(), 0);
@@ -79,8 +79,8 @@ pub fn run<R: Real>(
                 let weight = jagged.weights.as_ref().map_or(1.0, |weights| weights[position]);
                 let factor = R::from_f64(f64::from(weight)) * scale;
                 let start = match output {
-                    Output::Pooled => sample * width + slot.column,
-                    Output::Sequence => written,
+                    SlotOutput::Pooled => sample * width + slot.column,
+                    SlotOutput::Sequence => written,
                 };
                 written += tiles[slot.tile].dim;
                 let row = (slot.tile, jagged.values[position] as usize);
@@ -89,7 +89,7 @@ pub fn run<R: Real>(
         }
     }
     for (&(tile, row), gradients) in &rows {
-        let Tile { weights, state, dim } = &mut tiles[tile];
+        let OracleTile { weights, state, dim } = &mut tiles[tile];
         let mut sum = vec![R::ZERO; *dim];
         for part in gradients.chunks(IDS_PER_PART) {
             let mut part_sum = vec![R::ZERO; *dim];

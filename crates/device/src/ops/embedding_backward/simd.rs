@@ -20,11 +20,11 @@ mod x86 {
     use std::ops::Range;
 
     use super::super::tile::Updated;
-    use super::super::update::{Batch, RowKernel, Work};
+    use super::super::update::{RowKernel, UpdateBatch, UpdateWork};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::vector::{Vector, VectorElement};
     use crate::cpu::{Avx2, Avx512};
-    use crate::optimizer::{Rule, split_state};
+    use crate::optimizer::{UpdateRule, split_state};
     use crate::rounding::RowNoise;
 
     macro_rules! entries {
@@ -32,11 +32,11 @@ mod x86 {
             /// A chunk of rows.
             pub(in super::super) fn $update(
                 _: $token,
-                work: &Work<'_>,
+                work: &UpdateWork<'_>,
                 pairs: Range<usize>,
             ) -> Updated {
                 #[target_feature(enable = $features)]
-                fn enter(work: &Work<'_>, pairs: Range<usize>) -> Updated {
+                fn enter(work: &UpdateWork<'_>, pairs: Range<usize>) -> Updated {
                     // SAFETY: compiled for the vector's instruction set; the pool runs a chunk
                     // once.
                     unsafe { work.update_chunk::<Vectors<$vector>>(pairs) }
@@ -48,12 +48,12 @@ mod x86 {
             /// The summed gradient of some pairs.
             pub(in super::super) fn $sum(
                 _: $token,
-                batch: &Batch<'_>,
+                batch: &UpdateBatch<'_>,
                 pairs: Range<usize>,
                 sum: &mut [f32],
             ) {
                 #[target_feature(enable = $features)]
-                fn enter(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+                fn enter(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
                     // SAFETY: compiled for the vector's instruction set.
                     unsafe { Vectors::<$vector>::sum(batch, pairs, sum) }
                 }
@@ -76,7 +76,7 @@ mod x86 {
 
     impl<V: Vector> RowKernel for Vectors<V> {
         #[inline(always)]
-        unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+        unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
             let dim = sum.len();
             let mut at = 0;
             // SAFETY: each strip lies inside the `dim` columns.
@@ -98,7 +98,7 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn update<E: VectorElement>(
-            rule: &Rule,
+            rule: &UpdateRule,
             weights: &mut [E],
             buffer: &mut [f32],
             noise: RowNoise,
@@ -118,7 +118,7 @@ mod x86 {
     /// 1), and returns how many columns a full strip has.
     #[inline(always)]
     unsafe fn strip<V: Vector, const N: usize>(
-        batch: &Batch<'_>,
+        batch: &UpdateBatch<'_>,
         pairs: Range<usize>,
         at: usize,
         sum: &mut [f32],
@@ -158,17 +158,26 @@ mod elsewhere {
     use std::ops::Range;
 
     use super::super::tile::Updated;
-    use super::super::update::{Batch, Work};
+    use super::super::update::{UpdateBatch, UpdateWork};
     use crate::cpu::{Avx2, Avx512};
 
     macro_rules! unreachable_entries {
         ($update:ident, $sum:ident, $token:ty) => {
             /// Cannot be called: the token does not exist on this machine.
-            pub(in super::super) fn $update(_: $token, _: &Work<'_>, _: Range<usize>) -> Updated {
+            pub(in super::super) fn $update(
+                _: $token,
+                _: &UpdateWork<'_>,
+                _: Range<usize>,
+            ) -> Updated {
                 Updated::default()
             }
             /// Cannot be called: the token does not exist on this machine.
-            pub(in super::super) fn $sum(_: $token, _: &Batch<'_>, _: Range<usize>, _: &mut [f32]) {
+            pub(in super::super) fn $sum(
+                _: $token,
+                _: &UpdateBatch<'_>,
+                _: Range<usize>,
+                _: &mut [f32],
+            ) {
             }
         };
     }

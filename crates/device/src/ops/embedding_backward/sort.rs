@@ -24,7 +24,7 @@ const SMALL: usize = 512;
 
 /// The pairs of one tile, which lie together before the sort and after it.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
+pub(super) struct TilePairs {
     pub pairs: Range<usize>,
     /// The tile's first row number.
     pub first_row: u64,
@@ -36,7 +36,7 @@ pub(super) struct Group {
 ///
 /// There is one such order, so how it is found may depend on the number of threads: with enough
 /// groups of like size each thread sorts groups of its own, in its own cache and on fewer bits.
-pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[Group], scratch: &mut Scratch) {
+pub(super) fn run(pool: &Pool, key: Range<u32>, groups: &[TilePairs], scratch: &mut Scratch) {
     let len = scratch.pairs.len();
     let longest = groups.iter().map(|group| group.pairs.len()).max().unwrap_or(len);
     if len > SMALL && !groups.is_empty() && longest * pool.threads() <= len {
@@ -63,12 +63,12 @@ pub(super) fn count_bytes(len: usize) -> usize {
 }
 
 /// Sorts every group, one thread each.
-fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[Group], scratch: &mut Scratch) {
+fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[TilePairs], scratch: &mut Scratch) {
     scratch.spare.resize(scratch.pairs.len(), 0);
     let (pairs, spare) =
         (DisjointMut::new(&mut scratch.pairs), DisjointMut::new(&mut scratch.spare));
     pool.run(groups.len(), |index| {
-        let Group { pairs: range, first_row, bits } = groups[index].clone();
+        let TilePairs { pairs: range, first_row, bits } = groups[index].clone();
         // SAFETY: groups are consecutive ranges of positions, and each is sorted by one chunk.
         let (mut from, mut to) = unsafe { (pairs.part(range.clone()), spare.part(range)) };
         if from.len() <= SMALL_GROUP {
@@ -115,7 +115,7 @@ struct Digit {
 
 impl Digit {
     #[inline(always)]
-    fn of(self, pair: u64) -> usize {
+    fn digit(self, pair: u64) -> usize {
         (pair >> self.low) as usize & ((1 << self.bits) - 1)
     }
 }
@@ -131,14 +131,14 @@ fn sort_by_digit(pool: &Pool, digit: Digit, scratch: &mut Scratch) {
     counts.resize(pairs.len().div_ceil(chunk_len) * digits, 0);
     pool.run_slices(counts, digits, |chunk, counts| {
         for &pair in chunk_of(chunk) {
-            counts[digit.of(pair)] += 1;
+            counts[digit.digit(pair)] += 1;
         }
     });
     counts_to_places(counts, digits);
     let spare = DisjointMut::new(spare);
     pool.run_slices(counts, digits, |chunk, places| {
         for &pair in chunk_of(chunk) {
-            let place = &mut places[digit.of(pair)];
+            let place = &mut places[digit.digit(pair)];
             // SAFETY: the places of one (chunk, digit) are the run that its count reserved, so each
             // place below `len` is written by one chunk, once.
             unsafe { spare.part(*place..*place + 1)[0] = pair };
@@ -185,7 +185,7 @@ mod tests {
             let row = |i: u64| first_row + rng.child(group as u64).below(i, rows);
             pairs.extend((0..len).map(|i| row(i) << 20 | (start as u64 + i)));
             let bits = super::super::numbering::bits_below(rows as usize);
-            groups.push(Group { pairs: start..pairs.len(), first_row, bits });
+            groups.push(TilePairs { pairs: start..pairs.len(), first_row, bits });
             first_row += rows;
         }
         let mut expected = pairs.clone();

@@ -20,13 +20,13 @@ pub struct TileMut<'a> {
     /// Name of the table, for messages.
     pub name: &'a str,
     /// Where the tile lies in its table.
-    pub origin: Origin,
+    pub origin: TileOrigin,
 }
 
 /// The table of a tile and the tile's first row and column in it: what the random bits of rounding
 /// depend on, so that the cut of a table into tiles does not change them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct TileOrigin {
     /// Number of the table.
     pub table: u32,
     /// First row.

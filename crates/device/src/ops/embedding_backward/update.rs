@@ -14,7 +14,7 @@ use super::tile::{IDS_PER_PART, TileMut, Updated};
 use super::{scalar, simd};
 use crate::cpu::vector::{VectorElement, prefetch_row_second};
 use crate::cpu::{Cpu, DisjointMut, Isa};
-use crate::optimizer::{Rule, split_state};
+use crate::optimizer::{UpdateRule, split_state};
 use crate::rounding::RowNoise;
 use crate::weights::WeightsMut;
 
@@ -28,7 +28,7 @@ const PAIRS_AHEAD: usize = 8;
 const STACK_DIM: usize = 512;
 
 /// The batch, read only, and its pairs in row order.
-pub(super) struct Batch<'a> {
+pub(super) struct UpdateBatch<'a> {
     /// Of the forward pass's output.
     pub gradient: &'a [f32],
     /// `[nnz]`.
@@ -39,7 +39,7 @@ pub(super) struct Batch<'a> {
 }
 
 /// A tile as the chunks see it.
-pub(super) struct Target<'a> {
+pub(super) struct UpdateTarget<'a> {
     weights: TargetWeights<'a>,
     state: DisjointMut<'a, f32>,
     state_per_row: usize,
@@ -68,7 +68,7 @@ impl TargetWeights<'_> {
     }
 }
 
-impl Batch<'_> {
+impl UpdateBatch<'_> {
     #[inline(always)]
     pub fn row(&self, position: usize) -> usize {
         (self.pairs[position] >> self.payload_bits) as usize
@@ -92,7 +92,7 @@ impl Batch<'_> {
     }
 }
 
-impl<'a> Target<'a> {
+impl<'a> UpdateTarget<'a> {
     /// The tile whose rows are numbered from `first_row` on.
     pub fn new(
         tile: &'a mut TileMut<'_>,
@@ -161,14 +161,14 @@ pub(super) trait RowKernel {
     ///
     /// # Safety
     /// The machine has the kernel's instruction set, and the caller is compiled for it.
-    unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]);
+    unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]);
 
     /// The rule on one row, given beside a buffer as long, with its summed gradient and state.
     ///
     /// # Safety
     /// As for `sum`.
     unsafe fn update<E: VectorElement>(
-        rule: &Rule,
+        rule: &UpdateRule,
         weights: &mut [E],
         buffer: &mut [f32],
         noise: RowNoise,
@@ -180,15 +180,15 @@ pub(super) trait RowKernel {
 /// Updates all rows of the batch.
 pub(super) fn run(
     cpu: &Cpu,
-    batch: &Batch<'_>,
-    targets: &[Target<'_>],
-    rule: Rule,
+    batch: &UpdateBatch<'_>,
+    targets: &[UpdateTarget<'_>],
+    rule: UpdateRule,
     long: &mut Vec<LongSegment>,
     partials: &mut Vec<f32>,
 ) -> Updated {
     find_long_segments(batch, targets, long);
     sum_parts(cpu, batch, long, partials);
-    let work = Work { batch, targets, rule, long, partials };
+    let work = UpdateWork { batch, targets, rule, long, partials };
     let (rows, elements, bytes) = Default::default();
     let add = |sum: &AtomicUsize, value| sum.fetch_add(value, Ordering::Relaxed);
     cpu.pool.run(batch.pairs.len().div_ceil(PAIRS_PER_CHUNK), |chunk| {
@@ -213,7 +213,11 @@ pub(super) fn run(
 
 /// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that
 /// number.
-fn find_long_segments(batch: &Batch<'_>, targets: &[Target<'_>], long: &mut Vec<LongSegment>) {
+fn find_long_segments(
+    batch: &UpdateBatch<'_>,
+    targets: &[UpdateTarget<'_>],
+    long: &mut Vec<LongSegment>,
+) {
     long.clear();
     let (mut end, mut first_part, mut partials) = (0, 0, 0);
     for probe in (0..batch.pairs.len()).step_by(IDS_PER_PART) {
@@ -236,12 +240,12 @@ fn find_long_segments(batch: &Batch<'_>, targets: &[Target<'_>], long: &mut Vec<
 }
 
 /// The tile that holds a row number.
-fn tile_of(targets: &[Target<'_>], row: usize) -> usize {
+fn tile_of(targets: &[UpdateTarget<'_>], row: usize) -> usize {
     targets.partition_point(|target| target.rows.end <= row)
 }
 
 /// Sums the parts of long segments, each part on its own.
-fn sum_parts(cpu: &Cpu, batch: &Batch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
+fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
     let Some(last) = long.last() else { return };
     partials.resize(last.partials + last.parts() * last.dim, 0.0);
     let sums = DisjointMut::new(partials);
@@ -264,15 +268,15 @@ fn sum_parts(cpu: &Cpu, batch: &Batch<'_>, long: &[LongSegment], partials: &mut 
 }
 
 /// Everything a chunk reads, and the rows it owns.
-pub(super) struct Work<'a> {
-    batch: &'a Batch<'a>,
-    targets: &'a [Target<'a>],
-    rule: Rule,
+pub(super) struct UpdateWork<'a> {
+    batch: &'a UpdateBatch<'a>,
+    targets: &'a [UpdateTarget<'a>],
+    rule: UpdateRule,
     long: &'a [LongSegment],
     partials: &'a [f32],
 }
 
-impl Work<'_> {
+impl UpdateWork<'_> {
     /// Updates the rows whose first pair lies in `pairs`.
     ///
     /// # Safety
@@ -320,7 +324,7 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel, E: VectorElement>(
         &self,
-        target: &Target<'_>,
+        target: &UpdateTarget<'_>,
         weights: &DisjointMut<'_, E>,
         at: &mut usize,
         end: usize,
@@ -384,7 +388,7 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn update_rows<K: RowKernel, E: VectorElement>(
         &self,
-        target: &Target<'_>,
+        target: &UpdateTarget<'_>,
         weights: &DisjointMut<'_, E>,
         sum: &mut [f32],
         buffer: &mut [f32],
@@ -418,7 +422,7 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn sum_segment<K: RowKernel, E>(
         &self,
-        target: &Target<'_>,
+        target: &UpdateTarget<'_>,
         weights: &DisjointMut<'_, E>,
         segment: Range<usize>,
         sum: &mut [f32],
@@ -448,7 +452,7 @@ impl Work<'_> {
     #[inline(always)]
     fn prefetch<E>(
         &self,
-        target: &Target<'_>,
+        target: &UpdateTarget<'_>,
         weights: &DisjointMut<'_, E>,
         dim: usize,
         position: usize,
@@ -471,7 +475,7 @@ struct Portable;
 
 impl RowKernel for Portable {
     #[inline(always)]
-    unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+    unsafe fn sum(batch: &UpdateBatch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
         sum.fill(0.0);
         for position in pairs {
             let (start, factor) = batch.locate(position);
@@ -481,7 +485,7 @@ impl RowKernel for Portable {
 
     #[inline(always)]
     unsafe fn update<E: VectorElement>(
-        rule: &Rule,
+        rule: &UpdateRule,
         weights: &mut [E],
         buffer: &mut [f32],
         noise: RowNoise,

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use super::scalar;
 use crate::cpu::DisjointMut;
-use crate::ops::slot::{Place, first_bad};
-use crate::weights::{Element, WeightsView};
+use crate::ops::slot::{KeyPlace, first_bad};
+use crate::weights::{StoredWeight, WeightsView};
 
 /// One tile of a table, read only.
 #[derive(Clone, Copy, Debug)]
@@ -30,19 +30,19 @@ impl TileView<'_> {
 }
 
 /// Some samples' bags of one slot. Holds only what [`run`] has checked.
-pub(super) struct Block<'a> {
+pub(super) struct BagBlock<'a> {
     pub(super) tile: &'a TileView<'a>,
-    pub(super) jagged: &'a KeyedJaggedTensor,
+    pub(super) jagged: &'a JaggedTensor,
     pub(super) bag_scales: Option<&'a [f32]>,
     pub(super) feature: usize,
     pub(super) samples: Range<usize>,
     pub(super) out: &'a DisjointMut<'a, f32>,
-    pub(super) place: Place,
+    pub(super) place: KeyPlace,
     /// Whether its vectors are whole cache lines and go past the caches.
     pub(super) past_caches: bool,
 }
 
-impl<'a> Block<'a> {
+impl<'a> BagBlock<'a> {
     /// Positions in `values` of all ids of the block.
     pub(super) fn positions(&self) -> Range<usize> {
         let first = self.feature * self.jagged.batch_size;
@@ -60,15 +60,15 @@ impl<'a> Block<'a> {
     #[inline(always)]
     pub(super) fn summed(&self, bag: &Range<usize>, at: usize) -> Range<usize> {
         match self.place {
-            Place::Pooled { .. } => bag.clone(),
-            Place::Sequence { .. } => at..at + 1,
+            KeyPlace::Pooled { .. } => bag.clone(),
+            KeyPlace::Sequence { .. } => at..at + 1,
         }
     }
 
     /// Whether a bag gives no vector at all.
     #[inline(always)]
     pub(super) fn gives_nothing(&self, bag: &Range<usize>) -> bool {
-        bag.is_empty() && matches!(self.place, Place::Sequence { .. })
+        bag.is_empty() && matches!(self.place, KeyPlace::Sequence { .. })
     }
 
     /// The output vector of a bag, or of the id at `position` in it.
@@ -83,7 +83,7 @@ impl<'a> Block<'a> {
     }
 
     /// Pools every bag, whose ids have been checked, on any machine.
-    pub(super) fn pool_portable<E: Element>(&self, table: &[E]) {
+    pub(super) fn pool_portable<E: StoredWeight>(&self, table: &[E]) {
         for sample in self.samples.clone() {
             let bag = self.jagged.bag(self.feature, sample);
             if self.gives_nothing(&bag) {

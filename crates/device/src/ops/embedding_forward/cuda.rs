@@ -3,14 +3,16 @@
 
 use schema::DataType;
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
-use crate::ops::embedding_backward::Origin;
-use crate::ops::slot::Place;
-use crate::ops::{Output, Slot};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
+use crate::ops::embedding_backward::TileOrigin;
+use crate::ops::slot::KeyPlace;
+use crate::ops::{Slot, SlotOutput};
 
 /// The kernel.
-pub const SOURCE: Source =
-    Source { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 /// Columns that a thread sums at a time.
 const COLUMNS: usize = 4;
@@ -31,7 +33,7 @@ pub struct DeviceTile<'a> {
     /// Format of the weights.
     pub data_type: DataType,
     /// Where the tile lies in its table.
-    pub origin: Origin,
+    pub origin: TileOrigin,
 }
 
 /// The tiles as the array of `struct Tile` that kernels read.
@@ -44,7 +46,7 @@ pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
             DataType::F16 => 1,
             DataType::Bf16 => 2,
         };
-        let bytes = Arguments::new()
+        let bytes = KernelArguments::new()
             .buffer(tile.weights)
             .optional(tile.state)
             .count(tile.rows)
@@ -67,7 +69,7 @@ pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
 pub fn slot_bytes(
     slots: &[Slot],
     dims: &[usize],
-    output: Output,
+    output: SlotOutput,
     ids_per_key: &[usize],
 ) -> Vec<u8> {
     let width: usize = slots.iter().map(|slot| dims[slot.tile]).sum();
@@ -76,20 +78,20 @@ pub fn slot_bytes(
     for (key, slot) in slots.iter().enumerate() {
         let stride = dims[slot.tile];
         let place = match output {
-            Output::Pooled => Place::Pooled { first: slot.column, stride: width },
-            Output::Sequence => {
+            SlotOutput::Pooled => KeyPlace::Pooled { first: slot.column, stride: width },
+            SlotOutput::Sequence => {
                 let first = len.wrapping_sub(position.wrapping_mul(stride));
                 len += ids_per_key[key] * stride;
                 position += ids_per_key[key];
-                Place::Sequence { first, stride }
+                KeyPlace::Sequence { first, stride }
             }
         };
         let (first, stride, is_sequence) = match place {
-            Place::Pooled { first, stride } => (first, stride, 0),
-            Place::Sequence { first, stride } => (first, stride, 1),
+            KeyPlace::Pooled { first, stride } => (first, stride, 0),
+            KeyPlace::Sequence { first, stride } => (first, stride, 1),
         };
         let tile = slot.tile as u32;
-        let slot = Arguments::new().count(first).count(stride).u32(tile).u32(is_sequence);
+        let slot = KernelArguments::new().count(first).count(stride).u32(tile).u32(is_sequence);
         bytes.extend(slot.bytes());
     }
     bytes
@@ -148,7 +150,7 @@ impl EmbeddingForward {
     ) -> Result<(), DriverError> {
         let bags = lookup.features * lookup.batch_size;
         let lanes = lookup.widest.div_ceil(COLUMNS).next_power_of_two().min(32) as u32;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
             .buffer(lookup.slots)
             .buffer(lookup.ids)

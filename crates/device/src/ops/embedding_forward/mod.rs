@@ -8,14 +8,14 @@ pub mod cuda;
 pub mod scalar;
 mod simd;
 
-use block::Block;
+use block::BagBlock;
 pub use block::TileView;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
-use super::slot::{Lookup, Output, Slot, TileShape};
+use super::slot::{Lookup, Slot, SlotOutput, TileShape};
 use crate::cpu::vector::streamed;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
@@ -32,18 +32,18 @@ const LINE: usize = 16;
 
 /// The arguments of [`run`].
 #[derive(Debug)]
-pub struct Arguments<'a> {
+pub struct ForwardArguments<'a> {
     /// The tables, or the tiles of them that live here.
     pub tiles: &'a [TileView<'a>],
     /// One per key of `jagged`.
     pub slots: &'a [Slot],
     /// Ids local to their tile.
-    pub jagged: &'a KeyedJaggedTensor,
+    pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; `1/L` makes the sum a mean.
     pub bag_scales: Option<&'a [f32]>,
     /// What is written.
-    pub output: Output,
-    /// `[B, Σ D]`, or the rows of [`Output::Sequence`]; overwritten.
+    pub output: SlotOutput,
+    /// `[B, Σ D]`, or the rows of [`SlotOutput::Sequence`]; overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -51,7 +51,7 @@ pub struct Arguments<'a> {
 ///
 /// `out[b, column_k + d] = scale_{k,b} · Σ_{j ∈ bag(k,b)} weight_j · table_{tile_k}[values_j, d]`
 ///
-/// As [`Output::Sequence`] every id is a bag of its own: a row per id, with its weight and the
+/// As [`SlotOutput::Sequence`] every id is a bag of its own: a row per id, with its weight and the
 /// scale of its bag.
 ///
 /// # Shapes
@@ -68,8 +68,8 @@ pub struct Arguments<'a> {
 /// id, in `values` order, that is no row; `out` is then unspecified.
 /// # Source
 /// DLRM, arXiv:1906.00091; table batching, arXiv:2104.05158.
-pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
-    let Arguments { tiles, slots, jagged, bag_scales, output, out } = arguments;
+pub fn run(cpu: &Cpu, arguments: ForwardArguments<'_>) -> Result<(), Error> {
+    let ForwardArguments { tiles, slots, jagged, bag_scales, output, out } = arguments;
     let op = "embedding_forward";
     let shape = |tile: usize| {
         let TileView { rows, dim, name, .. } = tiles[tile];
@@ -95,9 +95,9 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
     cpu.pool.run(slots.len().div_ceil(slots_per_chunk) * blocks, |chunk| {
         let (features, first) = (chunk / blocks * slots_per_chunk, chunk % blocks * BAGS_PER_CHUNK);
         for feature in features..slots.len().min(features + slots_per_chunk) {
-            let (tile, place) = (&tiles[slots[feature].tile], places.of(feature));
+            let (tile, place) = (&tiles[slots[feature].tile], places.place(feature));
             let whole_lines = tile.dim.is_multiple_of(LINE) && place.is_multiple_of(LINE);
-            let block = Block {
+            let block = BagBlock {
                 tile,
                 jagged,
                 bag_scales,
@@ -123,7 +123,7 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
 }
 
 /// Pools every bag of a block, whose ids have been checked.
-fn pool(isa: Isa, block: &Block<'_>) {
+fn pool(isa: Isa, block: &BagBlock<'_>) {
     match block.tile.weights {
         WeightsView::F32(weights) => simd::pool(isa, block, weights),
         WeightsView::F16(weights) => simd::pool(isa, block, weights),

@@ -1,7 +1,7 @@
 //! The oracle of the pooled lookup: plain loops, for f32 and f64.
 //! Knows nothing of threads or vectors.
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 use crate::ops::Slot;
 use crate::real::{Real, Widen};
@@ -36,7 +36,7 @@ pub fn run<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],
     slots: &[Slot],
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     bag_scales: Option<&[R]>,
     out: &mut [R],
 ) {
@@ -60,7 +60,7 @@ pub fn sequence<R: Real>(
     tables: &[Vec<R>],
     dims: &[usize],
     slots: &[Slot],
-    jagged: &KeyedJaggedTensor,
+    jagged: &JaggedTensor,
     bag_scales: Option<&[R]>,
 ) -> Vec<R> {
     let mut out = Vec::new();

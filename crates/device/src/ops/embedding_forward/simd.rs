@@ -17,12 +17,12 @@
     expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
 )]
 
-use super::block::Block;
+use super::block::BagBlock;
 use crate::cpu::Isa;
 use crate::cpu::vector::VectorElement;
 
 /// Pools the bags of `block` from its table's weights.
-pub(super) fn pool<E: VectorElement>(isa: Isa, block: &Block<'_>, weights: &[E]) {
+pub(super) fn pool<E: VectorElement>(isa: Isa, block: &BagBlock<'_>, weights: &[E]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => x86::pool_avx2(token, block, weights),
@@ -34,7 +34,7 @@ pub(super) fn pool<E: VectorElement>(isa: Isa, block: &Block<'_>, weights: &[E])
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::block::Block;
+    use super::super::block::BagBlock;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};
@@ -44,9 +44,9 @@ mod x86 {
 
     macro_rules! entry {
         ($name:ident, $token:ty, $vector:ty, $features:literal) => {
-            pub(super) fn $name<E: VectorElement>(_: $token, block: &Block<'_>, weights: &[E]) {
+            pub(super) fn $name<E: VectorElement>(_: $token, block: &BagBlock<'_>, weights: &[E]) {
                 #[target_feature(enable = $features)]
-                fn enter<E: VectorElement>(block: &Block<'_>, weights: &[E]) {
+                fn enter<E: VectorElement>(block: &BagBlock<'_>, weights: &[E]) {
                     // SAFETY: compiled for the vector's instruction set; the caller has it.
                     unsafe { pool_block::<$vector, E>(block, weights) }
                 }
@@ -74,7 +74,7 @@ mod x86 {
     /// [`pool_bags`], compiled once more for each of the usual dimensions: with one id per bag a
     /// tenth less time at D = 32, a twentieth at D = 64.
     #[inline(always)]
-    unsafe fn pool_block<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
+    unsafe fn pool_block<V: Vector, E: VectorElement>(block: &BagBlock<'_>, table: &[E]) {
         // SAFETY: the caller's promise.
         unsafe {
             match block.tile.dim {
@@ -88,7 +88,11 @@ mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E], dim: usize) {
+    unsafe fn pool_bags<V: Vector, E: VectorElement>(
+        block: &BagBlock<'_>,
+        table: &[E],
+        dim: usize,
+    ) {
         let (jagged, ids) = (block.jagged, block.positions());
         let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * dim)).clamp(2, 64));
         for &id in jagged.values[ids].iter().take(distance) {

@@ -2,7 +2,7 @@
 
 /// Columns of a pooled vector that one rank looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct PooledColumns {
     /// The rank.
     pub rank: usize,
     /// First column in what that rank gives.
@@ -17,7 +17,7 @@ pub struct Source {
 
 /// Columns of a gradient that one rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Column {
+pub struct OwnedColumns {
     /// First column of the gradient.
     pub from: usize,
     /// First column of what that rank gets.
@@ -26,18 +26,18 @@ pub struct Column {
     pub len: usize,
 }
 
-impl Column {
+impl OwnedColumns {
     /// The same as what a gather's only matrix gives.
     #[must_use]
-    pub fn as_source(&self) -> Source {
+    pub fn as_source(&self) -> PooledColumns {
         let Self { from, to, len } = *self;
-        Source { rank: 0, from, to, len, first: true }
+        PooledColumns { rank: 0, from, to, len, first: true }
     }
 }
 
 /// What the ranks give: a matrix each, `[B, width]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct GivenMatrices<'a> {
     /// This rank, and its own matrix.
     pub own: (usize, &'a [f32]),
     /// Those of the others; unused in this rank's place.
@@ -46,11 +46,11 @@ pub struct Given<'a> {
     pub widths: &'a [usize],
 }
 
-impl<'a> Given<'a> {
+impl<'a> GivenMatrices<'a> {
     /// The matrix of `rank`.
     #[inline]
     #[must_use]
-    pub fn of(&self, rank: usize) -> &'a [f32] {
+    pub fn from_rank(&self, rank: usize) -> &'a [f32] {
         if rank == self.own.0 { self.own.1 } else { &self.others[rank] }
     }
 }

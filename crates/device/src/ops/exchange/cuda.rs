@@ -1,11 +1,11 @@
 //! The launch of both halves of an exchange on a GPU, and the lists of columns that it reads.
 
-use super::Source;
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Stream};
+use super::PooledColumns;
+use crate::cuda::{Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, Stream};
 
 /// The kernel.
-pub const SOURCE: crate::cuda::Source =
-    crate::cuda::Source { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: crate::cuda::KernelSource =
+    crate::cuda::KernelSource { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
 /// Which columns of which matrices make the columns of a result, as the kernel reads them: made
@@ -28,7 +28,7 @@ impl Routes {
     /// [`DriverError::OutOfMemory`].
     pub fn new(
         stream: &Stream,
-        sources: &[Source],
+        sources: &[PooledColumns],
         widths: &[usize],
         width: usize,
     ) -> Result<Self, DriverError> {
@@ -39,7 +39,8 @@ impl Routes {
         let (mut firsts, mut parts) = (vec![0u32], Vec::new());
         for &cut in &cuts[..cuts.len() - 1] {
             let begun = parts.len();
-            let covers = |source: &&Source| (source.to..source.to + source.len).contains(&cut);
+            let covers =
+                |source: &&PooledColumns| (source.to..source.to + source.len).contains(&cut);
             for source in sources.iter().filter(covers) {
                 if source.first {
                     parts.truncate(begun);
@@ -84,11 +85,11 @@ pub struct DeviceGiven<'a> {
 
 /// The loaded kernel.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct ExchangeKernel {
     kernel: Kernel,
 }
 
-impl Exchange {
+impl ExchangeKernel {
     /// Compiles and loads.
     ///
     /// # Errors
@@ -110,7 +111,7 @@ impl Exchange {
         out: &Buffer,
     ) -> Result<(), DriverError> {
         let DeviceGiven { own: (rank, own), others, samples } = given;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(&routes.starts)
             .buffer(&routes.firsts)
             .buffer(&routes.parts)

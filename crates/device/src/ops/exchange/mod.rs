@@ -8,7 +8,7 @@ mod column;
 pub mod cuda;
 pub mod scalar;
 
-pub use column::{Column, Given, Source};
+pub use column::{GivenMatrices, OwnedColumns, PooledColumns};
 
 use crate::cpu::Cpu;
 use crate::error::Error;
@@ -27,8 +27,8 @@ const SAMPLES_PER_CHUNK: usize = 64;
 /// [`Error::Shape`] before any work.
 pub fn assemble(
     cpu: &Cpu,
-    sources: &[Source],
-    given: Given<'_>,
+    sources: &[PooledColumns],
+    given: GivenMatrices<'_>,
     row: usize,
     pooled: &mut [f32],
 ) -> Result<(), Error> {
@@ -38,7 +38,12 @@ pub fn assemble(
     extent::check(OP, "pooled [B, row], whole rows", samples * row, pooled.len())?;
     extent::check(OP, "matrices of other ranks", given.widths.len(), given.others.len())?;
     for (rank, &width) in given.widths.iter().enumerate() {
-        extent::check(OP, "what a rank gives [B, width]", samples * width, given.of(rank).len())?;
+        extent::check(
+            OP,
+            "what a rank gives [B, width]",
+            samples * width,
+            given.from_rank(rank).len(),
+        )?;
     }
     cpu.pool.run_slices(pooled, SAMPLES_PER_CHUNK * row, |chunk, rows| {
         for (sample, out) in (chunk * SAMPLES_PER_CHUNK..).zip(rows.chunks_exact_mut(row)) {
@@ -56,7 +61,7 @@ pub fn assemble(
 /// [`Error::Shape`] before any work.
 pub fn gather(
     cpu: &Cpu,
-    columns: &[Column],
+    columns: &[OwnedColumns],
     gradient: &[f32],
     row: usize,
     to: &mut [f32],

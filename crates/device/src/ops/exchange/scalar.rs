@@ -1,12 +1,17 @@
 //! The oracle of the exchange: one sample at a time.
 
-use super::column::{Column, Given, Source};
+use super::column::{GivenMatrices, OwnedColumns, PooledColumns};
 
 /// Puts the pooled vector `out` `[row]` of one sample together.
-pub fn assemble(sources: &[Source], given: &Given<'_>, sample: usize, out: &mut [f32]) {
-    for &Source { rank, from, to, len, first } in sources {
+pub fn assemble(
+    sources: &[PooledColumns],
+    given: &GivenMatrices<'_>,
+    sample: usize,
+    out: &mut [f32],
+) {
+    for &PooledColumns { rank, from, to, len, first } in sources {
         let start = sample * given.widths[rank] + from;
-        let from = &given.of(rank)[start..start + len];
+        let from = &given.from_rank(rank)[start..start + len];
         let out = &mut out[to..to + len];
         if first {
             out.copy_from_slice(from);
@@ -17,8 +22,8 @@ pub fn assemble(sources: &[Source], given: &Given<'_>, sample: usize, out: &mut 
 }
 
 /// Takes one rank's columns out of the gradient of one sample.
-pub fn gather(columns: &[Column], gradient: &[f32], out: &mut [f32]) {
-    for &Column { from, to, len } in columns {
+pub fn gather(columns: &[OwnedColumns], gradient: &[f32], out: &mut [f32]) {
+    for &OwnedColumns { from, to, len } in columns {
         out[to..to + len].copy_from_slice(&gradient[from..from + len]);
     }
 }

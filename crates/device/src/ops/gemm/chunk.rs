@@ -36,7 +36,7 @@ pub(super) enum Finish<'a> {
 
 /// Where the sums go, C: `[panels][samples][32]`, or both forms of pairs.
 #[derive(Debug)]
-pub(super) enum Sink<'a> {
+pub(super) enum SumSink<'a> {
     F32(DisjointMut<'a, f32>),
     Bf16 { across: DisjointMut<'a, u32>, down: DisjointMut<'a, u32> },
 }
@@ -48,7 +48,7 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) a: *const W,
     /// `[panels of C][inner][32]`.
     pub(super) b: *const W,
-    pub(super) sink: &'a Sink<'a>,
+    pub(super) sink: &'a SumSink<'a>,
     pub(super) finish: Finish<'a>,
     pub(super) samples: usize,
     /// Words.

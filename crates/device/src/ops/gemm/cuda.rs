@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use schema::Precision;
 
 use crate::cuda::blas::{self, Blas};
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 
 /// The kernels.
-pub const SOURCE: Source = Source { name: "ops/gemm/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/gemm/kernel.cu", text: include_str!("kernel.cu") };
 /// Rows and columns of a block's tile.
 const EDGE: usize = 16;
 const SUM_THREADS: u32 = 128;
@@ -56,7 +59,7 @@ pub struct LinearShape {
 
 /// The output of a product, and what is done with its sums.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct ProductTarget<'a> {
     /// The matrix.
     pub to: Operand<'a>,
     /// What follows the sums.
@@ -74,7 +77,7 @@ pub enum Epilogue<'a> {
     BeforeRelu(Operand<'a>),
 }
 
-impl<'a> Target<'a> {
+impl<'a> ProductTarget<'a> {
     /// The sums as they are.
     #[must_use]
     pub fn plain(to: &'a Buffer) -> Self {
@@ -99,12 +102,12 @@ pub struct Gemm {
     round: Kernel,
     blocks: Kernel,
     total: Kernel,
-    library: Option<Arc<Library>>,
+    library: Option<Arc<BlasLibrary>>,
 }
 
 /// cuBLASLt, and f32 results on their way to bf16 by stream.
 #[derive(Debug)]
-struct Library {
+struct BlasLibrary {
     blas: Blas,
     driver: Driver,
     sums: Mutex<BTreeMap<usize, Buffer>>,
@@ -115,7 +118,7 @@ struct Product<'a> {
     factors: [Operand<'a>; 2],
     /// Whether A lies `[k, m]`, and B `[n, k]`.
     transposed: [bool; 2],
-    target: Target<'a>,
+    target: ProductTarget<'a>,
     bias: Option<&'a Buffer>,
     sizes: [usize; 3],
     join: Join,
@@ -144,7 +147,7 @@ impl Gemm {
     /// As [`Blas::open`].
     pub fn with_library(self, driver: &Driver) -> Result<Self, DriverError> {
         let Some(blas) = Blas::open(driver)? else { return Ok(self) };
-        let library = Library { blas, driver: driver.clone(), sums: Mutex::default() };
+        let library = BlasLibrary { blas, driver: driver.clone(), sums: Mutex::default() };
         Ok(Self { library: Some(Arc::new(library)), ..self })
     }
 
@@ -172,7 +175,7 @@ impl Gemm {
         LinearShape { b, n, k }: LinearShape,
         factors: [Operand<'_>; 2],
         bias: Option<&Buffer>,
-        target: Target<'_>,
+        target: ProductTarget<'_>,
     ) -> Result<(), DriverError> {
         let (sizes, transposed, join) = ([b, n, k], [false, true], Join::Write);
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
@@ -188,7 +191,7 @@ impl Gemm {
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
         factors: [Operand<'_>; 2],
-        target: Target<'_>,
+        target: ProductTarget<'_>,
         join: Join,
     ) -> Result<(), DriverError> {
         let (sizes, transposed, bias) = ([b, k, n], [false, false], None);
@@ -206,7 +209,8 @@ impl Gemm {
         factors: [Operand<'_>; 2],
         d_weight: &Buffer,
     ) -> Result<(), DriverError> {
-        let (sizes, transposed, target) = ([n, k, b], [true, false], Target::plain(d_weight));
+        let (sizes, transposed, target) =
+            ([n, k, b], [true, false], ProductTarget::plain(d_weight));
         let (bias, join) = (None, Join::Write);
         self.run(stream, &Product { factors, transposed, target, bias, sizes, join })
     }
@@ -221,7 +225,7 @@ impl Gemm {
         [from, to]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new().buffer(from).buffer(to).count(elements);
+        let arguments = KernelArguments::new().buffer(from).buffer(to).count(elements);
         stream.launch(
             &self.round,
             Grid::over(elements, ELEMENT_THREADS, ELEMENT_THREADS),
@@ -239,7 +243,7 @@ impl Gemm {
         [mask, to]: [Operand<'_>; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(mask.matrix)
             .buffer(to.matrix)
             .count(elements)
@@ -260,7 +264,7 @@ impl Gemm {
         matrix: Operand<'_>,
         [sums, partials]: [&Buffer; 2],
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(matrix.matrix)
             .buffer(sums)
             .buffer(partials)
@@ -286,18 +290,18 @@ impl Gemm {
     /// Whether the library had an algorithm.
     fn by_library(
         &self,
-        library: &Library,
+        library: &BlasLibrary,
         stream: &Stream,
         product: &Product<'_>,
     ) -> Result<bool, DriverError> {
         let Product { factors, transposed, target, bias, sizes, join } = *product;
         let [m, n, _] = sizes;
-        let Target { to, epilogue } = target;
+        let ProductTarget { to, epilogue } = target;
         // The library takes a bias of f32 for results of f32 alone; those are rounded behind it.
         let is_rounded_behind = bias.is_some() && to.precision == Precision::Bf16;
         let sums = if is_rounded_behind { Some(library.sums(stream, m * n)?) } else { None };
         let result = sums.as_ref().map_or(to, Operand::f32);
-        let form = blas::Form {
+        let form = blas::ProductForm {
             sizes,
             transposed,
             factors: factors[0].precision.into(),
@@ -337,7 +341,7 @@ impl Gemm {
             if is_transposed { [1, rows] } else { [columns, 1] }
         };
         let (of_a, of_b) = (steps([m, k], transposed[0]), steps([k, n], transposed[1]));
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(a.matrix)
             .buffer(b.matrix)
             .buffer(target.to.matrix)
@@ -361,7 +365,7 @@ impl Gemm {
     }
 }
 
-impl Library {
+impl BlasLibrary {
     /// Room for so many f32 results of products in `stream`.
     fn sums(&self, stream: &Stream, elements: usize) -> Result<Buffer, DriverError> {
         let bytes = elements * size_of::<f32>();

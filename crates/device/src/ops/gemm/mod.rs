@@ -36,7 +36,7 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 pub(crate) use chunk::Beside;
-use chunk::{CHUNK_ROWS, Finish, RowsChunk, Sink, WIDE_PANELS, WeightChunk};
+use chunk::{CHUNK_ROWS, Finish, RowsChunk, SumSink, WIDE_PANELS, WeightChunk};
 use dispatch::Factor;
 use panels::PANEL;
 use weight::Forms;
@@ -356,8 +356,8 @@ fn rows<W: Factor>(
     let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(blocks.max(1));
     let groups = (panels * inner * PANEL).div_ceil(CHUNK_WEIGHTS).max(wanted).min(panels.max(1));
     let sink = match c {
-        OperandMut::F32(values) => Sink::F32(DisjointMut::new(values)),
-        OperandMut::Bf16(pairs) => Sink::Bf16 {
+        OperandMut::F32(values) => SumSink::F32(DisjointMut::new(values)),
+        OperandMut::Bf16(pairs) => SumSink::Bf16 {
             across: DisjointMut::new(pairs.across),
             down: DisjointMut::new(pairs.down),
         },

@@ -3,7 +3,7 @@
 
 use schema::Precision;
 
-use super::pairs::{self, Pairs, PairsMut};
+use super::pairs::{self, PairMatrix, PairsMut};
 use super::panels;
 use crate::buffer::Array;
 use crate::error::Error;
@@ -15,7 +15,7 @@ pub enum Operand<'a> {
     /// In panels.
     F32(&'a [f32]),
     /// In pairs.
-    Bf16(Pairs<'a>),
+    Bf16(PairMatrix<'a>),
 }
 
 /// A matrix that a product writes.
@@ -64,10 +64,10 @@ impl OperandMut<'_> {
 
 /// Room for matrices of one precision.
 #[derive(Clone, Debug)]
-pub struct Matrix(Room);
+pub struct Matrix(MatrixBuffers);
 
 #[derive(Clone, Debug)]
-enum Room {
+enum MatrixBuffers {
     F32(Array<f32>),
     Bf16 { across: Array<u32>, down: Array<u32> },
 }
@@ -77,8 +77,8 @@ impl Matrix {
     #[must_use]
     pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
         Self(match precision {
-            Precision::F32 => Room::F32(Array::zeroed(panels::len(rows, columns))),
-            Precision::Bf16 => Room::Bf16 {
+            Precision::F32 => MatrixBuffers::F32(Array::zeroed(panels::len(rows, columns))),
+            Precision::Bf16 => MatrixBuffers::Bf16 {
                 across: Array::zeroed(pairs::across_len(rows, columns)),
                 down: Array::zeroed(pairs::down_len(rows, columns)),
             },
@@ -104,7 +104,7 @@ impl Matrix {
         rows: usize,
         columns: usize,
     ) -> Result<&[f32], Error> {
-        let Room::F32(values) = &self.0 else { return Err(not_f32(op)) };
+        let MatrixBuffers::F32(values) = &self.0 else { return Err(not_f32(op)) };
         let len = panels::len(rows, columns);
         extent::within(op, "[rows, columns] in panels", values.len(), len)?;
         Ok(&values[..len])
@@ -117,7 +117,7 @@ impl Matrix {
         rows: usize,
         columns: usize,
     ) -> Result<&mut [f32], Error> {
-        let Room::F32(values) = &mut self.0 else { return Err(not_f32(op)) };
+        let MatrixBuffers::F32(values) = &mut self.0 else { return Err(not_f32(op)) };
         let len = panels::len(rows, columns);
         extent::within(op, "[rows, columns] in panels", values.len(), len)?;
         Ok(&mut values[..len])
@@ -127,8 +127,8 @@ impl Matrix {
     #[must_use]
     pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
         match &self.0 {
-            Room::F32(values) => Operand::F32(&values[..panels::len(rows, columns)]),
-            Room::Bf16 { across, down } => Operand::Bf16(Pairs {
+            MatrixBuffers::F32(values) => Operand::F32(&values[..panels::len(rows, columns)]),
+            MatrixBuffers::Bf16 { across, down } => Operand::Bf16(PairMatrix {
                 across: &across[..pairs::across_len(rows, columns)],
                 down: &down[..pairs::down_len(rows, columns)],
             }),
@@ -139,8 +139,10 @@ impl Matrix {
     #[must_use]
     pub fn get_mut(&mut self, rows: usize, columns: usize) -> OperandMut<'_> {
         match &mut self.0 {
-            Room::F32(values) => OperandMut::F32(&mut values[..panels::len(rows, columns)]),
-            Room::Bf16 { across, down } => OperandMut::Bf16(PairsMut {
+            MatrixBuffers::F32(values) => {
+                OperandMut::F32(&mut values[..panels::len(rows, columns)])
+            }
+            MatrixBuffers::Bf16 { across, down } => OperandMut::Bf16(PairsMut {
                 across: &mut across[..pairs::across_len(rows, columns)],
                 down: &mut down[..pairs::down_len(rows, columns)],
             }),
@@ -162,15 +164,15 @@ fn not_f32(op: &'static str) -> Error {
 mod tests {
     use schema::Precision;
 
-    use super::{Array, Matrix, Room};
+    use super::{Array, Matrix, MatrixBuffers};
 
     #[test]
     fn room_takes_the_bytes_it_says() {
         for precision in [Precision::F32, Precision::Bf16] {
             for (rows, columns) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
                 let held = match Matrix::new(precision, rows, columns).0 {
-                    Room::F32(values) => Array::<f32>::bytes(values.len()),
-                    Room::Bf16 { across, down } => {
+                    MatrixBuffers::F32(values) => Array::<f32>::bytes(values.len()),
+                    MatrixBuffers::Bf16 { across, down } => {
                         Array::<u32>::bytes(across.len()) + Array::<u32>::bytes(down.len())
                     }
                 };

@@ -23,7 +23,7 @@ const CHUNK_ROWS: usize = 256;
 
 /// A matrix to read.
 #[derive(Clone, Copy, Debug)]
-pub struct Pairs<'a> {
+pub struct PairMatrix<'a> {
     /// `[⌈columns/32⌉][rows][16]`.
     pub across: &'a [u32],
     /// `[⌈columns/32⌉][⌈rows/2⌉][32]`.
@@ -39,7 +39,7 @@ pub struct PairsMut<'a> {
     pub down: &'a mut [u32],
 }
 
-impl Pairs<'_> {
+impl PairMatrix<'_> {
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -54,8 +54,8 @@ impl Pairs<'_> {
 impl PairsMut<'_> {
     /// To read it.
     #[must_use]
-    pub fn as_pairs(&self) -> Pairs<'_> {
-        Pairs { across: self.across, down: self.down }
+    pub fn as_pairs(&self) -> PairMatrix<'_> {
+        PairMatrix { across: self.across, down: self.down }
     }
 }
 

@@ -2,7 +2,7 @@
 //! widened to f32 first. It picks its own instruction set; this file owns the strides.
 #![expect(unsafe_code, reason = "the gemm crate takes pointers, and panels are strided")]
 
-use super::chunk::{Finish, RoundChunk, RowsChunk, Sink, WeightChunk};
+use super::chunk::{Finish, RoundChunk, RowsChunk, SumSink, WeightChunk};
 use super::pair;
 use super::panels::{ACROSS, PANEL};
 use super::word::Word;
@@ -47,12 +47,12 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
     // SAFETY: the chunk's rows and panels are inside C, and this thread alone writes them.
     unsafe {
         match chunk.sink {
-            Sink::F32(sink) => {
+            SumSink::F32(sink) => {
                 let to = sink.part(start..start + c.len());
                 finish(chunk.finish, (start, panel), c, |i| to[i]);
                 to.copy_from_slice(c);
             }
-            Sink::Bf16 { across, down } => {
+            SumSink::Bf16 { across, down } => {
                 let across = across.part(start / 2..(start + c.len()) / 2);
                 let there = |i: usize| pair::value(across[i / 2], i % 2);
                 finish(chunk.finish, (start, panel), c, there);

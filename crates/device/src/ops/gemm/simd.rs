@@ -28,7 +28,7 @@
 
 use std::ops::Range;
 
-use super::chunk::{CHUNK_ROWS, Finish, RoundChunk, RowsChunk, Sink, WIDE_PANELS, WeightChunk};
+use super::chunk::{CHUNK_ROWS, Finish, RoundChunk, RowsChunk, SumSink, WIDE_PANELS, WeightChunk};
 use super::panels::{ACROSS, PANEL};
 use super::terms::{Register, Terms};
 use super::tile::{Ahead, LINE, STEPS, Strip, sums};
@@ -42,8 +42,8 @@ impl<W: Word> RowsChunk<'_, W> {
     fn outputs(&self, (panel, row): (usize, usize), rows: usize) -> [Ahead<W>; 2] {
         let at = (panel * self.samples + row) * PANEL;
         let (c, words) = match self.sink {
-            Sink::F32(values) => (values.as_ptr().wrapping_add(at).cast(), rows * PANEL),
-            Sink::Bf16 { across, .. } => {
+            SumSink::F32(values) => (values.as_ptr().wrapping_add(at).cast(), rows * PANEL),
+            SumSink::Bf16 { across, .. } => {
                 (across.as_ptr().wrapping_add(at / 2).cast(), rows * ACROSS)
             }
         };
@@ -181,13 +181,13 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     unsafe {
         let sums = finished(sums, chunk, (at, panel * PANEL + half));
         match chunk.sink {
-            Sink::F32(c) => {
+            SumSink::F32(c) => {
                 let c = c.as_ptr().cast_mut().add(at);
                 for_registers::<R>(|row, i| {
                     sums[row][i].store(c.add(row * PANEL + i * V::LANES));
                 });
             }
-            Sink::Bf16 { across, down } => {
+            SumSink::Bf16 { across, down } => {
                 let [across, down] = [across, down].map(|words| words.as_ptr().cast_mut());
                 for (row, sums) in sums.iter().enumerate() {
                     for (i, sum) in sums.iter().enumerate() {
@@ -220,10 +220,10 @@ unsafe fn finished<V: Register, W, const R: usize>(
     unsafe {
         match (chunk.finish, chunk.sink) {
             (Finish::Store, _) => {}
-            (Finish::Add, Sink::F32(c)) => for_registers::<R>(|row, i| {
+            (Finish::Add, SumSink::F32(c)) => for_registers::<R>(|row, i| {
                 sum[row][i] = sum[row][i].add(V::load(c.as_ptr().add(place(row, i))));
             }),
-            (Finish::Add, Sink::Bf16 { across, .. }) => for_registers::<R>(|row, i| {
+            (Finish::Add, SumSink::Bf16 { across, .. }) => for_registers::<R>(|row, i| {
                 let there = across.as_ptr().add(place(row, i) / 2);
                 sum[row][i] = sum[row][i].add(V::load_bf16(there.cast()));
             }),

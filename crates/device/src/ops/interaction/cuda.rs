@@ -3,11 +3,13 @@
 use schema::TriangleOrder;
 
 use super::Shape;
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 
 /// The kernels.
-pub const SOURCE: Source =
-    Source { name: "ops/interaction/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/interaction/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
 /// The loaded kernels.
@@ -43,7 +45,8 @@ impl Interaction {
         pooled: &Buffer,
         out: &Buffer,
     ) -> Result<(), DriverError> {
-        let matrices = Arguments::new().optional(dense).buffer(pooled).buffer(out).u64(0).u64(0);
+        let matrices =
+            KernelArguments::new().optional(dense).buffer(pooled).buffer(out).u64(0).u64(0);
         launch(stream, &self.forward, shape, matrices)
     }
 
@@ -62,7 +65,7 @@ impl Interaction {
         d_dense: Option<&Buffer>,
         d_pooled: &Buffer,
     ) -> Result<(), DriverError> {
-        let matrices = Arguments::new()
+        let matrices = KernelArguments::new()
             .optional(dense)
             .buffer(pooled)
             .buffer(d_out)
@@ -76,7 +79,7 @@ fn launch(
     stream: &Stream,
     kernel: &Kernel,
     shape: &Shape,
-    matrices: Arguments,
+    matrices: KernelArguments,
 ) -> Result<(), DriverError> {
     let arguments = matrices
         .u32(shape.b as u32)

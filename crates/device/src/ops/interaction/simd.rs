@@ -35,13 +35,13 @@ const ROWS: usize = 4;
 const PAD: usize = 32;
 
 /// Where a chunk's samples go: rows of the panels.
-pub(super) type Rows<'a> = (&'a RowsMut<'a>, Range<usize>);
+pub(super) type PanelRows<'a> = (&'a RowsMut<'a>, Range<usize>);
 
 /// One chunk of samples, with the instructions of `isa`.
 ///
 /// # Safety
 /// No other thread writes the chunk's `rows` of `out`.
-pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: Rows<'_>) {
+pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
@@ -67,12 +67,12 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
 }
 
 /// # Safety
-/// As for [`Lanes`]; no other thread writes `rows` of `out`.
+/// As for [`FloatLanes`]; no other thread writes `rows` of `out`.
 #[inline(always)]
-unsafe fn forward_samples<V: Lanes>(
+unsafe fn forward_samples<V: FloatLanes>(
     shape: &Shape,
     [dense, pooled]: [&[f32]; 2],
-    (out, rows): Rows<'_>,
+    (out, rows): PanelRows<'_>,
 ) {
     let (vectors, dim, width) = (shape.vectors(), shape.dim, shape.width());
     let stride = vectors.next_multiple_of(PAD);
@@ -120,9 +120,9 @@ struct Transposed<'a> {
 /// the next belong; `z` holds a tile's products and room for a register after them.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`FloatLanes`].
 #[inline(always)]
-unsafe fn pairs<V: Lanes, const R: usize>(
+unsafe fn pairs<V: FloatLanes, const R: usize>(
     shape: &Shape,
     first: usize,
     left: [&[f32]; R],
@@ -189,9 +189,9 @@ fn transpose<'a>(
 /// `columns`, which start at one; `out` has the stride of `right`.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`FloatLanes`].
 #[inline(always)]
-unsafe fn multiply<V: Lanes, const R: usize>(
+unsafe fn multiply<V: FloatLanes, const R: usize>(
     left: [&[f32]; R],
     right: &[f32],
     stride: usize,
@@ -221,9 +221,9 @@ unsafe fn multiply<V: Lanes, const R: usize>(
 /// `C` registers of columns from `column` on.
 ///
 /// # Safety
-/// As for [`Lanes`]; each row of `right` and `out` holds the registers.
+/// As for [`FloatLanes`]; each row of `right` and `out` holds the registers.
 #[inline(always)]
-unsafe fn product_tile<V: Lanes, const R: usize, const C: usize>(
+unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     left: [&[f32]; R],
     right: &[f32],
     stride: usize,
@@ -249,9 +249,9 @@ unsafe fn product_tile<V: Lanes, const R: usize, const C: usize>(
 /// `sums[r] += factors[r] · right`.
 ///
 /// # Safety
-/// As for [`Lanes`]; `C` registers are valid at `right`.
+/// As for [`FloatLanes`]; `C` registers are valid at `right`.
 #[inline(always)]
-unsafe fn add<V: Lanes, const R: usize, const C: usize>(
+unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     sums: &mut [[V; C]; R],
     right: *const f32,
     factors: [f32; R],
@@ -271,9 +271,13 @@ unsafe fn add<V: Lanes, const R: usize, const C: usize>(
 /// less time.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`FloatLanes`].
 #[inline(always)]
-unsafe fn backward_chunk<V: Lanes>(shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
+unsafe fn backward_chunk<V: FloatLanes>(
+    shape: &Shape,
+    inputs: [&[f32]; 3],
+    outputs: [&mut [f32]; 2],
+) {
     let of = |dim| Shape { dim, ..*shape };
     // SAFETY: the caller's promise.
     unsafe {
@@ -287,9 +291,9 @@ unsafe fn backward_chunk<V: Lanes>(shape: &Shape, inputs: [&[f32]; 3], outputs: 
 }
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`FloatLanes`].
 #[inline(always)]
-unsafe fn backward_samples<V: Lanes>(
+unsafe fn backward_samples<V: FloatLanes>(
     shape: &Shape,
     [dense, pooled, d_out]: [&[f32]; 3],
     [d_dense, d_pooled]: [&mut [f32]; 2],
@@ -299,7 +303,7 @@ unsafe fn backward_samples<V: Lanes>(
         d_pooled.fill(0.0);
         return;
     }
-    let rows = PairRows::of(shape);
+    let rows = PairRows::new(shape);
     // A tile's last register may end beyond the vector: it reads and writes whole rows here.
     let stride = dim.next_multiple_of(2 * V::LANES);
     let mut padded = vec![0.0f32; if stride == dim { 0 } else { vectors * stride }];
@@ -331,7 +335,7 @@ unsafe fn backward_samples<V: Lanes>(
             prefetch_row_second(pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let next = pooled_width + first * dim;
             prefetch_row_second(d_pooled.as_ptr().wrapping_add(next), ROWS * dim);
-            let tile = Tile::new(&rows, d_out, first);
+            let tile = ProductTile::new(&rows, d_out, first);
             if first > 0 && first + ROWS <= vectors && stride == dim {
                 // SAFETY: the caller's promise.
                 unsafe { tile.multiply::<V>(&right, dim, &mut d_pooled[(first - 1) * dim..]) };
@@ -368,7 +372,7 @@ struct PairRows {
 }
 
 impl PairRows {
-    fn of(shape: &Shape) -> Self {
+    fn new(shape: &Shape) -> Self {
         let mut at = shape.dense_width();
         let starts = (0..shape.vectors()).map(|i| {
             let kept = shape.partners(i);
@@ -391,7 +395,7 @@ impl PairRows {
 }
 
 /// [`ROWS`] rows of S of one sample.
-struct Tile<'a> {
+struct ProductTile<'a> {
     rows: &'a PairRows,
     /// The gradient of the sample's output.
     d_out: &'a [f32],
@@ -402,7 +406,7 @@ struct Tile<'a> {
     corner: [[f32; ROWS]; ROWS],
 }
 
-impl<'a> Tile<'a> {
+impl<'a> ProductTile<'a> {
     #[inline(always)]
     fn new(rows: &'a PairRows, d_out: &'a [f32], first: usize) -> Self {
         let last = rows.starts.len() - 1;
@@ -427,9 +431,9 @@ impl<'a> Tile<'a> {
     /// `out[r, c] = Σ_j S[r, j] · right[j, c]` for all whole registers of `stride`.
     ///
     /// # Safety
-    /// As for [`Lanes`].
+    /// As for [`FloatLanes`].
     #[inline(always)]
-    unsafe fn multiply<V: Lanes>(&self, right: &Right<'_>, stride: usize, out: &mut [f32]) {
+    unsafe fn multiply<V: FloatLanes>(&self, right: &Right<'_>, stride: usize, out: &mut [f32]) {
         let vectors = self.rows.starts.len();
         assert!(right.first.len() == stride && right.others.len() == (vectors - 1) * stride);
         assert!(stride.is_multiple_of(2 * V::LANES) && ROWS * stride <= out.len());
@@ -450,9 +454,9 @@ impl<'a> Tile<'a> {
     /// Two registers of columns from `column` on.
     ///
     /// # Safety
-    /// As for [`Lanes`]; each row of `right` holds the registers.
+    /// As for [`FloatLanes`]; each row of `right` holds the registers.
     #[inline(always)]
-    unsafe fn sums<V: Lanes>(
+    unsafe fn sums<V: FloatLanes>(
         &self,
         right: &Right<'_>,
         stride: usize,
@@ -494,9 +498,9 @@ impl<'a> Tile<'a> {
 /// Copies `len` values in whole registers: what they overwrite behind the run comes afterwards.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`FloatLanes`].
 #[inline(always)]
-unsafe fn copy_run<V: Lanes>(from: &[f32], to: &mut [f32], len: usize) {
+unsafe fn copy_run<V: FloatLanes>(from: &[f32], to: &mut [f32], len: usize) {
     assert!(len.next_multiple_of(V::LANES) <= from.len().min(to.len()));
     for at in (0..len).step_by(V::LANES) {
         // SAFETY: whole registers up to the next multiple of `len`, as checked above; the caller's
@@ -509,7 +513,7 @@ unsafe fn copy_run<V: Lanes>(from: &[f32], to: &mut [f32], len: usize) {
 ///
 /// # Safety
 /// All functions: as for [`Vector`](crate::cpu::vector::Vector).
-trait Lanes: Copy {
+trait FloatLanes: Copy {
     /// How many; divides [`PAD`] by two or more.
     const LANES: usize;
     /// Whether there are registers for tiles of twice [`ROWS`].
@@ -525,7 +529,7 @@ trait Lanes: Copy {
 }
 
 // SAFETY of every block: the contracts of both traits are the same.
-impl<V: Fused> Lanes for V {
+impl<V: Fused> FloatLanes for V {
     const LANES: usize = V::LANES;
     // As AVX-512 has, with 32 registers instead of 16.
     const TALL: bool = V::LANES == 16;
@@ -556,7 +560,7 @@ impl<V: Fused> Lanes for V {
 #[derive(Clone, Copy)]
 struct Plain([f32; 8]);
 
-impl Lanes for Plain {
+impl FloatLanes for Plain {
     const LANES: usize = 8;
     const TALL: bool = false;
 
@@ -584,7 +588,7 @@ impl Lanes for Plain {
 mod x86 {
     //! The same code, compiled for wider vectors.
 
-    use super::{Rows, Shape, backward_chunk, forward_samples};
+    use super::{PanelRows, Shape, backward_chunk, forward_samples};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
 
@@ -596,10 +600,10 @@ mod x86 {
                 _proof: $token,
                 shape: &Shape,
                 inputs: [&[f32]; 2],
-                out: Rows<'_>,
+                out: PanelRows<'_>,
             ) {
                 #[target_feature(enable = $features)]
-                unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: Rows<'_>) {
+                unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
                     // SAFETY: compiled for the instruction set; the caller's promise.
                     unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }

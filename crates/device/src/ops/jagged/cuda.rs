@@ -1,10 +1,13 @@
 //! The launches of the operations on bags. Lengths are scanned to offsets between them.
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
-use crate::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
+use crate::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth};
 
 /// The kernels.
-pub const SOURCE: Source = Source { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
 /// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, f32 weights where there are any.
@@ -102,8 +105,9 @@ impl Jagged {
         bags: usize,
     ) -> Result<(), DriverError> {
         let total = offsets.address() + (bags * size_of::<u64>()) as u64;
-        let sums = Sums::U64;
-        let scan = Scan { values: lengths, out: offsets, scratch, total, count: bags, sums };
+        let sums = SumWidth::U64;
+        let scan =
+            ScanArguments { values: lengths, out: offsets, scratch, total, count: bags, sums };
         self.prefix_sum.launch(stream, &scan)
     }
 
@@ -119,7 +123,7 @@ impl Jagged {
         [from, to]: [Bags<'_>; 2],
         lengths: Lengths<'_>,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(sources)
             .buffer(from.offsets)
             .buffer(from.ids)
@@ -149,7 +153,7 @@ impl Jagged {
     ) -> Result<(), DriverError> {
         let Bucketise { blocks, positions, features, batch_size, shards } = arguments;
         let bags = features * batch_size * shards;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(from.offsets)
             .buffer(from.ids)
             .optional(from.weights)
@@ -180,7 +184,7 @@ impl Jagged {
         [from, to]: [&Buffer; 2],
     ) -> Result<(), DriverError> {
         let Regroup { rows, columns, from: [from_width, from_column], to: place, mode } = regroup;
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(from)
             .buffer(to)
             .u32(rows as u32)

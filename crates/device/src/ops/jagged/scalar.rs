@@ -1,27 +1,23 @@
 //! The oracles of the operations on bags.
 
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 
 /// Bag `i` of the result is bag `sources[i]`; lengths, ids and weights, as one key.
 #[must_use]
-pub fn permute(jagged: &KeyedJaggedTensor, sources: &[u32]) -> KeyedJaggedTensor {
+pub fn permute(jagged: &JaggedTensor, sources: &[u32]) -> JaggedTensor {
     let range = |&bag: &u32| jagged.offsets[bag as usize]..jagged.offsets[bag as usize + 1];
     let lengths: Vec<usize> = sources.iter().map(|bag| range(bag).len()).collect();
     let values = sources.iter().flat_map(|bag| jagged.values[range(bag)].to_vec()).collect();
     let weights = jagged.weights.as_ref().map(|weights| {
         sources.iter().flat_map(|bag| weights[range(bag)].to_vec()).collect::<Vec<f32>>()
     });
-    KeyedJaggedTensor { weights, ..KeyedJaggedTensor::from_lengths(1, &lengths, values) }
+    JaggedTensor { weights, ..JaggedTensor::from_lengths(1, &lengths, values) }
 }
 
 /// The ids of every bag by the shard that holds their rows, `blocks[key]` rows each: bags `[shards,
 /// features, batch]` of ids local to their shard, in their old order, and where each was.
 #[must_use]
-pub fn bucketise(
-    jagged: &KeyedJaggedTensor,
-    blocks: &[u64],
-    shards: usize,
-) -> (KeyedJaggedTensor, Vec<u32>) {
+pub fn bucketise(jagged: &JaggedTensor, blocks: &[u64], shards: usize) -> (JaggedTensor, Vec<u32>) {
     let (mut lengths, mut values, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in 0..shards as u64 {
         for (key, &block) in blocks.iter().enumerate() {
@@ -39,6 +35,6 @@ pub fn bucketise(
         .as_ref()
         .map(|weights| positions.iter().map(|&i| weights[i as usize]).collect::<Vec<f32>>());
     let features = shards * jagged.features;
-    let jagged = KeyedJaggedTensor::from_lengths(features, &lengths, values);
-    (KeyedJaggedTensor { weights, ..jagged }, positions)
+    let jagged = JaggedTensor::from_lengths(features, &lengths, values);
+    (JaggedTensor { weights, ..jagged }, positions)
 }

@@ -2,10 +2,13 @@
 
 use schema::Loss;
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 
 /// The kernels.
-pub const SOURCE: Source = Source { name: "ops/loss/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/loss/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const SUM_THREADS: u32 = 128;
 
@@ -60,7 +63,7 @@ impl DeviceLoss {
         samples: usize,
         buffers: &LossBuffers<'_>,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new()
+        let arguments = KernelArguments::new()
             .buffer(buffers.logits)
             .buffer(buffers.labels)
             .buffer(buffers.gradient)

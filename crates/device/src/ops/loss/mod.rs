@@ -17,7 +17,7 @@ const CHUNK: usize = 512;
 
 /// Arguments of [`run`].
 #[derive(Debug)]
-pub struct Arguments<'a> {
+pub struct LossArguments<'a> {
     /// Which loss.
     pub kind: Loss,
     /// Logits, `[B]`.
@@ -39,9 +39,9 @@ pub struct Arguments<'a> {
 /// 512 samples in order: the same bytes for any thread count and instruction set.
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<f64, Error> {
+pub fn run(cpu: &Cpu, arguments: LossArguments<'_>) -> Result<f64, Error> {
     const OP: &str = "loss";
-    let Arguments { kind, logits, labels, normaliser, gradient, probabilities } = arguments;
+    let LossArguments { kind, logits, labels, normaliser, gradient, probabilities } = arguments;
     extent::check(OP, "labels [B]", logits.len(), labels.len())?;
     extent::check(OP, "gradient [B]", logits.len(), gradient.len())?;
     extent::check(OP, "probabilities [B]", logits.len(), probabilities.len())?;

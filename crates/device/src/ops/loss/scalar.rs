@@ -7,7 +7,7 @@ use crate::real::Real;
 
 /// The contribution of one sample.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<R> {
+pub struct SampleLoss<R> {
     /// Its loss, not divided by anything.
     pub loss: R,
     /// d loss / d logit.
@@ -20,16 +20,16 @@ pub struct Sample<R> {
 ///
 /// `bce = max(z, 0) − z·y + ln(1 + e^−|z|)`, `mse = (σ(z) − y)²`.
 #[inline]
-pub fn sample<R: Real>(kind: Loss, logit: R, label: R) -> Sample<R> {
+pub fn sample<R: Real>(kind: Loss, logit: R, label: R) -> SampleLoss<R> {
     let probability = sigmoid(logit);
     let difference = probability - label;
     match kind {
-        Loss::BceWithLogits => Sample {
+        Loss::BceWithLogits => SampleLoss {
             loss: logit.max(R::ZERO) - logit * label + (-logit.abs()).exp().ln_1p(),
             gradient: difference,
             probability,
         },
-        Loss::Mse => Sample {
+        Loss::Mse => SampleLoss {
             loss: difference * difference,
             gradient: (difference + difference) * probability * (R::ONE - probability),
             probability,

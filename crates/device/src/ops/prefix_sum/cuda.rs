@@ -1,10 +1,12 @@
 //! Launches of the exclusive sums. Three, because no block may wait for another.
 
-use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::cuda::{
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+};
 
 /// The kernels.
-pub const SOURCE: Source =
-    Source { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
+pub const SOURCE: KernelSource =
+    KernelSource { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
 /// Numbers and threads of a block.
 const THREADS: u32 = 1024;
 
@@ -16,7 +18,7 @@ pub struct PrefixSum {
 
 /// Format of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sums {
+pub enum SumWidth {
     /// 4 bytes; they must suffice.
     U32,
     /// 8 bytes.
@@ -25,7 +27,7 @@ pub enum Sums {
 
 /// Arguments of [`PrefixSum::launch`].
 #[derive(Debug)]
-pub struct Scan<'a> {
+pub struct ScanArguments<'a> {
     /// u32 `[count]`.
     pub values: &'a Buffer,
     /// `[count]`, overwritten; may be `values` where the sums are u32.
@@ -37,7 +39,7 @@ pub struct Scan<'a> {
     /// Numbers.
     pub count: usize,
     /// Format of `out` and `total`.
-    pub sums: Sums,
+    pub sums: SumWidth,
 }
 
 /// Bytes of the scratch for `count` numbers.
@@ -65,14 +67,14 @@ impl PrefixSum {
     ///
     /// # Errors
     /// As [`Stream::launch`].
-    pub fn launch(&self, stream: &Stream, scan: &Scan<'_>) -> Result<(), DriverError> {
-        let arguments = Arguments::new()
+    pub fn launch(&self, stream: &Stream, scan: &ScanArguments<'_>) -> Result<(), DriverError> {
+        let arguments = KernelArguments::new()
             .buffer(scan.values)
             .buffer(scan.out)
             .buffer(scan.scratch)
             .u64(scan.total)
             .count(scan.count)
-            .u32(u32::from(scan.sums == Sums::U64))
+            .u32(u32::from(scan.sums == SumWidth::U64))
             .u32(0);
         for (kernel, is_one_block) in &self.kernels {
             let items = if *is_one_block { 1 } else { scan.count };

@@ -2,24 +2,22 @@
 //! within f32 rounding, or the same bytes where both add in one order.
 
 use device::backend::{
-    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, Ids, InputGradient,
+    Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, GradientSum, InputGradient,
     InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
-    LinearForward, LossArguments, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
+    LinearForward, LossArguments, Probabilities, StepScalars, TileRoom, TileRows, TileValues,
     VectorUpdate, WeightPart, WeightShape,
 };
 use device::buffer::Array;
-use device::cuda::{Checks, Driver, Order};
-use device::ops::embedding_backward::Origin;
-use device::ops::exchange::{Column, Source};
+use device::cuda::{BlockOrder, Checks, Driver};
+use device::ops::embedding_backward::TileOrigin;
+use device::ops::exchange::{OwnedColumns, PooledColumns};
 use device::ops::gemm::Activation;
 use device::ops::{Slot, interaction};
-use device::optimizer::Rule;
+use device::optimizer::UpdateRule;
 use device::{Cpu, Weights};
 use schema::random::CounterRng;
-use schema::{
-    DataType, KeyedJaggedTensor, Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder,
-};
+use schema::{DataType, JaggedTensor, Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder};
 
 use crate::cuda::{emulation, floats, has_compiler};
 
@@ -47,7 +45,7 @@ struct Case {
 impl<'a, B: Backend> Bench<'a, B> {
     fn new(device: &'a B, optimizer: Optimizer, samples: usize) -> Self {
         let (queue, mut scalars) = (device.queue().unwrap(), device.scalars().unwrap());
-        let rule = |rate| Rule::new(&OptimizerConfig::new(optimizer, rate), 1.0, 2);
+        let rule = |rate| UpdateRule::new(&OptimizerConfig::new(optimizer, rate), 1.0, 2);
         let numbers = StepScalars {
             dense: rule(0.1),
             sparse: rule(0.2),
@@ -160,8 +158,8 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
             let copy = |to: &mut [f32]| to.copy_from_slice(&gradient);
             let sum = match mode {
                 0 | 1 => None,
-                2 => Some(Sum::Whole(&gradient)),
-                _ => Some(Sum::Pieces(&copy)),
+                2 => Some(GradientSum::Whole(&gradient)),
+                _ => Some(GradientSum::Pieces(&copy)),
             };
             device.update_weight(&bench.queue, weight, sum, &bench.scalars).unwrap();
         }
@@ -199,7 +197,7 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
     let mut state = device.vector(optimizer.state_per_row(k)).unwrap();
     let sum = floats(9, k);
     let copy = |to: &mut [f32]| to.copy_from_slice(&sum);
-    for sum in [None, Some(Sum::Whole(&sum)), Some(Sum::Pieces(&copy))] {
+    for sum in [None, Some(GradientSum::Whole(&sum)), Some(GradientSum::Pieces(&copy))] {
         let (values, gradient, state) = (&mut weight, &mut d_weight, &mut state);
         let arguments = VectorUpdate { values, gradient, state, dim: k };
         device.update_vector(&bench.queue, arguments, sum, &bench.scalars).unwrap();
@@ -332,7 +330,7 @@ const SLOTS: [Slot; 4] = [
 ];
 const WIDTH: usize = 17;
 
-fn batch(samples: usize, seed: u64, weighted: bool) -> KeyedJaggedTensor {
+fn batch(samples: usize, seed: u64, weighted: bool) -> JaggedTensor {
     let rng = CounterRng::new(seed, 1);
     let lengths: Vec<usize> =
         (0..4 * samples as u64).map(|bag| rng.below(bag, 4) as usize).collect();
@@ -342,7 +340,7 @@ fn batch(samples: usize, seed: u64, weighted: bool) -> KeyedJaggedTensor {
         values.extend((0..length as u64).map(|i| rng.child(bag as u64).below(i, rows) as i64));
     }
     let weights = weighted.then(|| floats(seed, values.len()));
-    KeyedJaggedTensor { weights, ..KeyedJaggedTensor::from_lengths(4, &lengths, values) }
+    JaggedTensor { weights, ..JaggedTensor::from_lengths(4, &lengths, values) }
 }
 
 fn tile(t: usize, optimizer: Optimizer) -> TileValues {
@@ -350,7 +348,7 @@ fn tile(t: usize, optimizer: Optimizer) -> TileValues {
     let mut weights = Weights::zeroed(TYPES[t], rows * dim);
     weights.view_mut().fill_from(&floats(t as u64, rows * dim));
     let state = Array::zeroed(rows * optimizer.state_per_row(dim));
-    let origin = Origin { table: t as u32, row: 7, column: 2 };
+    let origin = TileOrigin { table: t as u32, row: 7, column: 2 };
     TileValues { weights, state, rows, dim, name: format!("t{t}"), origin }
 }
 
@@ -364,11 +362,11 @@ fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case)
     for (seed, weighted, scaled) in [(1, false, false), (2, true, true), (3, false, true)] {
         let mut jagged = batch(b, seed, weighted);
         if seed == 3 {
-            jagged = KeyedJaggedTensor::from_lengths(4, &vec![0; 4 * b], Vec::new());
+            jagged = JaggedTensor::from_lengths(4, &vec![0; 4 * b], Vec::new());
         }
         let bag_scales = scaled.then_some(&scales[..]);
         device.send_ids(&bench.queue, &jagged, bag_scales, &mut on_device).unwrap();
-        let ids = || Ids { jagged: &jagged, bag_scales, on_device: &on_device };
+        let ids = || BatchIds { jagged: &jagged, bag_scales, on_device: &on_device };
         let scalars = &mut bench.scalars;
         device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         bench.keep("pooled", &out, b * WIDTH);
@@ -392,7 +390,7 @@ fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case
     let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
     let (mut on_device, jagged) = (B::Jagged::default(), batch(b, 1, false));
     device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
-    let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
+    let ids = || BatchIds { jagged: &jagged, bag_scales: None, on_device: &on_device };
     let gradient = bench.vector(4, b * WIDTH);
     let scalars = &mut bench.scalars;
     device.update_rows(&bench.queue, &mut tables, ids(), &gradient, scalars).unwrap();
@@ -406,7 +404,7 @@ fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case
 
 fn exchanges<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
     let device = bench.device;
-    let source = |rank, from, to, len, first| Source { rank, from, to, len, first };
+    let source = |rank, from, to, len, first| PooledColumns { rank, from, to, len, first };
     let layout = ExchangeLayout {
         sources: vec![
             source(1, 0, 0, 3, true),
@@ -414,8 +412,8 @@ fn exchanges<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
             source(1, 3, 3, 2, false),
         ],
         columns: vec![
-            vec![Column { from: 3, to: 0, len: 2 }],
-            vec![Column { from: 0, to: 0, len: 3 }, Column { from: 3, to: 3, len: 2 }],
+            vec![OwnedColumns { from: 3, to: 0, len: 2 }],
+            vec![OwnedColumns { from: 0, to: 0, len: 3 }, OwnedColumns { from: 3, to: 3, len: 2 }],
         ],
         widths: vec![2, 5],
         row: 5,
@@ -455,7 +453,8 @@ fn every_operation_on_the_emulated_gpu_is_that_of_the_cpu() {
         return;
     }
     let cuda = |order, checks| Cuda::new(Driver::emulated(emulation(order, checks)), 1).unwrap();
-    let emulated = [cuda(Order::Ascending, Checks::Every), cuda(Order::Shuffled(3), Checks::Few)];
+    let emulated =
+        [cuda(BlockOrder::Ascending, Checks::Every), cuda(BlockOrder::Shuffled(3), Checks::Few)];
     let rng = CounterRng::new(29, 1);
     for (number, optimizer) in Optimizer::ALL.into_iter().enumerate() {
         let below = |i: u64, most| 1 + rng.child(number as u64).below(i, most) as usize;
@@ -487,7 +486,7 @@ fn what_stops_one_step_stops_those_that_follow() {
     if !has_compiler() {
         return;
     }
-    let emulation = emulation(Order::Descending, Checks::Every);
+    let emulation = emulation(BlockOrder::Descending, Checks::Every);
     let device = Cuda::new(Driver::emulated(emulation), 1).unwrap();
     let optimizer = Optimizer::Sgd;
     let mut bench = Bench::new(&device, optimizer, 5);
@@ -495,16 +494,16 @@ fn what_stops_one_step_stops_those_that_follow() {
     let mut on_device = Default::default();
     let mut out = device.vector(20).unwrap();
     for (step, ids) in [[0, 1, 9, 2, -1], [0, 1, 2, 3, 4]].into_iter().enumerate() {
-        let jagged = KeyedJaggedTensor::from_lengths(1, &[1; 5], ids.to_vec());
+        let jagged = JaggedTensor::from_lengths(1, &[1; 5], ids.to_vec());
         let numbers = StepScalars {
-            dense: Rule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
-            sparse: Rule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
+            dense: UpdateRule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
+            sparse: UpdateRule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
             normaliser: 5.0,
             rounding: CounterRng::new(1, 1),
         };
         device.begin(&bench.queue, &numbers, &mut bench.scalars).unwrap();
         device.send_ids(&bench.queue, &jagged, None, &mut on_device).unwrap();
-        let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
+        let ids = || BatchIds { jagged: &jagged, bag_scales: None, on_device: &on_device };
         let scalars = &mut bench.scalars;
         device.lookup(&bench.queue, &mut tables, ids(), &mut out, scalars).unwrap();
         let logits = bench.vector(1, 5);

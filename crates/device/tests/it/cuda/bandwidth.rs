@@ -11,12 +11,12 @@ use device::cuda::DriverError;
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
-use device::ops::embedding_backward::{Factors, Origin};
+use device::ops::embedding_backward::{Factors, TileOrigin};
 use device::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
 };
-use device::ops::{Output, Slot};
-use device::optimizer::{Rule, device_block};
+use device::ops::{Slot, SlotOutput};
+use device::optimizer::{UpdateRule, device_block};
 use schema::distribution::IndexDistribution;
 use schema::random::CounterRng;
 use schema::{DataType, Optimizer, OptimizerConfig};
@@ -96,7 +96,7 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     for _ in 0..tables {
         tiles.push([zeros(rows * row_bytes)?, zeros(rows * size_of::<f32>())?]);
     }
-    let origin = Origin::default();
+    let origin = TileOrigin::default();
     let mut views = Vec::new();
     for [weights, state] in &tiles {
         let state = Some(state);
@@ -104,7 +104,7 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     }
     let on_tiles = bench.put(&tile_bytes(&views));
     let slots: Vec<Slot> = (0..tables).map(|t| Slot { tile: t, column: t * dim }).collect();
-    let slots = bench.put(&slot_bytes(&slots, &vec![dim; tables], Output::Pooled, &[]));
+    let slots = bench.put(&slot_bytes(&slots, &vec![dim; tables], SlotOutput::Pooled, &[]));
     let offsets: Vec<u64> = (0..=tables * samples).map(|bag| (bag * pooling) as u64).collect();
     let (on_ids, on_offsets) = (bench.put(&ids), bench.put(&offsets));
     let lookup = DeviceLookup {
@@ -125,8 +125,8 @@ fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, Drive
     let run_forward = || forward.launch(&bench.stream, &lookup, [&out, &first_bad]);
     let forward_seconds = seconds(bench, repeats, run_forward)?;
 
-    let rule = Rule::new(&OptimizerConfig::new(Optimizer::RowwiseAdagrad, 0.01), 1.0, 0);
-    let rule = bench.put(&device_block::of(&rule, CounterRng::new(1, 1)));
+    let rule = UpdateRule::new(&OptimizerConfig::new(Optimizer::RowwiseAdagrad, 0.01), 1.0, 0);
+    let rule = bench.put(&device_block::bytes(&rule, CounterRng::new(1, 1)));
     let (stop, updated) = (bench.put(&[0u32]), bench.put(&[0u64; 3]));
     let gradient = DeviceGradient {
         gradient: &out,

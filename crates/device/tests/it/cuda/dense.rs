@@ -7,12 +7,14 @@ use device::ops::cross::cuda::{Cross, DeviceBackward, DeviceForward};
 use device::ops::dense_update::cuda::{DenseUpdate, DeviceParameter, scratch_bytes};
 use device::ops::embedding_forward::cuda::NO_BAD_ID;
 use device::ops::gemm::Activation as Following;
-use device::ops::gemm::cuda::{Epilogue, Gemm, Join, LinearShape, Operand, Target, partial_bytes};
+use device::ops::gemm::cuda::{
+    Epilogue, Gemm, Join, LinearShape, Operand, ProductTarget, partial_bytes,
+};
 use device::ops::interaction::Shape;
 use device::ops::interaction::cuda::Interaction;
 use device::ops::loss::cuda::{DeviceLoss, LossBuffers};
 use device::ops::{cross, dense_update, gemm, interaction, loss};
-use device::optimizer::{Rule, device_block};
+use device::optimizer::{UpdateRule, device_block};
 use schema::random::CounterRng;
 use schema::{Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder, WeightDecayMode};
 
@@ -79,7 +81,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
         }
         let expected = rounded(expected, precision);
         let (_, y) = held(bench, floats(6, b * n), precision);
-        let target = Target { to: Operand { matrix: &y, precision }, epilogue };
+        let target = ProductTarget { to: Operand { matrix: &y, precision }, epilogue };
         let on_bias = bias.map(|bias| bench.put(bias));
         let factors = [&on_x, &on_weight].map(operand);
         kernels.forward(&bench.stream, shape, factors, on_bias.as_ref(), target).unwrap();
@@ -103,7 +105,8 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
             Join::Add => Epilogue::Plain,
             Join::Write => Epilogue::BeforeRelu(operand(&on_x)),
         };
-        let (factors, target) = ([&on_d_y, &on_weight].map(operand), Target { to, epilogue });
+        let (factors, target) =
+            ([&on_d_y, &on_weight].map(operand), ProductTarget { to, epilogue });
         kernels.backward_input(&bench.stream, shape, factors, target, join).unwrap();
         let got = read(bench, &d_x, b * k, precision);
         match join {
@@ -378,11 +381,11 @@ fn check_parameter(
     let base = OptimizerConfig::new(kind, 0.05);
     let weight_decay_mode = WeightDecayMode::L2;
     let config = OptimizerConfig { weight_decay: 0.01, weight_decay_mode, ..base };
-    let rule: Rule = Rule::new(&config, 1.0, 1);
+    let rule: UpdateRule = UpdateRule::new(&config, 1.0, 1);
     let elements = rows * dim;
     let (mut weights, gradient) = (floats(1, elements), floats(2, elements));
     let mut state = vec![0.125f32; rows * kind.state_per_row(dim)];
-    let block = device_block::of(&rule, CounterRng::new(1, 1));
+    let block = device_block::bytes(&rule, CounterRng::new(1, 1));
     assert_eq!(block.len(), device_block::BYTES);
     let on_weights = bench.put(&weights);
     let (on_gradient, on_rule) = (bench.put(&gradient), bench.put(&block));
@@ -432,7 +435,7 @@ fn products_of_the_library_on_the_device_are_near_the_oracle() {
         let shape = LinearShape { b: 16, n: 16, k: 16 };
         let (x, weight) = (bench.put(&[f32::NAN; 256]), bench.put(&[1.0f32; 256]));
         let y = bench.room::<f32>(256);
-        let target = Target { epilogue: Epilogue::Relu, ..Target::plain(&y) };
+        let target = ProductTarget { epilogue: Epilogue::Relu, ..ProductTarget::plain(&y) };
         let factors = [&x, &weight].map(Operand::f32);
         kernels.forward(&bench.stream, shape, factors, None, target).unwrap();
         assert!(bench.get::<f32>(&y, 256).iter().all(|value| value.is_nan()), "{}", bench.name);

@@ -1,6 +1,8 @@
 //! What the emulator finds: small kernels with one mistake each.
 
-use device::cuda::{Arguments, Checks, Driver, DriverError, FaultKind, Grid, Order, Source};
+use device::cuda::{
+    BlockOrder, Checks, Driver, DriverError, FaultKind, Grid, KernelArguments, KernelSource,
+};
 
 use super::{Bench, benches, emulation, has_compiler};
 
@@ -13,17 +15,17 @@ pub fn run(
 ) -> (Option<DriverError>, Vec<f32>) {
     let buffer = bench.put(&[0.0f32; 64]);
     let result = (|| {
-        let source = Source { name: "cuda/mistake.cu", text };
+        let source = KernelSource { name: "cuda/mistake.cu", text };
         let kernel = bench.driver.module(source)?.kernel("mistake")?;
         let grid = Grid { blocks: [2, 1], threads: 96, shared_bytes };
-        bench.stream.launch(&kernel, grid, &Arguments::new().buffer(&buffer).u32(64).u32(0))
+        bench.stream.launch(&kernel, grid, &KernelArguments::new().buffer(&buffer).u32(64).u32(0))
     })();
     (result.err(), bench.get(&buffer, 64))
 }
 
 fn checked(checks: Checks) -> Option<Bench> {
     has_compiler()
-        .then(|| Bench::new(Driver::emulated(emulation(Order::Ascending, checks)), "emulator"))
+        .then(|| Bench::new(Driver::emulated(emulation(BlockOrder::Ascending, checks)), "emulator"))
 }
 
 #[track_caller]
@@ -206,21 +208,21 @@ fn what_a_launch_is_made_with_is_checked() {
     let too_much = run(&bench, text, 64 << 10).0;
     let Some(DriverError::Fault(fault)) = &too_much else { panic!("{too_much:?}") };
     assert_eq!(fault.kind, FaultKind::SharedMemory { bytes: 64 << 10 });
-    let source = Source { name: "cuda/mistake.cu", text };
+    let source = KernelSource { name: "cuda/mistake.cu", text };
     let module = bench.driver.module(source).unwrap();
     let missing = module.kernel("other").map(|_| ()).unwrap_err().to_string();
     assert_eq!(missing, "cuda/mistake.cu has no kernel \"other\"");
     let kernel = module.kernel("mistake").unwrap();
-    let launch = |threads, arguments: &Arguments| {
+    let launch = |threads, arguments: &KernelArguments| {
         let grid = Grid { blocks: [1, 1], threads, shared_bytes: 1024 };
         bench.stream.launch(&kernel, grid, arguments).unwrap_err().to_string()
     };
     assert_eq!(
-        launch(32, &Arguments::new().u64(0)),
+        launch(32, &KernelArguments::new().u64(0)),
         "kernel mistake: bytes of its arguments: expected 16, got 8"
     );
     assert_eq!(
-        launch(256, &Arguments::new().u64(0).u32(0).u32(0)),
+        launch(256, &KernelArguments::new().u64(0).u32(0).u32(0)),
         "kernel mistake: threads of a block, at most: expected 128, got 256"
     );
     let buffer = bench.put(&[1.0f32; 4]);

@@ -1,13 +1,13 @@
 //! Both halves of an exchange on the emulated device: the bytes of the oracle.
 
-use device::ops::exchange::cuda::{DeviceGiven, Exchange, Routes};
-use device::ops::exchange::{Column, Given, Source, scalar};
+use device::ops::exchange::cuda::{DeviceGiven, ExchangeKernel, Routes};
+use device::ops::exchange::{GivenMatrices, OwnedColumns, PooledColumns, scalar};
 
 use super::{Bench, benches, floats, random_sizes, same};
 
 pub fn check_exchange(bench: &Bench) {
-    let kernel = Exchange::load(&bench.driver).unwrap();
-    let source = |rank, from, to, len, first| Source { rank, from, to, len, first };
+    let kernel = ExchangeKernel::load(&bench.driver).unwrap();
+    let source = |rank, from, to, len, first| PooledColumns { rank, from, to, len, first };
     // Rows split over two ranks and columns over two others, at other columns; rank 3 gives what
     // nobody takes.
     let sources = [
@@ -25,7 +25,8 @@ pub fn check_exchange(bench: &Bench) {
         let matrices: Vec<Vec<f32>> =
             (1..).zip(widths).map(|(seed, width)| floats(seed, samples * width)).collect();
         for own in [0, 2] {
-            let given = Given { own: (own, &matrices[own]), others: &matrices, widths: &widths };
+            let given =
+                GivenMatrices { own: (own, &matrices[own]), others: &matrices, widths: &widths };
             let old = floats(9, samples * row);
             let mut expected = old.clone();
             for (sample, out) in expected.chunks_mut(row).enumerate() {
@@ -46,12 +47,12 @@ pub fn check_exchange(bench: &Bench) {
     }
 }
 
-fn check_gather(bench: &Bench, kernel: &Exchange, samples: usize) {
+fn check_gather(bench: &Bench, kernel: &ExchangeKernel, samples: usize) {
     let (row, width) = (11, 6);
     let columns = [(8, 0, 3), (0, 3, 2), (4, 5, 1)];
     let gradient = floats(3, samples * row);
     let mut expected = vec![0.0; samples * width];
-    let taken = columns.map(|(from, to, len)| Column { from, to, len });
+    let taken = columns.map(|(from, to, len)| OwnedColumns { from, to, len });
     for (out, gradient) in expected.chunks_mut(width).zip(gradient.chunks(row)) {
         scalar::gather(&taken, gradient, out);
     }

@@ -2,9 +2,9 @@
 
 use device::ops::jagged::cuda::{Bags, Bucketise, Jagged, Lengths, Regroup, RegroupMode};
 use device::ops::jagged::scalar;
-use device::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums, scratch_bytes};
+use device::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth, scratch_bytes};
 use device::ops::prefix_sum::scalar::exclusive;
-use schema::KeyedJaggedTensor;
+use schema::JaggedTensor;
 use schema::random::CounterRng;
 
 use super::{Bench, benches, floats, random_sizes, same};
@@ -22,17 +22,18 @@ pub fn check_prefix_sum(bench: &Bench) {
         let rng = CounterRng::new(count as u64, 3);
         let values: Vec<u32> = (0..count as u64).map(|i| rng.below(i, 1000) as u32).collect();
         let (expected, sum) = exclusive(&values);
-        for sums in [Sums::U32, Sums::U64] {
+        for sums in [SumWidth::U32, SumWidth::U64] {
             let (input, total) = (bench.put(&values), bench.room::<u64>(1));
             let out = bench.room::<u64>(count);
             let scratch = bench.driver.alloc(scratch_bytes(count)).unwrap();
             let (values, address) = (&input, total.address());
-            let out = if sums == Sums::U32 { values } else { &out };
-            let scan = Scan { values, out, scratch: &scratch, total: address, count, sums };
+            let out = if sums == SumWidth::U32 { values } else { &out };
+            let scan =
+                ScanArguments { values, out, scratch: &scratch, total: address, count, sums };
             kernels.launch(&bench.stream, &scan).unwrap();
             let (got, got_sum): (Vec<u64>, u64) = match sums {
-                Sums::U64 => (bench.get(out, count), bench.get::<u64>(&total, 1)[0]),
-                Sums::U32 => {
+                SumWidth::U64 => (bench.get(out, count), bench.get::<u64>(&total, 1)[0]),
+                SumWidth::U32 => {
                     let got = bench.get::<u32>(out, count).into_iter().map(u64::from).collect();
                     (got, u64::from(bench.get::<u32>(&total, 1)[0]))
                 }
@@ -42,7 +43,7 @@ pub fn check_prefix_sum(bench: &Bench) {
     }
 }
 
-fn batch(features: usize, samples: usize, weighted: bool) -> KeyedJaggedTensor {
+fn batch(features: usize, samples: usize, weighted: bool) -> JaggedTensor {
     let rng = CounterRng::new(9, 1);
     let bags = features * samples;
     let lengths: Vec<usize> = (0..bags as u64).map(|bag| rng.below(bag, 5) as usize).collect();
@@ -50,7 +51,7 @@ fn batch(features: usize, samples: usize, weighted: bool) -> KeyedJaggedTensor {
         .map(|i| rng.child(2).below(i, 97) as i64)
         .collect();
     let weights = weighted.then(|| floats(4, ids.len()));
-    KeyedJaggedTensor { weights, ..KeyedJaggedTensor::from_lengths(features, &lengths, ids) }
+    JaggedTensor { weights, ..JaggedTensor::from_lengths(features, &lengths, ids) }
 }
 
 /// Bags on the device, and room for as many ids.
@@ -61,7 +62,7 @@ struct Stored {
 }
 
 impl Stored {
-    fn put(bench: &Bench, jagged: &KeyedJaggedTensor) -> Self {
+    fn put(bench: &Bench, jagged: &JaggedTensor) -> Self {
         let offsets: Vec<u64> = jagged.offsets.iter().map(|&offset| offset as u64).collect();
         Self {
             offsets: bench.put(&offsets),
@@ -83,7 +84,7 @@ impl Stored {
     }
 
     #[track_caller]
-    fn same(&self, bench: &Bench, expected: &KeyedJaggedTensor) {
+    fn same(&self, bench: &Bench, expected: &JaggedTensor) {
         let offsets: Vec<u64> = expected.offsets.iter().map(|&offset| offset as u64).collect();
         assert_eq!(bench.get::<u64>(&self.offsets, offsets.len()), offsets, "{}", bench.name);
         let ids = bench.get::<i64>(&self.ids, expected.values.len());

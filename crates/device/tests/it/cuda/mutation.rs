@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use device::backend::SOURCES;
-use device::cuda::{Checks, Driver, DriverError, Order, PRELUDE};
+use device::cuda::{BlockOrder, Checks, Driver, DriverError, PRELUDE};
 use schema::Optimizer;
 
 use super::{Bench, dense, emulation, exchange, has_compiler, jagged};
@@ -199,7 +199,7 @@ fn mutant_child() {
     let Ok(name) = std::env::var("ROWMILL_MUTANT") else { return };
     let text = std::fs::read_to_string(std::env::var("ROWMILL_MUTANT_TEXT").unwrap()).unwrap();
     let source = SOURCES.iter().find(|source| source.name == name);
-    let mut emulation = emulation(Order::Ascending, Checks::Every);
+    let mut emulation = emulation(BlockOrder::Ascending, Checks::Every);
     emulation.cache.push("mutants");
     emulation.replaced = vec![(source.map_or("prelude", |source| source.name), text)];
     let bench = Bench::new(Driver::emulated(emulation), "mutant");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use device::backend::SOURCES;
-use device::cuda::{Source, nvrtc};
+use device::cuda::{KernelSource, nvrtc};
 
 /// Those of A100, H100 and B200, unless `ROWMILL_ARCHITECTURES` names others.
 const ARCHITECTURES: &str = "sm_80 sm_90a sm_100";
@@ -23,7 +23,7 @@ fn every_kernel_compiles_for_every_gpu() {
     for &source in SOURCES {
         for architecture in architectures.split(' ') {
             let libraries = Some(libraries.as_path());
-            let request = nvrtc::Request { source, architecture, libraries };
+            let request = nvrtc::CompileRequest { source, architecture, libraries };
             let compiled = nvrtc::compile(&request).unwrap_or_else(|error| panic!("{error}"));
             assert!(compiled.image.starts_with(b"\x7fELF"), "{}", source.name);
             let usage = nvrtc::usage(&compiled.log);
@@ -42,10 +42,11 @@ fn every_kernel_compiles_for_every_gpu() {
     if let Some(out) = &out {
         std::fs::write(out.join("usage.tsv"), table).unwrap();
     }
-    let source = Source { name: "cuda/mistake.cu", text: "KERNEL(x, u32, 32) { float y = ; }" };
+    let source =
+        KernelSource { name: "cuda/mistake.cu", text: "KERNEL(x, u32, 32) { float y = ; }" };
     let libraries = Some(libraries.as_path());
     let architecture = architectures.split(' ').next().unwrap();
-    let request = nvrtc::Request { source, architecture, libraries };
+    let request = nvrtc::CompileRequest { source, architecture, libraries };
     let error = nvrtc::compile(&request).unwrap_err().to_string();
     assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use device::cuda::{Checks, Driver, Order};
+use device::cuda::{BlockOrder, Checks, Driver};
 
 use super::emulator::run;
 use super::{Bench, emulation, has_compiler};
@@ -33,7 +33,7 @@ pub fn is_child() -> bool {
 }
 
 /// The emulator with kernels that are compiled for the sanitizers.
-pub fn bench(order: Order) -> Bench {
+pub fn bench(order: BlockOrder) -> Bench {
     let driver = Driver::emulated(emulation(order, Checks::Sanitizers));
     Bench::new(driver, &format!("{order:?}, Sanitizers"))
 }
@@ -43,7 +43,7 @@ fn library() -> Option<PathBuf> {
     if !has_compiler() {
         return None;
     }
-    let mut command = Command::new(emulation(Order::Ascending, Checks::Sanitizers).compiler);
+    let mut command = Command::new(emulation(BlockOrder::Ascending, Checks::Sanitizers).compiler);
     let output = command.arg("-print-file-name=libasan.so").output().unwrap();
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     if path.is_absolute() && path.exists() {
@@ -65,7 +65,7 @@ fn child(library: &PathBuf, arguments: &[&str], variables: &[(&str, &str)]) -> O
 fn mistake_child() {
     let Ok(number) = std::env::var("ROWMILL_MISTAKE") else { return };
     let (text, shared_bytes, _) = MISTAKES[number.parse::<usize>().unwrap()];
-    let (error, _) = run(&bench(Order::Ascending), text, shared_bytes);
+    let (error, _) = run(&bench(BlockOrder::Ascending), text, shared_bytes);
     println!("after the mistake: {error:?}");
 }
 
@@ -87,7 +87,7 @@ fn the_sanitizers_need_their_library_first() {
     if !has_compiler() || is_child() {
         return;
     }
-    let error = run(&bench(Order::Ascending), kernel!(""), 0).0.unwrap().to_string();
+    let error = run(&bench(BlockOrder::Ascending), kernel!(""), 0).0.unwrap().to_string();
     let expected = "LD_PRELOAD: AddressSanitizer's library was not loaded before the program";
     assert_eq!(error, expected);
 }

@@ -3,16 +3,16 @@
 
 use std::path::PathBuf;
 
-use device::cuda::{Accuracy, Arguments, Driver, DriverError, Grid, Stream};
+use device::cuda::{Accuracy, Driver, DriverError, Grid, KernelArguments, Stream};
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
-use device::ops::embedding_backward::{Factors, Origin};
+use device::ops::embedding_backward::{Factors, TileOrigin};
 use device::ops::embedding_forward::cuda::{
     DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
 };
-use device::ops::gemm::cuda::{Epilogue, Gemm, Join, LinearShape, Operand, Target};
-use device::ops::{Output, Slot};
+use device::ops::gemm::cuda::{Epilogue, Gemm, Join, LinearShape, Operand, ProductTarget};
+use device::ops::{Slot, SlotOutput};
 use schema::{DataType, Precision};
 
 use super::Bench;
@@ -60,7 +60,7 @@ fn calls_child() {
     let kernel = module.kernel("sigmoid").unwrap();
     let buffer = bench.put(&[7u64]);
     let grid = Grid { shared_bytes: 64, ..Grid::over(700, 256, 256) };
-    stream.launch(&kernel, grid, &Arguments::new().u32(7).u64(9)).unwrap();
+    stream.launch(&kernel, grid, &KernelArguments::new().u32(7).u64(9)).unwrap();
     stream.fill(&buffer, 3).unwrap();
     let event = driver.event().unwrap();
     stream.record(&event).unwrap();
@@ -157,9 +157,9 @@ fn products_child() {
         let shape = LinearShape { b: 5, n: 3, k: 7 };
         let [x, weight, d_y, out] =
             [0, 1, 2, 3].map(|i| Operand { matrix: &buffers[i], precision });
-        let y = Target { to: out, epilogue: Epilogue::Relu };
+        let y = ProductTarget { to: out, epilogue: Epilogue::Relu };
         gemm.forward(stream, shape, [x, weight], Some(&buffers[2]), y).unwrap();
-        let d_x = Target { to: out, epilogue: Epilogue::BeforeRelu(x) };
+        let d_x = ProductTarget { to: out, epilogue: Epilogue::BeforeRelu(x) };
         gemm.backward_input(stream, shape, [d_y, weight], d_x, Join::Add).unwrap();
         let (factors, d_weight) = ([d_y, x], &buffers[3]);
         gemm.backward_weight(stream, shape, factors, d_weight).unwrap();
@@ -207,11 +207,11 @@ fn steps_child() {
         rows: 100,
         dim: 8,
         data_type: DataType::F32,
-        origin: Origin::default(),
+        origin: TileOrigin::default(),
     };
     let slots = [Slot { tile: 0, column: 0 }, Slot { tile: 0, column: 8 }];
     let tiles = bench.put(&tile_bytes(&[tile]));
-    let slots = bench.put(&slot_bytes(&slots, &[8], Output::Pooled, &[]));
+    let slots = bench.put(&slot_bytes(&slots, &[8], SlotOutput::Pooled, &[]));
     let (ids, on_offsets) = (bench.room::<u64>(80), bench.room::<u64>(9));
     let lookup = DeviceLookup {
         tiles: &tiles,

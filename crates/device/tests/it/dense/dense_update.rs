@@ -1,12 +1,12 @@
 //! The optimizer step of dense parameters.
 
 use device::Cpu;
-use device::ops::dense_update::{self, Arguments, FusedArguments, WeightArguments, scalar};
+use device::ops::dense_update::{self, DenseUpdate, FusedArguments, WeightArguments, scalar};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
     LinearWeight, Matrix, Operand, OperandMut, pairs, panels,
 };
-use device::optimizer::Rule;
+use device::optimizer::UpdateRule;
 use schema::{Optimizer, OptimizerConfig, Precision};
 
 use super::{
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::optimizer::configs;
 
-fn rule(kind: Optimizer) -> Rule {
-    Rule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 0)
+fn rule(kind: Optimizer) -> UpdateRule {
+    UpdateRule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 0)
 }
 
 #[test]
@@ -30,8 +30,8 @@ fn every_rule_follows_the_f32_and_the_f64_oracle_over_steps() {
                 let (mut weights, mut state) = (before.clone(), vec![0.0; state_len]);
                 for (step, gradient) in (0..).zip(&gradients) {
                     let (weights, state) = (&mut weights[..], &mut state[..]);
-                    let rule = Rule::new(&config, 1.0, step);
-                    let arguments = Arguments { rule, weights, gradient, state, dim };
+                    let rule = UpdateRule::new(&config, 1.0, step);
+                    let arguments = DenseUpdate { rule, weights, gradient, state, dim };
                     dense_update::run(cpu, arguments).unwrap();
                 }
                 [weights, state].concat()
@@ -39,10 +39,10 @@ fn every_rule_follows_the_f32_and_the_f64_oracle_over_steps() {
             let (mut weights, mut state) = (before.clone(), vec![0.0; state_len]);
             let (mut wide, mut wide_state) = (widen(&before), vec![0.0; state_len]);
             for (step, gradient) in (0..).zip(&gradients) {
-                let narrow = Rule::new(&config, 1.0, step);
+                let narrow = UpdateRule::new(&config, 1.0, step);
                 scalar::update(&narrow, [&mut weights, &mut state], gradient, dim);
                 let gradient = widen(gradient);
-                let rule = Rule::new(&config, 1.0, step);
+                let rule = UpdateRule::new(&config, 1.0, step);
                 scalar::update(&rule, [&mut wide, &mut wide_state], &gradient, dim);
             }
             let same = bits(&after) == bits(&[weights, state].concat());
@@ -60,7 +60,7 @@ fn a_weight_in_panels_is_updated_with_what_its_products_read() {
             let before = uniform(9, n * k);
             let (mut wide, mut wide_state) = (widen(&before), state_of(config.kind, (n, k)));
             for (step, gradient) in (0..).zip(&gradients) {
-                let rule = Rule::new(&config, 1.0, step);
+                let rule = UpdateRule::new(&config, 1.0, step);
                 scalar::update(&rule, [&mut wide, &mut wide_state], &widen(gradient), k);
             }
             for precision in [Precision::F32, Precision::Bf16] {
@@ -69,7 +69,7 @@ fn a_weight_in_panels_is_updated_with_what_its_products_read() {
                     weight.set(cpu, &before).unwrap();
                     let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
                     for (step, gradient) in (0..).zip(&gradients) {
-                        let rule = Rule::new(&config, 1.0, step);
+                        let rule = UpdateRule::new(&config, 1.0, step);
                         let (gradient, state) = (&packed(gradient, n, k), &mut state[..]);
                         let weight = &mut weight;
                         let arguments = WeightArguments { rule, weight, gradient, state };
@@ -106,7 +106,7 @@ fn an_update_within_the_product_gives_the_bytes_of_both_one_after_the_other() {
                     let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
                     let (mut gradient, mut d_bias) = (vec![9.0; panels::len(n, k)], vec![9.0; n]);
                     for step in 0..2 {
-                        let rule = Rule::new(&config, 1.0, step);
+                        let rule = UpdateRule::new(&config, 1.0, step);
                         let (d_weight, d_bias) = (&mut gradient[..], Some(&mut d_bias[..]));
                         let product = LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
                         let (weight, state) = (&mut weight, &mut state[..]);
@@ -187,7 +187,7 @@ fn in_precision(
 #[test]
 fn the_first_adagrad_step_has_the_length_of_the_learning_rate() {
     let (mut weights, mut state) = (vec![1.0, 1.0], vec![0.0, 0.0]);
-    let arguments = Arguments {
+    let arguments = DenseUpdate {
         rule: rule(Optimizer::Adagrad),
         weights: &mut weights,
         gradient: &[3.0, -0.5],
@@ -203,7 +203,7 @@ fn the_first_adagrad_step_has_the_length_of_the_learning_rate() {
 fn wrong_lengths_are_refused_before_any_change() {
     let mut weights = vec![1.0; 6];
     let mut check = |gradient: usize, state: usize, dim: usize, text: &str| {
-        let arguments = Arguments {
+        let arguments = DenseUpdate {
             rule: rule(Optimizer::RowwiseAdagrad),
             weights: &mut weights,
             gradient: &vec![1.0; gradient],

@@ -1,7 +1,7 @@
 //! The losses.
 
 use device::Cpu;
-use device::ops::loss::{self, Arguments, scalar};
+use device::ops::loss::{self, LossArguments, scalar};
 use schema::Loss;
 
 use super::{assert_close, bits, check_gradient, same_on_every_cpu, uniform, widen};
@@ -14,7 +14,7 @@ struct Result {
 
 fn run(cpu: &Cpu, kind: Loss, logits: &[f32], labels: &[f32], normaliser: f64) -> Result {
     let [mut gradient, mut probabilities] = [0, 1].map(|_| vec![9.0; logits.len()]);
-    let arguments = Arguments {
+    let arguments = LossArguments {
         kind,
         logits,
         labels,
@@ -86,7 +86,7 @@ fn gradients_match_differences() {
     let logits: Vec<f64> = widen(&uniform(5, 40)).iter().map(|z| z * 6.0).collect();
     let labels: Vec<f64> = (0..40).map(|i| f64::from(i % 2)).collect();
     for kind in [Loss::BceWithLogits, Loss::Mse] {
-        let samples = |logits: &[f64]| -> Vec<scalar::Sample<f64>> {
+        let samples = |logits: &[f64]| -> Vec<scalar::SampleLoss<f64>> {
             logits.iter().zip(&labels).map(|(&z, &y)| scalar::sample(kind, z, y)).collect()
         };
         let gradient: Vec<f64> = samples(&logits).iter().map(|s| s.gradient).collect();
@@ -96,7 +96,7 @@ fn gradients_match_differences() {
 
 #[test]
 fn lengths_that_differ_are_refused() {
-    let arguments = Arguments {
+    let arguments = LossArguments {
         kind: Loss::Mse,
         logits: &[0.0; 3],
         labels: &[0.0; 2],

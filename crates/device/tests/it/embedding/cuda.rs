@@ -25,7 +25,7 @@ fn device_cases() -> Vec<Case> {
         hot: 0.3,
         weighted: false,
         scaled: false,
-        output: Output::Pooled,
+        output: SlotOutput::Pooled,
         data_types: &DATA_TYPES,
     };
     let wide = Form { tiles: &[(70, 256), (40, 128)], slots: &[1, 0], ..form };
@@ -39,9 +39,9 @@ fn device_cases() -> Vec<Case> {
     vec![
         form.case(),
         Form { weighted: true, data_types: &DATA_TYPES[1..], ..form }.case(),
-        Form { scaled: true, output: Output::Sequence, ..form }.case(),
+        Form { scaled: true, output: SlotOutput::Sequence, ..form }.case(),
         Form { batch_size: 1, longest_bag: 12, weighted: true, scaled: true, ..wide }.case(),
-        Form { batch_size: 9, output: Output::Sequence, ..wide }.case(),
+        Form { batch_size: 9, output: SlotOutput::Sequence, ..wide }.case(),
         heavy.case(),
         Form { weighted: true, hot: 1.0, data_types: &DATA_TYPES[2..], ..heavy }.case(),
         Form { longest_bag: 0, batch_size: 3, ..form }.case(),
@@ -96,7 +96,7 @@ struct OnDevice<'a> {
 }
 
 impl<'a> OnDevice<'a> {
-    fn new(case: &'a Case, bench: &'a Bench, tiles: &[Tile<f32>], id_bytes: usize) -> Self {
+    fn new(case: &'a Case, bench: &'a Bench, tiles: &[OracleTile<f32>], id_bytes: usize) -> Self {
         let weights = case.stored(tiles.iter().map(|tile| tile.weights.clone()));
         let weights = weights.iter().map(|weights| bench.put(weights.view().bytes())).collect();
         let jagged = &case.jagged;
@@ -162,7 +162,7 @@ impl<'a> OnDevice<'a> {
     }
 
     /// Updates the tables; gives the distinct rows, Σ of their D and the bytes of their weights.
-    fn backward(&self, rule: Rule, spare: usize) -> Result<Vec<u64>, DriverError> {
+    fn backward(&self, rule: UpdateRule, spare: usize) -> Result<Vec<u64>, DriverError> {
         let (case, bench, tiles) = (self.case, self.bench, self.tiles());
         let factors = case.jagged.weights.is_some() || case.bag_scales.is_some();
         let shape = WorkspaceShape {
@@ -175,7 +175,7 @@ impl<'a> OnDevice<'a> {
         };
         let workspace = Workspace::new(&bench.driver, shape)?;
         let gradient = bench.put(&case.gradient);
-        let (rule, stop) = (bench.put(&device_block::of(&rule, rounding())), bench.put(&[0u32]));
+        let (rule, stop) = (bench.put(&device_block::bytes(&rule, rounding())), bench.put(&[0u32]));
         let updated = bench.put(&[0u64; 3]);
         let gradient = DeviceGradient {
             gradient: &gradient,
@@ -190,13 +190,13 @@ impl<'a> OnDevice<'a> {
     }
 
     /// What the tables hold now.
-    fn read(&self, tiles: &[Tile<f32>]) -> Vec<Tile<f32>> {
-        let read = |(t, tile): (usize, &Tile<f32>)| {
+    fn read(&self, tiles: &[OracleTile<f32>]) -> Vec<OracleTile<f32>> {
+        let read = |(t, tile): (usize, &OracleTile<f32>)| {
             let mut weights = Weights::zeroed(self.case.data_types[t], tile.weights.len());
             let bytes = weights.view_mut().into_bytes();
             self.bench.stream.download(&self.weights[t], 0, bytes).unwrap();
             let state = self.bench.get(&self.states[t], tile.state.len());
-            Tile { weights: weights.view().to_f32(), state, dim: tile.dim }
+            OracleTile { weights: weights.view().to_f32(), state, dim: tile.dim }
         };
         tiles.iter().enumerate().map(read).collect()
     }

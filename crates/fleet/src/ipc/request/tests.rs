@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Reason, Request, Sight, State, Timing};
+use super::{CaptureRequest, Reason, RequestState, Sight, Timing};
 
 const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -8,8 +8,8 @@ const fn s(seconds: u64) -> Duration {
 
 const AT: Timing = Timing::At { start: s(20), warmup: s(2), length: Duration::from_millis(500) };
 
-fn request(timing: Timing) -> Request {
-    Request::new(s(0), ("A=1\n".into(), "id".into()), timing, s(30))
+fn request(timing: Timing) -> CaptureRequest {
+    CaptureRequest::new(s(0), ("A=1\n".into(), "id".into()), timing, s(30))
 }
 
 fn alive() -> Sight {
@@ -28,61 +28,61 @@ fn unwritable() -> Sight {
     Sight { unwritable: Some("no".into()), ..alive() }
 }
 
-fn lost(reason: Reason) -> State {
-    State::Lost(reason)
+fn lost(reason: Reason) -> RequestState {
+    RequestState::Lost(reason)
 }
 
 /// Sent and read.
-fn acknowledged(timing: Timing) -> Request {
+fn acknowledged(timing: Timing) -> CaptureRequest {
     let mut request = request(timing);
     assert_eq!(request.poll(s(1), true), Some("A=1\n"));
-    assert_eq!(request.state(), &State::Sent);
+    assert_eq!(request.state(), &RequestState::Sent);
     request.poll(s(6), true);
-    assert_eq!(request.state(), &State::Acknowledged);
+    assert_eq!(request.state(), &RequestState::Acknowledged);
     request
 }
 
-fn started() -> Request {
+fn started() -> CaptureRequest {
     let mut request = acknowledged(Timing::Iterations);
     request.look(s(7), &growing(0));
-    assert_eq!(request.state(), &State::Started);
+    assert_eq!(request.state(), &RequestState::Started);
     request
 }
 
 #[test]
 fn from_request_to_trace() {
     let mut request = request(Timing::Iterations);
-    assert_eq!(request.state(), &State::Requested);
+    assert_eq!(request.state(), &RequestState::Requested);
     assert_eq!(request.poll(s(1), true), Some("A=1\n"));
     request.look(s(2), &alive());
-    assert_eq!(request.state(), &State::Sent);
+    assert_eq!(request.state(), &RequestState::Sent);
     request.look(s(3), &growing(0));
-    assert_eq!(request.state(), &State::Started);
+    assert_eq!(request.state(), &RequestState::Started);
     assert_eq!(request.poll(s(6), false), None);
     request.look(s(7), &growing(100));
     request.look(s(8), &finished("id"));
-    assert_eq!(request.state(), &State::Finished);
+    assert_eq!(request.state(), &RequestState::Finished);
     assert!(!request.is_over());
     request.look(s(38), &Sight::default());
     request.collected();
-    assert_eq!(request.state(), &State::Written);
+    assert_eq!(request.state(), &RequestState::Written);
     assert!(request.is_over());
     request.look(s(9), &Sight::default());
     request.lose(Reason::Interrupted);
     assert_eq!(request.poll(s(11), true), None);
-    assert_eq!(request.state(), &State::Written);
+    assert_eq!(request.state(), &RequestState::Written);
 }
 
 #[test]
 fn a_busy_profiler_is_waited_for_then_given_up() {
     let mut patient = request(Timing::Iterations);
     assert_eq!(patient.poll(s(1), false), None);
-    assert_eq!(patient.state(), &State::Requested);
+    assert_eq!(patient.state(), &RequestState::Requested);
     assert_eq!(patient.poll(s(6), true), Some("A=1\n"));
     let mut refused = request(Timing::Iterations);
     refused.poll(s(1), false);
     refused.look(s(30), &alive());
-    assert_eq!(refused.state(), &State::Requested);
+    assert_eq!(refused.state(), &RequestState::Requested);
     refused.look(s(31), &alive());
     assert_eq!(refused.state(), &lost(Reason::Busy));
     let mut late = request(AT);
@@ -110,7 +110,7 @@ fn a_process_may_die_at_any_time() {
     // It may also end right after writing.
     let mut request = started();
     request.look(s(8), &Sight { is_alive: false, ..finished("id") });
-    assert_eq!(request.state(), &State::Finished);
+    assert_eq!(request.state(), &RequestState::Finished);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_time_passed_without_a_start_is_told() {
     let mut request = acknowledged(AT);
     assert_eq!(request.poll(s(11), true), None);
     assert_eq!(request.poll(s(23), true), None);
-    assert_eq!(request.state(), &State::Acknowledged);
+    assert_eq!(request.state(), &RequestState::Acknowledged);
     request.poll(s(24), true);
     assert_eq!(request.state(), &lost(Reason::NotStarted));
     let mut request = acknowledged(AT);
@@ -157,10 +157,10 @@ fn an_unwritable_folder_is_told_before_and_after() {
     // Kineto records, writes nothing and says nothing.
     let mut after = acknowledged(Timing::Iterations);
     after.poll(s(11), false);
-    assert_eq!(after.state(), &State::Started);
+    assert_eq!(after.state(), &RequestState::Started);
     after.poll(s(16), true);
     after.look(s(17), &unwritable());
-    assert_eq!(after.state(), &State::Started);
+    assert_eq!(after.state(), &RequestState::Started);
     after.look(s(19), &unwritable());
     assert_eq!(after.state(), &lost(Reason::Unwritable("no".into())));
 }
@@ -179,7 +179,7 @@ fn a_trace_may_take_long_while_it_grows() {
     for at in 1..10 {
         request.poll(s(20 * at), false);
         request.look(s(20 * at), &growing(at << 25));
-        assert_eq!(request.state(), &State::Started, "{at}");
+        assert_eq!(request.state(), &RequestState::Started, "{at}");
     }
     request.look(s(180 + 31), &growing(9 << 25));
     assert_eq!(request.state(), &lost(Reason::Stalled));
@@ -191,7 +191,7 @@ fn a_trace_that_trickles_is_given_up() {
     let mut request = started();
     for at in 8..37 {
         request.look(s(at), &growing(at));
-        assert_eq!(request.state(), &State::Started, "{at}");
+        assert_eq!(request.state(), &RequestState::Started, "{at}");
     }
     request.look(s(38), &growing(38));
     assert_eq!(request.state(), &lost(Reason::Stalled));
@@ -199,7 +199,7 @@ fn a_trace_that_trickles_is_given_up() {
     let mut request = started();
     for at in 8..39 {
         request.look(s(at), &growing((at - 7) << 16));
-        assert_eq!(request.state(), &State::Started, "{at}");
+        assert_eq!(request.state(), &RequestState::Started, "{at}");
     }
     for at in 39..60 {
         request.look(s(at), &growing((at - 7) << 16));
@@ -215,7 +215,7 @@ fn what_is_not_to_be_trusted_is_lost_and_copying_has_an_end() {
     let mut late = started();
     late.look(s(8), &finished("id"));
     late.look(s(38), &finished("id"));
-    assert_eq!(late.state(), &State::Finished);
+    assert_eq!(late.state(), &RequestState::Finished);
     late.look(s(39), &finished("id"));
     assert_eq!(late.state(), &lost(Reason::Late));
     late.collected();

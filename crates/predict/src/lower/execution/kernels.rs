@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use trace::execution_trace::{ExecutionTrace, Node, Tensor, Tree};
+use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor};
 
 use super::operator::is_on_accelerator;
 use super::order::{self, What};
@@ -67,7 +67,7 @@ pub struct Asked {
 /// [`Error::Execution`], as [`Program::from_execution`](crate::program::Program::from_execution).
 pub fn of(trace: &ExecutionTrace, step: usize) -> Result<Vec<Asked>, Error> {
     super::check(trace)?;
-    let tree = Tree::of(&trace.nodes);
+    let tree = NodeForest::build(&trace.nodes);
     let wanted = super::step(trace, step)?;
     let (_, items) = order::of(trace, &tree, wanted);
     let mut found = Vec::new();
@@ -109,7 +109,7 @@ fn asked(trace: &ExecutionTrace, node: &Node, inside: &mut BTreeSet<u64>) -> Opt
     if is_none {
         return None;
     }
-    let is_on = |tensor: &&Tensor| is_on_accelerator(trace, tensor) && tensor.elements > 0;
+    let is_on = |tensor: &&NodeTensor| is_on_accelerator(trace, tensor) && tensor.elements > 0;
     let read = storage::read(node);
     let written = storage::written(trace, node);
     // Copies to the host write what lies on no device; updates of rows do not say what they write.
@@ -125,10 +125,10 @@ fn asked(trace: &ExecutionTrace, node: &Node, inside: &mut BTreeSet<u64>) -> Opt
     if new.is_empty() && !is_update && !is_read_back {
         return None;
     }
-    let mut all: Vec<&Tensor> = read;
+    let mut all: Vec<&NodeTensor> = read;
     all.extend(node.outputs.iter().flat_map(|output| output.value.tensors()));
     all.retain(is_on);
-    let bytes = |tensor: &&Tensor| tensor.elements.saturating_mul(tensor.element_bytes);
+    let bytes = |tensor: &&NodeTensor| tensor.elements.saturating_mul(tensor.element_bytes);
     let bytes = all.iter().map(bytes).fold(0, u64::saturating_add);
     Some(Asked { kernel: kernel(name, node), bytes })
 }

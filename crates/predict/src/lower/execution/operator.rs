@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::execution_trace::{ExecutionTrace, Node, Tensor, Tree, Value};
+use trace::execution_trace::{ExecutionTrace, Node, NodeForest, NodeTensor, TraceValue};
 
 use super::sort::{self, Sort};
 use super::storage;
@@ -45,7 +45,7 @@ pub struct Knowledge<'a> {
     /// The trace.
     pub trace: &'a ExecutionTrace,
     /// What lies in what.
-    pub tree: &'a Tree,
+    pub tree: &'a NodeForest,
     /// What operators called, and how long that took.
     calibration: &'a Calibration,
     launches: &'a Launches,
@@ -57,7 +57,11 @@ pub struct Knowledge<'a> {
 
 impl<'a> Knowledge<'a> {
     /// Of a trace.
-    pub fn new(trace: &'a ExecutionTrace, tree: &'a Tree, calibration: &'a Calibration) -> Self {
+    pub fn new(
+        trace: &'a ExecutionTrace,
+        tree: &'a NodeForest,
+        calibration: &'a Calibration,
+    ) -> Self {
         let mut all = trace.nodes.iter().flat_map(tensors);
         let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
         let (launches, opaque) = (&calibration.launches, Opaque::of(calibration));
@@ -205,7 +209,7 @@ impl<'a> Knowledge<'a> {
     /// Whether anything that an operator touches lies on a device; `None` where nothing says so.
     fn is_on_device(&self, at: u32) -> Option<bool> {
         let nodes = self.inside(at).into_iter().map(|at| &self.trace.nodes[at as usize]);
-        let all: Vec<&Tensor> = nodes.flat_map(tensors).collect();
+        let all: Vec<&NodeTensor> = nodes.flat_map(tensors).collect();
         let is_on = all.iter().any(|tensor| is_on_accelerator(self.trace, tensor));
         (self.has_accelerator && !all.is_empty()).then_some(is_on)
     }
@@ -214,7 +218,7 @@ impl<'a> Knowledge<'a> {
     fn moved(&self, node: &Node) -> Option<u64> {
         let written = storage::written(self.trace, node);
         let counts =
-            |tensor: &&Tensor| !self.has_accelerator || is_on_accelerator(self.trace, tensor);
+            |tensor: &&NodeTensor| !self.has_accelerator || is_on_accelerator(self.trace, tensor);
         if !written.iter().any(counts) {
             return None;
         }
@@ -226,7 +230,7 @@ impl<'a> Knowledge<'a> {
 
 /// All inside a node, and it after them: an operator launches when those have prepared what it
 /// needs.
-pub fn inside_out(tree: &Tree, at: u32) -> Vec<u32> {
+pub fn inside_out(tree: &NodeForest, at: u32) -> Vec<u32> {
     let (mut open, mut found) = (vec![at], Vec::new());
     while let Some(at) = open.pop() {
         found.push(at);
@@ -236,13 +240,13 @@ pub fn inside_out(tree: &Tree, at: u32) -> Vec<u32> {
     found
 }
 
-fn tensors(node: &Node) -> impl Iterator<Item = &Tensor> {
+fn tensors(node: &Node) -> impl Iterator<Item = &NodeTensor> {
     let all = node.inputs.iter().chain(&node.outputs);
     all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
 }
 
 /// Whether a tensor lies on a device that is no host.
-pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &Tensor) -> bool {
+pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &NodeTensor) -> bool {
     let device = trace.text(tensor.device);
     !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
 }
@@ -289,9 +293,9 @@ fn in_common(mut composed: Scaled, outer: &[Called]) -> Scaled {
 
 /// The sizes of a node's inputs as recordings have them: `512x1024 float, 1024 float`.
 pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
-    let one = |value: &Value, kind: &str| match value {
-        Value::Tensor(tensor) if tensor.storage == 0 && tensor.elements == 0 => String::new(),
-        Value::Tensor(tensor) => {
+    let one = |value: &TraceValue, kind: &str| match value {
+        TraceValue::Tensor(tensor) if tensor.storage == 0 && tensor.elements == 0 => String::new(),
+        TraceValue::Tensor(tensor) => {
             let sizes: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
             let element = match trace.text(tensor.dtype) {
                 "long" => "long int",
@@ -299,8 +303,8 @@ pub fn sizes(trace: &ExecutionTrace, node: &Node) -> String {
             };
             format!("{} {element}", sizes.join("x")).trim().to_owned()
         }
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) => "Scalar".to_owned(),
-        Value::List(_) if kind.starts_with("GenericList[Tensor(") => "TensorList".to_owned(),
+        TraceValue::Bool(_) | TraceValue::Int(_) | TraceValue::Float(_) => "Scalar".to_owned(),
+        TraceValue::List(_) if kind.starts_with("GenericList[Tensor(") => "TensorList".to_owned(),
         _ => String::new(),
     };
     let inputs = node.inputs.iter();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::tree::is_label_name;
-use trace::execution_trace::{ExecutionTrace, Scope, Tree};
+use trace::execution_trace::{ExecutionTrace, NodeForest, RecordScope};
 
 /// Something that begins or ends on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub fn steps(trace: &ExecutionTrace) -> Vec<Step> {
 }
 
 /// The threads of a step, the one that runs it first, and what they do.
-pub fn of(trace: &ExecutionTrace, tree: &Tree, step: Step) -> (Vec<Thread>, Vec<Item>) {
+pub fn of(trace: &ExecutionTrace, tree: &NodeForest, step: Step) -> (Vec<Thread>, Vec<Item>) {
     let threads = trace.threads();
     let main = match step.root {
         Some(root) => Some(trace.nodes[root as usize].thread),
@@ -90,7 +90,7 @@ pub fn of(trace: &ExecutionTrace, tree: &Tree, step: Step) -> (Vec<Thread>, Vec<
         };
         let is_autograd = nodes.iter().any(|at| {
             let node = &trace.nodes[*at as usize];
-            node.scope == Scope::BackwardFunction || node.forward_thread != 0
+            node.scope == RecordScope::BackwardFunction || node.forward_thread != 0
         });
         let walk = Walk { trace, tree, backward: &backward, thread: found.len() };
         let begun = items.len();
@@ -138,7 +138,7 @@ fn ends_of_backward(trace: &ExecutionTrace) -> BTreeMap<u64, u64> {
 
 struct Walk<'a> {
     trace: &'a ExecutionTrace,
-    tree: &'a Tree,
+    tree: &'a NodeForest,
     backward: &'a BTreeMap<u64, u64>,
     thread: usize,
 }
@@ -169,5 +169,5 @@ impl Walk<'_> {
 /// Whether a node only names what runs inside it.
 pub fn is_label(trace: &ExecutionTrace, at: u32) -> bool {
     let node = &trace.nodes[at as usize];
-    node.scope == Scope::User || is_label_name(trace.name(node))
+    node.scope == RecordScope::User || is_label_name(trace.name(node))
 }

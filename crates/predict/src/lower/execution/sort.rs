@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::execution_trace::{ExecutionTrace, Node, Value};
+use trace::execution_trace::{ExecutionTrace, Node, TraceValue};
 
 use super::operator::Scale;
 use super::storage::argument;
@@ -184,7 +184,7 @@ fn updated(name: &str) -> Option<String> {
 
 fn sort(trace: &ExecutionTrace, node: &Node) -> Option<Sort> {
     let keys = argument(trace, node, "indices")?.tensor()?.elements;
-    let Value::Int(bits) = argument(trace, node, "total_hash_size_bits")? else { return None };
+    let TraceValue::Int(bits) = argument(trace, node, "total_hash_size_bits")? else { return None };
     Some(Sort { keys, bits: u64::try_from(*bits).ok()? })
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use trace::execution_trace::{ExecutionTrace, Node, Tensor, Value};
+use trace::execution_trace::{ExecutionTrace, Node, NodeTensor, TraceValue};
 
 use super::COLLECTIVES;
 
@@ -19,7 +19,7 @@ pub struct Storages {
 
 impl Storages {
     /// The last writers of a tensor's bytes.
-    pub fn writers(&self, tensor: &Tensor) -> Vec<OpId> {
+    pub fn writers(&self, tensor: &NodeTensor) -> Vec<OpId> {
         let Some(parts) = self.parts.get(&tensor.storage) else { return Vec::new() };
         let (from, to) = bytes(tensor);
         let inside = parts.range(..to).rev().take_while(|(_, (end, _))| *end > from);
@@ -27,7 +27,7 @@ impl Storages {
     }
 
     /// Makes an operator the last writer of a tensor's bytes.
-    pub fn write(&mut self, tensor: &Tensor, writer: OpId) {
+    pub fn write(&mut self, tensor: &NodeTensor, writer: OpId) {
         let (from, to) = bytes(tensor);
         if tensor.storage == 0 || from >= to {
             return;
@@ -53,7 +53,7 @@ impl Storages {
 }
 
 /// From which byte of its storage to which a tensor lies.
-fn bytes(tensor: &Tensor) -> (u64, u64) {
+fn bytes(tensor: &NodeTensor) -> (u64, u64) {
     let is_known = tensor.strides.len() == tensor.shape.len() && !tensor.shape.is_empty();
     let reach = |(size, stride): (&i64, &i64)| {
         let last = u64::try_from(size - 1).unwrap_or(0);
@@ -72,13 +72,13 @@ fn bytes(tensor: &Tensor) -> (u64, u64) {
 }
 
 /// The tensors that a node reads.
-pub fn read(node: &Node) -> Vec<&Tensor> {
+pub fn read(node: &Node) -> Vec<&NodeTensor> {
     node.inputs.iter().flat_map(|input| input.value.tensors()).collect()
 }
 
 /// The tensors that a node writes: those its signature marks, results that are not views of what
 /// it was given, and all that a collective is given.
-pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a Tensor> {
+pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a NodeTensor> {
     let signature = trace.text(node.op_schema);
     let arguments = arguments(signature);
     let is_collective = COLLECTIVES.iter().any(|name| trace.name(node).starts_with(name));
@@ -86,7 +86,8 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a Tensor> {
         is_collective || arguments.get(at).is_some_and(|argument| argument.contains('!'))
     };
     let changed = node.inputs.iter().enumerate().filter(|(at, _)| is_changed(*at));
-    let mut written: Vec<&Tensor> = changed.flat_map(|(_, input)| input.value.tensors()).collect();
+    let mut written: Vec<&NodeTensor> =
+        changed.flat_map(|(_, input)| input.value.tensors()).collect();
     let given: Vec<u64> = read(node).iter().map(|tensor| tensor.storage).collect();
     let results = node.outputs.iter().flat_map(|output| output.value.tensors());
     written.extend(results.filter(|result| !given.contains(&result.storage)));
@@ -95,7 +96,7 @@ pub fn written<'a>(trace: &ExecutionTrace, node: &'a Node) -> Vec<&'a Tensor> {
 }
 
 /// What a node was given as an argument of its signature.
-pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a Value> {
+pub fn argument<'a>(trace: &ExecutionTrace, node: &'a Node, name: &str) -> Option<&'a TraceValue> {
     let arguments = arguments(trace.text(node.op_schema));
     let named = |argument: &str| {
         let declared = argument.split('=').next().unwrap_or_default();
@@ -131,12 +132,12 @@ fn arguments(signature: &str) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use trace::execution_trace::Tensor;
+    use trace::execution_trace::NodeTensor;
 
     use super::{Storages, arguments};
 
-    fn tensor(storage: u64, offset: u64, elements: u64) -> Tensor {
-        Tensor { storage, offset, elements, element_bytes: 4, ..Tensor::default() }
+    fn tensor(storage: u64, offset: u64, elements: u64) -> NodeTensor {
+        NodeTensor { storage, offset, elements, element_bytes: 4, ..NodeTensor::default() }
     }
 
     #[test]
@@ -158,7 +159,7 @@ mod tests {
     fn overlap_goes_by_strides() {
         let mut storages = Storages::default();
         // The first column of 3x4.
-        let column = Tensor { shape: [3, 1].into(), strides: [4, 1].into(), ..tensor(1, 0, 3) };
+        let column = NodeTensor { shape: [3, 1].into(), strides: [4, 1].into(), ..tensor(1, 0, 3) };
         storages.write(&column, 0);
         assert_eq!(storages.writers(&tensor(1, 8, 1)), [0]);
         assert_eq!(storages.writers(&tensor(1, 9, 1)), [] as [u32; 0]);

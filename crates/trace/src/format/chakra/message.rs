@@ -13,14 +13,14 @@ pub struct Metadata {
 
 /// A node of the graph.
 #[derive(Clone, PartialEq, Message)]
-pub struct Node {
+pub struct ChakraNode {
     /// Unique in the file.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// Name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Use [`Node::kind`].
+    /// Use [`ChakraNode::kind`].
     #[prost(int32, tag = "3")]
     pub kind_number: i32,
     /// Nodes that must have begun: callers.
@@ -71,16 +71,16 @@ pub struct Attribute {
     pub documentation: String,
     /// The value.
     #[prost(
-        oneof = "Value",
+        oneof = "AttributeValue",
         tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, \
                 25, 26, 27, 28, 29, 30, 31, 32"
     )]
-    pub value: Option<Value>,
+    pub value: Option<AttributeValue>,
 }
 
 /// The value of an attribute: one of fifteen types, alone or as a list.
 #[derive(Clone, PartialEq, Oneof)]
-pub enum Value {
+pub enum AttributeValue {
     /// `double`.
     #[prost(double, tag = "3")]
     Double(f64),
@@ -164,7 +164,7 @@ pub enum Value {
     Text(String),
     /// A list of `string`.
     #[prost(message, tag = "30")]
-    TextList(Texts),
+    TextList(StringList),
     /// `bytes`.
     #[prost(bytes = "vec", tag = "31")]
     Bytes(Vec<u8>),
@@ -279,7 +279,7 @@ pub struct Bools {
 
 /// A list of `string`.
 #[derive(Clone, PartialEq, Message)]
-pub struct Texts {
+pub struct StringList {
     /// The list.
     #[prost(string, repeated, tag = "1")]
     pub values: Vec<String>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Graph, read_bytes};
 use crate::Error;
-use crate::open::document::{self, Format};
+use crate::open::document::{self, DocumentFormat};
 use crate::open::{has_ending, looks_like};
 
 /// Reads all Chakra execution traces of a file, an archive or a folder, ordered by rank.
@@ -13,7 +13,7 @@ use crate::open::{has_ending, looks_like};
 /// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
 /// that is none; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<Graph>, Error> {
-    let format = Format {
+    let format = DocumentFormat {
         wanted: |name| has_ending(name, &[".et"]),
         read: |bytes| read_bytes(bytes).map_err(|_| format!("got {}", looks_like(bytes))),
         label: |graph: &mut Graph| (&mut graph.origin, &mut graph.losses),

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use crate::format::tensor::{self, Tensor};
+use crate::format::tensor::{self, TensorArgument};
 
 /// Nodes, tensors and storages take their ids from one counter.
 #[derive(Debug)]
-pub struct Ids {
+pub struct IdCounter {
     last: u64,
 }
 
-impl Ids {
+impl IdCounter {
     /// Ids greater than `last`.
     pub fn after(last: u64) -> Self {
         Self { last }
@@ -25,7 +25,7 @@ impl Ids {
 
 /// A node; `ctrl_deps` is its parent.
 #[derive(Debug, Serialize)]
-pub struct Node {
+pub struct WrittenNode {
     pub id: u64,
     pub name: String,
     pub ctrl_deps: u64,
@@ -35,12 +35,12 @@ pub struct Node {
 }
 
 /// Tensor id, storage id, offset, elements, bytes per element, device.
-type Value = (u64, u64, u64, usize, usize, &'static str);
+type TensorTuple = (u64, u64, u64, usize, usize, &'static str);
 
 /// Arguments or results, one entry per tensor in each list.
 #[derive(Debug, Default, Serialize)]
 pub struct Endpoints {
-    values: Vec<Value>,
+    values: Vec<TensorTuple>,
     shapes: Vec<Vec<usize>>,
     types: Vec<&'static str>,
     strides: Vec<Vec<usize>>,
@@ -48,7 +48,7 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Contiguous tensors, each with a storage of its own.
-    pub fn new(tensors: &[Tensor], ids: &mut Ids) -> Self {
+    pub fn new(tensors: &[TensorArgument], ids: &mut IdCounter) -> Self {
         let mut endpoints = Self::default();
         for tensor in tensors {
             let elements = tensor.shape.iter().product();

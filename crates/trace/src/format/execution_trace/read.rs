@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use crate::Error;
-use crate::execution_trace::{Collective, ExecutionTrace, Node, ProcessGroup, Tree};
+use crate::execution_trace::{ExecutionTrace, Node, NodeCollective, NodeForest, ProcessGroup};
 use crate::store::Loss;
-use scan::{Piece, Scanner};
+use scan::{NodeText, Scanner};
 
 const GROUPS: &str = "## process_group:init ##";
 
@@ -59,7 +59,7 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
 }
 
 /// The node of a piece of text; otherwise counts why there is none.
-fn take(trace: &mut ExecutionTrace, piece: &Piece<'_>) -> Option<Node> {
+fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     if piece.lacks_comma {
         trace.losses.count(Loss::BrokenText, || format!("byte {}: expected a comma", piece.at));
     }
@@ -119,9 +119,9 @@ fn describe(trace: &mut ExecutionTrace, fields: &Map<String, Value>) {
 fn finish(trace: &mut ExecutionTrace) {
     let ExecutionTrace { nodes, strings, groups, losses, .. } = trace;
     for node in nodes.iter_mut() {
-        if strings.get(node.name) == Collective::RECORD {
+        if strings.get(node.name) == NodeCollective::RECORD {
             let (inputs, outputs) = (&node.inputs, &node.outputs);
-            let found = Collective::recorded(inputs, outputs, &node.rest, strings);
+            let found = NodeCollective::recorded(inputs, outputs, &node.rest, strings);
             node.collective = Some(Box::new(found));
         }
     }
@@ -137,7 +137,7 @@ fn finish(trace: &mut ExecutionTrace) {
             }
         }
     }
-    let tree = Tree::of(nodes);
+    let tree = NodeForest::build(nodes);
     for at in tree.dangling() {
         let node = &nodes[*at as usize];
         losses.count(Loss::DanglingParent, || {

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::row::{DEVICE, STREAM};
 use crate::format::collective;
-use crate::format::identity::Identity;
-use crate::format::tensor::{self, Tensor};
+use crate::format::identity::OperationIdentity;
+use crate::format::tensor::{self, TensorArgument};
 use crate::record::RunInfo;
 
 /// Of a `ProfilerStep#N` annotation.
@@ -36,14 +36,14 @@ pub struct OperationArguments {
 }
 
 impl OperationArguments {
-    pub fn new(op: &Op, identity: Identity) -> Self {
+    pub fn new(op: &Op, identity: OperationIdentity) -> Self {
         let inputs = tensor::inputs(op);
         let work = op.work();
         Self {
             external_id: identity.record_function,
             record_function_id: identity.record_function,
             input_type: inputs.iter().map(|input| input.element.kineto()).collect(),
-            input_dims: inputs.into_iter().map(|Tensor { shape, .. }| shape).collect(),
+            input_dims: inputs.into_iter().map(|TensorArgument { shape, .. }| shape).collect(),
             flops: work.flops,
             bytes: work.bytes,
         }
@@ -61,7 +61,7 @@ pub struct LaunchArguments {
 }
 
 impl LaunchArguments {
-    pub fn new(identity: Identity) -> Self {
+    pub fn new(identity: OperationIdentity) -> Self {
         Self {
             external_id: identity.record_function,
             correlation: identity.correlation,
@@ -105,7 +105,7 @@ struct CollectiveArguments {
 }
 
 impl KernelArguments {
-    pub fn new(info: &RunInfo, op: &Op, identity: Identity) -> Self {
+    pub fn new(info: &RunInfo, op: &Op, identity: OperationIdentity) -> Self {
         let collective = collective::describe(op).map(|collective| CollectiveArguments {
             name: collective.name,
             dtype: collective.dtype,

@@ -9,15 +9,15 @@ mod time;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use crate::export::argument::{self, Places, Value};
+use crate::export::argument::{self, ArgumentValue, ColumnPlaces};
 use crate::export::layout::{self, Process};
 use crate::export::original::Originals;
-use crate::export::{Arguments, Options, Overlaps, Written, binding};
-use crate::lanes::{self, Lanes};
-use crate::merge::{IdKind, Merged, Part};
+use crate::export::{ExportedEvents, Options, Overlaps, WhichArguments, binding};
+use crate::lanes::{self, SliceLanes};
+use crate::merge::{IdKind, Merged, MergedPart};
 use crate::store::{Counter, FlowPhase, TrackKey};
-use line::{Lines, Texts};
-use time::Clock;
+use line::{EscapedTexts, EventLines};
+use time::WrittenClock;
 
 use super::number;
 
@@ -29,20 +29,20 @@ pub fn write(
     out: &mut (impl Write + ?Sized),
     merged: &Merged<'_>,
     options: &Options,
-) -> io::Result<Written> {
-    let clock = Clock::of(merged);
-    let processes = layout::of(merged);
-    let mut written = Written::default();
+) -> io::Result<ExportedEvents> {
+    let clock = WrittenClock::new(merged);
+    let processes = layout::processes(merged);
+    let mut written = ExportedEvents::default();
     header::write(out, merged, clock)?;
-    let mut lines = Lines::new(out);
+    let mut lines = EventLines::new(out);
     for (place, part) in merged.parts.iter().enumerate() {
         let tracks = part.trace.tracks.len();
         let lanes = match options.overlaps {
             Overlaps::Lanes => lanes::assign(&part.trace.slices, tracks),
             Overlaps::Keep => lanes::none(&part.trace.slices, tracks),
         };
-        let texts = Texts::new(part, &lanes);
-        let mut rows = Rows { lines: &mut lines, clock, part, texts, written: &mut written };
+        let texts = EscapedTexts::new(part, &lanes);
+        let mut rows = ExportRows { lines: &mut lines, clock, part, texts, written: &mut written };
         rows.names(&processes, place)?;
         rows.slices(&lanes, options.arguments)?;
         rows.flows(&lanes)?;
@@ -55,15 +55,15 @@ pub fn write(
 }
 
 /// The rows of one part.
-struct Rows<'a, 'w, W: ?Sized> {
-    lines: &'a mut Lines<'w, W>,
-    clock: Clock,
-    part: &'a Part<'a>,
-    texts: Texts,
-    written: &'a mut Written,
+struct ExportRows<'a, 'w, W: ?Sized> {
+    lines: &'a mut EventLines<'w, W>,
+    clock: WrittenClock,
+    part: &'a MergedPart<'a>,
+    texts: EscapedTexts,
+    written: &'a mut ExportedEvents,
 }
 
-impl<W: Write + ?Sized> Rows<'_, '_, W> {
+impl<W: Write + ?Sized> ExportRows<'_, '_, W> {
     /// Names and order of processes and threads.
     fn names(&mut self, processes: &[Process], part: usize) -> io::Result<()> {
         // In a container a process may have a device's id: then both are one to readers.
@@ -84,12 +84,12 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
     fn process_names(&mut self, process: &Process, order: usize) -> io::Result<()> {
         let at = line::place(&process.pid, &TrackKey::Number(0));
         if !process.name.is_empty() {
-            self.metadata(&at, "process_name", ("name", Value::Text(&process.name)))?;
+            self.metadata(&at, "process_name", ("name", ArgumentValue::Text(&process.name)))?;
         }
         if !process.label.is_empty() {
-            self.metadata(&at, "process_labels", ("labels", Value::Text(&process.label)))?;
+            self.metadata(&at, "process_labels", ("labels", ArgumentValue::Text(&process.label)))?;
         }
-        let order = Value::Unsigned(order as u64);
+        let order = ArgumentValue::Unsigned(order as u64);
         self.metadata(&at, "process_sort_index", ("sort_index", order))
     }
 
@@ -101,15 +101,24 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
             let at = line::place(&process.pid, &tid);
             if is_named || lane > 0 {
                 let name = layout::lane_name(&name, lane);
-                self.metadata(&at, "thread_name", ("name", Value::Text(&name)))?;
+                self.metadata(&at, "thread_name", ("name", ArgumentValue::Text(&name)))?;
             }
-            self.metadata(&at, "thread_sort_index", ("sort_index", Value::Unsigned(*place)))?;
+            self.metadata(
+                &at,
+                "thread_sort_index",
+                ("sort_index", ArgumentValue::Unsigned(*place)),
+            )?;
             *place += 1;
         }
         Ok(())
     }
 
-    fn metadata(&mut self, at: &[u8], name: &str, pair: (&str, Value<'_>)) -> io::Result<()> {
+    fn metadata(
+        &mut self,
+        at: &[u8],
+        name: &str,
+        pair: (&str, ArgumentValue<'_>),
+    ) -> io::Result<()> {
         let first = self.clock.first.unwrap_or(0);
         let out = self.lines.begin("M")?;
         out.extend_from_slice(b", \"name\": ");
@@ -126,14 +135,14 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
         Ok(())
     }
 
-    fn slices(&mut self, lanes: &Lanes, arguments: Arguments) -> io::Result<()> {
+    fn slices(&mut self, lanes: &SliceLanes, arguments: WhichArguments) -> io::Result<()> {
         let part = self.part;
         let mut originals = match arguments {
-            Arguments::All => Originals::open(part.trace),
-            Arguments::Typed => Originals::none(part.trace),
+            WhichArguments::All => Originals::open(part.trace),
+            WhichArguments::Typed => Originals::none(part.trace),
         };
         let slices = &part.trace.slices;
-        let mut places = Places::default();
+        let mut places = ColumnPlaces::default();
         for row in part.trace.rows() {
             let at = row as usize;
             let out = self.lines.begin("X")?;
@@ -144,7 +153,8 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
             push_time(out, self.clock, part.time(slices.start[at]));
             out.extend_from_slice(b", \"dur\": ");
             self.clock.push_duration(out, slices.duration[at]);
-            let mut is_complete = slices.offset[at] == u64::MAX || arguments == Arguments::Typed;
+            let mut is_complete =
+                slices.offset[at] == u64::MAX || arguments == WhichArguments::Typed;
             push_arguments(out, |out| {
                 if let Some(pairs) = originals.arguments(row) {
                     is_complete = true;
@@ -163,9 +173,9 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
         Ok(())
     }
 
-    fn flows(&mut self, lanes: &Lanes) -> io::Result<()> {
+    fn flows(&mut self, lanes: &SliceLanes) -> io::Result<()> {
         let part = self.part;
-        let bound = if lanes.moved() > 0 { binding::of(part, lanes) } else { Vec::new() };
+        let bound = if lanes.moved() > 0 { binding::bind(part, lanes) } else { Vec::new() };
         for (at, flow) in part.trace.flows.iter().enumerate() {
             let row = bound.get(at).copied().flatten();
             let lane = row.map_or(0, |row| lanes.lane[row as usize]);
@@ -205,7 +215,7 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
             push_arguments(out, |out| {
                 for counter in event {
                     let series = part.trace.strings.get(counter.series);
-                    push_pair(out, series, Value::Float(counter.value));
+                    push_pair(out, series, ArgumentValue::Float(counter.value));
                 }
             });
             out.push(b'}');
@@ -255,7 +265,7 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
                 line::push_text(out, &counter.name);
                 out.extend_from_slice(&at);
                 push_time(out, self.clock, self.part.time(*time));
-                push_arguments(out, |out| push_pair(out, series, Value::Float(*value)));
+                push_arguments(out, |out| push_pair(out, series, ArgumentValue::Float(*value)));
                 out.push(b'}');
             }
             self.written.counters += counter.samples.len() as u64;
@@ -264,7 +274,7 @@ impl<W: Write + ?Sized> Rows<'_, '_, W> {
     }
 }
 
-fn push_time(out: &mut Vec<u8>, clock: Clock, time: i64) {
+fn push_time(out: &mut Vec<u8>, clock: WrittenClock, time: i64) {
     out.extend_from_slice(b", \"ts\": ");
     clock.push_time(out, time);
 }
@@ -282,7 +292,7 @@ fn push_arguments(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-fn push_pair(out: &mut Vec<u8>, key: &str, value: Value<'_>) {
+fn push_pair(out: &mut Vec<u8>, key: &str, value: ArgumentValue<'_>) {
     if out.last() != Some(&b'{') {
         out.extend_from_slice(b", ");
     }

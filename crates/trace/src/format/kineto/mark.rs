@@ -3,17 +3,17 @@
 
 use serde_json::{Value, json};
 
-use crate::merge::Part;
-use crate::store::{Covered, Cut, Ending, Header};
+use crate::merge::MergedPart;
+use crate::store::{Covered, CutRecording, Ending, TraceHeader};
 
 /// The key.
 pub const KEY: &str = "rowmillCut";
 
 /// What the header says.
-pub fn read(header: &Header) -> Option<Cut> {
+pub fn read(header: &TraceHeader) -> Option<CutRecording> {
     let mark = header.rest.get(KEY)?;
     let until = mark["covered_until_ns"].as_i64();
-    Some(Cut {
+    Some(CutRecording {
         ending: Ending::WithinEvents,
         byte: mark["byte"].as_u64().unwrap_or_default(),
         why: mark["why"].as_str().unwrap_or("it was written from a cut recording").to_owned(),
@@ -24,10 +24,10 @@ pub fn read(header: &Header) -> Option<Cut> {
 
 /// The header entry of a file with these parts: for several truncated recordings, the part that all
 /// cover.
-pub fn of(parts: &[Part<'_>]) -> Option<Value> {
+pub fn marks(parts: &[MergedPart<'_>]) -> Option<Value> {
     let cuts = || parts.iter().filter_map(|part| Some((part, part.trace.cut.as_ref()?)));
     let (_, first) = cuts().next()?;
-    let until = |(part, cut): (&Part<'_>, &Cut)| match cut.covered {
+    let until = |(part, cut): (&MergedPart<'_>, &CutRecording)| match cut.covered {
         Some(Covered::Until(end)) => Some(part.time(end)),
         _ => None,
     };

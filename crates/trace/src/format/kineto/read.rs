@@ -64,6 +64,6 @@ fn read_in_chunks(
     threads: usize,
     size: usize,
 ) -> Result<Trace, NotKineto> {
-    let source = source::Source::new(blocks, size);
+    let source = source::ChunkSource::new(blocks, size);
     if threads <= 1 { stitch::alone(source) } else { stitch::together(source, threads) }
 }

@@ -48,12 +48,12 @@ pub enum End {
 }
 
 /// The rows of a file being written.
-pub struct Rows<'a, W> {
+pub struct RowWriter<'a, W> {
     out: &'a mut W,
     is_empty: bool,
 }
 
-impl<'a, W: Write> Rows<'a, W> {
+impl<'a, W: Write> RowWriter<'a, W> {
     /// Rows that follow an opened array.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, is_empty: true }

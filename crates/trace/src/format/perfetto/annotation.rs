@@ -3,10 +3,10 @@
 use super::field::{annotation, event};
 use super::packet::Interned;
 use super::wire::{double, message, signed, text, unsigned};
-use crate::export::argument::Value;
+use crate::export::argument::ArgumentValue;
 
 /// Appends an argument to an event.
-pub fn push(out: &mut Vec<u8>, interned: &mut Interned<'_>, key: &str, value: Value<'_>) {
+pub fn push(out: &mut Vec<u8>, interned: &mut Interned<'_>, key: &str, value: ArgumentValue<'_>) {
     let key = interned.annotation(key);
     message(out, event::ANNOTATION, |out| {
         unsigned(out, annotation::NAME_IID, key);
@@ -14,14 +14,14 @@ pub fn push(out: &mut Vec<u8>, interned: &mut Interned<'_>, key: &str, value: Va
     });
 }
 
-fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
+fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
     match value {
-        Value::Unsigned(value) => unsigned(out, annotation::UNSIGNED, value),
-        Value::Signed(value) => signed(out, annotation::SIGNED, value),
-        Value::Float(value) => double(out, annotation::DOUBLE, value),
-        Value::Single(value) => double(out, annotation::DOUBLE, widened(value)),
-        Value::Text(value) => text(out, annotation::STRING, value),
-        Value::Three(values) => {
+        ArgumentValue::Unsigned(value) => unsigned(out, annotation::UNSIGNED, value),
+        ArgumentValue::Signed(value) => signed(out, annotation::SIGNED, value),
+        ArgumentValue::Float(value) => double(out, annotation::DOUBLE, value),
+        ArgumentValue::Single(value) => double(out, annotation::DOUBLE, widened(value)),
+        ArgumentValue::Text(value) => text(out, annotation::STRING, value),
+        ArgumentValue::Three(values) => {
             for value in values {
                 let item = |out: &mut Vec<u8>| {
                     unsigned(out, annotation::UNSIGNED, u64::from(value));
@@ -29,8 +29,8 @@ fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
                 message(out, annotation::ITEMS, item);
             }
         }
-        Value::False => unsigned(out, annotation::BOOL, 0),
-        Value::Json(value) => push_json(out, value),
+        ArgumentValue::False => unsigned(out, annotation::BOOL, 0),
+        ArgumentValue::Json(value) => push_json(out, value),
     }
 }
 

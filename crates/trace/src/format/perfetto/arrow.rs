@@ -3,8 +3,8 @@
 use super::field::event;
 use super::wire::fixed;
 use crate::export::binding;
-use crate::lanes::Lanes;
-use crate::merge::Part;
+use crate::lanes::SliceLanes;
+use crate::merge::MergedPart;
 use crate::store::FlowPhase;
 
 /// The arrows of a part.
@@ -26,13 +26,13 @@ pub struct End {
 
 impl Arrows {
     /// Numbers the arrows of a part from `next` on.
-    pub fn of(part: &Part<'_>, lanes: &Lanes, next: &mut u64) -> Self {
+    pub fn collect(part: &MergedPart<'_>, lanes: &SliceLanes, next: &mut u64) -> Self {
         let flows = &part.trace.flows;
         let mut ids: Vec<_> = flows.iter().map(|flow| (flow.category, flow.id)).collect();
         ids.sort_unstable();
         ids.dedup();
         let (mut bound, mut unbound) = (Vec::new(), Vec::new());
-        for (at, row) in binding::of(part, lanes).into_iter().enumerate() {
+        for (at, row) in binding::bind(part, lanes).into_iter().enumerate() {
             let flow = &flows[at];
             let place = ids.partition_point(|id| *id < (flow.category, flow.id));
             let id = *next + place as u64;

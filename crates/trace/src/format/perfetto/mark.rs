@@ -12,14 +12,14 @@ use super::track::{Numbers, Tracks};
 use super::wire::{bytes, folded, message, push_varint, text, unsigned, zigzag};
 use crate::format::kineto::export::header;
 use crate::format::kineto::mark;
-use crate::lanes::Lanes;
-use crate::merge::Part;
+use crate::lanes::SliceLanes;
+use crate::merge::MergedPart;
 use crate::store::{Counter, Covered, Trace, TrackKey};
 
 /// What a part is: its rank, header and counts.
 pub fn part<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
-    part: &Part<'_>,
+    part: &MergedPart<'_>,
     found: &Arrows,
 ) -> io::Result<()> {
     let trace = part.trace;
@@ -47,12 +47,12 @@ pub fn part<W: Write + ?Sized>(
 }
 
 /// The header of a part, as Kineto writes it.
-fn head(part: &Part<'_>) -> Map<String, Value> {
+fn head(part: &MergedPart<'_>) -> Map<String, Value> {
     let (mut keys, _) = header::of_one(part);
     if part.trace.header.base_time_ns != 0 {
         keys.insert("baseTimeNanoseconds".to_owned(), json!(part.trace.header.base_time_ns));
     }
-    if let Some(cut) = mark::of(std::slice::from_ref(part)) {
+    if let Some(cut) = mark::marks(std::slice::from_ref(part)) {
         keys.insert(mark::KEY.to_owned(), cut);
     }
     keys
@@ -61,7 +61,7 @@ fn head(part: &Part<'_>) -> Map<String, Value> {
 /// The ids and names of tracks, and which numbers of Perfetto's stand for them.
 pub fn tracks<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
-    part: &Part<'_>,
+    part: &MergedPart<'_>,
     tracks: &Tracks,
 ) -> io::Result<()> {
     for (place, known) in part.trace.tracks.iter().enumerate() {
@@ -96,7 +96,7 @@ fn key(out: &mut Vec<u8>, key: &TrackKey, (number, words): (u32, u32)) {
 pub fn order<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
     trace: &Trace,
-    lanes: &Lanes,
+    lanes: &SliceLanes,
 ) -> io::Result<()> {
     let (mut packed, mut before) = (Vec::with_capacity(2 * trace.slices.len()), 0);
     for &row in (0..trace.tracks.len()).flat_map(|track| lanes.rows(track)) {
@@ -126,7 +126,7 @@ pub fn counter<W: Write + ?Sized>(
 /// Shows where a cut recording ends: a moment on a line of its own.
 pub fn cut<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
-    part: &Part<'_>,
+    part: &MergedPart<'_>,
     numbers: &mut Numbers,
     first_time: i64,
 ) -> io::Result<()> {

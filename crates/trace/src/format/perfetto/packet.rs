@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::field::{flag, interned, own, packet, snapshot, trace};
 use super::wire::{message, text, unsigned, zigzag};
-use crate::merge::Part;
+use crate::merge::MergedPart;
 use crate::store::StringId;
 
 /// Bytes that are collected before they are handed on.
@@ -109,7 +109,7 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
 
 /// Which of a part's texts were written, and those that the next packet has to bring.
 pub struct Interned<'a> {
-    part: &'a Part<'a>,
+    part: &'a MergedPart<'a>,
     names: Vec<bool>,
     categories: Vec<bool>,
     annotations: BTreeMap<String, u64>,
@@ -118,7 +118,7 @@ pub struct Interned<'a> {
 
 impl<'a> Interned<'a> {
     /// Nothing was written yet.
-    pub fn new(part: &'a Part<'a>) -> Self {
+    pub fn new(part: &'a MergedPart<'a>) -> Self {
         Self {
             part,
             names: vec![false; part.trace.strings.len()],

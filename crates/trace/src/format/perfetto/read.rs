@@ -20,7 +20,7 @@ use wire::{Broken, Field};
 
 /// Who wrote a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
+pub enum FileWriter {
     /// We, in a form that this version reads.
     Rowmill,
     /// A later version of ours, or one before files could be read back.
@@ -30,7 +30,7 @@ pub enum Writer {
 }
 
 /// Who wrote the Perfetto file that begins with `head`; `None` if it is no such file.
-pub fn announced(head: &[u8]) -> Option<Writer> {
+pub fn announced(head: &[u8]) -> Option<FileWriter> {
     let (first, end) = wire::packet(head, 0).ok()?;
     let mut found = Packet::default();
     let is_ours = found.fill(first).is_ok() && !found.own.is_empty();
@@ -38,11 +38,15 @@ pub fn announced(head: &[u8]) -> Option<Writer> {
     let is_trace = found.is_known && head.get(end).is_none_or(|next| *next == PACKET_KEY);
     match is_ours {
         true => {
-            let mut file = File::default();
+            let mut file = PerfettoFile::default();
             file.own(found.own).ok()?;
-            Some(if file.version == own::CURRENT { Writer::Rowmill } else { Writer::OtherRowmill })
+            Some(if file.version == own::CURRENT {
+                FileWriter::Rowmill
+            } else {
+                FileWriter::OtherRowmill
+            })
         }
-        false => is_trace.then_some(Writer::Foreign),
+        false => is_trace.then_some(FileWriter::Foreign),
     }
 }
 
@@ -57,7 +61,7 @@ const PACKET_KEY: u8 = (trace::PACKET << 3 | 2) as u8;
 /// # Errors
 /// The value found instead, and where.
 pub fn read(bytes: &[u8]) -> Result<Vec<Trace>, String> {
-    let mut file = File::default();
+    let mut file = PerfettoFile::default();
     each_packet(bytes, |found, at| file.packet(found, at))?;
     file.finish(bytes.len())
 }
@@ -125,7 +129,7 @@ impl<'a> Packet<'a> {
 
 /// A file being read.
 #[derive(Default)]
-struct File<'a> {
+struct PerfettoFile<'a> {
     version: u64,
     part_count: u64,
     moved: i64,
@@ -133,7 +137,7 @@ struct File<'a> {
     parts: Vec<(u64, PartReader<'a>)>,
 }
 
-impl<'a> File<'a> {
+impl<'a> PerfettoFile<'a> {
     fn packet(&mut self, found: &Packet<'a>, at: u64) -> Result<(), Broken> {
         if !found.own.is_empty() {
             if let Some(part) = self.own(found.own)? {

@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use super::field::{counter, process, thread, track};
 use super::packet::Packets;
 use super::wire::{message, signed, text, unsigned};
-use crate::export::layout::{self, Class, Process};
-use crate::lanes::Lanes;
-use crate::merge::Part;
+use crate::export::layout::{self, Process, ProcessClass};
+use crate::lanes::SliceLanes;
+use crate::merge::MergedPart;
 
 /// The numbers of a part's tracks.
 pub struct Tracks {
@@ -64,9 +64,9 @@ pub fn root<W: Write + ?Sized>(packets: &mut Packets<'_, W>) -> io::Result<()> {
 /// Describes all tracks of a part.
 pub fn write<W: Write + ?Sized>(
     packets: &mut Packets<'_, W>,
-    part: &Part<'_>,
+    part: &MergedPart<'_>,
     processes: &[(usize, &Process)],
-    lanes: &Lanes,
+    lanes: &SliceLanes,
     numbers: &mut Numbers,
 ) -> io::Result<Tracks> {
     let count = part.trace.tracks.len();
@@ -79,7 +79,7 @@ pub fn write<W: Write + ?Sized>(
         let mut order = 0;
         for at in &known.tracks {
             tracks.processes[*at] = uuid;
-            let line = Line::new(part, known, *at);
+            let line = TrackLine::new(part, known, *at);
             let mut parent = uuid;
             for lane in 0..lanes.count[*at] {
                 let own = numbers.next();
@@ -114,19 +114,19 @@ fn describe_process(out: &mut Vec<u8>, known: &Process, uuid: u64, order: usize)
 
 /// The process id of a process that Perfetto can take for one.
 fn system_process(known: &Process) -> Option<i64> {
-    let pid = known.pid.number().filter(|_| known.class == Class::Host)?;
+    let pid = known.pid.number().filter(|_| known.class == ProcessClass::Host)?;
     (1..=i64::from(i32::MAX)).contains(&pid).then_some(pid)
 }
 
 /// A thread or a stream.
-struct Line {
+struct TrackLine {
     name: String,
     /// Process and thread of the operating system.
     thread: Option<(i64, i64)>,
 }
 
-impl Line {
-    fn new(part: &Part<'_>, known: &Process, at: usize) -> Self {
+impl TrackLine {
+    fn new(part: &MergedPart<'_>, known: &Process, at: usize) -> Self {
         let line = &part.trace.tracks[at];
         let tid = line.tid.number().filter(|tid| *tid > 0);
         let thread = system_process(known).zip(tid);

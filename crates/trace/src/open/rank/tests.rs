@@ -57,7 +57,7 @@ fn check(files: &[(&str, Option<u32>)], expected: &[(&str, u32)], conflicts: u64
     let expected: Vec<(String, u32)> =
         expected.iter().map(|(n, r)| ((*n).to_owned(), *r)).collect();
     assert_eq!(found, expected);
-    let counted: u64 = traces.iter().map(|trace| trace.losses.of(Loss::RankConflict)).sum();
+    let counted: u64 = traces.iter().map(|trace| trace.losses.count_of(Loss::RankConflict)).sum();
     assert_eq!(counted, conflicts);
 }
 

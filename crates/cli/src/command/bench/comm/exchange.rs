@@ -3,21 +3,21 @@
 
 use std::hint::black_box;
 
-use comm::{Communicator, Error, Parts, Verb};
+use comm::{Communicator, Error, VectorParts, Verb};
 use schema::Rank;
 
 /// The buffers of a rank.
-pub struct Exchange {
+pub struct BenchExchange {
     verb: Verb,
     /// Elements of this rank's part, and of each peer's.
     parts: Vec<usize>,
     own: Vec<f32>,
     split: Vec<Vec<f32>>,
-    summed: Parts<f32>,
+    summed: VectorParts<f32>,
     turn: u16,
 }
 
-impl Exchange {
+impl BenchExchange {
     /// Of `bytes` in a rank's buffer.
     pub fn new(verb: Verb, bytes: usize, comm: &Communicator) -> Self {
         let (len, size) = (bytes / size_of::<f32>(), comm.world_size());
@@ -28,7 +28,7 @@ impl Exchange {
             Verb::Broadcast => len,
             Verb::AllReduce | Verb::AllToAll | Verb::ReduceScatter | Verb::Barrier => 0,
         };
-        let (split, summed) = (vec![Vec::new(); size], Parts::default());
+        let (split, summed) = (vec![Vec::new(); size], VectorParts::default());
         Self { verb, split, summed, parts, own: vec![0.0; own], turn: 0 }
     }
 

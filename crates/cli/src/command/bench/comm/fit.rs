@@ -14,7 +14,7 @@ pub struct Fit {
 impl Fit {
     /// To (bytes, seconds), so that the squares of relative errors are least; neither constant is
     /// negative. None without points.
-    pub fn of(points: &[(f64, f64)]) -> Option<Self> {
+    pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         // Each point's equation is divided by its time: 1 = alpha·(1/t) + beta·(x/t).
         let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
             points.iter().map(|&(bytes, seconds)| term(1.0 / seconds, bytes / seconds)).sum()
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_line_is_found_again() {
         let points = [8.0, 1e3, 1e6, 16e6].map(|bytes| (bytes, 5e-6 + bytes / 2e9));
-        let fit = Fit::of(&points).unwrap();
+        let fit = Fit::through(&points).unwrap();
         assert!((fit.alpha_us - 5.0).abs() < 1e-6, "{fit:?}");
         assert!((fit.beta_gb_per_s.unwrap() - 2.0).abs() < 1e-9, "{fit:?}");
         assert!((fit.beta_ns_per_kb.unwrap() - 500.0).abs() < 1e-6, "{fit:?}");
@@ -60,15 +60,15 @@ mod tests {
 
     #[test]
     fn what_has_no_bytes_has_no_bandwidth() {
-        let fit = Fit::of(&[(0.0, 2e-6), (0.0, 2e-6)]).unwrap();
+        let fit = Fit::through(&[(0.0, 2e-6), (0.0, 2e-6)]).unwrap();
         assert!((fit.alpha_us - 2.0).abs() < 1e-9);
         assert_eq!(fit.beta_gb_per_s, None);
-        assert_eq!(Fit::of(&[]), None);
+        assert_eq!(Fit::through(&[]), None);
     }
 
     #[test]
     fn neither_constant_is_negative() {
-        let fit = Fit::of(&[(1e3, 1e-9), (1e6, 1e-3)]).unwrap();
+        let fit = Fit::through(&[(1e3, 1e-9), (1e6, 1e-3)]).unwrap();
         assert_eq!(fit.alpha_us, 0.0);
         assert!(fit.beta_gb_per_s.unwrap() > 0.0);
     }

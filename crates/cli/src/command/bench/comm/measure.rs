@@ -8,12 +8,12 @@ use comm::{Communicator, Verb};
 use device::Pool;
 use schema::Rank;
 
-use super::exchange::Exchange;
+use super::exchange::BenchExchange;
 use crate::args::Sampling;
-use crate::command::bench::sample::{Judge, Kept, Quality, Sample, Watch};
+use crate::command::bench::sample::{BenchSample, Judge, Kept, Quality, Watch};
 use crate::command::bench::turns::PATIENCE;
 use crate::error::Error;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::Session;
 
 /// Elements that are copied for the limit: beyond every cache.
@@ -26,21 +26,21 @@ const EXCHANGES_MAX: f64 = 3000.0;
 
 /// One collective of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct CommPoint {
     pub verb: Verb,
     pub bytes: usize,
 }
 
 /// What all ranks do next.
 #[derive(Clone, Copy)]
-enum Order {
+enum BenchOrder {
     End,
     Copy,
     /// So many exchanges of the point of this number.
     Exchange(usize, u64),
 }
 
-impl Order {
+impl BenchOrder {
     fn words(self) -> Vec<i64> {
         match self {
             Self::End => vec![0, 0],
@@ -49,7 +49,7 @@ impl Order {
         }
     }
 
-    fn of(words: &[i64]) -> Self {
+    fn from_words(words: &[i64]) -> Self {
         match words {
             [1, _] => Self::Copy,
             [point, times] if *point > 1 => Self::Exchange(*point as usize - 2, *times as u64),
@@ -61,20 +61,22 @@ impl Order {
 /// A rank.
 struct Member<'a> {
     comm: Communicator,
-    points: &'a [Point],
+    points: &'a [CommPoint],
     copy: (Vec<f32>, Vec<f32>),
 }
 
 impl<'a> Member<'a> {
-    fn new(comm: Communicator, points: &'a [Point]) -> Self {
+    fn new(comm: Communicator, points: &'a [CommPoint]) -> Self {
         Self { comm, points, copy: (vec![1.0; COPIED], vec![0.0; COPIED]) }
     }
 
     /// Seconds of the slowest rank, of one copy or exchange.
-    fn carry_out(&mut self, order: Order) -> Result<f64, comm::Error> {
+    fn carry_out(&mut self, order: BenchOrder) -> Result<f64, comm::Error> {
         let (times, took) = match order {
-            Order::Exchange(point, times) => (times, self.exchange(self.points[point], times)?),
-            Order::Copy | Order::End => {
+            BenchOrder::Exchange(point, times) => {
+                (times, self.exchange(self.points[point], times)?)
+            }
+            BenchOrder::Copy | BenchOrder::End => {
                 let (from, to) = &mut self.copy;
                 self.comm.barrier()?;
                 let began = Instant::now();
@@ -90,10 +92,10 @@ impl<'a> Member<'a> {
 
     fn exchange(
         &mut self,
-        Point { verb, bytes }: Point,
+        CommPoint { verb, bytes }: CommPoint,
         times: u64,
     ) -> Result<std::time::Duration, comm::Error> {
-        let mut exchange = Exchange::new(verb, bytes, &self.comm);
+        let mut exchange = BenchExchange::new(verb, bytes, &self.comm);
         for _ in 0..WARM_UP {
             exchange.run(&mut self.comm)?;
         }
@@ -107,23 +109,23 @@ impl<'a> Member<'a> {
 }
 
 /// Does what rank 0 says until it has enough.
-pub fn follow(comm: Communicator, points: &[Point]) -> Result<(), comm::Error> {
+pub fn follow(comm: Communicator, points: &[CommPoint]) -> Result<(), comm::Error> {
     let (mut member, mut words) = (Member::new(comm, points), Vec::new());
     loop {
         member.comm.broadcast(Rank(0), &mut words)?;
-        match Order::of(&words) {
-            Order::End => return Ok(()),
+        match BenchOrder::from_words(&words) {
+            BenchOrder::End => return Ok(()),
             order => drop(member.carry_out(order)?),
         }
     }
 }
 
 /// Everything that was taken.
-pub struct Taken {
+pub struct CommSamples {
     /// GB/s of a rank's copy.
-    copies: Vec<Sample<f64>>,
+    copies: Vec<BenchSample<f64>>,
     /// Seconds of each point.
-    points: Vec<Vec<Sample<f64>>>,
+    points: Vec<Vec<BenchSample<f64>>>,
     judge: Judge,
     pub interrupted: bool,
 }
@@ -145,16 +147,16 @@ pub struct Lead<'a> {
 
 impl Lead<'_> {
     /// Takes all samples, in turns.
-    pub fn take(&self, comm: Communicator, points: &[Point]) -> Result<Taken, Error> {
+    pub fn take(&self, comm: Communicator, points: &[CommPoint]) -> Result<CommSamples, Error> {
         let mut member = Member::new(comm, points);
         let taken = self.turns(&mut member).map_err(train::Error::from)?;
-        member.comm.broadcast(Rank(0), &mut Order::End.words()).map_err(train::Error::from)?;
+        member.comm.broadcast(Rank(0), &mut BenchOrder::End.words()).map_err(train::Error::from)?;
         Ok(taken)
     }
 
-    fn turns(&self, member: &mut Member<'_>) -> Result<Taken, comm::Error> {
+    fn turns(&self, member: &mut Member<'_>) -> Result<CommSamples, comm::Error> {
         let (pool, repeats) = (Pool::new(1), self.sampling.repeats);
-        let mut taken = Taken {
+        let mut taken = CommSamples {
             copies: Vec::new(),
             points: vec![Vec::new(); member.points.len()],
             judge: Judge::new(&self.sampling, std::iter::empty()),
@@ -162,18 +164,18 @@ impl Lead<'_> {
         };
         let mut times = Vec::new();
         for point in 0..member.points.len() {
-            let seconds = self.ordered(member, Order::Exchange(point, 3))?;
+            let seconds = self.ordered(member, BenchOrder::Exchange(point, 3))?;
             times.push((SAMPLE_SECONDS / seconds.max(1e-9)).clamp(1.0, EXCHANGES_MAX) as u64);
         }
         let (mut meter, mut done) =
-            (Meter::start(self.session.console, "measuring", Unit::Steps, None), 0);
+            (Meter::start(self.session.console, "measuring", ProgressUnit::Steps, None), 0);
         for turn in 0..PATIENCE * repeats {
             if turn >= repeats && taken.is_trusted() {
                 break;
             }
             meter.set_total(Some(times.len() as u64 * (turn + 1).max(repeats)));
             let watch = Watch::start_crowded(&pool);
-            let seconds = self.ordered(member, Order::Copy)?;
+            let seconds = self.ordered(member, BenchOrder::Copy)?;
             let copied = (COPIED * size_of::<f32>()) as f64;
             taken.copies.push(watch.sample(&pool, |_| copied / 1e9 / seconds));
             for (point, &times) in times.iter().enumerate() {
@@ -182,7 +184,7 @@ impl Lead<'_> {
                     return Ok(taken.judged(&self.sampling));
                 }
                 let watch = Watch::start_crowded(&pool);
-                let seconds = self.ordered(member, Order::Exchange(point, times))?;
+                let seconds = self.ordered(member, BenchOrder::Exchange(point, times))?;
                 taken.points[point].push(watch.sample(&pool, |_| seconds));
                 done += 1;
                 meter.advance(done, "");
@@ -193,13 +195,13 @@ impl Lead<'_> {
         Ok(taken)
     }
 
-    fn ordered(&self, member: &mut Member<'_>, order: Order) -> Result<f64, comm::Error> {
+    fn ordered(&self, member: &mut Member<'_>, order: BenchOrder) -> Result<f64, comm::Error> {
         member.comm.broadcast(Rank(0), &mut order.words())?;
         member.carry_out(order)
     }
 }
 
-impl Taken {
+impl CommSamples {
     fn judged(mut self, sampling: &Sampling) -> Self {
         let all = self.points.iter().flatten().chain(&self.copies);
         self.judge = Judge::new(sampling, all.map(|sample| &sample.conditions));

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::super::alone;
-use super::super::sample::{Conditions, Sample, Watch};
-use crate::args::Stage;
+use super::super::sample::{BenchSample, Conditions, Watch};
+use crate::args::BenchStage;
 use crate::error::Error;
 
 /// What one process measured.
@@ -27,11 +27,11 @@ pub struct Once {
 
 /// Runs `stage` in a process of its own; folders that it makes lie in `folder`.
 pub fn alone(
-    stage: Stage,
+    stage: BenchStage,
     file: &Path,
     folder: &Path,
     threads: usize,
-) -> Result<Sample<Once>, Error> {
+) -> Result<BenchSample<Once>, Error> {
     let name = stage.name();
     let words: [&OsStr; 7] = [
         "data".as_ref(),
@@ -43,12 +43,12 @@ pub fn alone(
         folder.as_ref(),
     ];
     let once: Once = alone::run(threads, &words)?;
-    Ok(Sample { value: once, conditions: once.conditions })
+    Ok(BenchSample { value: once, conditions: once.conditions })
 }
 
 /// Removes the folders of a turn.
 pub fn clear(folder: &Path) -> Result<(), Error> {
-    for stage in [Stage::Convert, Stage::Parquet] {
+    for stage in [BenchStage::Convert, BenchStage::Parquet] {
         let made = folder.join(stage.name());
         fs::remove_dir_all(&made).map_err(Error::io(&made, "remove"))?;
     }
@@ -56,20 +56,20 @@ pub fn clear(folder: &Path) -> Result<(), Error> {
 }
 
 /// Runs `stage` here and now.
-pub fn run(stage: Stage, file: &Path, folder: &Path, threads: usize) -> Result<Once, Error> {
+pub fn run(stage: BenchStage, file: &Path, folder: &Path, threads: usize) -> Result<Once, Error> {
     let pool = Pool::new(threads);
     let inputs = match stage {
-        Stage::Scan | Stage::Convert => vec![file.display().to_string()],
-        Stage::Parquet => parts(&folder.join(Stage::Convert.name()))?,
+        BenchStage::Scan | BenchStage::Convert => vec![file.display().to_string()],
+        BenchStage::Parquet => parts(&folder.join(BenchStage::Convert.name()))?,
     };
     let watch = Watch::start_crowded(&pool);
     let rows = match stage {
-        Stage::Scan => scanned(&inputs, threads)?,
-        Stage::Convert => {
+        BenchStage::Scan => scanned(&inputs, threads)?,
+        BenchStage::Convert => {
             let criteo = json!({"format": "criteo", "preset": "criteo-dlrm"});
             prepared((&inputs, criteo), &folder.join(stage.name()), threads)?
         }
-        Stage::Parquet => prepared((&inputs, columns()), &folder.join(stage.name()), threads)?,
+        BenchStage::Parquet => prepared((&inputs, columns()), &folder.join(stage.name()), threads)?,
     };
     let (seconds, conditions) = watch.stop(&pool);
     Ok(Once { rows, seconds, peak_bytes: alone::peak_anonymous(), conditions })
@@ -109,7 +109,7 @@ fn prepared(
 /// The Parquet files of a prepared folder.
 fn parts(folder: &Path) -> Result<Vec<String>, Error> {
     let dataset = Dataset::open(folder)?;
-    let path = |part: &::data::Part| folder.join(&part.file).display().to_string();
+    let path = |part: &::data::DatasetPart| folder.join(&part.file).display().to_string();
     Ok(dataset.manifest().parts.iter().map(path).collect())
 }
 

@@ -1,13 +1,13 @@
 //! Tables with what one call over all of them needs. Times nothing.
 
 use device::buffer::Array;
-use device::ops::embedding_backward::Origin;
-use device::ops::{Output, Slot, embedding_backward, embedding_forward};
-use device::optimizer::Rule;
-use device::weights::{Element, Weights};
+use device::ops::embedding_backward::TileOrigin;
+use device::ops::{Slot, SlotOutput, embedding_backward, embedding_forward};
+use device::optimizer::UpdateRule;
+use device::weights::{StoredWeight, Weights};
 use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
-use schema::{Bytes, KeyedJaggedTensor, Op, OptimizerConfig};
+use schema::{Bytes, JaggedTensor, Op, OptimizerConfig};
 
 use crate::args::BenchEmbedding;
 use crate::error::Error;
@@ -18,7 +18,7 @@ const FLOATS_PER_CHUNK: usize = 1 << 18;
 const LEARNING_RATE: f64 = 0.01;
 
 /// Equal tables, each with its own feature.
-pub struct Tables {
+pub struct BenchTables {
     weights: Vec<Weights>,
     states: Vec<Array<f32>>,
     rows: usize,
@@ -46,7 +46,7 @@ pub fn check(args: &BenchEmbedding) -> Result<(), Error> {
     }
 }
 
-impl Tables {
+impl BenchTables {
     /// `args.tables` tables of `rows` rows each.
     pub fn new(cpu: &Cpu, args: &BenchEmbedding, rows: u64) -> Self {
         let (rows, dim) = (rows as usize, args.dim);
@@ -84,7 +84,7 @@ impl Tables {
     }
 
     /// Looks up and pools.
-    pub fn forward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
+    pub fn forward(&mut self, cpu: &Cpu, jagged: &JaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
         let views = self.weights.iter().map(Weights::view);
         let tiles: Vec<_> =
@@ -102,12 +102,12 @@ impl Tables {
             pooled_elements: out.len(),
             row_bytes: jagged.values.len() * row_bytes,
         };
-        let arguments = embedding_forward::Arguments {
+        let arguments = embedding_forward::ForwardArguments {
             tiles: &tiles,
             slots: &self.slots,
             jagged,
             bag_scales: None,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             out,
         };
         embedding_forward::run(cpu, arguments)?;
@@ -115,7 +115,7 @@ impl Tables {
     }
 
     /// Updates the rows of the last forward, whose output serves as its gradient.
-    pub fn backward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
+    pub fn backward(&mut self, cpu: &Cpu, jagged: &JaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
         let tables = (0..).zip(self.weights.iter_mut().zip(&mut self.states));
         let mut tiles: Vec<_> = tables
@@ -125,17 +125,17 @@ impl Tables {
                 rows,
                 dim,
                 name,
-                origin: Origin { table, row: 0, column: 0 },
+                origin: TileOrigin { table, row: 0, column: 0 },
             })
             .collect();
-        let arguments = embedding_backward::Arguments {
+        let arguments = embedding_backward::BackwardArguments {
             tiles: &mut tiles,
             slots: &self.slots,
             jagged,
             bag_scales: None,
-            output: Output::Pooled,
+            output: SlotOutput::Pooled,
             gradient: &self.pooled,
-            rule: Rule::new(&self.config, 1.0, self.step),
+            rule: UpdateRule::new(&self.config, 1.0, self.step),
             rounding: CounterRng::new(0, self.step),
         };
         self.step += 1;
@@ -153,7 +153,7 @@ impl Tables {
 }
 
 /// Fills a table with uniform values in `−0.5..0.5`.
-fn fill<E: Element>(cpu: &Cpu, table: usize, weights: &mut [E]) {
+fn fill<E: StoredWeight>(cpu: &Cpu, table: usize, weights: &mut [E]) {
     cpu.pool.run_slices(weights, FLOATS_PER_CHUNK, |chunk, part| {
         let rng = CounterRng::new(table as u64, chunk as u64);
         for (counter, value) in (0..).zip(part) {

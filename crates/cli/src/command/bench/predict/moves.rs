@@ -25,7 +25,7 @@ const MOVES: usize = 200;
 
 /// Medians.
 #[derive(Debug, Serialize)]
-struct Report {
+struct MovesReport {
     tables: usize,
     ranks: usize,
     whole_ms: f64,
@@ -58,7 +58,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
         moved.push(begin.elapsed().as_secs_f64() / MOVES as f64);
     }
     let (whole, moved) = (median(whole), median(moved));
-    let report = Report {
+    let report = MovesReport {
         tables: job.model.tables.len(),
         ranks: ranks as usize,
         whole_ms: 1e3 * whole,
@@ -68,7 +68,7 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
     session.console.report(&report, table)
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &MovesReport) -> String {
     let of = render::counted(report.tables as u64, "table");
     render::facts(&[
         ("whole step", format!("{:.2} ms, {of} on {} ranks", report.whole_ms, report.ranks)),

@@ -16,7 +16,7 @@ const SHIFTED: [&str; 2] = ["\"ts\": ", "\"correlation\": "];
 const BLOCK: usize = 1 << 20;
 
 /// Text up to a number, the number's whole part, and how much it grows.
-struct Piece<'a> {
+struct TextPiece<'a> {
     text: &'a str,
     number: u64,
     is_time: bool,
@@ -99,7 +99,7 @@ fn list_length(text: &[u8]) -> usize {
     text.len()
 }
 
-fn pieces(events: &str) -> (Vec<Piece<'_>>, &str) {
+fn pieces(events: &str) -> (Vec<TextPiece<'_>>, &str) {
     let mut pieces = Vec::new();
     let mut rest = events;
     let mut searched = 0;
@@ -110,7 +110,7 @@ fn pieces(events: &str) -> (Vec<Piece<'_>>, &str) {
         match (key, number) {
             (Some(key), Ok(number)) => {
                 let is_time = *key == SHIFTED[0];
-                pieces.push(Piece { text: &rest[..found], number, is_time });
+                pieces.push(TextPiece { text: &rest[..found], number, is_time });
                 rest = &rest[found + digits..];
                 searched = 0;
             }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use trace::{Recorder, RunInfo};
 
-use crate::command::bench::operation::Step;
+use crate::command::bench::operation::BenchStep;
 use crate::error::Error;
 use crate::output;
 
 /// Writes steps into a folder, numbered from 0 on.
 pub fn write<'a>(
     folder: &Path,
-    steps: impl Iterator<Item = &'a Step>,
+    steps: impl Iterator<Item = &'a BenchStep>,
     info: RunInfo,
 ) -> Result<(), Error> {
     let mut recorder = Recorder::new(info);

@@ -13,7 +13,7 @@ use crate::args::PredictHardware;
 use crate::error::Error;
 use crate::machine;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// One device.
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ pub fn run(args: &PredictHardware, session: &Session) -> Result<(), Error> {
     }
     let own = args.this_machine.then(|| this_machine(session));
     let rows: Vec<Row> = specs.into_iter().chain(&own).map(row).collect();
-    sheet::put(session.console, &rows, Target { output: args.output.as_deref(), top: None })
+    sheet::put(session.console, &rows, SheetTarget { output: args.output.as_deref(), top: None })
 }
 
 fn row(spec: &HardwareSpec) -> Row {

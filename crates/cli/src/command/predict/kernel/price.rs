@@ -11,7 +11,7 @@ use super::model;
 use crate::args::PredictKernels;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::sheet::{self, Target};
+use crate::sheet::{self, SheetTarget};
 
 /// What a pooled lookup is called.
 const LOOKUP: &str = "embedding";
@@ -57,7 +57,7 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
             });
         }
     }
-    sheet::put(session.console, &rows, Target { output: args.output.as_deref(), top: None })
+    sheet::put(session.console, &rows, SheetTarget { output: args.output.as_deref(), top: None })
 }
 
 /// Such as `linear 512 1024 1024`.

@@ -9,13 +9,13 @@ use trace::OpSpan;
 
 use super::draw::{self, BASE, Drawn};
 use crate::args::{PredictLearn, Sampling};
-use crate::command::bench::operation::Step;
-use crate::command::bench::sample::{Conditions, Judge, Sample, median};
+use crate::command::bench::operation::BenchStep;
+use crate::command::bench::sample::{BenchSample, Conditions, Judge, median};
 use crate::command::bench::train::recorded_steps;
 use crate::command::predict::kernel::hardware::this_machine;
 use crate::error::Error;
 use crate::interrupt;
-use crate::progress::{Meter, Unit};
+use crate::progress::{Meter, ProgressUnit};
 use crate::resolve::{Session, config};
 
 /// Steps of a configuration that are asked for at once.
@@ -37,7 +37,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
     let mut bench = Bench { cpu, rows, threads: session.threads, conditions: Vec::new() };
     let mut steps = Vec::new();
     let total = u64::from(args.configurations);
-    let mut meter = Meter::start(session.console, "measuring", Unit::Configurations, Some(total));
+    let mut meter =
+        Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
     for number in 0..total {
         if stop.load(Ordering::SeqCst) {
             break;
@@ -84,7 +85,7 @@ impl Bench {
         let Self { cpu, rows, threads, conditions } = self;
         let stream = || rows.stream_gb_per_s(cpu);
         let job = config::job(BASE, &drawn.set)?;
-        let mut taken: Vec<Sample<Step>> = Vec::new();
+        let mut taken: Vec<BenchSample<BenchStep>> = Vec::new();
         let mut rates = vec![stream(), stream()];
         for _ in 0..TRIES {
             let (pooling, own) = (drawn.pooling as usize, Cpu::new(*threads));
@@ -102,7 +103,7 @@ impl Bench {
             return Ok(None);
         }
         let kept = Judge::new(&SAMPLING, conditions.iter()).kept(&taken);
-        let steps: Vec<&Step> = kept.values().collect();
+        let steps: Vec<&BenchStep> = kept.values().collect();
         // Of disturbed steps, the least is nearest to what an undisturbed one takes.
         let usual = |ns: Vec<f64>| {
             let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
@@ -110,13 +111,14 @@ impl Bench {
         };
         let names = steps[0].spans.iter().map(|span| span.op.name().to_owned());
         let op = |(at, name): (usize, String)| {
-            let ns = |step: &&Step| (step.spans[at].end.0 - step.spans[at].start.0) as f64;
+            let ns = |step: &&BenchStep| (step.spans[at].end.0 - step.spans[at].start.0) as f64;
             (name, usual(steps.iter().map(ns).collect()))
         };
         let ops: Vec<(String, f64)> = names.enumerate().map(op).collect();
         // What lies between operations is of one step: of another one, it may be any time.
         let ns = |span: &OpSpan| (span.end.0 - span.start.0) as f64;
-        let beside = |step: &&Step| 1e9 * step.seconds - step.spans.iter().map(ns).sum::<f64>();
+        let beside =
+            |step: &&BenchStep| 1e9 * step.seconds - step.spans.iter().map(ns).sum::<f64>();
         let between = usual(steps.iter().map(beside).collect());
         Ok(Some(MeasuredStep {
             config: BASE.to_owned(),

@@ -1,13 +1,13 @@
 //! Findings as SARIF 2.1.0, which code hosts show beside changes. Knows no rule.
 
-use analyze::antipattern::{self, Finding, Report, Severity};
+use analyze::antipattern::{self, Finding, FindingReport, Severity};
 use serde_json::{Value, json};
 use trace::store::Job;
 
 use crate::error::Error;
 
 /// The document as text.
-pub fn text(report: &Report, job: &Job) -> Result<String, Error> {
+pub fn text(report: &FindingReport, job: &Job) -> Result<String, Error> {
     let own =
         report.findings.iter().filter(|one| !is_built_in(&one.rule)).map(
             |finding| json!({"id": finding.rule, "shortDescription": {"text": finding.title}}),

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use crate::execution_trace::{Argument, Node, Scope, Tensor, Value};
+use crate::execution_trace::{Argument, Node, NodeTensor, RecordScope, TraceValue};
 use crate::store::{StringId, Strings};
 
 /// The node; `None` if it has no id or no name.
@@ -17,7 +17,7 @@ pub fn read(json: &Json, strings: &mut Strings) -> Option<Node> {
         record_function: 0,
         forward_parent: 0,
         sequence: -1,
-        scope: Scope::Function,
+        scope: RecordScope::Function,
         thread: 0,
         forward_thread: 0,
         op_schema: StringId::default(),
@@ -50,7 +50,7 @@ fn attribute(node: &mut Node, key: &str, value: &Json, strings: &mut Strings) ->
         "rf_id" => node.record_function = number(),
         "fw_parent" => node.forward_parent = number(),
         "seq_id" => node.sequence = signed(value).unwrap_or(-1),
-        "scope" => node.scope = Scope::new(number()),
+        "scope" => node.scope = RecordScope::new(number()),
         "tid" => node.thread = number(),
         "fw_tid" => node.forward_thread = number(),
         "op_schema" => node.op_schema = text(),
@@ -81,32 +81,38 @@ fn sided(json: &Json, keys: [&str; 3], strings: &mut Strings) -> Vec<Argument> {
 }
 
 /// A value by its type's name. Without one, six entries that end in a text are a tensor.
-fn value(json: &Json, kind: &str, shape: &Json, strides: &Json, strings: &mut Strings) -> Value {
+fn value(
+    json: &Json,
+    kind: &str,
+    shape: &Json,
+    strides: &Json,
+    strings: &mut Strings,
+) -> TraceValue {
     match json {
-        Json::Null => Value::None,
-        Json::Bool(truth) => Value::Bool(*truth),
+        Json::Null => TraceValue::None,
+        Json::Bool(truth) => TraceValue::Bool(*truth),
         Json::Number(number) => number
             .as_i64()
-            .map(Value::Int)
-            .or_else(|| number.as_u64().map(Value::Unsigned))
-            .unwrap_or_else(|| Value::Float(number.as_f64().unwrap_or(f64::NAN))),
-        Json::String(text) if text == "<None>" => Value::None,
+            .map(TraceValue::Int)
+            .or_else(|| number.as_u64().map(TraceValue::Unsigned))
+            .unwrap_or_else(|| TraceValue::Float(number.as_f64().unwrap_or(f64::NAN))),
+        Json::String(text) if text == "<None>" => TraceValue::None,
         Json::String(text) => match real(text, kind) {
-            Some(real) => Value::Float(real),
-            None => Value::Text(strings.intern(text)),
+            Some(real) => TraceValue::Float(real),
+            None => TraceValue::Text(strings.intern(text)),
         },
         Json::Array(parts) if is_tensor(parts, kind) => {
-            Value::Tensor(Box::new(tensor(parts, kind, shape, strides, strings)))
+            TraceValue::Tensor(Box::new(tensor(parts, kind, shape, strides, strings)))
         }
         Json::Array(parts) => {
-            let mut kinds = ElementKinds::of(kind);
+            let mut kinds = ElementKinds::from_name(kind);
             let element = |(at, part): (usize, &Json)| {
                 let kind = kinds.next().unwrap_or_default();
                 value(part, kind, &shape[at], &strides[at], strings)
             };
-            Value::List(parts.iter().enumerate().map(element).collect())
+            TraceValue::List(parts.iter().enumerate().map(element).collect())
         }
-        Json::Object(_) => Value::Text(strings.intern(&json.to_string())),
+        Json::Object(_) => TraceValue::Text(strings.intern(&json.to_string())),
     }
 }
 
@@ -130,10 +136,10 @@ fn tensor(
     shape: &Json,
     strides: &Json,
     strings: &mut Strings,
-) -> Tensor {
+) -> NodeTensor {
     let number = |at: usize| unsigned(&parts[at]).unwrap_or_default();
     let dtype = kind.strip_prefix("Tensor(").and_then(|rest| rest.strip_suffix(')'));
-    Tensor {
+    NodeTensor {
         id: number(0),
         storage: number(1),
         offset: number(2),
@@ -168,7 +174,7 @@ struct ElementKinds<'a> {
 }
 
 impl<'a> ElementKinds<'a> {
-    fn of(kind: &'a str) -> Self {
+    fn from_name(kind: &'a str) -> Self {
         let inner = kind.split_once('[').and_then(|(_, inner)| inner.strip_suffix(']'));
         Self { rest: inner.unwrap_or_default() }
     }

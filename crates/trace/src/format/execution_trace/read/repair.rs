@@ -2,13 +2,13 @@
 
 /// Closing brackets of what is open.
 #[derive(Default)]
-struct Open {
+struct OpenBrackets {
     brackets: Vec<char>,
     /// How many of them are braces: texts may be deep, brackets that close nothing many.
     braces: usize,
 }
 
-impl Open {
+impl OpenBrackets {
     fn push(&mut self, closing: char) {
         self.braces += usize::from(closing == '}');
         self.brackets.push(closing);
@@ -31,7 +31,7 @@ impl Open {
 pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let mut out = String::with_capacity(text.len() + 16);
-    let mut open = Open::default();
+    let mut open = OpenBrackets::default();
     let mut rest: &str = &text;
     while let Some(first) = rest.chars().next() {
         let length = match first {
@@ -87,7 +87,7 @@ fn separate(out: &mut String) {
 }
 
 /// Closes up to the bracket; one that closes nothing is left out.
-fn close(out: &mut String, open: &mut Open, bracket: char) -> Option<()> {
+fn close(out: &mut String, open: &mut OpenBrackets, bracket: char) -> Option<()> {
     if !open.has(bracket) {
         return Some(());
     }

@@ -2,7 +2,7 @@
 //! but how one begins.
 
 /// A piece of text that should be one node.
-pub struct Piece<'a> {
+pub struct NodeText<'a> {
     /// Where it begins.
     pub at: usize,
     /// From its opening to its closing bracket, if the brackets match.
@@ -52,7 +52,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next piece; `None` behind the last.
-    pub fn next(&mut self) -> Option<Piece<'a>> {
+    pub fn next(&mut self) -> Option<NodeText<'a>> {
         let mut at = skip_space(self.text, self.at);
         let mut commas = 0;
         while self.text.get(at) == Some(&b',') {
@@ -76,7 +76,7 @@ impl<'a> Scanner<'a> {
         self.tail
     }
 
-    fn node(&mut self, at: usize, lacks_comma: bool) -> Piece<'a> {
+    fn node(&mut self, at: usize, lacks_comma: bool) -> NodeText<'a> {
         let text = self.text;
         let limit = if self.wasted > PATIENCE * text.len() { 1 << 16 } else { text.len() };
         let end = match object_end(&text[at..text.len().min(at.saturating_add(limit))]) {
@@ -90,7 +90,7 @@ impl<'a> Scanner<'a> {
         self.at = next;
         // A rough piece goes up to the next node, past the comma.
         self.expects_comma = end.is_some();
-        Piece {
+        NodeText {
             at,
             whole: end.map(|end| &text[at..end]),
             rough: &text[at..next],
@@ -100,12 +100,12 @@ impl<'a> Scanner<'a> {
     }
 
     /// Neither a node nor the end: a bracket too many, or the rest of a node.
-    fn rubbish(&mut self, at: usize) -> Piece<'a> {
+    fn rubbish(&mut self, at: usize) -> NodeText<'a> {
         let next = next_node(self.text, at + 1).unwrap_or(self.text.len());
         self.at = next;
         self.expects_comma = false;
         let is_last = next == self.text.len();
-        Piece { at, whole: None, rough: &self.text[at..next], is_last, lacks_comma: false }
+        NodeText { at, whole: None, rough: &self.text[at..next], is_last, lacks_comma: false }
     }
 }
 

@@ -4,22 +4,26 @@ use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::time::Clock;
+use super::time::WrittenClock;
 use crate::format::kineto::mark;
-use crate::merge::{Merged, Part};
-use crate::store::{Device, Distributed};
+use crate::merge::{Merged, MergedPart};
+use crate::store::{DeviceProperties, Distributed};
 
 /// Keys that are written by themselves.
 const OWN: [&str; 4] = ["schemaVersion", "baseTimeNanoseconds", "traceEvents", "displayTimeUnit"];
 
 /// Opens the object and its list of events.
-pub fn write(out: &mut (impl Write + ?Sized), merged: &Merged<'_>, clock: Clock) -> io::Result<()> {
+pub fn write(
+    out: &mut (impl Write + ?Sized),
+    merged: &Merged<'_>,
+    clock: WrittenClock,
+) -> io::Result<()> {
     let (mut keys, unit) = match merged.parts.as_slice() {
         [part] => of_one(part),
         parts => of_several(parts),
     };
     OWN.iter().for_each(|key| drop(keys.remove(*key)));
-    if let Some(cut) = mark::of(&merged.parts) {
+    if let Some(cut) = mark::marks(&merged.parts) {
         keys.insert(mark::KEY.to_owned(), cut);
     }
     writeln!(out, "{{\n  \"schemaVersion\": 1,")?;
@@ -34,7 +38,7 @@ pub fn write(out: &mut (impl Write + ?Sized), merged: &Merged<'_>, clock: Clock)
 }
 
 /// The keys and the unit of a file with one part.
-pub(in crate::format) fn of_one(part: &Part<'_>) -> (Map<String, Value>, Value) {
+pub(in crate::format) fn of_one(part: &MergedPart<'_>) -> (Map<String, Value>, Value) {
     let header = &part.trace.header;
     let mut keys = Map::new();
     if !header.devices.is_empty() {
@@ -51,7 +55,7 @@ pub(in crate::format) fn of_one(part: &Part<'_>) -> (Map<String, Value>, Value) 
     (keys, unit.unwrap_or_else(|| json!("ms")))
 }
 
-fn of_several(parts: &[Part<'_>]) -> (Map<String, Value>, Value) {
+fn of_several(parts: &[MergedPart<'_>]) -> (Map<String, Value>, Value) {
     let mut keys = Map::new();
     let devices = parts.iter().flat_map(|part| {
         part.trace.header.devices.iter().map(|device| properties(device, part.device(device.id)))
@@ -72,7 +76,7 @@ fn of_several(parts: &[Part<'_>]) -> (Map<String, Value>, Value) {
     (keys, json!("ms"))
 }
 
-fn properties(device: &Device, id: i64) -> Value {
+fn properties(device: &DeviceProperties, id: i64) -> Value {
     let (major, minor) = device.compute_capability;
     json!({
         "id": id,

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::export::argument::Value;
-use crate::export::layout::{self, Class};
+use crate::export::argument::ArgumentValue;
+use crate::export::layout::{self, ProcessClass};
 use crate::format::kineto::number;
-use crate::lanes::Lanes;
-use crate::merge::Part;
+use crate::lanes::SliceLanes;
+use crate::merge::MergedPart;
 use crate::store::{StringId, TrackKey};
 
 /// Bytes that are collected before they are handed on.
 const COLLECTED: usize = 1 << 18;
 
 /// One event a line.
-pub struct Lines<'a, W: ?Sized> {
+pub struct EventLines<'a, W: ?Sized> {
     out: &'a mut W,
     buffer: Vec<u8>,
     is_empty: bool,
 }
 
-impl<'a, W: Write + ?Sized> Lines<'a, W> {
+impl<'a, W: Write + ?Sized> EventLines<'a, W> {
     /// Lines of a list that was opened.
     pub fn new(out: &'a mut W) -> Self {
         Self { out, buffer: Vec::with_capacity(2 * COLLECTED), is_empty: true }
@@ -48,7 +48,7 @@ impl<'a, W: Write + ?Sized> Lines<'a, W> {
 }
 
 /// A part's texts, escaped once.
-pub struct Texts {
+pub struct EscapedTexts {
     names: Vec<u8>,
     ends: Vec<usize>,
     /// `, "cat": "kernel"` by category; nothing for the empty one.
@@ -59,9 +59,9 @@ pub struct Texts {
     tids: Vec<Vec<TrackKey>>,
 }
 
-impl Texts {
+impl EscapedTexts {
     /// The texts of a part.
-    pub fn new(part: &Part<'_>, lanes: &Lanes) -> Self {
+    pub fn new(part: &MergedPart<'_>, lanes: &SliceLanes) -> Self {
         let mut names = Vec::new();
         let ends = part.trace.strings.iter().map(|text| {
             push_text(&mut names, text);
@@ -104,7 +104,7 @@ impl Texts {
 }
 
 /// Lanes get thread ids above those of their process.
-fn tids(part: &Part<'_>, lanes: &Lanes) -> Vec<Vec<TrackKey>> {
+fn tids(part: &MergedPart<'_>, lanes: &SliceLanes) -> Vec<Vec<TrackKey>> {
     let mut largest: BTreeMap<&TrackKey, i64> = BTreeMap::new();
     for track in &part.trace.tracks {
         let known = largest.entry(&track.pid).or_default();
@@ -119,7 +119,7 @@ fn tids(part: &Part<'_>, lanes: &Lanes) -> Vec<Vec<TrackKey>> {
                 *largest += 1;
                 TrackKey::Number(*largest)
             });
-            let class = if part.is_device(at) { Class::Device } else { Class::Host };
+            let class = if part.is_device(at) { ProcessClass::Device } else { ProcessClass::Host };
             let text =
                 || TrackKey::Text(layout::lane_name(&layout::track_name(track, class), lane));
             of_track.push(number.unwrap_or_else(text));
@@ -161,22 +161,22 @@ pub fn push_float(out: &mut Vec<u8>, number: f64) {
 }
 
 /// Appends an argument's value.
-pub fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
+pub fn push_value(out: &mut Vec<u8>, value: ArgumentValue<'_>) {
     match value {
-        Value::Unsigned(value) => number::push_unsigned(out, value),
-        Value::Signed(value) => number::push_signed(out, value),
-        Value::Float(value) => push_float(out, value),
+        ArgumentValue::Unsigned(value) => number::push_unsigned(out, value),
+        ArgumentValue::Signed(value) => number::push_signed(out, value),
+        ArgumentValue::Float(value) => push_float(out, value),
         // The shortest decimals of single precision.
-        Value::Single(value) => out.extend_from_slice(value.to_string().as_bytes()),
-        Value::Text(value) => push_text(out, value),
-        Value::Three([x, y, z]) => {
+        ArgumentValue::Single(value) => out.extend_from_slice(value.to_string().as_bytes()),
+        ArgumentValue::Text(value) => push_text(out, value),
+        ArgumentValue::Three([x, y, z]) => {
             for (before, value) in [("[", x), (", ", y), (", ", z)] {
                 out.extend_from_slice(before.as_bytes());
                 number::push_unsigned(out, u64::from(value));
             }
             out.push(b']');
         }
-        Value::False => out.extend_from_slice(b"false"),
-        Value::Json(value) => out.extend_from_slice(value.as_bytes()),
+        ArgumentValue::False => out.extend_from_slice(b"false"),
+        ArgumentValue::Json(value) => out.extend_from_slice(value.as_bytes()),
     }
 }

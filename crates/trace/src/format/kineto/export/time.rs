@@ -1,32 +1,32 @@
 //! How a file writes its times: whole microseconds where all are, else three decimals from a base.
 
 use crate::format::kineto::number;
-use crate::merge::{Merged, Part};
+use crate::merge::{Merged, MergedPart};
 
 const SECOND: i64 = 1_000_000_000;
 
 /// How times are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clock {
+pub struct WrittenClock {
     /// What times count from, unix nanoseconds.
     pub base_ns: i64,
     /// The first time of the file, if it has any.
     pub first: Option<i64>,
-    unit: Unit,
+    unit: TimeUnit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum TimeUnit {
     /// Microseconds without decimals, as until 2023.
     Whole,
     /// Microseconds with three decimals.
     Decimals,
 }
 
-impl Clock {
+impl WrittenClock {
     /// Whole microseconds if all parts have them, from 1970. Else the base the parts share; else,
     /// so that readers which take times for floats keep every digit, the second of the first time.
-    pub fn of(merged: &Merged<'_>) -> Self {
+    pub fn new(merged: &Merged<'_>) -> Self {
         let first = merged.first_time();
         let mut is_whole = true;
         for part in &merged.parts {
@@ -35,13 +35,13 @@ impl Clock {
             });
             is_whole &= part.trace.slices.duration.iter().all(|duration| duration % 1000 == 0);
         }
-        let base = |part: &Part<'_>| part.trace.header.base_time_ns;
+        let base = |part: &MergedPart<'_>| part.trace.header.base_time_ns;
         let shared = merged.parts.first().map_or(0, base);
         let is_shared = merged.parts.iter().all(|part| base(part) == shared);
         let (base_ns, unit) = match (is_whole, is_shared, shared) {
-            (true, true, 0) => (0, Unit::Whole),
-            (_, true, base) if base != 0 => (base, Unit::Decimals),
-            _ => (first.unwrap_or(0).div_euclid(SECOND) * SECOND, Unit::Decimals),
+            (true, true, 0) => (0, TimeUnit::Whole),
+            (_, true, base) if base != 0 => (base, TimeUnit::Decimals),
+            _ => (first.unwrap_or(0).div_euclid(SECOND) * SECOND, TimeUnit::Decimals),
         };
         Self { base_ns, first, unit }
     }
@@ -54,8 +54,8 @@ impl Clock {
     /// Appends a duration.
     pub fn push_duration(self, out: &mut Vec<u8>, duration: i64) {
         match self.unit {
-            Unit::Whole => number::push_signed(out, duration / 1000),
-            Unit::Decimals => number::push_micros(out, duration),
+            TimeUnit::Whole => number::push_signed(out, duration / 1000),
+            TimeUnit::Decimals => number::push_micros(out, duration),
         }
     }
 }

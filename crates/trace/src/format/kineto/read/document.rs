@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::events::{self, Find, Scanner, State, Stretch};
+use super::events::{self, Find, ListState, Scanner, TextStretch};
 use super::header;
 use super::member::{self, Next};
 use super::merge::Holds;
-use super::part::Part;
-use super::row::Sink;
+use super::part::TextPart;
+use super::row::EventSink;
 use super::scan::{self, Stop};
 use super::text;
-use crate::store::{Cut, Ending, Header, Loss};
+use crate::store::{CutRecording, Ending, Loss, TraceHeader};
 
 /// How often a text that ends inside an event is searched for events behind that one's start.
 const ATTEMPTS: usize = 16;
@@ -37,7 +37,7 @@ pub struct Document {
     listed: bool,
     entries: BTreeMap<String, Value>,
     refused: Option<String>,
-    cut: Option<Cut>,
+    cut: Option<CutRecording>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ enum Mode {
     /// Behind something broken in the header, looking for the events.
     HeaderLost,
     /// In the list of events.
-    Events(State),
+    Events(ListState),
     /// Behind everything.
     Done,
 }
@@ -76,19 +76,19 @@ impl Document {
 
     /// Whether the next byte is one between two events.
     pub fn is_between_events(&self) -> bool {
-        self.mode == Mode::Events(State::Between)
+        self.mode == Mode::Events(ListState::Between)
     }
 
     /// Notes that others read events up to where they are in this state.
-    pub fn move_to(&mut self, state: State) {
+    pub fn move_to(&mut self, state: ListState) {
         debug_assert!(self.is_between_events(), "only events can be read by others");
         self.mode = self.behind(state);
     }
 
-    fn behind(&self, state: State) -> Mode {
+    fn behind(&self, state: ListState) -> Mode {
         match (state, self.around) {
-            (State::Ended, Around::Object) => Mode::Header,
-            (State::Ended, Around::Nothing) => Mode::Done,
+            (ListState::Ended, Around::Object) => Mode::Header,
+            (ListState::Ended, Around::Nothing) => Mode::Done,
             (state, _) => Mode::Events(state),
         }
     }
@@ -96,8 +96,8 @@ impl Document {
     /// Reads on; gives the place from which it goes on with more text behind.
     pub fn advance(
         &mut self,
-        stretch: Stretch<'_>,
-        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+        stretch: TextStretch<'_>,
+        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
     ) -> usize {
         let text = stretch.text;
         let mut at = 0;
@@ -109,7 +109,7 @@ impl Document {
                 Mode::Events(state) => {
                     let (end, state) = events::read(stretch, at, state, (scanner, sink));
                     self.mode = self.behind(state);
-                    if state != State::Ended {
+                    if state != ListState::Ended {
                         return end;
                     }
                     Ok(end)
@@ -136,7 +136,7 @@ impl Document {
             Some(b'[') => {
                 self.around = Around::Nothing;
                 self.listed = true;
-                self.mode = Mode::Events(State::Between);
+                self.mode = Mode::Events(ListState::Between);
             }
             Some(_) => {
                 let first = String::from_utf8_lossy(&text[at..text.len().min(at + 16)]);
@@ -147,9 +147,14 @@ impl Document {
         Ok(at + 1)
     }
 
-    fn member(&mut self, stretch: Stretch<'_>, at: usize, part: &mut Part) -> Result<usize, usize> {
+    fn member(
+        &mut self,
+        stretch: TextStretch<'_>,
+        at: usize,
+        part: &mut TextPart,
+    ) -> Result<usize, usize> {
         let text = stretch.text;
-        let broken = |part: &mut Part, place: usize| {
+        let broken = |part: &mut TextPart, place: usize| {
             let place = stretch.offset + place as u64;
             let what = || format!("byte {place}: expected a key and a value, got neither");
             part.losses.count(Loss::BrokenHeader, what);
@@ -166,10 +171,10 @@ impl Document {
                 return Ok(end);
             }
             Ok(Next::Member(key, value)) => {
-                let key = text::decode(key.of(text)).text;
+                let key = text::decode(key.slice(text)).text;
                 if key == "traceEvents" && text[value] == b'[' {
                     self.listed = true;
-                    self.mode = Mode::Events(State::Between);
+                    self.mode = Mode::Events(ListState::Between);
                     return Ok(value + 1);
                 }
                 (key, value)
@@ -194,7 +199,7 @@ impl Document {
     /// Behind something broken in the header. If the events were before it, the end of their list
     /// may have been none.
     fn astray(&self) -> Mode {
-        if self.listed { Mode::Events(State::Lost) } else { Mode::HeaderLost }
+        if self.listed { Mode::Events(ListState::Lost) } else { Mode::HeaderLost }
     }
 
     /// Behind a broken header, the bracket of the list of events: what stands between the key and
@@ -209,7 +214,7 @@ impl Document {
         match memchr::memchr(b'[', near) {
             Some(bracket) => {
                 self.listed = true;
-                self.mode = Mode::Events(State::Between);
+                self.mode = Mode::Events(ListState::Between);
                 Ok(behind + bracket + 1)
             }
             None => Ok(behind),
@@ -219,9 +224,9 @@ impl Document {
     /// Takes what is left at the end of the text; `failure` is why it ended, if not by itself.
     pub fn finish(
         &mut self,
-        mut rest: Stretch<'_>,
+        mut rest: TextStretch<'_>,
         failure: Option<&str>,
-        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
     ) {
         for _ in 0..ATTEMPTS {
             let Some(next) = self.salvage(rest, (scanner, sink)) else { break };
@@ -230,8 +235,10 @@ impl Document {
         let complete = match self.mode {
             Mode::Done => true,
             // Chrome lets the closing bracket of a bare list be missing.
-            Mode::Events(State::Between) => self.around == Around::Nothing && rest.text.is_empty(),
-            Mode::Events(State::Lost) => ends_all(rest.text),
+            Mode::Events(ListState::Between) => {
+                self.around == Around::Nothing && rest.text.is_empty()
+            }
+            Mode::Events(ListState::Lost) => ends_all(rest.text),
             _ => false,
         };
         if (!complete || failure.is_some()) && self.listed {
@@ -243,13 +250,14 @@ impl Document {
                 )
             });
         }
-        self.cut = self.ending(rest.text, failure).filter(|_| self.listed).map(|ending| Cut {
-            ending,
-            byte: rest.offset,
-            why: failure.unwrap_or("the text ends there").to_owned(),
-            covered: None,
-            span: None,
-        });
+        self.cut =
+            self.ending(rest.text, failure).filter(|_| self.listed).map(|ending| CutRecording {
+                ending,
+                byte: rest.offset,
+                why: failure.unwrap_or("the text ends there").to_owned(),
+                covered: None,
+                span: None,
+            });
         if self.listed || self.refused.is_some() {
             return;
         }
@@ -267,9 +275,9 @@ impl Document {
         match self.mode {
             Mode::Done => failure.map(|_| Ending::BehindEvents),
             Mode::Header => Some(Ending::BehindEvents),
-            Mode::Events(State::Lost) if ends_all(rest) => None,
+            Mode::Events(ListState::Lost) if ends_all(rest) => None,
             // Chrome lets the closing bracket of a bare list be missing.
-            Mode::Events(State::Between)
+            Mode::Events(ListState::Between)
                 if self.around == Around::Nothing && rest.is_empty() && failure.is_none() =>
             {
                 Some(Ending::Unclosed)
@@ -279,35 +287,35 @@ impl Document {
     }
 
     /// How the recording ended early.
-    pub fn take_cut(&mut self) -> Option<Cut> {
+    pub fn take_cut(&mut self) -> Option<CutRecording> {
         self.cut.take()
     }
 
     /// Looks for events behind the start of one that never ended; `None` if there are none.
     fn salvage<'a>(
         &mut self,
-        rest: Stretch<'a>,
-        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
-    ) -> Option<Stretch<'a>> {
+        rest: TextStretch<'a>,
+        (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+    ) -> Option<TextStretch<'a>> {
         let Mode::Events(_) = self.mode else { return None };
         let Find::Event(start) = events::find(rest.text, 1) else { return None };
         let found = sink.part.event_count();
         let later = behind(rest, start);
-        let (mut end, state) = events::read(later, 0, State::Lost, (scanner, sink));
+        let (mut end, state) = events::read(later, 0, ListState::Lost, (scanner, sink));
         if sink.part.event_count() == found {
             return None;
         }
         sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got no end of it".into());
         sink.part.losses.skip_bytes(start as u64);
         self.mode = self.behind(state);
-        if state == State::Ended {
+        if state == ListState::Ended {
             end += self.advance(behind(later, end), (scanner, sink));
         }
         Some(behind(later, end))
     }
 
     /// The header, or why the text is no trace.
-    pub fn into_header(self, part: &mut Part, holds: Holds) -> Result<Header, NotKineto> {
+    pub fn into_header(self, part: &mut TextPart, holds: Holds) -> Result<TraceHeader, NotKineto> {
         if let Some(reason) = self.refused {
             return Err(NotKineto { reason });
         }
@@ -324,6 +332,6 @@ fn ends_all(text: &[u8]) -> bool {
     closing == b"}]}"
 }
 
-fn behind(stretch: Stretch<'_>, at: usize) -> Stretch<'_> {
-    Stretch { text: &stretch.text[at..], offset: stretch.offset + at as u64 }
+fn behind(stretch: TextStretch<'_>, at: usize) -> TextStretch<'_> {
+    TextStretch { text: &stretch.text[at..], offset: stretch.offset + at as u64 }
 }

@@ -4,7 +4,7 @@ use super::key::{ARGUMENTS, Argument};
 
 /// The content of a string: a range of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct TextRange {
     /// Behind the opening quote.
     pub start: usize,
     /// The closing quote.
@@ -13,10 +13,10 @@ pub struct Content {
     pub plain: bool,
 }
 
-impl Content {
+impl TextRange {
     /// Its bytes.
     #[inline(always)]
-    pub fn of(self, text: &[u8]) -> &[u8] {
+    pub fn slice(self, text: &[u8]) -> &[u8] {
         &text[self.start..self.end]
     }
 }
@@ -30,9 +30,9 @@ pub enum Id {
     /// An integer.
     Number(i64),
     /// A string.
-    Text(Content),
+    Text(TextRange),
     /// A number beyond an `i64`, or no integer.
-    Other(Content),
+    Other(TextRange),
 }
 
 /// A time.
@@ -62,13 +62,13 @@ pub enum Integer {
 
 /// What we keep of one event.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct KeptEvent {
     /// `ph`; `None` if it has none.
-    pub phase: Option<Content>,
+    pub phase: Option<TextRange>,
     /// `cat`.
-    pub category: Content,
+    pub category: TextRange,
     /// `name`.
-    pub name: Content,
+    pub name: TextRange,
     /// `pid`.
     pub process: Id,
     /// `tid`.
@@ -92,19 +92,19 @@ pub struct Event {
     /// A bit per argument that should be an integer and is another value.
     bad: u64,
     magnitude: [u64; ARGUMENTS],
-    content: [Content; ARGUMENTS],
+    content: [TextRange; ARGUMENTS],
     triples: [[u32; 3]; 2],
     /// `finished` is `false`.
     pub unfinished: bool,
 }
 
-impl Event {
+impl KeptEvent {
     /// Nothing yet.
     pub fn new() -> Self {
         Self {
             phase: None,
-            category: Content::default(),
-            name: Content::default(),
+            category: TextRange::default(),
+            name: TextRange::default(),
             process: Id::Missing,
             thread: Id::Missing,
             time: Time::Missing,
@@ -117,7 +117,7 @@ impl Event {
             negative: 0,
             bad: 0,
             magnitude: [0; ARGUMENTS],
-            content: [Content::default(); ARGUMENTS],
+            content: [TextRange::default(); ARGUMENTS],
             triples: [[0; 3]; 2],
             unfinished: false,
         }
@@ -126,8 +126,8 @@ impl Event {
     /// As new.
     pub fn clear(&mut self) {
         self.phase = None;
-        self.category = Content::default();
-        self.name = Content::default();
+        self.category = TextRange::default();
+        self.name = TextRange::default();
         (self.process, self.thread, self.id) = (Id::Missing, Id::Missing, Id::Missing);
         (self.time, self.duration) = (Time::Missing, Time::Missing);
         self.repaired = 0;
@@ -181,7 +181,7 @@ impl Event {
 
     /// Where the content of an argument goes, and the count of repaired strings.
     #[inline(always)]
-    pub fn content_mut(&mut self, argument: Argument) -> (&mut Content, &mut u32) {
+    pub fn content_mut(&mut self, argument: Argument) -> (&mut TextRange, &mut u32) {
         (&mut self.content[argument as usize], &mut self.repaired)
     }
 
@@ -219,8 +219,8 @@ impl Event {
 
     /// The content of an argument that is a text, or of a number kept as it stands.
     #[inline(always)]
-    pub fn content(&self, argument: Argument) -> Content {
-        if self.has(argument) { self.content[argument as usize] } else { Content::default() }
+    pub fn content(&self, argument: Argument) -> TextRange {
+        if self.has(argument) { self.content[argument as usize] } else { TextRange::default() }
     }
 
     /// `grid` or `block`; zeros where there is none.

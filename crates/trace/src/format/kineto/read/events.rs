@@ -1,17 +1,17 @@
 //! Reads the list of events one by one, and skips broken ones.
 
-use super::event::Event;
+use super::event::KeptEvent;
 use super::key;
-use super::layout::Layout;
+use super::layout::ValueLayout;
 use super::lenient;
-use super::parse::{self, Rule};
-use super::row::{self, Sink, Source};
-use super::scan::{self, Scan, Stop};
+use super::parse::{self, ParseRule};
+use super::row::{self, EventSink, EventSource};
+use super::scan::{self, Scanned, Stop};
 use crate::store::Loss;
 
 /// Where in the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ListState {
     /// Between two events.
     Between,
     /// Behind something broken, looking for an event.
@@ -23,20 +23,20 @@ pub enum State {
 /// What the scanner keeps between events; changes only its speed.
 #[derive(Debug)]
 pub struct Scanner {
-    layout: Layout,
-    event: Event,
+    layout: ValueLayout,
+    event: KeptEvent,
 }
 
 impl Scanner {
     /// Before the first event.
     pub fn new() -> Self {
-        Self { layout: Layout::new(), event: Event::new() }
+        Self { layout: ValueLayout::new(), event: KeptEvent::new() }
     }
 }
 
 /// A stretch of the file's text.
 #[derive(Clone, Copy)]
-pub struct Stretch<'a> {
+pub struct TextStretch<'a> {
     /// The text.
     pub text: &'a [u8],
     /// Byte of the file at which it starts.
@@ -46,31 +46,31 @@ pub struct Stretch<'a> {
 /// Reads events until the text or the list ends; gives the place from which to go on with more
 /// text.
 pub fn read(
-    stretch: Stretch<'_>,
+    stretch: TextStretch<'_>,
     mut at: usize,
-    mut state: State,
-    (scanner, sink): (&mut Scanner, &mut Sink<'_>),
-) -> (usize, State) {
+    mut state: ListState,
+    (scanner, sink): (&mut Scanner, &mut EventSink<'_>),
+) -> (usize, ListState) {
     let text = stretch.text;
     loop {
-        if state == State::Lost {
+        if state == ListState::Lost {
             let found = find(text, at);
             let (Find::Event(end) | Find::End(end) | Find::Nothing(end)) = found;
             sink.part.losses.skip_bytes((end - at) as u64);
             match found {
                 Find::Event(start) => at = start,
-                Find::End(end) => return (end, State::Ended),
-                Find::Nothing(resume) => return (resume, State::Lost),
+                Find::End(end) => return (end, ListState::Ended),
+                Find::Nothing(resume) => return (resume, ListState::Lost),
             }
         } else {
             at = skip_between(text, at);
             match text.get(at) {
                 None => return (at, state),
                 Some(b'{') => {}
-                Some(b']') => return (at + 1, State::Ended),
+                Some(b']') => return (at + 1, ListState::Ended),
                 Some(_) => {
                     lose_event(sink, stretch, (at, at));
-                    state = State::Lost;
+                    state = ListState::Lost;
                     continue;
                 }
             }
@@ -78,15 +78,15 @@ pub fn read(
         match one(stretch, at, (scanner, sink)) {
             Ok(end) => {
                 let source =
-                    Source { text, event: &scanner.event, offset: stretch.offset + at as u64 };
+                    EventSource { text, event: &scanner.event, offset: stretch.offset + at as u64 };
                 // Objects inside a broken event look like events, but have no phase.
-                if state == State::Lost && source.event.phase.is_none() {
+                if state == ListState::Lost && source.event.phase.is_none() {
                     sink.part.losses.skip_bytes(1);
                     at += 1;
                     continue;
                 }
                 row::add(sink, source);
-                (at, state) = (end, State::Between);
+                (at, state) = (end, ListState::Between);
             }
             Err(Stop::Short) => return (at, state),
             Err(Stop::Broken(place)) => {
@@ -94,7 +94,7 @@ pub fn read(
                 let next = place.max(at + 1);
                 sink.part.losses.skip_bytes((next - at) as u64);
                 at = next;
-                state = State::Lost;
+                state = ListState::Lost;
             }
         }
     }
@@ -110,14 +110,14 @@ fn skip_between(text: &[u8], mut at: usize) -> usize {
 
 #[inline(always)]
 fn one(
-    stretch: Stretch<'_>,
+    stretch: TextStretch<'_>,
     at: usize,
-    (scanner, _): (&mut Scanner, &mut Sink<'_>),
-) -> Scan<usize> {
+    (scanner, _): (&mut Scanner, &mut EventSink<'_>),
+) -> Scanned<usize> {
     let Scanner { layout, event } = scanner;
-    match parse::event(stretch.text, at + 1, (layout, event), Rule::Strict) {
+    match parse::event(stretch.text, at + 1, (layout, event), ParseRule::Strict) {
         Err(Stop::Broken(strict)) => {
-            match parse::event(stretch.text, at + 1, (layout, event), Rule::Lenient) {
+            match parse::event(stretch.text, at + 1, (layout, event), ParseRule::Lenient) {
                 Err(Stop::Broken(lenient)) => Err(Stop::Broken(strict.min(lenient))),
                 other => other,
             }
@@ -126,7 +126,7 @@ fn one(
     }
 }
 
-fn lose_event(sink: &mut Sink<'_>, stretch: Stretch<'_>, (at, place): (usize, usize)) {
+fn lose_event(sink: &mut EventSink<'_>, stretch: TextStretch<'_>, (at, place): (usize, usize)) {
     // Only what was looked at: how much text is there depends on the blocks.
     let seen = &stretch.text[at..=place];
     sink.lose(Loss::BrokenEvent, stretch.offset + at as u64, || {
@@ -163,13 +163,13 @@ pub fn find(text: &[u8], mut at: usize) -> Find {
     }
 }
 
-fn starts_event(text: &[u8], at: usize) -> Scan<Option<Find>> {
+fn starts_event(text: &[u8], at: usize) -> Scanned<Option<Find>> {
     let (first, quote) = scan::after_blank(text, at + 1)?;
     let known = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_of_event);
     Ok(known.then_some(Find::Event(at)))
 }
 
-fn ends_list(text: &[u8], at: usize) -> Scan<Option<Find>> {
+fn ends_list(text: &[u8], at: usize) -> Scanned<Option<Find>> {
     let (bracket, at) = scan::after_blank(text, at + 1)?;
     if bracket != b']' {
         return Ok(None);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::part::Part;
+use super::part::TextPart;
 use super::row;
-use crate::store::{Device, Distributed, Header, Loss, Losses, ProcessGroup};
+use crate::store::{DeviceProperties, Distributed, Loss, Losses, ProcessGroup, TraceHeader};
 
 /// Reads the value of one key; a value that is no JSON is kept as text.
-pub fn value(text: &[u8], offset: u64, part: &mut Part) -> Value {
+pub fn value(text: &[u8], offset: u64, part: &mut TextPart) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| {
         let what = || format!("byte {offset}: expected a JSON value, got {error}");
         part.losses.count(Loss::BrokenHeader, what);
@@ -21,8 +21,8 @@ pub fn value(text: &[u8], offset: u64, part: &mut Part) -> Value {
 pub(in crate::format) fn from_entries(
     mut rest: BTreeMap<String, Value>,
     losses: &mut Losses,
-) -> Header {
-    let mut header = Header::default();
+) -> TraceHeader {
+    let mut header = TraceHeader::default();
     let mut odd = |key: &str, expected: &str| {
         losses.count(Loss::BrokenHeader, || format!("{key}: expected {expected}"));
     };
@@ -72,9 +72,9 @@ fn small(value: &Value) -> Option<u32> {
     u32::try_from(count(value)?).ok()
 }
 
-fn device(value: &Value) -> Device {
+fn device(value: &Value) -> DeviceProperties {
     let number = |key: &str| small(&value[key]).unwrap_or_default();
-    Device {
+    DeviceProperties {
         id: integer(&value["id"]).unwrap_or_default(),
         name: text(value, "name"),
         memory_bytes: count(&value["totalGlobalMem"]).unwrap_or_default(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// A map with a hash that is fast on short keys. Never iterated.
-pub type Index<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
+pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// Folds sixteen bytes at a time by multiplication.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,7 +64,7 @@ impl Hasher for Fold {
 /// Numbers for what is hashable, in order of first appearance, and who used which since when.
 #[derive(Debug)]
 pub struct Numbers<K> {
-    index: Index<K, u32>,
+    index: FastMap<K, u32>,
     /// The number of the part that used it last, by number.
     used: Vec<u32>,
 }
@@ -75,7 +75,7 @@ pub struct User(pub u32);
 
 /// A number, and whether it is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum InternedNumber {
     /// Used by this user before.
     Again(u32),
     /// The user's first use.
@@ -87,12 +87,12 @@ pub enum Found {
 impl<K: std::hash::Hash + Eq> Numbers<K> {
     /// None yet.
     pub fn new() -> Self {
-        Self { index: Index::default(), used: Vec::new() }
+        Self { index: FastMap::default(), used: Vec::new() }
     }
 
     /// The number of a key, if there is one.
     #[inline(always)]
-    pub fn find<Q>(&mut self, key: &Q, user: User) -> Option<Found>
+    pub fn find<Q>(&mut self, key: &Q, user: User) -> Option<InternedNumber>
     where
         K: std::borrow::Borrow<Q>,
         Q: std::hash::Hash + Eq + ?Sized,
@@ -102,20 +102,20 @@ impl<K: std::hash::Hash + Eq> Numbers<K> {
 
     /// Notes that a known number is used.
     #[inline(always)]
-    pub fn touch(&mut self, number: u32, user: User) -> Found {
+    pub fn touch(&mut self, number: u32, user: User) -> InternedNumber {
         let used = &mut self.used[number as usize];
         if *used == user.0 {
-            return Found::Again(number);
+            return InternedNumber::Again(number);
         }
         *used = user.0;
-        Found::First(number)
+        InternedNumber::First(number)
     }
 
     /// Numbers a new key.
-    pub fn add(&mut self, key: K, user: User) -> Found {
+    pub fn add(&mut self, key: K, user: User) -> InternedNumber {
         let number = self.used.len() as u32;
         self.index.insert(key, number);
         self.used.push(user.0);
-        Found::New(number)
+        InternedNumber::New(number)
     }
 }

@@ -2,7 +2,7 @@
 
 /// What a key of an event, or of its arguments, makes the scanner do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum KeyStep {
     /// `ph`.
     Phase,
     /// `cat`.
@@ -90,7 +90,7 @@ pub const ARGUMENTS: usize = Argument::Labels as usize + 1;
 
 /// The form of an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ValueForm {
     /// An integer, or a text of one.
     Integer,
     /// A number, or a text of one.
@@ -106,36 +106,38 @@ pub enum Form {
 impl Argument {
     /// The form its value should have.
     #[inline(always)]
-    pub fn form(self) -> Form {
+    pub fn form(self) -> ValueForm {
         match self {
-            Self::Bandwidth | Self::BlocksPerSm | Self::WarpsPerSm | Self::Occupancy => Form::Float,
-            Self::Grid | Self::Block => Form::Triple,
-            Self::Finished | Self::SyncKind => Form::Flag,
-            _ if self as u8 >= Self::CollectiveName as u8 => Form::Text,
-            _ => Form::Integer,
+            Self::Bandwidth | Self::BlocksPerSm | Self::WarpsPerSm | Self::Occupancy => {
+                ValueForm::Float
+            }
+            Self::Grid | Self::Block => ValueForm::Triple,
+            Self::Finished | Self::SyncKind => ValueForm::Flag,
+            _ if self as u8 >= Self::CollectiveName as u8 => ValueForm::Text,
+            _ => ValueForm::Integer,
         }
     }
 }
 
 /// What a key of an event means.
-pub fn of_event(key: &[u8]) -> Step {
+pub fn of_event(key: &[u8]) -> KeyStep {
     match key {
-        b"ph" => Step::Phase,
-        b"cat" => Step::Category,
-        b"name" => Step::Name,
-        b"pid" => Step::Process,
-        b"tid" => Step::Thread,
-        b"ts" => Step::Time,
-        b"dur" => Step::Duration,
-        b"id" => Step::Id,
-        b"args" => Step::Arguments,
-        _ => Step::Skip,
+        b"ph" => KeyStep::Phase,
+        b"cat" => KeyStep::Category,
+        b"name" => KeyStep::Name,
+        b"pid" => KeyStep::Process,
+        b"tid" => KeyStep::Thread,
+        b"ts" => KeyStep::Time,
+        b"dur" => KeyStep::Duration,
+        b"id" => KeyStep::Id,
+        b"args" => KeyStep::Arguments,
+        _ => KeyStep::Skip,
     }
 }
 
 /// Whether a key belongs to events: those we keep, and the rest of the Chrome format.
 pub fn is_of_event(key: &[u8]) -> bool {
-    of_event(key) != Step::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
+    of_event(key) != KeyStep::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
 }
 
 /// Whether a key stands beside the list of events, as Kineto or the Chrome format have it.
@@ -166,7 +168,7 @@ pub fn is_of_header(key: &[u8]) -> bool {
 }
 
 /// The meaning of an argument's key.
-pub fn of_arguments(key: &[u8]) -> Step {
+pub fn of_arguments(key: &[u8]) -> KeyStep {
     let argument = match key {
         b"correlation" => Argument::Correlation,
         b"External id" => Argument::ExternalId,
@@ -215,7 +217,7 @@ pub fn of_arguments(key: &[u8]) -> Step {
         b"Call stack" => Argument::CallStack,
         b"name" => Argument::Name,
         b"labels" => Argument::Labels,
-        _ => return Step::Skip,
+        _ => return KeyStep::Skip,
     };
-    Step::Keep(argument)
+    KeyStep::Keep(argument)
 }

@@ -27,7 +27,7 @@ pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
 
 /// Positions of marks in 64 bytes, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct MarkBits {
     /// `"`.
     pub quote: u64,
     /// `\`.
@@ -42,8 +42,8 @@ pub struct Places {
 
 /// Finds the places of structure in 64 bytes.
 #[inline(always)]
-pub fn places(bytes: &[u8; 64]) -> Places {
-    let mut all = Places::default();
+pub fn places(bytes: &[u8; 64]) -> MarkBits {
+    let mut all = MarkBits::default();
     for (index, part) in bytes.as_chunks::<WIDTH>().0.iter().enumerate() {
         let at = index * WIDTH;
         let part = vector::places(part);
@@ -72,7 +72,7 @@ mod vector {
         min_u8_m128i, move_mask_i8_m128i, set_splat_i8_m128i, sub_i8_m128i,
     };
 
-    use super::{Places, WIDTH};
+    use super::{MarkBits, WIDTH};
 
     #[inline(always)]
     fn load(bytes: &[u8; WIDTH]) -> m128i {
@@ -116,11 +116,11 @@ mod vector {
     }
 
     #[inline(always)]
-    pub fn places(bytes: &[u8; WIDTH]) -> Places {
+    pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let lane = load(bytes);
         let number = at_most(sub_i8_m128i(lane, set_splat_i8_m128i(b'+' as i8)), b':' - b'+');
         let bits = |lane| u64::from(bits(lane));
-        Places {
+        MarkBits {
             quote: bits(is(lane, b'"')),
             backslash: bits(is(lane, b'\\')),
             open: bits(is(lane, b'[')),
@@ -135,7 +135,7 @@ use portable as vector;
 
 #[cfg(any(test, not(target_feature = "sse2")))]
 mod portable {
-    use super::{Places, WIDTH};
+    use super::{MarkBits, WIDTH};
 
     fn bits(bytes: &[u8; WIDTH], is: impl Fn(u8) -> bool) -> u32 {
         bytes.iter().enumerate().map(|(at, byte)| u32::from(is(*byte)) << at).sum()
@@ -153,9 +153,9 @@ mod portable {
         (0..32).map(|at| u32::from(left[at] == right[at]) << at).sum()
     }
 
-    pub fn places(bytes: &[u8; WIDTH]) -> Places {
+    pub fn places(bytes: &[u8; WIDTH]) -> MarkBits {
         let of = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
-        Places {
+        MarkBits {
             quote: of(|byte| byte == b'"'),
             backslash: of(|byte| byte == b'\\'),
             open: of(|byte| byte == b'['),

@@ -9,11 +9,11 @@
 //! Phase and category are the same words again and again, and say what follows. So an event's start
 //! up to the first other value is remembered as one text, an *opening*, with a tree of its own.
 
-use super::event::{Content, Event};
-use super::key::{self, Step};
+use super::event::{KeptEvent, TextRange};
+use super::key::{self, KeyStep};
 use super::lane;
 use super::member::{self, Next};
-use super::scan::{self, Scan};
+use super::scan::{self, Scanned};
 
 /// Longer texts are parsed each time.
 const LONGEST: usize = 64;
@@ -24,20 +24,20 @@ const MOST_ALIKE: u32 = 24;
 
 /// A place in the tree: the text before the value just read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u32);
+pub struct TreePlace(u32);
 
 const NOWHERE: u32 = u32::MAX;
 /// Behind the opening bracket of an event that opens like no other.
-const START: Place = Place(0);
+const START: TreePlace = TreePlace(0);
 /// Where the tree goes on behind a text that is not remembered.
-const BEHIND_ANY_OF_EVENT: Place = Place(1);
-const BEHIND_ANY_OF_ARGUMENTS: Place = Place(2);
+const BEHIND_ANY_OF_EVENT: TreePlace = TreePlace(1);
+const BEHIND_ANY_OF_ARGUMENTS: TreePlace = TreePlace(2);
 
 #[derive(Clone, Debug)]
-struct Node {
+struct LayoutNode {
     text: [u8; LONGEST],
     length: u32,
-    step: Step,
+    step: KeyStep,
     level: Level,
     children: u32,
     /// The child taken last: tried first.
@@ -50,10 +50,10 @@ struct Node {
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     /// The place in the tree that holds the text.
-    place: Place,
+    place: TreePlace,
     /// Where phase and category stand, from the text's start.
-    phase: Option<Content>,
-    category: Option<Content>,
+    phase: Option<TextRange>,
+    category: Option<TextRange>,
     /// The opening that followed this one last: tried first.
     next: u32,
 }
@@ -69,17 +69,17 @@ pub enum Level {
 
 /// The texts between values, as seen so far.
 #[derive(Clone, Debug)]
-pub struct Layout {
-    nodes: Vec<Node>,
+pub struct ValueLayout {
+    nodes: Vec<LayoutNode>,
     openings: Vec<Opening>,
     /// The opening of the last event.
     last: u32,
 }
 
-impl Layout {
+impl ValueLayout {
     /// Before the first event.
     pub fn new() -> Self {
-        let nameless = |level| Node::new(b"", Step::Skip, level);
+        let nameless = |level| LayoutNode::new(b"", KeyStep::Skip, level);
         let nodes = [Level::Event, Level::Event, Level::Arguments].map(nameless).to_vec();
         Self { nodes, openings: Vec::new(), last: 0 }
     }
@@ -87,7 +87,12 @@ impl Layout {
     /// What comes first behind an event's opening bracket at `at`, and where its value starts. What
     /// was passed of phase and category is noted in the event.
     #[inline(always)]
-    pub fn open(&mut self, text: &[u8], at: usize, event: &mut Event) -> Scan<(Place, usize)> {
+    pub fn open(
+        &mut self,
+        text: &[u8],
+        at: usize,
+        event: &mut KeptEvent,
+    ) -> Scanned<(TreePlace, usize)> {
         let likely = self.openings.get(self.last as usize).map_or(0, |last| last.next);
         if let Some(opening) = self.openings.get(likely as usize)
             && let Some(end) = self.nodes[opening.place.0 as usize].predicts(text, at)
@@ -104,8 +109,8 @@ impl Layout {
         &mut self,
         text: &[u8],
         at: usize,
-        event: &mut Event,
-    ) -> Scan<(Place, usize)> {
+        event: &mut KeptEvent,
+    ) -> Scanned<(TreePlace, usize)> {
         let predicts =
             |opening: &Opening| self.nodes[opening.place.0 as usize].predicts(text, at).is_some();
         let known = self.openings.iter().position(predicts);
@@ -131,51 +136,57 @@ impl Layout {
         let (step, end) = loop {
             let (step, value) = parse(text, at, Level::Event).ok()?;
             let constant = match step {
-                Step::Phase => &mut phase,
-                Step::Category => &mut category,
+                KeyStep::Phase => &mut phase,
+                KeyStep::Category => &mut category,
                 _ => break (step, value),
             };
             let end = scan::plain_end(text, value + 1).filter(|_| text[value] == b'"')?;
             let (from, to) = (value + 1 - start, end - start);
-            *constant = Some(Content { start: from, end: to, plain: true });
+            *constant = Some(TextRange { start: from, end: to, plain: true });
             at = end + 1;
         };
-        if at == start || end - start > LONGEST || step == Step::SkipOnce {
+        if at == start || end - start > LONGEST || step == KeyStep::SkipOnce {
             return None;
         }
-        let place = Place(self.nodes.len() as u32);
-        self.nodes.push(Node::new(&text[start..end], step, behind(step, Level::Event)));
+        let place = TreePlace(self.nodes.len() as u32);
+        self.nodes.push(LayoutNode::new(&text[start..end], step, behind(step, Level::Event)));
         self.openings.push(Opening { place, phase, category, next: 0 });
         Some(self.openings.len() - 1)
     }
 
     /// What comes next at `at`, behind the value that belongs to `place`, and where its value
-    /// starts. [`Layout::step`] says what it means.
+    /// starts. [`ValueLayout::step`] says what it means.
     #[inline(always)]
-    pub fn next(&mut self, text: &[u8], at: usize, place: Place) -> Scan<(Place, usize)> {
+    pub fn next(
+        &mut self,
+        text: &[u8],
+        at: usize,
+        place: TreePlace,
+    ) -> Scanned<(TreePlace, usize)> {
         let recent = self.nodes[place.0 as usize].recent;
         if let Some(node) = self.nodes.get(recent as usize)
             && let Some(end) = node.predicts(text, at)
         {
-            return Ok((Place(recent), end));
+            return Ok((TreePlace(recent), end));
         }
         self.other(text, at, place)
     }
 
-    /// What the text before the place found last means. Apart from [`Layout::next`], because a step
-    /// and a place returned together cost a stall of the processor per key: a fifth of the time.
+    /// What the text before the place found last means. Apart from [`ValueLayout::next`], because a
+    /// step and a place returned together cost a stall of the processor per key: a fifth of the
+    /// time.
     #[inline(always)]
-    pub fn step(&self, place: Place) -> Step {
+    pub fn step(&self, place: TreePlace) -> KeyStep {
         self.nodes[place.0 as usize].step
     }
 
     #[inline(never)]
-    fn other(&mut self, text: &[u8], at: usize, place: Place) -> Scan<(Place, usize)> {
+    fn other(&mut self, text: &[u8], at: usize, place: TreePlace) -> Scanned<(TreePlace, usize)> {
         let mut child = self.nodes[place.0 as usize].first_child;
         while let Some(node) = self.nodes.get(child as usize) {
             if let Some(end) = node.predicts(text, at) {
                 self.nodes[place.0 as usize].recent = child;
-                return Ok((Place(child), end));
+                return Ok((TreePlace(child), end));
             }
             child = node.sibling;
         }
@@ -184,10 +195,10 @@ impl Layout {
         Ok((self.remember(place, step, &text[at..end]), end))
     }
 
-    fn remember(&mut self, place: Place, step: Step, text: &[u8]) -> Place {
+    fn remember(&mut self, place: TreePlace, step: KeyStep, text: &[u8]) -> TreePlace {
         let level = behind(step, self.nodes[place.0 as usize].level);
         let full = self.nodes.len() >= MOST || self.nodes[place.0 as usize].children >= MOST_ALIKE;
-        if text.len() > LONGEST || full || step == Step::SkipOnce {
+        if text.len() > LONGEST || full || step == KeyStep::SkipOnce {
             let place = match level {
                 Level::Event => BEHIND_ANY_OF_EVENT,
                 Level::Arguments => BEHIND_ANY_OF_ARGUMENTS,
@@ -196,40 +207,42 @@ impl Layout {
             return place;
         }
         let child = self.nodes.len() as u32;
-        let mut node = Node::new(text, step, level);
+        let mut node = LayoutNode::new(text, step, level);
         let parent = &mut self.nodes[place.0 as usize];
         node.sibling = parent.first_child;
         (parent.first_child, parent.recent) = (child, child);
         parent.children += 1;
         self.nodes.push(node);
-        Place(child)
+        TreePlace(child)
     }
 }
 
 impl Opening {
     /// Notes what an opening at `at` says; it says only what is not empty.
     #[inline(always)]
-    fn note(&self, at: usize, event: &mut Event) {
-        let moved = |content: Content| Content {
+    fn note(&self, at: usize, event: &mut KeptEvent) {
+        let moved = |content: TextRange| TextRange {
             start: at + content.start,
             end: at + content.end,
             plain: content.plain,
         };
         event.phase = self.phase.map(moved);
-        event.category = self.category.map_or_else(Content::default, moved);
+        event.category = self.category.map_or_else(TextRange::default, moved);
     }
 }
 
 /// The level of the keys behind the value of a step.
-fn behind(step: Step, level: Level) -> Level {
+fn behind(step: KeyStep, level: Level) -> Level {
     match (step, level) {
-        (Step::Arguments, _) | (Step::Keep(_) | Step::Skip, Level::Arguments) => Level::Arguments,
+        (KeyStep::Arguments, _) | (KeyStep::Keep(_) | KeyStep::Skip, Level::Arguments) => {
+            Level::Arguments
+        }
         _ => Level::Event,
     }
 }
 
-impl Node {
-    fn new(text: &[u8], step: Step, level: Level) -> Self {
+impl LayoutNode {
+    fn new(text: &[u8], step: KeyStep, level: Level) -> Self {
         let mut padded = [0; LONGEST];
         padded[..text.len()].copy_from_slice(text);
         Self {
@@ -266,10 +279,10 @@ impl Node {
 /// Reads blanks, commas, a key and its colon, or a closing bracket.
 ///
 /// A comma may be missing or too many: nothing else can be meant.
-fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
+fn parse(text: &[u8], at: usize, level: Level) -> Scanned<(KeyStep, usize)> {
     let (key, at) = match member::find(text, at)? {
-        Next::End(end) => return Ok((Step::End, end)),
-        Next::Member(key, at) => (key.of(text), at),
+        Next::End(end) => return Ok((KeyStep::End, end)),
+        Next::Member(key, at) => (key.slice(text), at),
     };
     let decoded;
     let mut key = key;
@@ -282,8 +295,8 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
         Level::Event => match key::of_event(key) {
             // The opening bracket belongs to the text, so that other values of this key differ in
             // it.
-            Step::Arguments if text[at] == b'{' => Ok((Step::Arguments, at + 1)),
-            Step::Arguments => Ok((Step::SkipOnce, at)),
+            KeyStep::Arguments if text[at] == b'{' => Ok((KeyStep::Arguments, at + 1)),
+            KeyStep::Arguments => Ok((KeyStep::SkipOnce, at)),
             step => Ok((step, at)),
         },
     }
@@ -291,13 +304,13 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, MOST_ALIKE};
-    use crate::format::kineto::read::event::Event;
-    use crate::format::kineto::read::parse::{self, Rule};
+    use super::{MOST_ALIKE, ValueLayout};
+    use crate::format::kineto::read::event::KeptEvent;
+    use crate::format::kineto::read::parse::{self, ParseRule};
 
-    fn scanned(layout: &mut Layout, text: &str) -> String {
-        let mut event = Event::new();
-        let end = parse::event(text.as_bytes(), 1, (layout, &mut event), Rule::Strict);
+    fn scanned(layout: &mut ValueLayout, text: &str) -> String {
+        let mut event = KeptEvent::new();
+        let end = parse::event(text.as_bytes(), 1, (layout, &mut event), ParseRule::Strict);
         format!("{end:?} {event:?}")
     }
 
@@ -332,11 +345,11 @@ mod tests {
         let events: Vec<String> =
             events.iter().map(|event| format!("{event}{}", " ".repeat(200))).collect();
 
-        let mut layout = Layout::new();
+        let mut layout = ValueLayout::new();
         for stride in [1, 3, 5, 1] {
             for at in 0..events.len() {
                 let event = &events[at * stride % events.len()];
-                let alone = scanned(&mut Layout::new(), event);
+                let alone = scanned(&mut ValueLayout::new(), event);
                 assert_eq!(scanned(&mut layout, event), alone, "{event}");
             }
         }

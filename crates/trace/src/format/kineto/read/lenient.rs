@@ -5,14 +5,14 @@
 //! string means that its end was lost.
 
 use super::key;
-use super::scan::{self, Bracket, Scan, Stop};
+use super::scan::{self, Bracket, Scanned, Stop};
 
 /// A longer string whose end is in doubt is given up.
 const LONGEST: usize = 1 << 14;
 const LONGEST_KEY: usize = 128;
 
 /// The closing quote of a string whose content starts at `start`, in an object or an array.
-pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scan<usize> {
+pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> {
     let mut at = start;
     loop {
         let found = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest));
@@ -45,7 +45,7 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scan<usize> {
 }
 
 /// The place behind the value that starts at `at`.
-pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scan<usize> {
+pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
     match text.get(at).ok_or(Stop::Short)? {
         b'"' => Ok(string_end(text, at + 1, within)? + 1),
         b'[' | b'{' => scan::skip_nested_by(text, at, string_end),
@@ -54,7 +54,7 @@ pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scan<usize> {
 }
 
 /// Whether the quote at `quote` can end the value of a key.
-fn ends_member(text: &[u8], quote: usize) -> Scan<bool> {
+fn ends_member(text: &[u8], quote: usize) -> Scanned<bool> {
     let (next, at) = scan::after_blank(text, quote + 1)?;
     match next {
         b'}' => Ok(matches!(scan::after_blank(text, at + 1)?.0, b',' | b'}' | b']' | b'{')),
@@ -68,7 +68,7 @@ fn ends_member(text: &[u8], quote: usize) -> Scan<bool> {
 }
 
 /// The key whose opening quote is at `quote`, if a colon follows.
-pub fn key_at(text: &[u8], quote: usize) -> Scan<Option<&[u8]>> {
+pub fn key_at(text: &[u8], quote: usize) -> Scanned<Option<&[u8]>> {
     let rest = text.get(quote + 1..).ok_or(Stop::Short)?;
     let near = &rest[..rest.len().min(LONGEST_KEY)];
     let Some(length) = memchr::memchr3(b'"', b'\n', b'\\', near) else {
@@ -81,7 +81,7 @@ pub fn key_at(text: &[u8], quote: usize) -> Scan<Option<&[u8]>> {
     Ok((colon == b':').then_some(&near[..length]))
 }
 
-fn known_key_at(text: &[u8], quote: usize) -> Scan<bool> {
+fn known_key_at(text: &[u8], quote: usize) -> Scanned<bool> {
     Ok(key_at(text, quote)?.is_some_and(key::is_of_event))
 }
 

@@ -1,12 +1,12 @@
 //! Members of a JSON object, one after the other, for what is read rarely: the header, counters.
 
-use super::event::Content;
+use super::event::TextRange;
 use super::lenient;
-use super::scan::{self, Bracket, Scan, Stop};
+use super::scan::{self, Bracket, Scanned, Stop};
 
 /// The key, the value's text, and the place behind it, of the next member; `None` at the object's
 /// end and where no member is. The text has been scanned before.
-pub fn next(text: &[u8], at: usize) -> Option<(Content, &[u8], usize)> {
+pub fn next(text: &[u8], at: usize) -> Option<(TextRange, &[u8], usize)> {
     let Ok(Next::Member(key, value)) = find(text, at) else { return None };
     let strict = scan::skip_value(text, value);
     // What was repaired is skipped as it was when the event was read.
@@ -22,13 +22,13 @@ pub fn next(text: &[u8], at: usize) -> Option<(Content, &[u8], usize)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A key, and where its value starts.
-    Member(Content, usize),
+    Member(TextRange, usize),
     /// The place behind the closing bracket.
     End(usize),
 }
 
 /// What is next in an object, behind a value or the opening bracket.
-pub fn find(text: &[u8], at: usize) -> Scan<Next> {
+pub fn find(text: &[u8], at: usize) -> Scanned<Next> {
     let mut at = at;
     let start = loop {
         match *text.get(at).ok_or(Stop::Short)? {
@@ -45,5 +45,5 @@ pub fn find(text: &[u8], at: usize) -> Scan<Next> {
         return Err(Stop::Broken(at));
     }
     let (_, value) = scan::after_blank(text, at + 1)?;
-    Ok(Next::Member(Content { start, end, plain: false }, value))
+    Ok(Next::Member(TextRange { start, end, plain: false }, value))
 }

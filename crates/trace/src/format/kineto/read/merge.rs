@@ -5,19 +5,19 @@
 
 use std::collections::HashMap;
 
-use super::part::{Edge, Key, Label, Named, Part};
+use super::part::{Edge, Named, TextPart, ThreadId, TrackName};
 use super::row;
-use crate::store::{Header, Loss, Slices, StringId, Trace, TrackId, TrackKey, room};
+use crate::store::{Loss, Slices, StringId, Trace, TraceHeader, TrackId, TrackKey, room};
 
 /// A trace that grows by parts.
 #[derive(Debug)]
 pub struct Merge {
     trace: Trace,
-    workers: Vec<Worker>,
+    workers: Vec<WorkerNumbers>,
     tracks: HashMap<(TrackKey, TrackKey), TrackId>,
     categories: HashMap<Box<str>, u8>,
     edges: Vec<Edge>,
-    labels: Vec<Label>,
+    labels: Vec<TrackName>,
 }
 
 /// What a list of events turned out to hold.
@@ -33,10 +33,10 @@ pub enum Holds {
 
 /// What one worker's numbers are in the trace.
 #[derive(Debug, Default)]
-struct Worker {
+struct WorkerNumbers {
     texts: Map<Box<str>, u32>,
     categories: Map<Box<str>, u8>,
-    tracks: Map<(Key, Key), u32>,
+    tracks: Map<(ThreadId, ThreadId), u32>,
 }
 
 /// What a worker's numbers stand for, and the trace's number of those in use.
@@ -73,7 +73,7 @@ impl Merge {
     pub fn new(workers: usize) -> Self {
         Self {
             trace: Trace::default(),
-            workers: (0..workers).map(|_| Worker::default()).collect(),
+            workers: (0..workers).map(|_| WorkerNumbers::default()).collect(),
             tracks: HashMap::new(),
             categories: HashMap::new(),
             edges: Vec::new(),
@@ -82,19 +82,19 @@ impl Merge {
     }
 
     /// Takes what a worker numbered for a part that turned out wrong; its numbers stay in use.
-    pub fn discard(&mut self, worker: usize, part: &mut Part) {
+    pub fn discard(&mut self, worker: usize, part: &mut TextPart) {
         let map = &mut self.workers[worker];
         map.texts.add(&mut part.used.new_texts);
         map.categories.add(&mut part.used.new_categories);
         map.tracks.add(&mut part.used.new_tracks);
-        *part = Part::default();
+        *part = TextPart::default();
     }
 
     /// Appends the next part and leaves it empty.
-    pub fn append(&mut self, worker: usize, part: &mut Part) {
+    pub fn append(&mut self, worker: usize, part: &mut TextPart) {
         self.number(worker, part);
         let Self { trace, workers, edges, labels, .. } = self;
-        let Worker { texts, categories, tracks } = &workers[worker];
+        let WorkerNumbers { texts, categories, tracks } = &workers[worker];
         let (texts, categories, tracks) = (&texts.values, &categories.values, &tracks.values);
         let first_row = trace.slices.len() as u32;
         renumber(&mut part.slices, texts, tracks);
@@ -130,7 +130,7 @@ impl Merge {
         labels.extend(
             part.labels
                 .drain(..)
-                .map(|label| Label { track: tracks[label.track as usize], ..label }),
+                .map(|label| TrackName { track: tracks[label.track as usize], ..label }),
         );
         count_phases(trace, part);
         trace.losses.append(std::mem::take(&mut part.losses));
@@ -145,7 +145,7 @@ impl Merge {
         room::make(&mut self.trace.allocations, share);
     }
 
-    fn number(&mut self, worker: usize, part: &mut Part) {
+    fn number(&mut self, worker: usize, part: &mut TextPart) {
         let Self { trace, workers, tracks, categories, .. } = self;
         let map = &mut workers[worker];
         map.texts.add(&mut part.used.new_texts);
@@ -183,7 +183,7 @@ impl Merge {
     }
 
     /// The trace: pairs begins and ends, names tracks, adds the base time.
-    pub fn finish(mut self, header: Header) -> Trace {
+    pub fn finish(mut self, header: TraceHeader) -> Trace {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
         self.trace.tell_mtia_events_apart(0);
@@ -197,10 +197,10 @@ impl Merge {
     }
 }
 
-fn track_key(key: Key) -> TrackKey {
+fn track_key(key: ThreadId) -> TrackKey {
     match key {
-        Key::Number(number) => TrackKey::Number(number),
-        Key::Text(text) => TrackKey::Text(text.into()),
+        ThreadId::Number(number) => TrackKey::Number(number),
+        ThreadId::Text(text) => TrackKey::Text(text.into()),
     }
 }
 
@@ -220,7 +220,7 @@ fn renumber(slices: &mut Slices, texts: &[u32], tracks: &[u32]) {
     slices.call_stack.iter_mut().for_each(|(_, stack)| text(stack));
 }
 
-fn count_phases(trace: &mut Trace, part: &mut Part) {
+fn count_phases(trace: &mut Trace, part: &mut TextPart) {
     for (letter, count) in part.letters.0.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
         let phase = char::from(letter as u8).to_string();
         *trace.phases.entry(phase).or_default() += std::mem::take(count);
@@ -268,7 +268,7 @@ fn pair(trace: &mut Trace, edges: &[Edge]) {
 }
 
 /// Names threads and processes; the last name counts, also for tracks that appear later.
-fn name_tracks(trace: &mut Trace, labels: Vec<Label>) {
+fn name_tracks(trace: &mut Trace, labels: Vec<TrackName>) {
     let mut processes: HashMap<TrackKey, (String, String)> = HashMap::new();
     for label in labels {
         let track = &mut trace.tracks[label.track as usize];

@@ -1,16 +1,16 @@
 //! One event's text taken apart. Nothing is stored yet, so an event that turns out broken leaves no
 //! trace.
 
-use super::event::{Content, Event, Id, Integer, Time};
-use super::key::{Argument, Form, Step};
-use super::layout::Layout;
+use super::event::{Id, Integer, KeptEvent, TextRange, Time};
+use super::key::{Argument, KeyStep, ValueForm};
+use super::layout::ValueLayout;
 use super::lenient;
 use super::number;
-use super::scan::{self, Bracket, Scan, Stop};
+use super::scan::{self, Bracket, Scanned, Stop};
 
 /// How strictly to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum ParseRule {
     /// As JSON.
     Strict,
     /// Repairing strings.
@@ -21,60 +21,66 @@ pub enum Rule {
 pub fn event(
     text: &[u8],
     at: usize,
-    (layout, event): (&mut Layout, &mut Event),
-    rule: Rule,
-) -> Scan<usize> {
+    (layout, event): (&mut ValueLayout, &mut KeptEvent),
+    rule: ParseRule,
+) -> Scanned<usize> {
     match rule {
-        Rule::Strict => scan_by::<false>(text, at, layout, event),
-        Rule::Lenient => scan_by::<true>(text, at, layout, event),
+        ParseRule::Strict => scan_by::<false>(text, at, layout, event),
+        ParseRule::Lenient => scan_by::<true>(text, at, layout, event),
     }
 }
 
 fn scan_by<const LENIENT: bool>(
     text: &[u8],
     mut at: usize,
-    layout: &mut Layout,
-    event: &mut Event,
-) -> Scan<usize> {
+    layout: &mut ValueLayout,
+    event: &mut KeptEvent,
+) -> Scanned<usize> {
     event.clear();
     let mut inside = false;
     let (mut place, mut value) = layout.open(text, at, event)?;
     loop {
         at = match layout.step(place) {
-            Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
-            Step::Skip | Step::SkipOnce => skip::<LENIENT>(text, value)?,
-            Step::Time => time(text, value, &mut event.time)?,
-            Step::Duration => time(text, value, &mut event.duration)?,
-            Step::Process => id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?,
-            Step::Thread => id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?,
-            Step::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
-            Step::Name => text_into::<LENIENT>(text, value, &mut event.name, &mut event.repaired)?,
-            Step::Category => {
+            KeyStep::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
+            KeyStep::Skip | KeyStep::SkipOnce => skip::<LENIENT>(text, value)?,
+            KeyStep::Time => time(text, value, &mut event.time)?,
+            KeyStep::Duration => time(text, value, &mut event.duration)?,
+            KeyStep::Process => {
+                id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?
+            }
+            KeyStep::Thread => {
+                id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?
+            }
+            KeyStep::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
+            KeyStep::Name => {
+                text_into::<LENIENT>(text, value, &mut event.name, &mut event.repaired)?
+            }
+            KeyStep::Category => {
                 text_into::<LENIENT>(text, value, &mut event.category, &mut event.repaired)?
             }
-            Step::Phase => {
-                let mut phase = Content::default();
+            KeyStep::Phase => {
+                let mut phase = TextRange::default();
                 let end = text_into::<LENIENT>(text, value, &mut phase, &mut event.repaired)?;
                 event.phase = (phase.start > 0).then_some(phase);
                 end
             }
-            Step::Arguments => {
+            KeyStep::Arguments => {
                 event.clear_arguments(value);
                 inside = true;
                 value
             }
-            Step::End if inside => {
+            KeyStep::End if inside => {
                 inside = false;
                 value
             }
-            Step::End => return Ok(value),
+            KeyStep::End => return Ok(value),
         };
         (place, value) = layout.next(text, at, place)?;
     }
 }
 
 #[inline(always)]
-fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scan<usize> {
+fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scanned<usize> {
     if LENIENT {
         return lenient::skip_value(text, scan::skip_blank(text, at), Bracket::Object);
     }
@@ -87,7 +93,7 @@ fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scan<usize> {
 
 /// The place behind a number.
 #[inline(always)]
-fn integer_end(text: &[u8], at: usize) -> Scan<usize> {
+fn integer_end(text: &[u8], at: usize) -> Scanned<usize> {
     let (_, _, end) = number::digits(text, at);
     match text.get(end).ok_or(Stop::Short)? {
         b',' | b'}' | b'\n' | b' ' => Ok(end),
@@ -102,9 +108,9 @@ fn integer_end(text: &[u8], at: usize) -> Scan<usize> {
 fn text_into<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    out: &mut Content,
+    out: &mut TextRange,
     repaired: &mut u32,
-) -> Scan<usize> {
+) -> Scanned<usize> {
     if !LENIENT
         && text.get(at) == Some(&b'"')
         && let Some(end) = scan::plain_end(text, at + 1)
@@ -125,12 +131,12 @@ fn string<const LENIENT: bool>(
     text: &[u8],
     at: usize,
     repaired: &mut u32,
-) -> Scan<(Option<Content>, usize)> {
+) -> Scanned<(Option<TextRange>, usize)> {
     if !LENIENT
         && text.get(at) == Some(&b'"')
         && let Some(end) = scan::plain_end(text, at + 1)
     {
-        return Ok((Some(Content { start: at + 1, end, plain: true }), end + 1));
+        return Ok((Some(TextRange { start: at + 1, end, plain: true }), end + 1));
     }
     any_string::<LENIENT>(text, at, repaired)
 }
@@ -140,7 +146,7 @@ fn any_string<const LENIENT: bool>(
     text: &[u8],
     at: usize,
     repaired: &mut u32,
-) -> Scan<(Option<Content>, usize)> {
+) -> Scanned<(Option<TextRange>, usize)> {
     let (first, at) = scan::after_blank(text, at)?;
     if first != b'"' {
         return Ok((None, skip::<LENIENT>(text, at)?));
@@ -154,11 +160,11 @@ fn any_string<const LENIENT: bool>(
         scan::string_end(text, start)?
     };
     let plain = scan::is_plain(&text[start..end]) && !text[start..end].contains(&b'"');
-    Ok((Some(Content { start, end, plain }), end + 1))
+    Ok((Some(TextRange { start, end, plain }), end + 1))
 }
 
 #[inline(always)]
-fn time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
+fn time(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
     if let Some((nanos, end)) = number::short_nanos(text, at) {
         *out = Time::Nanos(nanos);
         return Ok(end);
@@ -166,7 +172,7 @@ fn time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
     any_time(text, at, out)
 }
 
-fn any_time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
+fn any_time(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
     let end = scan::skip_value(text, at)?;
     let token = if first == b'"' { &text[at + 1..end - 1] } else { &text[at..end] };
@@ -183,7 +189,7 @@ fn id<const LENIENT: bool>(
     text: &[u8],
     at: usize,
     (out, repaired): (&mut Id, &mut u32),
-) -> Scan<usize> {
+) -> Scanned<usize> {
     let (value, count, end) = number::digits(text, at);
     if (1..=18).contains(&count) && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
         *out = Id::Number(value as i64);
@@ -196,7 +202,7 @@ fn any_id<const LENIENT: bool>(
     text: &[u8],
     at: usize,
     (out, repaired): (&mut Id, &mut u32),
-) -> Scan<usize> {
+) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
     if first == b'"' {
         let (content, end) = string::<LENIENT>(text, at, repaired)?;
@@ -208,7 +214,7 @@ fn any_id<const LENIENT: bool>(
     let integer = str::from_utf8(&text[at..end]).ok().and_then(|token| token.parse().ok());
     *out = match integer {
         Some(integer) => Id::Number(integer),
-        None if number => Id::Other(Content { start: at, end, plain: true }),
+        None if number => Id::Other(TextRange { start: at, end, plain: true }),
         None => Id::Missing,
     };
     Ok(end)
@@ -218,12 +224,12 @@ fn any_id<const LENIENT: bool>(
 fn keep<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    event: &mut Event,
+    event: &mut KeptEvent,
     argument: Argument,
-) -> Scan<usize> {
+) -> Scanned<usize> {
     event.note(argument);
     match argument.form() {
-        Form::Integer => {
+        ValueForm::Integer => {
             let (value, count, end) = number::digits(text, at);
             if count > 0 && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
                 event.set_integer(argument, Integer::Unsigned(value));
@@ -231,13 +237,13 @@ fn keep<const LENIENT: bool>(
             }
             any_integer::<LENIENT>(text, at, event, argument)
         }
-        Form::Text => {
+        ValueForm::Text => {
             let (out, repaired) = event.content_mut(argument);
             text_into::<LENIENT>(text, at, out, repaired)
         }
-        Form::Float => float::<LENIENT>(text, at, event, argument),
-        Form::Triple => triple::<LENIENT>(text, at, event, argument),
-        Form::Flag => {
+        ValueForm::Float => float::<LENIENT>(text, at, event, argument),
+        ValueForm::Triple => triple::<LENIENT>(text, at, event, argument),
+        ValueForm::Flag => {
             let end = skip::<LENIENT>(text, at)?;
             if argument == Argument::Finished {
                 event.unfinished = text[at..end].trim_ascii() == b"false";
@@ -250,13 +256,13 @@ fn keep<const LENIENT: bool>(
 fn any_integer<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    event: &mut Event,
+    event: &mut KeptEvent,
     argument: Argument,
-) -> Scan<usize> {
+) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
     let (token, end) = if first == b'"' {
         let (content, end) = string::<LENIENT>(text, at, &mut event.repaired)?;
-        (content.unwrap_or_default().of(text), end)
+        (content.unwrap_or_default().slice(text), end)
     } else {
         let end = skip::<LENIENT>(text, at)?;
         (&text[at..end], end)
@@ -278,19 +284,19 @@ fn any_integer<const LENIENT: bool>(
 fn float<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    event: &mut Event,
+    event: &mut KeptEvent,
     argument: Argument,
-) -> Scan<usize> {
+) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
     let (content, end) = if first == b'"' {
         string::<LENIENT>(text, at, &mut event.repaired)?
     } else if let Some((_, end)) = number::short_float(text, at)
         && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' '))
     {
-        (Some(Content { start: at, end, plain: true }), end)
+        (Some(TextRange { start: at, end, plain: true }), end)
     } else {
         let end = skip::<LENIENT>(text, at)?;
-        (Some(Content { start: at, end, plain: true }), end)
+        (Some(TextRange { start: at, end, plain: true }), end)
     };
     *event.content_mut(argument).0 = content.unwrap_or_default();
     Ok(end)
@@ -299,9 +305,9 @@ fn float<const LENIENT: bool>(
 fn triple<const LENIENT: bool>(
     text: &[u8],
     at: usize,
-    event: &mut Event,
+    event: &mut KeptEvent,
     argument: Argument,
-) -> Scan<usize> {
+) -> Scanned<usize> {
     if let Some((triple, end)) = number::short_triple(text, at) {
         event.set_triple(argument, triple.map(Some));
         return Ok(end);

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::intern::{Found, Index, Numbers, User};
+use super::intern::{FastMap, InternedNumber, Numbers, User};
 use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices, room};
 
 /// What was read of a part of the text.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct TextPart {
     /// Slices; `category` stays empty, names and tracks are the worker's.
     pub slices: Slices,
     /// The worker's category of each slice.
@@ -28,7 +28,7 @@ pub struct Part {
     /// Begins and ends, in order.
     pub edges: Vec<Edge>,
     /// Names of tracks and processes, in order.
-    pub labels: Vec<Label>,
+    pub labels: Vec<TrackName>,
     /// Events per phase of one ASCII letter.
     pub letters: Letters,
     /// Events of any other phase.
@@ -63,7 +63,7 @@ pub struct Used {
     /// Categories the worker met first here.
     pub new_categories: Vec<Box<str>>,
     /// Tracks the worker met first here.
-    pub new_tracks: Vec<(Key, Key)>,
+    pub new_tracks: Vec<(ThreadId, ThreadId)>,
 }
 
 /// The begin (`B`) or the end (`E`) of a slice; pairs may lie in different parts.
@@ -81,7 +81,7 @@ pub struct Edge {
 
 /// A name given by a metadata event.
 #[derive(Clone, Debug)]
-pub struct Label {
+pub struct TrackName {
     /// What is named.
     pub what: Named,
     /// The track of the event.
@@ -103,7 +103,7 @@ pub enum Named {
 
 /// A process or thread id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum ThreadId {
     /// A number.
     Number(i64),
     /// A text.
@@ -112,19 +112,19 @@ pub enum Key {
 
 /// The numbers a worker has assigned so far, over all its parts.
 #[derive(Debug)]
-pub struct Tables {
+pub struct WorkerTables {
     user: User,
     texts: Numbers<Box<[u8]>>,
     categories: Numbers<Box<[u8]>>,
-    tracks: Numbers<(Key, Key)>,
+    tracks: Numbers<(ThreadId, ThreadId)>,
     /// Tracks of two numbers, where a hash of them says.
     near: [((i64, i64), u32); NEAR],
-    numbered: Index<(i64, i64), u32>,
+    numbered: FastMap<(i64, i64), u32>,
 }
 
 const NEAR: usize = 64;
 
-impl Tables {
+impl WorkerTables {
     /// Nothing yet.
     pub fn new() -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Tables {
             categories: Numbers::new(),
             tracks: Numbers::new(),
             near: [((0, 0), u32::MAX); NEAR],
-            numbered: Index::default(),
+            numbered: FastMap::default(),
         }
     }
 
@@ -181,13 +181,13 @@ impl Tables {
         if let Some(number) = self.numbered.get(&key) {
             return *number;
         }
-        let number = self.track((Key::Number(key.0), Key::Number(key.1)), used);
+        let number = self.track((ThreadId::Number(key.0), ThreadId::Number(key.1)), used);
         self.numbered.insert(key, number);
         number
     }
 
     /// The number of any track.
-    pub fn track(&mut self, key: (Key, Key), used: &mut Used) -> u32 {
+    pub fn track(&mut self, key: (ThreadId, ThreadId), used: &mut Used) -> u32 {
         let found = self.tracks.find(&key, self.user).unwrap_or_else(|| {
             used.new_tracks.push(key.clone());
             self.tracks.add(key, self.user)
@@ -197,17 +197,17 @@ impl Tables {
 }
 
 #[inline(always)]
-fn note(found: Found, used: &mut Vec<u32>) -> u32 {
+fn note(found: InternedNumber, used: &mut Vec<u32>) -> u32 {
     match found {
-        Found::Again(number) => number,
-        Found::First(number) | Found::New(number) => {
+        InternedNumber::Again(number) => number,
+        InternedNumber::First(number) | InternedNumber::New(number) => {
             used.push(number);
             number
         }
     }
 }
 
-impl Part {
+impl TextPart {
     /// Events of any phase that were read.
     pub fn event_count(&self) -> u64 {
         self.letters.0.iter().sum::<u64>() + self.phases.values().sum::<u64>()

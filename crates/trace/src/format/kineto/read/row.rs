@@ -1,9 +1,9 @@
 //! Appends one event to the columns of a part.
 
-use super::event::{Content, Event, Id, Time, bit};
+use super::event::{Id, KeptEvent, TextRange, Time, bit};
 use super::key::Argument;
 use super::number;
-use super::part::{Edge, Key, Label, Named, Part, Tables};
+use super::part::{Edge, Named, TextPart, ThreadId, TrackName, WorkerTables};
 use super::text::{self, Decoded};
 use crate::store::{
     Allocation, Collective, Counter, Flow, FlowPhase, Instant, LaunchShape, Loss, PythonFrame,
@@ -11,25 +11,25 @@ use crate::store::{
 };
 
 /// Where events go.
-pub struct Sink<'a> {
+pub struct EventSink<'a> {
     /// What the worker numbers.
-    pub tables: &'a mut Tables,
+    pub tables: &'a mut WorkerTables,
     /// The columns.
-    pub part: &'a mut Part,
+    pub part: &'a mut TextPart,
 }
 
 /// An event, the text it was read from, and where in the file it begins.
 #[derive(Clone, Copy)]
-pub struct Source<'a> {
+pub struct EventSource<'a> {
     /// The text its contents are ranges of.
     pub text: &'a [u8],
     /// What was read.
-    pub event: &'a Event,
+    pub event: &'a KeptEvent,
     /// Byte of the file.
     pub offset: u64,
 }
 
-impl Sink<'_> {
+impl EventSink<'_> {
     /// Counts a loss at a place of the file.
     pub fn lose(&mut self, loss: Loss, offset: u64, what: impl FnOnce() -> String) {
         self.part.losses.count(loss, || format!("byte {offset}: {}", what()));
@@ -52,8 +52,8 @@ impl Sink<'_> {
     }
 
     #[inline(always)]
-    fn text(&mut self, source: Source<'_>, content: Content) -> u32 {
-        let bytes = content.of(source.text);
+    fn text(&mut self, source: EventSource<'_>, content: TextRange) -> u32 {
+        let bytes = content.slice(source.text);
         if content.plain || bytes.is_empty() {
             return self.tables.text(bytes, &mut self.part.used);
         }
@@ -62,9 +62,9 @@ impl Sink<'_> {
     }
 
     #[inline(always)]
-    fn category(&mut self, source: Source<'_>) -> u16 {
+    fn category(&mut self, source: EventSource<'_>) -> u16 {
         let content = source.event.category;
-        let bytes = content.of(source.text);
+        let bytes = content.slice(source.text);
         if content.plain || bytes.is_empty() {
             return self.tables.category(bytes, &mut self.part.used);
         }
@@ -73,7 +73,7 @@ impl Sink<'_> {
     }
 
     #[inline(always)]
-    fn track(&mut self, source: Source<'_>) -> u32 {
+    fn track(&mut self, source: EventSource<'_>) -> u32 {
         if let (Id::Number(pid), Id::Number(tid)) = (source.event.process, source.event.thread) {
             return self.tables.numbered_track((pid, tid), &mut self.part.used);
         }
@@ -82,12 +82,12 @@ impl Sink<'_> {
         self.tables.track((pid, tid), &mut self.part.used)
     }
 
-    fn key(&mut self, source: Source<'_>, id: Id) -> Key {
+    fn key(&mut self, source: EventSource<'_>, id: Id) -> ThreadId {
         match id {
-            Id::Missing => Key::Text("".into()),
-            Id::Number(number) => Key::Number(number),
+            Id::Missing => ThreadId::Text("".into()),
+            Id::Number(number) => ThreadId::Number(number),
             Id::Text(content) | Id::Other(content) => {
-                Key::Text(self.decode(content.of(source.text), source.offset).into())
+                ThreadId::Text(self.decode(content.slice(source.text), source.offset).into())
             }
         }
     }
@@ -95,13 +95,13 @@ impl Sink<'_> {
 
 /// Adds an event to the part.
 #[inline]
-pub fn add(sink: &mut Sink<'_>, source: Source<'_>) {
+pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     if source.event.repaired > 0 {
         sink.lose(Loss::BrokenText, source.offset, || {
             "expected quotes inside a text to be escaped, got bare ones".to_owned()
         });
     }
-    let phase = source.event.phase.map_or(&b""[..], |phase| phase.of(source.text));
+    let phase = source.event.phase.map_or(&b""[..], |phase| phase.slice(source.text));
     if let [letter @ ..128] = phase {
         sink.part.letters.0[usize::from(*letter)] += 1;
     } else {
@@ -133,7 +133,7 @@ pub fn is_in_range(nanos: i64) -> bool {
 
 /// The time of an event; counted if there is none.
 #[inline(always)]
-fn moment(sink: &mut Sink<'_>, source: Source<'_>, time: Time, key: &str) -> Option<i64> {
+fn moment(sink: &mut EventSink<'_>, source: EventSource<'_>, time: Time, key: &str) -> Option<i64> {
     match time {
         Time::Nanos(nanos) if is_in_range(nanos) => Some(nanos),
         Time::Nanos(nanos) => {
@@ -154,7 +154,7 @@ fn moment(sink: &mut Sink<'_>, source: Source<'_>, time: Time, key: &str) -> Opt
 }
 
 #[inline]
-fn complete(sink: &mut Sink<'_>, source: Source<'_>) {
+fn complete(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(start) = moment(sink, source, source.event.time, "ts") else { return };
     let Some(duration) = moment(sink, source, source.event.duration, "dur") else { return };
     if duration < 0 {
@@ -166,7 +166,11 @@ fn complete(sink: &mut Sink<'_>, source: Source<'_>) {
 }
 
 #[inline]
-fn slice(sink: &mut Sink<'_>, source: Source<'_>, (start, duration): (i64, i64)) -> (u32, u32) {
+fn slice(
+    sink: &mut EventSink<'_>,
+    source: EventSource<'_>,
+    (start, duration): (i64, i64),
+) -> (u32, u32) {
     let category = sink.category(source);
     let name = sink.text(source, source.event.name);
     let track = sink.track(source);
@@ -196,30 +200,30 @@ fn slice(sink: &mut Sink<'_>, source: Source<'_>, (start, duration): (i64, i64))
     (row, track)
 }
 
-fn count_bad(sink: &mut Sink<'_>, source: Source<'_>, bad: u32) {
+fn count_bad(sink: &mut EventSink<'_>, source: EventSource<'_>, bad: u32) {
     sink.lose(Loss::BadNumber, source.offset, || {
         format!("expected integers as arguments, got {bad} of another form or too large")
     });
 }
 
-fn small(event: &Event, argument: Argument) -> Option<i32> {
+fn small(event: &KeptEvent, argument: Argument) -> Option<i32> {
     i32::try_from(event.signed(argument)?).ok()
 }
 
-fn oversized(event: &Event, argument: Argument) -> u32 {
+fn oversized(event: &KeptEvent, argument: Argument) -> u32 {
     // CUPTI's "no stream" and "no device" is −1 as a `u32`: no fault.
     let odd = |value: i64| i32::try_from(value).is_err() && value != i64::from(u32::MAX);
     u32::from(event.signed(argument).is_some_and(odd))
 }
 
 /// How many of the arguments that must fit a `u32` do not.
-fn too_large(event: &Event) -> u32 {
+fn too_large(event: &KeptEvent) -> u32 {
     let odd = |argument| event.unsigned(argument).is_some_and(|value| value > u64::from(u32::MAX));
     let arguments = [Argument::Registers, Argument::SharedMemory, Argument::GroupSize];
     arguments.into_iter().map(|argument| u32::from(odd(argument))).sum()
 }
 
-fn short(event: &Event, argument: Argument) -> Option<u32> {
+fn short(event: &KeptEvent, argument: Argument) -> Option<u32> {
     u32::try_from(event.unsigned(argument)?).ok()
 }
 
@@ -230,7 +234,7 @@ const SPARSE: u64 = !(bit(Argument::Correlation)
     | bit(Argument::Stream)
     | bit(Argument::Device));
 
-fn arguments(sink: &mut Sink<'_>, source: Source<'_>, row: u32) {
+fn arguments(sink: &mut EventSink<'_>, source: EventSource<'_>, row: u32) {
     let event = source.event;
     let slices = &mut sink.part.slices;
     operator_arguments(event, slices, row);
@@ -262,7 +266,7 @@ fn arguments(sink: &mut Sink<'_>, source: Source<'_>, row: u32) {
     }
 }
 
-fn operator_arguments(event: &Event, slices: &mut Slices, row: u32) {
+fn operator_arguments(event: &KeptEvent, slices: &mut Slices, row: u32) {
     if let Some(sequence) = event.signed(Argument::Sequence) {
         slices.sequence.push(row, sequence);
     }
@@ -280,7 +284,7 @@ fn operator_arguments(event: &Event, slices: &mut Slices, row: u32) {
     }
 }
 
-fn device_arguments(source: Source<'_>, slices: &mut Slices, row: u32) {
+fn device_arguments(source: EventSource<'_>, slices: &mut Slices, row: u32) {
     let event = source.event;
     if let Some(bytes) = event.unsigned(Argument::Bytes) {
         slices.bytes.push(row, bytes);
@@ -307,15 +311,15 @@ fn device_arguments(source: Source<'_>, slices: &mut Slices, row: u32) {
     }
 }
 
-fn float(source: Source<'_>, argument: Argument) -> Option<f64> {
+fn float(source: EventSource<'_>, argument: Argument) -> Option<f64> {
     let content = source.event.content(argument);
     match number::short_float(source.text, content.start) {
         Some((value, end)) if end == content.end => Some(value),
-        _ => str::from_utf8(content.of(source.text)).ok().and_then(number::float),
+        _ => str::from_utf8(content.slice(source.text)).ok().and_then(number::float),
     }
 }
 
-fn collective(sink: &mut Sink<'_>, source: Source<'_>) -> Collective {
+fn collective(sink: &mut EventSink<'_>, source: EventSource<'_>) -> Collective {
     let event = source.event;
     let mut text = |argument| StringId(sink.text(source, event.content(argument)));
     Collective {
@@ -334,7 +338,7 @@ fn collective(sink: &mut Sink<'_>, source: Source<'_>) -> Collective {
 }
 
 #[inline]
-fn flow(sink: &mut Sink<'_>, source: Source<'_>, phase: FlowPhase) {
+fn flow(sink: &mut EventSink<'_>, source: EventSource<'_>, phase: FlowPhase) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let Some(id) = flow_id(source) else {
         sink.lose(Loss::BadNumber, source.offset, || "expected the id of a flow, got none".into());
@@ -349,12 +353,12 @@ fn flow(sink: &mut Sink<'_>, source: Source<'_>, phase: FlowPhase) {
 /// Integers as they are; texts as the hexadecimal or decimal number they are, else by their hash:
 /// ids only need to be equal.
 #[inline]
-fn flow_id(source: Source<'_>) -> Option<u64> {
+fn flow_id(source: EventSource<'_>) -> Option<u64> {
     match source.event.id {
         Id::Number(number) => Some(number as u64),
         Id::Missing => None,
         Id::Text(content) | Id::Other(content) => {
-            let bytes = content.of(source.text);
+            let bytes = content.slice(source.text);
             let text = str::from_utf8(bytes).unwrap_or_default();
             let number = match text.strip_prefix("0x") {
                 Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -372,10 +376,10 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-fn instant(sink: &mut Sink<'_>, source: Source<'_>) {
+fn instant(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let event = source.event;
     let Some(time) = moment(sink, source, event.time, "ts") else { return };
-    if event.name.of(source.text) == b"[memory]" {
+    if event.name.slice(source.text) == b"[memory]" {
         allocation(sink, source, time);
         return;
     }
@@ -386,7 +390,7 @@ fn instant(sink: &mut Sink<'_>, source: Source<'_>) {
     sink.part.instants.push(Instant { name, category: 0, track, time });
 }
 
-fn allocation(sink: &mut Sink<'_>, source: Source<'_>, time: i64) {
+fn allocation(sink: &mut EventSink<'_>, source: EventSource<'_>, time: i64) {
     let event = source.event;
     let track = TrackId(sink.track(source));
     let number = |argument| event.signed(argument).unwrap_or_default();
@@ -410,7 +414,7 @@ fn allocation(sink: &mut Sink<'_>, source: Source<'_>, time: i64) {
 }
 
 /// Counters are few, and their keys are data: their arguments are read again, by a plain reader.
-fn counter(sink: &mut Sink<'_>, source: Source<'_>) {
+fn counter(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let track = TrackId(sink.track(source));
     let name = StringId(sink.text(source, source.event.name));
@@ -420,35 +424,35 @@ fn counter(sink: &mut Sink<'_>, source: Source<'_>) {
     let mut at = source.event.arguments;
     while let Some((key, value, end)) = super::member::next(source.text, at) {
         at = end;
-        let plain = super::scan::is_plain(key.of(source.text));
-        let series = StringId(sink.text(source, Content { plain, ..key }));
+        let plain = super::scan::is_plain(key.slice(source.text));
+        let series = StringId(sink.text(source, TextRange { plain, ..key }));
         let text = str::from_utf8(value).unwrap_or_default().trim_matches('"');
         let value = number::float(text).unwrap_or(f64::NAN);
         sink.part.counters.push(Counter { name, series, track, time, value });
     }
 }
 
-fn metadata(sink: &mut Sink<'_>, source: Source<'_>) {
+fn metadata(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let event = source.event;
     let track = sink.track(source);
-    let (what, argument) = match event.name.of(source.text) {
+    let (what, argument) = match event.name.slice(source.text) {
         b"thread_name" => (Named::Thread, Argument::Name),
         b"process_name" => (Named::Process, Argument::Name),
         b"process_labels" => (Named::ProcessLabel, Argument::Labels),
         _ => return,
     };
-    let content = event.content(argument).of(source.text);
+    let content = event.content(argument).slice(source.text);
     let text = sink.decode(content, source.offset).into();
-    sink.part.labels.push(Label { what, track, text });
+    sink.part.labels.push(TrackName { what, track, text });
 }
 
-fn begin(sink: &mut Sink<'_>, source: Source<'_>) {
+fn begin(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let (row, track) = slice(sink, source, (time, 0));
     sink.part.edges.push(Edge { row: Some(row), track, time, offset: source.offset });
 }
 
-fn end(sink: &mut Sink<'_>, source: Source<'_>) {
+fn end(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
     let track = sink.track(source);
     sink.part.edges.push(Edge { row: None, track, time, offset: source.offset });

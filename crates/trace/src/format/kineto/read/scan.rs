@@ -16,7 +16,7 @@ pub enum Stop {
 }
 
 /// An answer, if there is one.
-pub type Scan<T> = Result<T, Stop>;
+pub type Scanned<T> = Result<T, Stop>;
 
 /// Deeper nesting is no JSON to us; Kineto nests values four deep.
 pub const DEPTH_LIMIT: u32 = 64;
@@ -37,14 +37,14 @@ pub fn skip_blank(text: &[u8], mut at: usize) -> usize {
 }
 
 /// The byte at the first place that holds no blank, and the place.
-pub fn after_blank(text: &[u8], at: usize) -> Scan<(u8, usize)> {
+pub fn after_blank(text: &[u8], at: usize) -> Scanned<(u8, usize)> {
     let at = skip_blank(text, at);
     Ok((*text.get(at).ok_or(Stop::Short)?, at))
 }
 
 /// The closing quote of a string whose content starts at `at`.
 #[inline]
-pub fn string_end(text: &[u8], mut at: usize) -> Scan<usize> {
+pub fn string_end(text: &[u8], mut at: usize) -> Scanned<usize> {
     loop {
         at = first_quote(text, at).ok_or(Stop::Short)?;
         if text[at] == b'"' {
@@ -88,7 +88,7 @@ pub fn is_plain(content: &[u8]) -> bool {
 
 /// The place behind the value that starts at `at`.
 #[inline]
-pub fn skip_value(text: &[u8], at: usize) -> Scan<usize> {
+pub fn skip_value(text: &[u8], at: usize) -> Scanned<usize> {
     match text.get(at).ok_or(Stop::Short)? {
         b'"' => Ok(string_end(text, at + 1)? + 1),
         b'[' => skip_array(text, at).map_or_else(|| skip_nested(text, at), Ok),
@@ -98,7 +98,7 @@ pub fn skip_value(text: &[u8], at: usize) -> Scan<usize> {
 }
 
 /// The place behind the number or word that starts at `at`.
-pub fn scalar_end(text: &[u8], start: usize) -> Scan<usize> {
+pub fn scalar_end(text: &[u8], start: usize) -> Scanned<usize> {
     let mut at = start;
     while text.get(at).is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+')) {
         at += 1;
@@ -170,7 +170,7 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
 }
 
 /// The place behind any array or object. Brackets must match in kind.
-fn skip_nested(text: &[u8], start: usize) -> Scan<usize> {
+fn skip_nested(text: &[u8], start: usize) -> Scanned<usize> {
     skip_nested_by(text, start, |text, at, _| string_end(text, at))
 }
 
@@ -178,9 +178,9 @@ fn skip_nested(text: &[u8], start: usize) -> Scan<usize> {
 pub fn skip_nested_by(
     text: &[u8],
     start: usize,
-    string_end: impl Fn(&[u8], usize, Bracket) -> Scan<usize>,
-) -> Scan<usize> {
-    let mut open = Open::default();
+    string_end: impl Fn(&[u8], usize, Bracket) -> Scanned<usize>,
+) -> Scanned<usize> {
+    let mut open = BracketStack::default();
     let mut at = start;
     loop {
         let byte = *text.get(at).ok_or(Stop::Short)?;
@@ -211,12 +211,12 @@ pub enum Bracket {
 
 /// The open brackets, innermost in the lowest bit; 1 for an object.
 #[derive(Default)]
-struct Open {
+struct BracketStack {
     objects: u64,
     depth: u32,
 }
 
-impl Open {
+impl BracketStack {
     fn innermost(&self) -> Bracket {
         if self.objects & 1 == 1 { Bracket::Object } else { Bracket::Array }
     }
@@ -235,7 +235,7 @@ impl Open {
     }
 }
 
-fn word_end(text: &[u8], start: usize) -> Scan<usize> {
+fn word_end(text: &[u8], start: usize) -> Scanned<usize> {
     let rest = &text[start..];
     let length = rest.iter().position(|byte| !byte.is_ascii_alphabetic()).ok_or(Stop::Short)?;
     match &rest[..length] {

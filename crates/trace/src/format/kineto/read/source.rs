@@ -36,7 +36,7 @@ impl Chunk {
 }
 
 /// Cuts the blocks of a file.
-pub struct Source<'a> {
+pub struct ChunkSource<'a> {
     blocks: &'a mut dyn Blocks,
     /// Bytes a block should have.
     size: usize,
@@ -58,7 +58,7 @@ struct Spacing {
     behind: Vec<u8>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> ChunkSource<'a> {
     /// Blocks to be handed out in chunks of about `size` bytes.
     pub fn new(blocks: &'a mut dyn Blocks, size: usize) -> Self {
         Self {

@@ -9,26 +9,26 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::document::{Document, NotKineto};
-use super::events::{self, Scanner, State, Stretch};
+use super::events::{self, ListState, Scanner, TextStretch};
 use super::merge::Merge;
-use super::part::{Part, Tables};
-use super::row::Sink;
-use super::source::{Chunk, Source};
+use super::part::{TextPart, WorkerTables};
+use super::row::EventSink;
+use super::source::{Chunk, ChunkSource};
 use crate::format::kineto::mark;
 use crate::store::Trace;
 
 /// State of one worker across chunks.
-struct Worker {
+struct ChunkWorker {
     index: usize,
     scanner: Scanner,
-    tables: Tables,
-    part: Part,
+    tables: WorkerTables,
+    part: TextPart,
 }
 
-impl Worker {
+impl ChunkWorker {
     fn new(index: usize) -> Self {
-        let (scanner, tables) = (Scanner::new(), Tables::new());
-        Self { index, scanner, tables, part: Part::default() }
+        let (scanner, tables) = (Scanner::new(), WorkerTables::new());
+        Self { index, scanner, tables, part: TextPart::default() }
     }
 
     fn begin(&mut self) {
@@ -37,7 +37,7 @@ impl Worker {
 }
 
 /// The text read so far, and what of it waits for more.
-struct Reading {
+struct ChunkReading {
     document: Document,
     rest: Vec<u8>,
     /// Bytes of `rest` that were read in vain.
@@ -46,7 +46,7 @@ struct Reading {
     offset: u64,
 }
 
-impl Reading {
+impl ChunkReading {
     fn new() -> Self {
         Self { document: Document::new(), rest: Vec::new(), tried: 0, offset: 0 }
     }
@@ -56,12 +56,12 @@ impl Reading {
     }
 
     /// Reads a chunk from where the one before it ended.
-    fn take(&mut self, chunk: &Chunk, worker: &mut Worker) {
+    fn take(&mut self, chunk: &Chunk, worker: &mut ChunkWorker) {
         self.take_text(&chunk.head, worker);
         self.take_text(chunk.body(), worker);
     }
 
-    fn take_text(&mut self, text: &[u8], worker: &mut Worker) {
+    fn take_text(&mut self, text: &[u8], worker: &mut ChunkWorker) {
         if self.rest.is_empty() {
             let end = self.advance(text, worker);
             self.rest.extend_from_slice(&text[end..]);
@@ -80,28 +80,28 @@ impl Reading {
         }
     }
 
-    fn advance(&mut self, text: &[u8], worker: &mut Worker) -> usize {
-        let Worker { scanner, tables, part, .. } = worker;
-        let stretch = Stretch { text, offset: self.offset };
-        let end = self.document.advance(stretch, (scanner, &mut Sink { tables, part }));
+    fn advance(&mut self, text: &[u8], worker: &mut ChunkWorker) -> usize {
+        let ChunkWorker { scanner, tables, part, .. } = worker;
+        let stretch = TextStretch { text, offset: self.offset };
+        let end = self.document.advance(stretch, (scanner, &mut EventSink { tables, part }));
         self.offset += end as u64;
         end
     }
 
-    fn finish(&mut self, failure: Option<&str>, worker: &mut Worker) {
+    fn finish(&mut self, failure: Option<&str>, worker: &mut ChunkWorker) {
         let rest = std::mem::take(&mut self.rest);
         let end = self.advance(&rest, worker);
-        let Worker { scanner, tables, part, .. } = worker;
-        let stretch = Stretch { text: &rest[end..], offset: self.offset };
-        self.document.finish(stretch, failure, (scanner, &mut Sink { tables, part }));
+        let ChunkWorker { scanner, tables, part, .. } = worker;
+        let stretch = TextStretch { text: &rest[end..], offset: self.offset };
+        self.document.finish(stretch, failure, (scanner, &mut EventSink { tables, part }));
     }
 }
 
 /// Reads everything on one thread: one part, no guesses.
-pub fn alone(mut source: Source<'_>) -> Result<Trace, NotKineto> {
-    let mut worker = Worker::new(0);
+pub fn alone(mut source: ChunkSource<'_>) -> Result<Trace, NotKineto> {
+    let mut worker = ChunkWorker::new(0);
     worker.begin();
-    let mut reading = Reading::new();
+    let mut reading = ChunkReading::new();
     while let Some(chunk) = source.next() {
         reading.take(&chunk, &mut worker);
         if let Some(share) = chunk.share {
@@ -113,15 +113,15 @@ pub fn alone(mut source: Source<'_>) -> Result<Trace, NotKineto> {
 }
 
 fn conclude(
-    mut reading: Reading,
+    mut reading: ChunkReading,
     mut merge: Merge,
-    worker: &mut Worker,
-    source: &Source<'_>,
+    worker: &mut ChunkWorker,
+    source: &ChunkSource<'_>,
 ) -> Result<Trace, NotKineto> {
     reading.finish(source.failure(), worker);
     merge.append(worker.index, &mut worker.part);
     let cut = reading.document.take_cut();
-    let mut part = Part::default();
+    let mut part = TextPart::default();
     let header = reading.document.into_header(&mut part, merge.holds())?;
     merge.append(worker.index, &mut part);
     let mut trace = merge.finish(header);
@@ -131,46 +131,46 @@ fn conclude(
 }
 
 /// A chunk a worker has read on its guess.
-struct Done {
+struct ReadChunk {
     chunk: Chunk,
     worker: usize,
-    part: Part,
+    part: TextPart,
     /// How far it came, in head and body together, and what is there.
     end: u64,
-    state: State,
+    state: ListState,
 }
 
 /// State shared by the workers.
-struct Shared<'a> {
-    source: Mutex<Source<'a>>,
-    order: Mutex<Order>,
+struct StitchShared<'a> {
+    source: Mutex<ChunkSource<'a>>,
+    order: Mutex<ChunkOrder>,
     progress: Condvar,
 }
 
 /// What has been put in its place, and what waits for that.
-struct Order {
+struct ChunkOrder {
     next: u64,
     handed_out: u64,
     /// Whether a worker has left, at the source's end or in a panic: no more chunks are begun.
     closed: bool,
-    waiting: BTreeMap<u64, Done>,
-    reading: Reading,
+    waiting: BTreeMap<u64, ReadChunk>,
+    reading: ChunkReading,
     merge: Merge,
     /// Reads again what was guessed wrong.
-    repairer: Worker,
-    spare: Vec<Part>,
+    repairer: ChunkWorker,
+    spare: Vec<TextPart>,
 }
 
-impl<'a> Shared<'a> {
-    fn new(source: Source<'a>, threads: usize) -> Self {
-        let mut repairer = Worker::new(threads);
+impl<'a> StitchShared<'a> {
+    fn new(source: ChunkSource<'a>, threads: usize) -> Self {
+        let mut repairer = ChunkWorker::new(threads);
         repairer.begin();
-        let order = Order {
+        let order = ChunkOrder {
             next: 0,
             handed_out: 0,
             closed: false,
             waiting: BTreeMap::new(),
-            reading: Reading::new(),
+            reading: ChunkReading::new(),
             merge: Merge::new(threads + 1),
             repairer,
             spare: Vec::new(),
@@ -180,16 +180,16 @@ impl<'a> Shared<'a> {
 }
 
 /// Reads everything on several threads.
-pub fn together(source: Source<'_>, threads: usize) -> Result<Trace, NotKineto> {
-    let shared = Shared::new(source, threads);
+pub fn together(source: ChunkSource<'_>, threads: usize) -> Result<Trace, NotKineto> {
+    let shared = StitchShared::new(source, threads);
     std::thread::scope(|scope| {
         for index in 1..threads {
             let shared = &shared;
-            scope.spawn(move || work(shared, Worker::new(index), threads));
+            scope.spawn(move || work(shared, ChunkWorker::new(index), threads));
         }
-        work(&shared, Worker::new(0), threads);
+        work(&shared, ChunkWorker::new(0), threads);
     });
-    let Order { reading, merge, mut repairer, .. } =
+    let ChunkOrder { reading, merge, mut repairer, .. } =
         shared.order.into_inner().unwrap_or_else(PoisonError::into_inner);
     let source = shared.source.into_inner().unwrap_or_else(PoisonError::into_inner);
     conclude(reading, merge, &mut repairer, &source)
@@ -201,7 +201,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Tells the other workers when one leaves, be it in a panic: they may wait for room that its chunk
 /// will never make.
-struct Presence<'a, 'b>(&'a Shared<'b>);
+struct Presence<'a, 'b>(&'a StitchShared<'b>);
 
 impl Drop for Presence<'_, '_> {
     fn drop(&mut self) {
@@ -210,7 +210,7 @@ impl Drop for Presence<'_, '_> {
     }
 }
 
-fn work(shared: &Shared<'_>, mut worker: Worker, threads: usize) {
+fn work(shared: &StitchShared<'_>, mut worker: ChunkWorker, threads: usize) {
     let _presence = Presence(shared);
     while has_room(shared, threads) {
         let Some(chunk) = lock(&shared.source).next() else { break };
@@ -225,7 +225,7 @@ fn work(shared: &Shared<'_>, mut worker: Worker, threads: usize) {
 
 /// Waits until a chunk may be begun; `false` if none will. Chunks wait in memory for those before
 /// them: no more than two per thread are under way.
-fn has_room(shared: &Shared<'_>, threads: usize) -> bool {
+fn has_room(shared: &StitchShared<'_>, threads: usize) -> bool {
     let mut order = lock(&shared.order);
     while !order.closed && order.handed_out >= order.next + 2 * threads as u64 {
         order = shared.progress.wait(order).unwrap_or_else(PoisonError::into_inner);
@@ -235,26 +235,26 @@ fn has_room(shared: &Shared<'_>, threads: usize) -> bool {
 }
 
 /// Reads a chunk as if it started between two events.
-fn guess(chunk: Chunk, worker: &mut Worker) -> Done {
+fn guess(chunk: Chunk, worker: &mut ChunkWorker) -> ReadChunk {
     worker.begin();
-    let Worker { index, scanner, tables, part } = worker;
-    let mut sink = Sink { tables, part };
-    let (mut end, mut state) = (0, State::Between);
+    let ChunkWorker { index, scanner, tables, part } = worker;
+    let mut sink = EventSink { tables, part };
+    let (mut end, mut state) = (0, ListState::Between);
     if chunk.index > 0 {
-        let head = Stretch { text: &chunk.head, offset: chunk.offset };
+        let head = TextStretch { text: &chunk.head, offset: chunk.offset };
         (end, state) = events::read(head, 0, state, (scanner, &mut sink));
-        if end == chunk.head.len() && state == State::Between {
+        if end == chunk.head.len() && state == ListState::Between {
             let offset = chunk.offset + end as u64;
-            let body = Stretch { text: chunk.body(), offset };
+            let body = TextStretch { text: chunk.body(), offset };
             let (more, there) = events::read(body, 0, state, (scanner, &mut sink));
             (end, state) = (end + more, there);
         }
     }
-    Done { worker: *index, part: std::mem::take(part), end: end as u64, state, chunk }
+    ReadChunk { worker: *index, part: std::mem::take(part), end: end as u64, state, chunk }
 }
 
 /// Puts chunks in their places, as far as none is missing. Gives back memory.
-fn put(order: &mut Order, done: Done) -> (Vec<Chunk>, Part) {
+fn put(order: &mut ChunkOrder, done: ReadChunk) -> (Vec<Chunk>, TextPart) {
     order.waiting.insert(done.chunk.index, done);
     let mut chunks = Vec::new();
     while let Some(mut done) = order.waiting.remove(&order.next) {
@@ -269,8 +269,8 @@ fn put(order: &mut Order, done: Done) -> (Vec<Chunk>, Part) {
     (chunks, order.spare.pop().unwrap_or_default())
 }
 
-fn place(order: &mut Order, done: &mut Done) {
-    let Order { reading, merge, repairer, .. } = order;
+fn place(order: &mut ChunkOrder, done: &mut ReadChunk) {
+    let ChunkOrder { reading, merge, repairer, .. } = order;
     let chunk = &done.chunk;
     if chunk.index == 0 || !reading.is_between_events() {
         merge.discard(done.worker, &mut done.part);
@@ -297,7 +297,9 @@ fn place(order: &mut Order, done: &mut Done) {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::{Chunk, Presence, Reading, Shared, Source, Worker, has_room, lock};
+    use super::{
+        Chunk, ChunkReading, ChunkSource, ChunkWorker, Presence, StitchShared, has_room, lock,
+    };
     use crate::format::blocks::Blocks;
 
     fn chunk(text: &str) -> Chunk {
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn no_worker_waits_for_one_that_panicked() {
         let mut blocks = None;
-        let shared = Shared::new(Source::new(&mut blocks, 1), 2);
+        let shared = StitchShared::new(ChunkSource::new(&mut blocks, 1), 2);
         for _ in 0..4 {
             assert!(has_room(&shared, 2));
         }
@@ -333,7 +335,7 @@ mod tests {
 
     #[test]
     fn events_behind_a_long_value_are_read_as_they_come() {
-        let (mut reading, mut worker) = (Reading::new(), Worker::new(0));
+        let (mut reading, mut worker) = (ChunkReading::new(), ChunkWorker::new(0));
         worker.begin();
         let event = r#"{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 1, "dur": 1},"#;
         let events = event.repeat(1000 / event.len());

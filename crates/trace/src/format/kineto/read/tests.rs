@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Blocks, NotKineto, read_in_chunks};
-use crate::store::{Kind, Loss, Trace, TrackKey};
+use crate::store::{EventKind, Loss, Trace, TrackKey};
 
 /// A text in blocks of a size.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
@@ -107,15 +107,15 @@ fn unescaped_quotes_newlines_and_control_characters_in_names_are_repaired() {
         &slice("fine", ""),
     ]));
     assert_eq!(names(&trace), ["say \"hi\" to", "two\nlines", "tab\tand\u{1}", "fine"]);
-    assert_eq!(trace.losses.of(Loss::BrokenEvent), 0);
-    assert!(trace.losses.of(Loss::BrokenText) >= 3);
+    assert_eq!(trace.losses.count_of(Loss::BrokenEvent), 0);
+    assert!(trace.losses.count_of(Loss::BrokenText) >= 3);
 }
 
 #[test]
 fn backslashes_of_paths_are_kept() {
     let trace = read(&of(&[&slice(r"C:\Users\x", ""), &slice(r"C:\", ""), &slice("b", "")]));
     assert_eq!(names(&trace), [r"C:\Users\x", r"C:\", "b"]);
-    assert_eq!(trace.losses.of(Loss::BrokenEvent), 0);
+    assert_eq!(trace.losses.count_of(Loss::BrokenEvent), 0);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn what_the_base_time_moves_out_of_range_is_left_out() {
         let trace =
             read(&format!("{{\"baseTimeNanoseconds\": {base}, \"traceEvents\": [{list}]}}"));
         assert_eq!((trace.slices.start[0], trace.header.base_time_ns), (1000, 0));
-        assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+        assert_eq!(trace.losses.count_of(Loss::BrokenHeader), 1);
     }
 }
 
@@ -448,7 +448,7 @@ fn a_broken_header_does_not_hide_the_events() {
     let trace = read(&format!("{{\"x\": @, \"y\": 1, \"traceEvents\": [{event}], \"z\": 2}}"));
     assert_eq!(names(&trace), ["a"]);
     assert_eq!(trace.header.rest["z"], 2);
-    assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+    assert_eq!(trace.losses.count_of(Loss::BrokenHeader), 1);
 }
 
 #[test]
@@ -476,8 +476,11 @@ fn issue_24_copies_and_waits_of_mtia_are_no_kernels() {
     let names = ["event_wait", "pe_exe", "dma_request", "event_wait", "event_record"];
     let events: Vec<String> = names.iter().zip(0..).map(|(name, at)| event(name, at)).collect();
     let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
-    let kinds: Vec<Kind> = trace.rows().map(|row| trace.kind(row)).collect();
-    assert_eq!(kinds, [Kind::Sync, Kind::Kernel, Kind::Memcpy, Kind::Sync, Kind::Kernel]);
+    let kinds: Vec<EventKind> = trace.rows().map(|row| trace.kind(row)).collect();
+    assert_eq!(
+        kinds,
+        [EventKind::Sync, EventKind::Kernel, EventKind::Memcpy, EventKind::Sync, EventKind::Kernel]
+    );
     // The file's category stays what it was.
     assert!(trace.categories.iter().all(|category| category.name == "mtia_ccp_events"));
 }
@@ -492,7 +495,7 @@ fn more_categories_than_fit_are_one() {
     let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
     assert_eq!(trace.categories.len(), 256);
     assert_eq!(trace.categories[usize::from(trace.slices.category[299])].name, "other");
-    assert_eq!(trace.losses.of(Loss::ManyCategories), 45);
+    assert_eq!(trace.losses.count_of(Loss::ManyCategories), 45);
 }
 
 #[test]
@@ -528,7 +531,7 @@ fn cuts_between_events_are_guessed_right() {
         "{{\n  \"deviceProperties\": [\n    {devices}\n  ],\n  \"traceEvents\": [\n  {events}\n  ]\n}}"
     );
     let mut pieces = Pieces(text.as_bytes().chunks(1000));
-    let mut source = super::source::Source::new(&mut pieces, 2000);
+    let mut source = super::source::ChunkSource::new(&mut pieces, 2000);
     let mut whole = Vec::new();
     while let Some(chunk) = source.next() {
         assert!(
@@ -583,5 +586,5 @@ fn a_bracket_too_many_does_not_end_the_events() {
     let a = slice("a", "");
     let trace = read(&format!("{{\"traceEvents\": [{a}, {a}], {a}, {a}], \"traceName\": \"t\"}}"));
     assert_eq!(trace.slices.len(), 4);
-    assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+    assert_eq!(trace.losses.count_of(Loss::BrokenHeader), 1);
 }

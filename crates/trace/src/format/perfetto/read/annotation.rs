@@ -9,7 +9,7 @@ use crate::format::perfetto::field::{annotation, event, interned};
 
 /// A value of an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value<'a> {
+pub enum AnnotationValue<'a> {
     /// There is none.
     Nothing,
     Unsigned(u64),
@@ -24,18 +24,20 @@ pub enum Value<'a> {
 }
 
 /// The key and the value of an annotation.
-pub fn pair<'a>(content: &'a [u8]) -> Result<(u64, Value<'a>), Broken> {
-    let (mut key, mut value) = (0, Value::Nothing);
+pub fn pair<'a>(content: &'a [u8]) -> Result<(u64, AnnotationValue<'a>), Broken> {
+    let (mut key, mut value) = (0, AnnotationValue::Nothing);
     let (mut items, mut count) = ([0; 3], 0);
     wire::each(content, |field, found| {
         match (field, found) {
             (annotation::NAME_IID, Field::Number(iid)) => key = iid,
             (annotation::ITEMS, Field::Bytes(item)) => {
-                if let (Some(place), Value::Unsigned(number)) = (items.get_mut(count), one(item)?) {
+                if let (Some(place), AnnotationValue::Unsigned(number)) =
+                    (items.get_mut(count), one(item)?)
+                {
                     *place = u32::try_from(number).unwrap_or(u32::MAX);
                 }
                 count += 1;
-                value = Value::Three(items);
+                value = AnnotationValue::Three(items);
             }
             (field, found) => value = scalar(field, found)?.unwrap_or(value),
         }
@@ -44,8 +46,8 @@ pub fn pair<'a>(content: &'a [u8]) -> Result<(u64, Value<'a>), Broken> {
     Ok((key, value))
 }
 
-fn one(content: &[u8]) -> Result<Value<'_>, Broken> {
-    let mut value = Value::Nothing;
+fn one(content: &[u8]) -> Result<AnnotationValue<'_>, Broken> {
+    let mut value = AnnotationValue::Nothing;
     wire::each(content, |field, found| {
         value = scalar(field, found)?.unwrap_or(value);
         Ok(())
@@ -53,14 +55,16 @@ fn one(content: &[u8]) -> Result<Value<'_>, Broken> {
     Ok(value)
 }
 
-fn scalar<'a>(field: u32, found: Field<'a>) -> Result<Option<Value<'a>>, Broken> {
+fn scalar<'a>(field: u32, found: Field<'a>) -> Result<Option<AnnotationValue<'a>>, Broken> {
     Ok(Some(match (field, found) {
-        (annotation::BOOL, Field::Number(value)) => Value::Bool(value != 0),
-        (annotation::UNSIGNED, Field::Number(value)) => Value::Unsigned(value),
-        (annotation::SIGNED, Field::Number(value)) => Value::Signed(value as i64),
-        (annotation::DOUBLE, Field::Number(value)) => Value::Double(f64::from_bits(value)),
-        (annotation::STRING, Field::Bytes(value)) => Value::Text(text(value)?),
-        (annotation::JSON, Field::Bytes(value)) => Value::Json(text(value)?),
+        (annotation::BOOL, Field::Number(value)) => AnnotationValue::Bool(value != 0),
+        (annotation::UNSIGNED, Field::Number(value)) => AnnotationValue::Unsigned(value),
+        (annotation::SIGNED, Field::Number(value)) => AnnotationValue::Signed(value as i64),
+        (annotation::DOUBLE, Field::Number(value)) => {
+            AnnotationValue::Double(f64::from_bits(value))
+        }
+        (annotation::STRING, Field::Bytes(value)) => AnnotationValue::Text(text(value)?),
+        (annotation::JSON, Field::Bytes(value)) => AnnotationValue::Json(text(value)?),
         _ => return Ok(None),
     }))
 }
@@ -120,15 +124,17 @@ impl<'a> Keys<'a> {
     }
 }
 
-fn json(value: Value<'_>) -> Json {
+fn json(value: AnnotationValue<'_>) -> Json {
     match value {
-        Value::Nothing => Json::Null,
-        Value::Unsigned(value) => value.into(),
-        Value::Signed(value) => value.into(),
-        Value::Double(value) => Number::from_f64(value).map_or(Json::Null, Json::Number),
-        Value::Bool(value) => value.into(),
-        Value::Text(value) => value.into(),
-        Value::Json(value) => serde_json::from_str(value).unwrap_or_else(|_| value.into()),
-        Value::Three(values) => values.to_vec().into(),
+        AnnotationValue::Nothing => Json::Null,
+        AnnotationValue::Unsigned(value) => value.into(),
+        AnnotationValue::Signed(value) => value.into(),
+        AnnotationValue::Double(value) => Number::from_f64(value).map_or(Json::Null, Json::Number),
+        AnnotationValue::Bool(value) => value.into(),
+        AnnotationValue::Text(value) => value.into(),
+        AnnotationValue::Json(value) => {
+            serde_json::from_str(value).unwrap_or_else(|_| value.into())
+        }
+        AnnotationValue::Three(values) => values.to_vec().into(),
     }
 }

@@ -1,46 +1,46 @@
 //! Arguments into the columns of a trace, under the keys that Kineto has.
 
-use super::annotation::Value;
-use crate::format::kineto::read::key::{ARGUMENTS, Argument, Step, of_arguments};
+use super::annotation::AnnotationValue;
+use crate::format::kineto::read::key::{ARGUMENTS, Argument, KeyStep, of_arguments};
 use crate::store::{Collective, LaunchShape, PythonFrame, Slices, StringId, Strings, SyncWait};
 
 /// The argument that a key stands for, if a column holds it.
 pub fn of_key(key: &str) -> Option<Argument> {
     match of_arguments(key.as_bytes()) {
-        Step::Keep(argument) => Some(argument),
+        KeyStep::Keep(argument) => Some(argument),
         _ => None,
     }
 }
 
 /// The arguments of one event.
 #[derive(Clone, Debug)]
-pub struct Found<'a>([Value<'a>; ARGUMENTS]);
+pub struct PacketArguments<'a>([AnnotationValue<'a>; ARGUMENTS]);
 
-impl<'a> Found<'a> {
+impl<'a> PacketArguments<'a> {
     /// Nothing yet.
     pub fn new() -> Self {
-        Self([Value::Nothing; ARGUMENTS])
+        Self([AnnotationValue::Nothing; ARGUMENTS])
     }
 
     /// Takes in a value.
-    pub fn set(&mut self, argument: Argument, value: Value<'a>) {
+    pub fn set(&mut self, argument: Argument, value: AnnotationValue<'a>) {
         self.0[argument as usize] = value;
     }
 
-    fn get(&self, argument: Argument) -> Value<'a> {
+    fn get(&self, argument: Argument) -> AnnotationValue<'a> {
         self.0[argument as usize]
     }
 
     fn has(&self, argument: Argument) -> bool {
-        self.get(argument) != Value::Nothing
+        self.get(argument) != AnnotationValue::Nothing
     }
 
     /// An integer of 0 or more, or a text of one.
     pub fn unsigned(&self, argument: Argument) -> Option<u64> {
         match self.get(argument) {
-            Value::Unsigned(value) => Some(value),
-            Value::Signed(value) => u64::try_from(value).ok(),
-            Value::Text(text) => text.trim().parse().ok(),
+            AnnotationValue::Unsigned(value) => Some(value),
+            AnnotationValue::Signed(value) => u64::try_from(value).ok(),
+            AnnotationValue::Text(text) => text.trim().parse().ok(),
             _ => None,
         }
     }
@@ -48,9 +48,9 @@ impl<'a> Found<'a> {
     /// An integer, or a text of one.
     pub fn signed(&self, argument: Argument) -> Option<i64> {
         match self.get(argument) {
-            Value::Unsigned(value) => i64::try_from(value).ok(),
-            Value::Signed(value) => Some(value),
-            Value::Text(text) => text.trim().parse().ok(),
+            AnnotationValue::Unsigned(value) => i64::try_from(value).ok(),
+            AnnotationValue::Signed(value) => Some(value),
+            AnnotationValue::Text(text) => text.trim().parse().ok(),
             _ => None,
         }
     }
@@ -62,32 +62,34 @@ impl<'a> Found<'a> {
 
     fn float(&self, argument: Argument) -> Option<f64> {
         match self.get(argument) {
-            Value::Unsigned(value) => Some(value as f64),
-            Value::Signed(value) => Some(value as f64),
-            Value::Double(value) => Some(value),
-            Value::Text(text) => text.trim().parse().ok(),
+            AnnotationValue::Unsigned(value) => Some(value as f64),
+            AnnotationValue::Signed(value) => Some(value as f64),
+            AnnotationValue::Double(value) => Some(value),
+            AnnotationValue::Text(text) => text.trim().parse().ok(),
             _ => None,
         }
     }
 
     fn triple(&self, argument: Argument) -> [u32; 3] {
         match self.get(argument) {
-            Value::Three(values) => values,
-            Value::Json(text) | Value::Text(text) => serde_json::from_str(text).unwrap_or_default(),
+            AnnotationValue::Three(values) => values,
+            AnnotationValue::Json(text) | AnnotationValue::Text(text) => {
+                serde_json::from_str(text).unwrap_or_default()
+            }
             _ => [0; 3],
         }
     }
 
     fn text(&self, argument: Argument) -> &'a str {
         match self.get(argument) {
-            Value::Text(text) | Value::Json(text) => text,
+            AnnotationValue::Text(text) | AnnotationValue::Json(text) => text,
             _ => "",
         }
     }
 }
 
 /// Adds what only some rows have to the last one.
-pub fn push(slices: &mut Slices, strings: &mut Strings, found: &Found<'_>) {
+pub fn push(slices: &mut Slices, strings: &mut Strings, found: &PacketArguments<'_>) {
     let row = slices.len() as u32 - 1;
     if let Some(sequence) = found.signed(Argument::Sequence) {
         slices.sequence.push(row, sequence);
@@ -101,7 +103,7 @@ pub fn push(slices: &mut Slices, strings: &mut Strings, found: &Found<'_>) {
     if let Some(index) = found.unsigned(Argument::EventIndex) {
         slices.event_index.push(row, index);
     }
-    if found.get(Argument::Finished) == Value::Bool(false) {
+    if found.get(Argument::Finished) == AnnotationValue::Bool(false) {
         slices.unfinished.push(row, ());
     }
     if let Some(id) = found.unsigned(Argument::PythonId) {
@@ -119,7 +121,7 @@ pub fn push(slices: &mut Slices, strings: &mut Strings, found: &Found<'_>) {
     push_device(slices, row, found);
 }
 
-fn push_device(slices: &mut Slices, row: u32, found: &Found<'_>) {
+fn push_device(slices: &mut Slices, row: u32, found: &PacketArguments<'_>) {
     if let Some(bytes) = found.unsigned(Argument::Bytes) {
         slices.bytes.push(row, bytes);
     }
@@ -153,11 +155,11 @@ fn push_device(slices: &mut Slices, row: u32, found: &Found<'_>) {
     }
 }
 
-fn short(found: &Found<'_>, argument: Argument) -> Option<u32> {
+fn short(found: &PacketArguments<'_>, argument: Argument) -> Option<u32> {
     u32::try_from(found.unsigned(argument)?).ok()
 }
 
-fn collective(found: &Found<'_>, strings: &mut Strings) -> Collective {
+fn collective(found: &PacketArguments<'_>, strings: &mut Strings) -> Collective {
     let mut text = |argument| match found.text(argument) {
         "" => StringId::default(),
         text => strings.intern(text),

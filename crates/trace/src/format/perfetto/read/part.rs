@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::annotation::{self, each_interned, text};
-use super::argument::{self, Found};
+use super::argument::{self, PacketArguments};
 use super::order;
 use super::wire::{self, Broken, Field};
 use crate::format::kineto::mark;
@@ -39,7 +39,7 @@ pub struct PartReader<'a> {
     /// Tracks and the slices that are open on them.
     lines: HashMap<u64, (TrackId, Vec<u32>)>,
     sampled: HashMap<u64, (TrackId, StringId, StringId)>,
-    event: Event<'a>,
+    event: TrackEvent<'a>,
 }
 
 /// How much there is to be.
@@ -54,7 +54,7 @@ struct Counts {
 
 /// What an event says.
 #[derive(Debug, Default)]
-struct Event<'a> {
+struct TrackEvent<'a> {
     kind: u64,
     track: u64,
     category: u64,
@@ -80,7 +80,7 @@ impl<'a> PartReader<'a> {
             keys: HashMap::new(),
             lines: HashMap::new(),
             sampled: HashMap::new(),
-            event: Event::default(),
+            event: TrackEvent::default(),
         };
         let mut ahead = 0;
         wire::each(content, |field, value| {
@@ -299,7 +299,7 @@ impl<'a> PartReader<'a> {
         Ok(())
     }
 
-    fn allocation(&self, found: &Found<'_>, time: i64, track: TrackId) -> Allocation {
+    fn allocation(&self, found: &PacketArguments<'_>, time: i64, track: TrackId) -> Allocation {
         let number = |argument| found.signed(argument).unwrap_or_default();
         let device_type = found.small(Argument::DeviceType).unwrap_or_default();
         let device = found.small(Argument::DeviceId).unwrap_or_default();
@@ -342,8 +342,8 @@ impl<'a> PartReader<'a> {
         category.ok_or_else(|| Broken::new(format!("category {iid} before its text")))
     }
 
-    fn found(&mut self) -> Result<Found<'a>, Broken> {
-        let mut found = Found::new();
+    fn found(&mut self) -> Result<PacketArguments<'a>, Broken> {
+        let mut found = PacketArguments::new();
         for content in self.event.annotations.drain(..) {
             let (key, value) = annotation::pair(content)?;
             if let Some(argument) = self.keys.get(&key) {
@@ -383,7 +383,7 @@ impl<'a> PartReader<'a> {
     }
 }
 
-impl<'a> Event<'a> {
+impl<'a> TrackEvent<'a> {
     fn fill(&mut self, content: &'a [u8]) -> Result<(), Broken> {
         (self.kind, self.track, self.category, self.name) = (0, 0, 0, 0);
         (self.text, self.value) = (&[], 0.0);
