@@ -45,7 +45,9 @@ pub use device::{DeviceName, OnDevice};
 pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
 pub use flow::flowing;
 pub use init::Init;
-pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
+pub use kernels::{
+    KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels, PublishedGrid,
+};
 pub use learn::PredictLearn;
 pub use output::OutputPath;
 pub use predict::{

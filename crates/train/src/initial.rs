@@ -100,10 +100,10 @@ pub enum Initial {
 impl Initial {
     /// The values, of weights and factors row by row.
     #[must_use]
-    pub fn values(self, host: &Pool, model: &ModelConfig) -> Vec<f32> {
-        let dlrm = model.init == DenseInit::Dlrm;
+    pub fn values(self, host: &Pool, init: DenseInit, seed: u64) -> Vec<f32> {
+        let dlrm = init == DenseInit::Dlrm;
         let normal = dlrm || matches!(self, Self::Factor(..));
-        let rng = |index| CounterRng::new(model.seed, DENSE_STREAM).child(index);
+        let rng = |index| CounterRng::new(seed, DENSE_STREAM).child(index);
         let xavier = |output, input| (2.0 / (output + input) as f64).sqrt();
         let fan = |extent| 1.0 / (extent as f64).sqrt();
         let (rng, count, scale) = match self {

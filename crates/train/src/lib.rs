@@ -15,6 +15,7 @@ pub mod metric;
 pub mod model;
 pub mod parameter;
 pub mod profile;
+pub mod regression;
 pub mod run;
 pub mod scorer;
 pub mod state_dict;

@@ -262,7 +262,8 @@ impl<B: Backend> Model<B> {
             Self::build(ZeroBuffers::new(on.0), config, plan, rank, batch_max, tiles);
         room.finish()?;
         for (i, initial) in initial.into_iter().enumerate() {
-            model.parameters.set_values(on, i, &initial.values(host, &config.model))?;
+            let values = initial.values(host, config.model.init, config.model.seed);
+            model.parameters.set_values(on, i, &values)?;
         }
         Ok(model)
     }

@@ -376,7 +376,8 @@ of the time to read the same traces:
   findings     every finding with a saving, priced by the simulated step
 Without traces, what a search over sharding plans computes:
   whole        a step of 1,000 tables on 128 ranks (16xh100x8), priced from its configuration
-  move         the same step after a table has moved to another rank")]
+  move         the same step after a table has moved to another rank
+  price        one kernel of each kind on a measured GPU, all of different sizes")]
 pub struct BenchPredict {
     /// Traces of a job: files, archives, folders [default: none; table moves are measured]
     #[arg(value_name = "PATH")]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Print hardware.
 #[derive(Debug, Args)]
@@ -93,4 +93,19 @@ pub struct KernelEvaluation {
     /// With --kernels: models to use instead of the built-in ones
     #[arg(long, value_name = "FOLDER", requires = "kernels", conflicts_with = "leave_out")]
     pub models: Option<PathBuf>,
+    /// With --kernels: also train the MLPs of arXiv:2201.07821 and print their errors. `small`
+    /// [default] tries 16 settings and takes minutes to an hour; `whole` tries all 280 of its Table
+    /// II, for weeks on a CPU
+    #[arg(long, value_name = "GRID", requires = "kernels", conflicts_with = "leave_out")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "small")]
+    pub published: Option<PublishedGrid>,
+}
+
+/// Settings of the published MLPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PublishedGrid {
+    /// 16 settings for 8 epochs each, the best one for 120.
+    Small,
+    /// All 280 settings for 800 epochs each.
+    Whole,
 }

@@ -483,6 +483,7 @@ Examples:
   rowmill predict evaluate traces/ --execution et/
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
+  rowmill predict evaluate --kernels --published neusight/linear_*.csv.gz
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few

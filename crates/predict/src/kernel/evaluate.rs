@@ -3,8 +3,10 @@
 use serde::Serialize;
 
 use super::feature::roofline_ns;
+use super::grid::MlpSetting;
 use super::measured::Measured;
 use super::model::KernelModel;
+use super::peaks::{self, MeasuredPeaks};
 use super::split::Part;
 use super::train::{DeviceRows, by_device};
 
@@ -21,6 +23,13 @@ pub struct KernelRow {
     pub roofline_gmae_pct: f64,
     /// Mean of them.
     pub roofline_mape_pct: f64,
+    /// The same of the published roofline, whose peaks are those that the tables reached.
+    pub measured_peak_gmae_pct: f64,
+    /// Mean of them.
+    pub measured_peak_mape_pct: f64,
+    /// Of the published MLP, where one was trained.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp: Option<MlpRow>,
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
     /// Mean of them.
@@ -35,14 +44,32 @@ pub struct KernelRow {
     pub drift_ns_per_row: f64,
 }
 
+/// The errors of a chosen MLP.
+#[derive(Clone, Debug, Serialize)]
+pub struct MlpRow {
+    /// Its shape and rule.
+    #[serde(flatten)]
+    pub setting: MlpSetting,
+    /// After which of its epochs it was best on the calibration rows.
+    pub epoch: usize,
+    /// Geometric mean of its absolute errors there, of rows at the floor too.
+    pub calibrate_gmae_pct: f64,
+    /// Geometric mean of its absolute errors on test rows above the floor.
+    pub gmae_pct: f64,
+    /// Mean of them.
+    pub mape_pct: f64,
+}
+
 /// By device, on the rows of one part: [`Part::Test`] to judge a model, [`Part::Calibrate`] to
 /// choose how models are made.
 #[must_use]
 pub fn of(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> {
-    by_device(model.kind, rows).iter().map(|device| row(model, device, part)).collect()
+    let peaks = peaks::of_devices(rows);
+    let of = |device: &DeviceRows| row(model, device, part, peaks[&*device.device.key]);
+    by_device(model.kind, rows).iter().map(of).collect()
 }
 
-fn row(model: &KernelModel, device: &DeviceRows, part: Part) -> KernelRow {
+fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {
     let tested: Vec<&Measured> = device.part(part).collect();
     let above = |floors: f64| {
         tested
@@ -50,10 +77,10 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part) -> KernelRow {
             .copied()
             .filter(move |row| device.latency_ns(row) > floors * device.floor_ns(row))
     };
-    let roofline = above(1.0).map(|row| {
-        let base = roofline_ns(&row.work, row.device).max(device.floor_ns(row));
-        (base, device.latency_ns(row))
-    });
+    let over_floor =
+        |row: &Measured, ns: f64| (ns.max(device.floor_ns(row)), device.latency_ns(row));
+    let roofline = above(1.0).map(|row| over_floor(row, roofline_ns(&row.work, row.device)));
+    let measured_peak = above(1.0).map(|row| over_floor(row, peaks.roofline_ns(&row.work)));
     let predicted =
         |row: &Measured| (model.latency(&row.work, row.device).0.ns, device.latency_ns(row));
     let covered = tested.iter().filter(|row| {
@@ -67,6 +94,9 @@ fn row(model: &KernelModel, device: &DeviceRows, part: Part) -> KernelRow {
         rows: above(1.0).count(),
         roofline_gmae_pct: gmae(roofline.clone()),
         roofline_mape_pct: mape(roofline),
+        measured_peak_gmae_pct: gmae(measured_peak.clone()),
+        measured_peak_mape_pct: mape(measured_peak),
+        mlp: None,
         gmae_pct: gmae(above(1.0).map(predicted)),
         mape_pct: mape(above(1.0).map(predicted)),
         kernel_mape_pct: mape(above(2.0).map(predicted)),

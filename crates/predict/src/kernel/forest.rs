@@ -1,6 +1,8 @@
 //! Boosted trees in memory and on disk: bits in preorder, about a hundred bytes for a tree of 31
 //! leaves.
 
+use std::ops::RangeInclusive;
+
 use super::bits::{Reader, Writer};
 
 /// Bits of a leaf: a whole number of steps of its tree.
@@ -11,58 +13,53 @@ pub const LEAF_MOST: i32 = (1 << (LEAF_BITS - 1)) - 1;
 const FEATURE_BITS: u32 = 6;
 /// Bits of a bin.
 const BIN_BITS: u32 = 8;
-/// What no bin is up to: a leaf leads to itself, however often it is asked.
-const LEAF: i16 = -1;
-/// Most nodes of a tree that is read.
-const NODES: usize = 1 << 12;
-/// Trees that are walked through at once: each waits for its own memory alone.
-const ABREAST: usize = 8;
+/// What no bin lies below.
+const LEAF: u8 = 0;
+/// The last bin.
+pub const BIN_MOST: u8 = u8::MAX - 1;
+/// Leaves of a tree, at most: one bit each.
+pub const LEAVES: usize = 32;
+/// Trees whose leaves are found together.
+const TOGETHER: usize = 512;
 
 /// A split or a leaf.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Node {
+struct Node {
     feature: u8,
-    /// Rows up to this bin go to the next node, all others to `right`.
-    bin: i16,
+    /// Rows below this bin go to the next node, all others to `right`; of a leaf [`LEAF`].
+    below: u8,
     right: u16,
-    value: f32,
-}
-
-impl Node {
-    /// A split whose right side is not known yet.
-    pub fn split(feature: u8, bin: u8) -> Self {
-        Self { feature, bin: i16::from(bin), right: 0, value: 0.0 }
-    }
-
-    /// A leaf.
-    pub fn leaf(value: f32) -> Self {
-        Self { feature: 0, bin: LEAF, right: 0, value }
-    }
 }
 
 /// Nodes in preorder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tree {
     /// The size of a leaf's steps.
-    pub step: f32,
-    /// Splits on the longest way to a leaf.
-    depth: usize,
+    step: f32,
     nodes: Vec<Node>,
+    /// Of each node; 0 of a split.
+    values: Vec<f32>,
 }
 
 impl Tree {
     /// Without nodes, whose leaves are multiples of `step`.
     pub fn new(step: f32) -> Self {
-        Self { step, depth: 0, nodes: Vec::new() }
+        Self { step, nodes: Vec::new(), values: Vec::new() }
     }
 
-    /// Adds the next node in preorder, so many splits below the first, and gives its number.
-    pub fn push(&mut self, node: Node, depth: usize) -> usize {
+    /// Adds a split as the next node in preorder, and gives its number: rows up to `bin` go left,
+    /// which comes next.
+    pub fn push_split(&mut self, feature: u8, bin: u8) -> usize {
         let number = self.nodes.len();
-        let right = if node.bin == LEAF { number as u16 } else { 0 };
-        self.nodes.push(Node { right, ..node });
-        self.depth = self.depth.max(depth);
+        self.nodes.push(Node { feature, below: bin.min(BIN_MOST) + 1, right: 0 });
+        self.values.push(0.0);
         number
+    }
+
+    /// Adds a leaf as the next node in preorder.
+    pub fn push_leaf(&mut self, steps: i32) {
+        self.nodes.push(Node { feature: 0, below: LEAF, right: 0 });
+        self.values.push(steps as f32 * self.step);
     }
 
     /// Says that the right side of `split` comes next.
@@ -73,18 +70,93 @@ impl Tree {
     /// The value of the leaf that a row of bins falls into.
     pub fn value(&self, bins: &[u8]) -> f32 {
         let mut at = 0;
-        for _ in 0..self.depth {
-            at = self.next(at, bins);
+        loop {
+            let node = self.nodes[at];
+            if node.below == LEAF {
+                return self.values[at];
+            }
+            let is_left = bins[usize::from(node.feature)] < node.below;
+            at = if is_left { at + 1 } else { usize::from(node.right) };
         }
-        self.nodes[at].value
+    }
+}
+
+/// A split as all trees together see it: a row that is not below its bin cannot fall into any leaf
+/// on its left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ExcludedLeaves {
+    tree: u16,
+    /// Without the bits of those leaves.
+    mask: u32,
+}
+
+/// Some trees, their splits ordered by feature and bin. A row goes through those that it is not
+/// below, one after the other, and each tree is left with its leaf as the lowest bit. No step
+/// waits for the one before it, as on the way down a tree.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct TreesTogether {
+    /// By feature, then bin.
+    splits: Vec<ExcludedLeaves>,
+    /// Where the splits of a feature begin, and where those end that a bin is not below.
+    begins: Vec<usize>,
+    ends: Vec<[u32; 256]>,
+    /// The leaves of all trees, from left to right, and where those of each tree begin.
+    leaves: Vec<f32>,
+    firsts: Vec<u32>,
+}
+
+impl TreesTogether {
+    fn of(trees: &[Tree]) -> Self {
+        let mut found = Self::default();
+        let mut splits: Vec<(u8, u8, ExcludedLeaves)> = Vec::new();
+        for (number, tree) in trees.iter().enumerate() {
+            found.firsts.push(found.leaves.len() as u32);
+            // Leaves before each node, in preorder: from left to right.
+            let mut before = Vec::with_capacity(tree.nodes.len());
+            let mut leaves = 0u32;
+            for (node, value) in tree.nodes.iter().zip(&tree.values) {
+                before.push(leaves);
+                if node.below == LEAF {
+                    found.leaves.push(*value);
+                    leaves += 1;
+                }
+            }
+            for (node, from) in tree.nodes.iter().zip(&before).filter(|(node, _)| node.below > LEAF)
+            {
+                let to = before[usize::from(node.right)];
+                let left = ((1u64 << to) - (1u64 << from)) as u32;
+                let excluded = ExcludedLeaves { tree: number as u16, mask: !left };
+                splits.push((node.feature, node.below, excluded));
+            }
+        }
+        splits.sort_by_key(|(feature, below, excluded)| (*feature, *below, excluded.tree));
+        let features = splits.last().map_or(0, |(feature, ..)| usize::from(*feature) + 1);
+        for feature in 0..features {
+            let begin = splits.partition_point(|split| usize::from(split.0) < feature);
+            let end = splits.partition_point(|split| usize::from(split.0) <= feature);
+            let of_feature = &splits[begin..end];
+            let ends = std::array::from_fn(|bin| {
+                (begin + of_feature.partition_point(|split| usize::from(split.1) <= bin)) as u32
+            });
+            found.begins.push(begin);
+            found.ends.push(ends);
+        }
+        found.splits = splits.into_iter().map(|(.., excluded)| excluded).collect();
+        found
     }
 
-    /// The node after one; a leaf's is itself.
-    #[inline]
-    fn next(&self, at: usize, bins: &[u8]) -> usize {
-        let node = self.nodes[at];
-        let is_left = i16::from(bins[node.feature as usize]) <= node.bin;
-        if is_left { at + 1 } else { node.right as usize }
+    /// The sum of the trees, in their order.
+    fn sum(&self, bins: &[u8]) -> f64 {
+        let mut left = [u32::MAX; TOGETHER];
+        for ((begin, ends), bin) in self.begins.iter().zip(&self.ends).zip(bins) {
+            for split in &self.splits[*begin..ends[usize::from(*bin)] as usize] {
+                left[usize::from(split.tree) % TOGETHER] &= split.mask;
+            }
+        }
+        let leaf = |(first, left): (&u32, &u32)| {
+            f64::from(self.leaves[(first + left.trailing_zeros()) as usize])
+        };
+        self.firsts.iter().zip(&left).map(leaf).sum()
     }
 }
 
@@ -92,33 +164,27 @@ impl Tree {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forest {
     /// What the trees add to.
-    pub start: f32,
+    start: f32,
     /// The least and the most that a prediction may be.
-    pub bounds: (f32, f32),
+    bounds: (f32, f32),
     /// The trees, in the order they were grown.
-    pub trees: Vec<Tree>,
+    trees: Vec<Tree>,
+    together: Vec<TreesTogether>,
 }
 
 impl Forest {
+    /// Of trees that add to `start`, within `bounds`.
+    #[must_use]
+    pub fn new(start: f32, bounds: RangeInclusive<f32>, trees: Vec<Tree>) -> Self {
+        let bounds = bounds.into_inner();
+        let together = trees.chunks(TOGETHER).map(TreesTogether::of).collect();
+        Self { start, bounds, trees, together }
+    }
+
     /// What is predicted for a row of bins.
     #[must_use]
     pub fn predict(&self, bins: &[u8]) -> f64 {
-        let mut sum = 0.0;
-        let groups = self.trees.chunks_exact(ABREAST);
-        let rest = groups.remainder();
-        for group in groups {
-            let mut at = [0; ABREAST];
-            let depth = group.iter().map(|tree| tree.depth).max().unwrap_or(0);
-            for _ in 0..depth {
-                for (at, tree) in at.iter_mut().zip(group) {
-                    *at = tree.next(*at, bins);
-                }
-            }
-            for (at, tree) in at.iter().zip(group) {
-                sum += f64::from(tree.nodes[*at].value);
-            }
-        }
-        sum += rest.iter().map(|tree| f64::from(tree.value(bins))).sum::<f64>();
+        let sum: f64 = self.together.iter().map(|together| together.sum(bins)).sum();
         let bounds = (f64::from(self.bounds.0), f64::from(self.bounds.1));
         (f64::from(self.start) + sum).max(bounds.0).min(bounds.1)
     }
@@ -131,15 +197,15 @@ impl Forest {
         out.bits(self.trees.len() as u32, 16);
         for tree in &self.trees {
             out.float(tree.step);
-            for node in &tree.nodes {
-                let is_leaf = node.bin == LEAF;
+            for (node, value) in tree.nodes.iter().zip(&tree.values) {
+                let is_leaf = node.below == LEAF;
                 out.bits(u32::from(is_leaf), 1);
                 if is_leaf {
-                    let steps = (node.value / tree.step).round() as i32 + LEAF_MOST;
+                    let steps = (value / tree.step).round() as i32 + LEAF_MOST;
                     out.bits(steps as u32, LEAF_BITS);
                 } else {
                     out.bits(u32::from(node.feature), FEATURE_BITS);
-                    out.bits(node.bin as u32, BIN_BITS);
+                    out.bits(u32::from(node.below - 1), BIN_BITS);
                 }
             }
         }
@@ -152,33 +218,33 @@ impl Forest {
         let (start, bounds) = (float()?, (float()?, float()?));
         let count = input.bits(16)?;
         let trees = (0..count).map(|_| read_tree(input, features)).collect::<Option<_>>()?;
-        (bounds.0 <= bounds.1).then_some(Self { start, bounds, trees })
+        (bounds.0 <= bounds.1).then(|| Self::new(start, bounds.0..=bounds.1, trees))
     }
 }
 
 fn read_tree(input: &mut Reader<'_>, features: usize) -> Option<Tree> {
     let mut tree = Tree::new(input.float().filter(|step| step.is_finite())?);
-    // Splits whose left side is being read, and how deep the next node lies.
-    let mut open: Vec<(usize, usize)> = Vec::new();
-    let mut depth = 0;
+    // Splits whose left side is being read.
+    let mut open: Vec<usize> = Vec::new();
     loop {
-        if tree.nodes.len() > NODES {
+        // A split has a leaf more than there are splits.
+        if tree.nodes.len() >= 2 * LEAVES - 1 {
             return None;
         }
         if input.bits(1)? == 0 {
             let feature = input.bits(FEATURE_BITS)? as u8;
             let bin = input.bits(BIN_BITS)? as u8;
-            if usize::from(feature) >= features {
+            if usize::from(feature) >= features || bin > BIN_MOST {
                 return None;
             }
-            open.push((tree.push(Node::split(feature, bin), depth), depth));
-            depth += 1;
+            open.push(tree.push_split(feature, bin));
             continue;
         }
-        let steps = input.bits(LEAF_BITS)? as i32 - LEAF_MOST;
-        tree.push(Node::leaf(steps as f32 * tree.step), depth);
-        let Some((split, above)) = open.pop() else { return Some(tree) };
+        tree.push_leaf(input.bits(LEAF_BITS)? as i32 - LEAF_MOST);
+        let Some(split) = open.pop() else { return Some(tree) };
         tree.begin_right(split);
-        depth = above + 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 
 use schema::random::CounterRng;
 
-use super::forest::{Forest, LEAF_MOST, Node, Tree};
+use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 
 /// How a forest is grown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
     let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
     let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let start = median(table.targets.clone()) as f32;
-    let mut grown = Forest { start, bounds: (least, most), trees: Vec::new() };
+    let mut trees = Vec::with_capacity(settings.rounds);
     let mut left_over: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
     let random = CounterRng::new(seed, 0);
     for round in 0..settings.rounds {
@@ -99,9 +99,9 @@ pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
             let from = row * table.features;
             *left -= tree.value(&table.bins[from..from + table.features]);
         }
-        grown.trees.push(tree);
+        trees.push(tree);
     }
-    grown
+    Forest::new(start, least..=most, trees)
 }
 
 /// How much, and which way, each row pulls its leaf.
@@ -129,7 +129,7 @@ fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) 
     let pulls = pulls(left_over);
     let sums = histogram(table, &pulls, &rows, chosen);
     let mut leaves = vec![leaf(&mut nodes, (0, rows.len()), sums, (chosen, settings))];
-    while leaves.len() < settings.leaves {
+    while leaves.len() < settings.leaves.min(LEAVES) {
         // The first of the best ones: the order does not depend on how gains are rounded.
         let mut best: Option<(usize, Split)> = None;
         for (at, leaf) in leaves.iter().enumerate() {
@@ -263,9 +263,9 @@ fn in_preorder(nodes: &[Growing], (rows, left_over): (&[u32], &[f32]), rate: f64
     let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
-    // What is to be written: a node, its depth, and the split whose right side it begins.
-    let mut open: Vec<(usize, usize, Option<usize>)> = vec![(0, 0, None)];
-    while let Some((at, depth, right_of)) = open.pop() {
+    // What is to be written: a node, and the split whose right side it begins.
+    let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
+    while let Some((at, right_of)) = open.pop() {
         if let Some(split) = right_of {
             tree.begin_right(split);
         }
@@ -273,12 +273,12 @@ fn in_preorder(nodes: &[Growing], (rows, left_over): (&[u32], &[f32]), rate: f64
             Growing::Leaf { .. } => {
                 let steps = (values[at] / f64::from(step)).round();
                 let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
-                tree.push(Node::leaf(steps as f32 * step), depth);
+                tree.push_leaf(steps as i32);
             }
             Growing::Split { feature, bin, left, right } => {
-                let split = tree.push(Node::split(feature as u8, bin as u8), depth);
-                open.push((right, depth + 1, Some(split)));
-                open.push((left, depth + 1, None));
+                let split = tree.push_split(feature as u8, bin as u8);
+                open.push((right, Some(split)));
+                open.push((left, None));
             }
         }
     }

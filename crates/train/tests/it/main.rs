@@ -11,6 +11,7 @@ mod oracle;
 mod precision;
 mod processes;
 mod ranks;
+mod regression;
 mod run;
 mod samples;
 mod sequence;

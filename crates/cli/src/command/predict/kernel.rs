@@ -4,6 +4,7 @@
 pub mod evaluate;
 pub mod hardware;
 pub mod price;
+mod published;
 pub mod train;
 
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
 
-use predict::kernel::evaluate::{self, KernelRow};
+use predict::kernel::evaluate::{self, KernelRow, MlpRow};
 use predict::kernel::leave_out::{self, LeftOutRow};
 use predict::kernel::{Kind, Measured, Part};
 use serde::Serialize;
 
-use super::{model, read};
+use super::{model, published, read};
 use crate::args::PredictEvaluate;
 use crate::error::Error;
 use crate::render;
@@ -24,15 +24,18 @@ struct Report {
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let (rows, _) = read(&args.paths)?;
     let of = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
-    let kinds = Kind::ALL.into_iter().filter(of);
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(of).collect();
     let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
-    for kind in kinds {
+    for &kind in &kinds {
         if args.kernels.leave_out {
             report.left_out.extend(leave_out::of(kind, &rows, session.threads));
             continue;
         }
         let model = model(args.kernels.models.as_deref(), kind)?;
         report.kernels.extend(evaluate::of(&model, &rows, Part::Test));
+    }
+    if let Some(grid) = args.kernels.published {
+        published::add(&mut report.kernels, &kinds, &rows, grid, session)?;
     }
     say_unknown(&report, &rows, session);
     session.console.report(&report, for_people)
@@ -59,13 +62,22 @@ fn for_people(report: &Report) -> String {
 }
 
 fn known(report: &Report) -> String {
+    let both = |gmae: f64, mape: f64| format!("{gmae:.2}/{mape:.2}");
+    let has_mlps = report.kernels.iter().any(|row| row.mlp.is_some());
     let row = |row: &KernelRow| {
-        vec![
+        let mut cells = vec![
             row.kind.to_owned(),
             row.device.clone(),
             render::count(row.rows as u64),
             format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
-            format!("{:.2}/{:.2}", row.gmae_pct, row.mape_pct),
+            format!("{:.1}/{:.1}", row.measured_peak_gmae_pct, row.measured_peak_mape_pct),
+        ];
+        if has_mlps {
+            let of = |mlp: &MlpRow| both(mlp.gmae_pct, mlp.mape_pct);
+            cells.push(row.mlp.as_ref().map(of).unwrap_or_default());
+        }
+        cells.extend([
+            both(row.gmae_pct, row.mape_pct),
             format!("{:.2}", row.kernel_mape_pct),
             format!("{:.1}", row.covered_pct),
             render::nanos(row.floor_ns),
@@ -74,19 +86,14 @@ fn known(report: &Report) -> String {
             } else {
                 String::new()
             },
-        ]
+        ]);
+        cells
     };
-    let header = [
-        "kernel",
-        "device",
-        "rows",
-        "roofline %",
-        "model %",
-        "far above floor %",
-        "covered %",
-        "floor",
-        "drift",
-    ];
+    let mut header = vec!["kernel", "device", "rows", "roofline %", "of measured peaks %"];
+    if has_mlps {
+        header.push("MLP %");
+    }
+    header.extend(["model %", "far above floor %", "covered %", "floor", "drift"]);
     let rows: Vec<Vec<String>> = report.kernels.iter().map(row).collect();
     format!(
         "Rows that took no part in training, above the floor: geometric mean / mean of absolute \

@@ -1,0 +1,90 @@
+//! The MLPs of arXiv:2201.07821, trained by rowmill's own layers: `predict::kernel::published` says
+//! which and on what, `train::regression` trains them.
+
+use device::Cpu;
+use predict::kernel::evaluate::KernelRow;
+use predict::kernel::published::{self, ChosenMlp, MlpProblem, Regressor};
+use predict::kernel::{Kind, Measured, MlpGrid, MlpSetting};
+use schema::OptimizerConfig;
+use train::regression::{Regression, RegressionConfig, RegressionExamples};
+
+use crate::args::PublishedGrid;
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+
+/// Rows of a step, the most that the published code uses.
+const BATCH_SIZE: usize = 64;
+/// Of initial weights and of the order of rows.
+const SEED: u64 = 1;
+
+/// Trains an MLP for each kind and device, and adds their errors to `table`.
+pub fn add(
+    table: &mut [KernelRow],
+    kinds: &[Kind],
+    rows: &[Measured],
+    grid: PublishedGrid,
+    session: &Session,
+) -> Result<(), Error> {
+    let grid = match grid {
+        PublishedGrid::Small => MlpGrid::Small,
+        PublishedGrid::Whole => MlpGrid::Whole,
+    };
+    let problems: Vec<MlpProblem> =
+        kinds.iter().flat_map(|kind| published::problems(*kind, rows)).collect();
+    let (settings, (first, all)) = (grid.settings().len(), grid.epochs());
+    session.console.say(format_args!(
+        "{}: {settings} settings each, {first} epochs; the best one {all}",
+        render::counted(problems.len() as u64, "MLP"),
+    ));
+    let say = |chosen: &ChosenMlp| {
+        let MlpSetting { layers, width, optimizer, learning_rate } = chosen.setting;
+        session.console.say(format_args!(
+            "{} on {}: {layers} layers of {width}, {} at {learning_rate}, {} epochs: {:.2} % on \
+             calibration rows",
+            chosen.kind.name(),
+            chosen.device,
+            optimizer.name(),
+            chosen.epoch,
+            chosen.calibrate_gmae_pct
+        ));
+    };
+    let chosen = published::search_all(&problems, grid, session.threads, ProblemMlp::new, say)?;
+    published::add(table, rows, &chosen);
+    Ok(())
+}
+
+/// An MLP that learns one problem on a thread of its own.
+struct ProblemMlp<'a> {
+    problem: &'a MlpProblem,
+    regression: Regression<Cpu>,
+}
+
+impl<'a> ProblemMlp<'a> {
+    fn new(problem: &'a MlpProblem, setting: &MlpSetting) -> Result<Self, train::Error> {
+        let config = RegressionConfig {
+            widths: vec![setting.width; setting.layers],
+            optimizer: OptimizerConfig::new(setting.optimizer, setting.learning_rate),
+            batch_size: BATCH_SIZE,
+            seed: SEED,
+        };
+        let regression = Regression::new(Cpu::new(1), config, examples(problem))?;
+        Ok(Self { problem, regression })
+    }
+}
+
+fn examples(problem: &MlpProblem) -> RegressionExamples<'_> {
+    RegressionExamples { inputs: &problem.train.inputs, targets: &problem.train.targets }
+}
+
+impl Regressor for ProblemMlp<'_> {
+    type Error = train::Error;
+
+    fn epoch(&mut self) -> Result<(), train::Error> {
+        self.regression.epoch(examples(self.problem)).map(drop)
+    }
+
+    fn predict(&mut self, inputs: &[f32]) -> Result<Vec<f32>, train::Error> {
+        self.regression.predict(inputs)
+    }
+}

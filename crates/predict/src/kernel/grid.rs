@@ -1,0 +1,70 @@
+//! The settings of the MLPs of arXiv:2201.07821: its Table II, and a part of it.
+
+use schema::Optimizer;
+use serde::Serialize;
+
+/// One MLP and its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MlpSetting {
+    /// Hidden layers, each followed by ReLU.
+    pub layers: usize,
+    /// Outputs of each.
+    pub width: usize,
+    /// The rule.
+    #[serde(serialize_with = "by_name")]
+    pub optimizer: Optimizer,
+    /// Of the rule: with SGD ten times that of the grid.
+    pub learning_rate: f64,
+}
+
+fn by_name<S: serde::Serializer>(optimizer: &Optimizer, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(optimizer.name())
+}
+
+/// Which settings are tried, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlpGrid {
+    /// A part of the published grid that takes minutes: every setting learns for a few epochs, and
+    /// the best one goes on.
+    Small,
+    /// All 280 published settings, each for as many epochs as the published code uses.
+    Whole,
+}
+
+impl MlpGrid {
+    /// The settings, in a fixed order.
+    #[must_use]
+    pub fn settings(self) -> Vec<MlpSetting> {
+        let (layers, widths, rates): (&[usize], &[usize], &[f64]) = match self {
+            Self::Small => (&[3, 5], &[128, 256], &[1e-3, 5e-3]),
+            Self::Whole => (
+                &[3, 4, 5, 6, 7],
+                &[128, 256, 512, 1024],
+                &[1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2],
+            ),
+        };
+        let mut settings = Vec::new();
+        for &layers in layers {
+            for &width in widths {
+                for (optimizer, factor) in [(Optimizer::Adam, 1.0), (Optimizer::Sgd, 10.0)] {
+                    settings.extend(rates.iter().map(|rate| MlpSetting {
+                        layers,
+                        width,
+                        optimizer,
+                        learning_rate: factor * rate,
+                    }));
+                }
+            }
+        }
+        settings
+    }
+
+    /// Epochs of every setting, and those of the best one in all.
+    #[must_use]
+    pub fn epochs(self) -> (usize, usize) {
+        match self {
+            Self::Small => (8, 120),
+            Self::Whole => (800, 800),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The roofline of arXiv:2201.07821, whose peaks are measured: those that rows of a table reached.
+
+use std::collections::BTreeMap;
+
+use schema::HardwareSpec;
+
+use super::measured::Measured;
+use super::split::Part;
+use super::work::{Kind, Work};
+
+/// What a device reached, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasuredPeaks {
+    /// In products.
+    pub flops: f64,
+    /// Moved by kernels that wait for memory.
+    pub bytes: f64,
+}
+
+/// How many times the second-level cache a tensor must have, to be read from memory.
+const BEYOND_L2: f64 = 4.0;
+
+impl MeasuredPeaks {
+    /// The highest rates of any row to learn from, of all kinds; where there is none, what a
+    /// benchmark reached, or the data sheet.
+    #[must_use]
+    pub fn of(device: &HardwareSpec, rows: &[Measured]) -> Self {
+        let (mut flops, mut bytes) = (0.0, 0.0);
+        let own = rows.iter().filter(|row| row.device.key == device.key);
+        for row in own.filter(|row| Part::of(&row.work) == Part::Train) {
+            let (of_work, moved) = row.work.flops_and_bytes();
+            let rate = |count: f64| 1e9 * count / row.latency_ns;
+            match row.work.kind() {
+                Kind::Linear | Kind::Bmm => flops = rate(of_work).max(flops),
+                // Winograd's algorithm does fewer.
+                Kind::Conv => {}
+                Kind::LayerNorm | Kind::Softmax | Kind::ElementWise => {
+                    if moved > BEYOND_L2 * device.l2_bytes as f64 {
+                        bytes = rate(moved).max(bytes);
+                    }
+                }
+            }
+        }
+        let or = |found: f64, other: f64| if found > 0.0 { found } else { other };
+        Self {
+            flops: or(flops, device.sustained_f32.unwrap_or(device.peak.f32)),
+            bytes: or(bytes, device.dram_sustained.unwrap_or(device.dram)),
+        }
+    }
+
+    /// The published roofline: no time of the host, no cache.
+    #[must_use]
+    pub fn roofline_ns(self, work: &Work) -> f64 {
+        let (flops, bytes) = work.flops_and_bytes();
+        1e9 * (flops / self.flops).max(bytes / self.bytes)
+    }
+}
+
+/// Those of all devices of some rows.
+pub fn of_devices(rows: &[Measured]) -> BTreeMap<&'static str, MeasuredPeaks> {
+    let mut found = BTreeMap::new();
+    for row in rows {
+        let device: &'static HardwareSpec = row.device;
+        found.entry(&*device.key).or_insert_with(|| MeasuredPeaks::of(device, rows));
+    }
+    found
+}
