@@ -24,8 +24,8 @@ def drawing(rows):
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         'font-family="sans-serif" font-size="9">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        '<text x="10" y="16" font-size="12">Mean absolute error in %, test rows above the '
-        'floor: model (dark), published MLP (orange), roofline of measured peaks (light)</text>',
+        '<text x="10" y="16" font-size="11">Mean absolute error in %, test rows above the floor: '
+        'model (dark), published MLP (orange), measured-peak roofline (light)</text>',
     ]
     for number, row in enumerate(rows):
         y = 30 + ROW * number
