@@ -20,6 +20,22 @@ pub use cycle::Cycle;
 pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 
 /// Nodes, the edges into each, and an order in which every edge points forwards.
+///
+/// ```
+/// use analyze::graph::{DependencyGraph, Edge, EdgeKind, GraphNode, NodeId, NodeKind, relax};
+///
+/// let node = |weight| GraphNode { kind: NodeKind::HostWork, weight };
+/// let edge = |source, target, weight| Edge {
+///     kind: EdgeKind::ProgramOrder,
+///     source: NodeId(source),
+///     target: NodeId(target),
+///     weight,
+/// };
+/// // The last node waits for two others.
+/// let edges = [edge(0, 2, 3), edge(1, 2, 0)];
+/// let graph = DependencyGraph::new(vec![node(5), node(9), node(1)], &edges);
+/// assert_eq!(relax(&graph, 0).end, [5, 9, 10]);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
     nodes: Vec<GraphNode>,

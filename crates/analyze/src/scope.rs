@@ -13,6 +13,21 @@ use crate::links::Links;
 use crate::window::{self, Lack, TimeWindow, TrainingStep, WindowRule};
 
 /// What every analysis of one rank starts from.
+///
+/// ```
+/// use analyze::classify::ClassRule;
+/// use analyze::{Classifier, Scope, WindowRule, breakdown};
+///
+/// let text = r#"{"traceEvents": [
+///     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 0, "dur": 30},
+///     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 50, "dur": 50}
+/// ]}"#;
+/// let trace = trace::open::parse(text.as_bytes())?;
+/// let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+/// let breakdown = breakdown::of(&scope);
+/// assert_eq!((breakdown.compute_ns, breakdown.idle_ns), (80_000, 20_000));
+/// # Ok::<(), trace::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Scope<'a> {
     /// The rank's trace.

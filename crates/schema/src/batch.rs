@@ -4,6 +4,16 @@
 ///
 /// Invariant (checked by [`JaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at
 /// 0, never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
+///
+/// ```
+/// use schema::JaggedTensor;
+///
+/// // Two features of two samples, with the bags [3], [5, 7], [] and [1].
+/// let ids = JaggedTensor::from_lengths(2, &[1, 2, 0, 1], vec![3, 5, 7, 1]);
+/// assert_eq!(ids.values[ids.bag(0, 1)], [5, 7]);
+/// assert!(ids.bag(1, 0).is_empty());
+/// assert_eq!(ids.check(), Ok(()));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JaggedTensor {
     /// F, the number of features.

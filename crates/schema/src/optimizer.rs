@@ -112,6 +112,15 @@ pub enum WeightDecayMode {
 }
 
 /// An optimizer with its constants, as configured.
+///
+/// ```
+/// use schema::{Optimizer, OptimizerConfig};
+///
+/// let adam = OptimizerConfig::new(Optimizer::Adam, 1e-3);
+/// assert_eq!(adam.check("dense"), Ok(()));
+/// let negative = OptimizerConfig { learning_rate: -1.0, ..adam };
+/// assert!(negative.check("dense").is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerConfig {

@@ -87,6 +87,23 @@ pub enum PlanError {
 
 /// The tiles of all tables over `world_size` ranks. Exact by construction: every weight on one
 /// rank.
+///
+/// ```
+/// use schema::{Rank, ShardingPlan, TableConfig};
+///
+/// let table = TableConfig {
+///     name: "product".to_owned(),
+///     rows: 100,
+///     dim: 8,
+///     pooling: Default::default(),
+///     sequence_length: None,
+///     data_type: Default::default(),
+///     features: Vec::new(),
+/// };
+/// let plan = ShardingPlan::row_wise(&[table], 2);
+/// let rows: Vec<usize> = plan.tiles_of(Rank(1)).map(|tile| tile.row_count()).collect();
+/// assert_eq!(rows, [50]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardingPlan {
     world_size: u32,

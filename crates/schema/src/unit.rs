@@ -69,6 +69,13 @@ impl fmt::Display for Bytes {
 }
 
 /// A part of a whole, from 0 to 1; displays in per cent and is read as `1%` or `0.01`.
+///
+/// ```
+/// use schema::Share;
+///
+/// assert_eq!("1%".parse(), Ok(Share(0.01)));
+/// assert_eq!(Share::from_parts(1, 4).to_string(), "25 %");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Share(pub f64);

@@ -62,6 +62,15 @@ pub fn assign_ranks(job: &mut Job, request: &ReadRequest, ranks: &[u32]) -> Resu
 
 /// Reads one trace from its text.
 ///
+/// ```
+/// let text = r#"{"traceEvents": [
+///     {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 2.5}
+/// ]}"#;
+/// let trace = trace::open::parse(text.as_bytes())?;
+/// assert_eq!((trace.name(0), trace.slices.duration[0]), ("gemm", 2500));
+/// # Ok::<(), trace::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
