@@ -4,7 +4,8 @@
 
 Without torch in the interpreter, only our own trainer and the hook are measured. Each pair is one stretch
 of steps without (the agent stopped by SIGSTOP, no hook, no KINETO_USE_DAEMON) and one with all of it, in an
-order that changes from pair to pair; pairs go on until the 95 % interval of the median of their
+order that changes from pair to pair. PyTorch's two processes are started anew after every few pairs: where
+a process's memory lies makes all its steps faster or slower by some per cent. Pairs go on until the 95 % interval of the median of their
 differences is within half a per cent, at most 60 or --minutes. Where it is not, the figure is "not
 resolved", beside the CPU seconds that the agent spent. Wants a machine that does nothing else. Ends with
 1 where a slowdown of 1 % or more is resolved, or the hook takes more than 10 microseconds.
@@ -25,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 STRETCH_S = 1.0
 PAIRS = 60
+PAIRS_PER_PROCESS = 4
 WITHIN = 0.005
 SLOWDOWN = 0.01
 HOOK_S = 10e-6
@@ -128,24 +130,35 @@ def pytorch(agent, folder, seconds, found):
         print("SKIPPED PyTorch: this interpreter has no torch")
         return
     (folder / "job.py").write_text(JOB)
-    jobs = {}
-    try:
-        for is_on, environment in [(False, without_agent()), (True, with_agent(folder))]:
-            words = [sys.executable, folder / "job.py", "on" if is_on else "off"]
-            pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            jobs[is_on] = subprocess.Popen(words, env=environment, **pipes)
-            assert jobs[is_on].stdout.readline() == "ready\n", "the job did not start"
+    jobs, measured = {}, {False: 0, True: 0}
 
-        def measure(is_on):
-            jobs[is_on].stdin.write(f"{STRETCH_S}\n")
-            jobs[is_on].stdin.flush()
-            return float(jobs[is_on].stdout.readline())
+    def start(is_on):
+        environment = with_agent(folder) if is_on else without_agent()
+        words = [sys.executable, folder / "job.py", "on" if is_on else "off"]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        jobs[is_on] = subprocess.Popen(words, env=environment, **pipes)
+        assert jobs[is_on].stdout.readline() == "ready\n", "the job did not start"
 
-        pairs("PyTorch's loop", agent, measure, seconds, found)
-    finally:
-        for job in jobs.values():
+    def end(is_on):
+        job = jobs.pop(is_on, None)
+        if job is not None:
             job.kill()
             job.wait()
+
+    def measure(is_on):
+        if measured[is_on] % PAIRS_PER_PROCESS == 0:
+            end(is_on)
+            start(is_on)
+        measured[is_on] += 1
+        jobs[is_on].stdin.write(f"{STRETCH_S}\n")
+        jobs[is_on].stdin.flush()
+        return float(jobs[is_on].stdout.readline())
+
+    try:
+        pairs("PyTorch's loop", agent, measure, seconds, found)
+    finally:
+        end(False)
+        end(True)
 
 
 def own(rowmill, agent, folder, seconds, found):

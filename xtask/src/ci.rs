@@ -58,7 +58,8 @@ with --full, what is slow or heavy:
   mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail,
              or crates/device/survivors.tsv says why none does
   sm_70      cargo xtask kernels --sm-70: every GPU kernel compiles for V100 too, with NVRTC 12
-  sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer
+  sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer, and the
+             operations of the CPU under AddressSanitizer
   memory     every configuration trains under a memory limit of its estimate and a tenth
   written steps  every configuration under every ready-made plan is written down as it is recorded
   evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),

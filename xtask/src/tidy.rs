@@ -14,6 +14,7 @@ mod purity;
 mod ratchet;
 mod source;
 mod text;
+mod unsafe_code;
 mod violation;
 mod wrap;
 
@@ -38,7 +39,8 @@ Rules:
   circle     files of a crate that import each other in a circle are listed in
              xtask/ratchet.toml by their number, which may only shrink
   boundary   the sources of train name neither the CPU nor its layouts: panels, pairs
-  unsafe     the keyword appears in `device`, `comm/mpi/ffi.rs` (and later `python`) only
+  unsafe     the keyword appears in `device`, `comm/mpi/ffi.rs` (and later `python`) only; an unsafe
+             function, or its trait, has `# Safety`; a SAFETY comment names a fact, no formula
   size       files ≤ 800 lines, functions ≤ 70 (kernels 120); older excess is listed in
              xtask/ratchet.toml and may only shrink
   parameters functions of more than seven parameters, members of tuples included, and parameters
@@ -98,6 +100,7 @@ fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     all.extend(homonym::check(tree, &sources)?);
     all.extend(boundary::check(tree));
     all.extend(purity::check(tree));
+    all.extend(unsafe_code::check(tree));
     all.extend(ratchet::check(tree)?);
     all.extend(operation::check(tree));
     all.extend(dead::check(tree));

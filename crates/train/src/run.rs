@@ -30,6 +30,10 @@ use crate::{Error, Evaluation, TableUse};
 use feed::Feed;
 use worker::RankWorker;
 
+/// How often, and how long after each try, a run folder's lock is awaited.
+const LOCK_TRIES: u32 = 10;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+
 /// What is to be trained, on what, and where its results go.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
@@ -427,15 +431,20 @@ fn check_folders(request: &RunRequest, start: &start::StartState) -> Result<(), 
 }
 
 /// Takes the run folder for this run alone: two runs would clear each other's checkpoints away.
+/// Waits a moment: a program that is being started holds a copy of every open file, and with it
+/// the lock of a run that has just ended.
 fn lock(folder: &Path) -> Result<File, Error> {
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let path = folder.join("lock");
     let file = File::create(&path).map_err(Error::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::RunBusy { path: folder.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(Error::io("lock", &path)(source)),
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_WAIT),
+            Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
+        }
     }
+    Err(Error::RunBusy { path: folder.to_owned() })
 }
 
 /// The error that explains the other: a rank that failed, rather than a rank that was left alone.

@@ -256,9 +256,11 @@ impl<H: Copy> MpiFunctions<H> {
         self.check("MPI_Comm_set_errhandler", unsafe {
             (self.set_errhandler)(world, self.handles.errors_return)
         })?;
-        // SAFETY: as above; both are valid places.
+        // SAFETY: MPI is initialised, the handle is that of this interface, and the number is a
+        // valid place.
         self.check("MPI_Comm_rank", unsafe { (self.comm_rank)(world, &raw mut rank) })?;
-        // SAFETY: as above.
+        // SAFETY: MPI is initialised, the handle is that of this interface, and the number is a
+        // valid place.
         self.check("MPI_Comm_size", unsafe { (self.comm_size)(world, &raw mut size) })?;
         Ok(Initialized { rank: rank as usize, size: size as usize, thread_level })
     }
@@ -306,7 +308,8 @@ impl<H: Copy> MpiFunctions<H> {
         for part in load.bytes_mut().chunks_mut(piece) {
             let mut request = byte;
             let (to, len) = (part.as_mut_ptr().cast(), part.len() as c_int);
-            // SAFETY: as in `send`; nothing reads the payload before MPI is done.
+            // SAFETY: the memory is that of the payload, which `Transfer` keeps until MPI is done,
+            // and nothing reads it before; a piece's length fits an `int`.
             self.check("MPI_Irecv", unsafe {
                 (self.irecv)(to, len, byte, from as c_int, TAG, world, &raw mut request)
             })?;

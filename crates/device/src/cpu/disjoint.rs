@@ -23,7 +23,8 @@ pub struct DisjointMut<'a, T> {
 // SAFETY: the type only hands out `&mut [T]` of parts whose disjointness the caller of `part`
 // vouches for; sending such a part to another thread is sound because `T: Send`.
 unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
-// SAFETY: as above; `part` takes `&self` and its contract forbids two live overlapping parts.
+// SAFETY: `part` takes `&self`, but its contract forbids two overlapping parts that are alive at
+// once, so no element is reached by two threads.
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}
 
 impl<'a, T> DisjointMut<'a, T> {
@@ -55,6 +56,22 @@ impl<'a, T> DisjointMut<'a, T> {
         debug_assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: the caller vouches that the range is inside the slice and exclusively theirs.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Where the elements `range` begin, for kernels that write through a pointer. What they write
+    /// is under the contract of [`Self::part`]: inside `range`, and part of nothing else alive.
+    ///
+    /// # Panics
+    /// If the range is not inside the slice.
+    #[must_use]
+    #[inline(always)]
+    pub fn write_ptr(&self, range: Range<usize>) -> *mut T {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "expected a range within {} elements, got {range:?}",
+            self.len
+        );
+        self.start.wrapping_add(range.start)
     }
 
     /// The address of the first element, for prefetching.

@@ -257,7 +257,8 @@ impl Pool {
         let b = DisjointMut::new(b);
         self.run_slices(a, lens.0, |index, a_part| {
             let start = index * lens.1;
-            // SAFETY: as in `run_slices`: `index < b_parts`, and each index is called once.
+            // SAFETY: `index < b_parts`, so the part begins inside `b`; parts of different indices
+            // do not overlap, and `run_slices` calls each index once.
             chunk(index, a_part, unsafe { b.part(start..b_len.min(start + lens.1)) });
         });
     }

@@ -112,12 +112,14 @@ pub(crate) trait VectorElement: StoredWeight {
 impl VectorElement for f32 {
     #[inline(always)]
     unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
+        // `pointer`.
         unsafe { V::load_up_to(pointer, count) }
     }
     #[inline(always)]
     unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
+        // `pointer`.
         unsafe { V::load(pointer) }
     }
     #[inline(always)]
@@ -128,7 +130,8 @@ impl VectorElement for f32 {
         _noise: RowNoise,
         _column: usize,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `V` asks the caller for the same: its instruction set, and the floats at
+        // `pointer`.
         unsafe { lanes.store_up_to(pointer, count) }
     }
     #[inline(always)]
@@ -144,7 +147,8 @@ macro_rules! half_element {
         impl VectorElement for $half {
             #[inline(always)]
             unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
-                // SAFETY: the caller's promise; the array has as many halves as any register lanes.
+                // SAFETY: the caller vouches for the instruction set of `V` and for `min(count,
+                // LANES)` halves; the array has as many halves as any register lanes.
                 unsafe {
                     if count >= V::LANES {
                         return V::$load(pointer);
@@ -156,7 +160,7 @@ macro_rules! half_element {
             }
             #[inline(always)]
             unsafe fn load<V: Vector>(pointer: *const Self) -> V {
-                // SAFETY: the caller's promise.
+                // SAFETY: `V`'s own load asks the caller for the same.
                 unsafe { V::$load(pointer) }
             }
             #[inline(always)]
@@ -167,7 +171,8 @@ macro_rules! half_element {
                 noise: RowNoise,
                 column: usize,
             ) {
-                // SAFETY: the caller's promise; the array has as many halves as any register lanes.
+                // SAFETY: the caller vouches for the instruction set of `V` and for `min(count,
+                // LANES)` halves; the array has as many halves as any register lanes.
                 unsafe {
                     if count >= V::LANES {
                         return lanes.$store(pointer, noise, column);
@@ -199,7 +204,8 @@ macro_rules! half_element {
                 let dim = row.len();
                 assert!(buffer.len() == dim);
                 for at in (0..dim).step_by(V::LANES) {
-                    // SAFETY: as in `take`.
+                    // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices
+                    // of `dim` weights.
                     unsafe {
                         let lanes = V::load_up_to(buffer.as_ptr().add(at), dim - at);
                         let target = row.as_mut_ptr().add(at);
@@ -238,9 +244,9 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
             body()
         }
         match isa {
-            // SAFETY: the tokens prove that the machine has the instructions.
+            // SAFETY: the token proves that the machine has AVX2.
             Isa::Avx2(_) => return unsafe { avx2(body) },
-            // SAFETY: as above.
+            // SAFETY: the token proves that the machine has the AVX-512 group.
             Isa::Avx512(_) => return unsafe { avx512(body) },
             Isa::Portable => {}
         }
@@ -332,6 +338,8 @@ pub(crate) mod x86 {
     /// `MASKS[8 − n..]` starts with `n` set lanes.
     static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
+    /// # Safety
+    /// The machine has AVX2, and `count` is at most 8.
     #[inline(always)]
     unsafe fn mask8(count: usize) -> __m256i {
         debug_assert!(count <= 8);
@@ -339,6 +347,8 @@ pub(crate) mod x86 {
         unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - count).cast()) }
     }
 
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn sum_of_8(lanes: __m256) -> f32 {
         // SAFETY: register arithmetic; the caller vouches for AVX2.
@@ -354,7 +364,7 @@ pub(crate) mod x86 {
     impl Fused for Float8 {
         #[inline(always)]
         unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see below.
+            // SAFETY: register arithmetic; the caller vouches for AVX2 and FMA.
             Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
         }
     }
@@ -364,72 +374,76 @@ pub(crate) mod x86 {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_set1_ps(value) })
         }
         #[inline(always)]
         unsafe fn load(pointer: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, aligned or not.
             Self(unsafe { _mm256_loadu_ps(pointer) })
         }
         #[inline(always)]
         unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for `count` floats at `pointer`; the mask
+            // leaves out what follows them.
             Self(unsafe { _mm256_maskload_ps(pointer, mask8(count)) })
         }
         #[inline(always)]
         unsafe fn store(self, pointer: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, aligned or not.
             unsafe { _mm256_storeu_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn stream(self, pointer: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 floats at `pointer`, at a multiple of
+            // their bytes.
             unsafe { _mm256_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for `count` floats at `pointer`; the mask
+            // leaves out what follows them.
             unsafe { _mm256_maskstore_ps(pointer, mask8(count), self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sqrt(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_sqrt_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn sum_of_16(low: Self, high: Self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             unsafe { sum_of_8(_mm256_add_ps(low.0, high.0)) }
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 with F16C and for 8 halves at `pointer`, aligned
+            // or not.
             Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 halves at `pointer`, aligned or not.
             unsafe {
                 let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast()));
                 Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves)))
@@ -437,7 +451,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 with F16C and for 8 halves at `pointer`, aligned
+            // or not.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -463,7 +478,7 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 halves at `pointer`, aligned or not.
             unsafe {
                 let noise = noise8(noise, column);
                 let (sign, magnitude) = sign_and_magnitude8(self.0);
@@ -481,6 +496,9 @@ pub(crate) mod x86 {
     }
 
     /// The noise of 8 columns from `column` on, as [`RowNoise::at`] gives it.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn noise8(noise: RowNoise, column: usize) -> __m256i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
@@ -500,6 +518,8 @@ pub(crate) mod x86 {
         }
     }
 
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn sign_and_magnitude8(value: __m256) -> (__m256i, __m256i) {
         // SAFETY: register arithmetic; the caller vouches for AVX2.
@@ -510,6 +530,9 @@ pub(crate) mod x86 {
     }
 
     /// `rounded`, but infinities and NaNs where the magnitude is one.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn finish8(rounded: __m256i, magnitude: __m256i) -> __m256i {
         // SAFETY: register arithmetic; the caller vouches for AVX2.
@@ -525,7 +548,7 @@ pub(crate) mod x86 {
     impl Fused for Float16 {
         #[inline(always)]
         unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see below.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
         }
     }
@@ -535,62 +558,67 @@ pub(crate) mod x86 {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_set1_ps(value) })
         }
         #[inline(always)]
         unsafe fn load(pointer: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, aligned or
+            // not.
             Self(unsafe { _mm512_loadu_ps(pointer) })
         }
         #[inline(always)]
         unsafe fn load_first(pointer: *const f32, count: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for `count` floats at `pointer`; the
+            // mask leaves out what follows them.
             Self(unsafe { _mm512_maskz_loadu_ps(((1u32 << count) - 1) as __mmask16, pointer) })
         }
         #[inline(always)]
         unsafe fn store(self, pointer: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, aligned or
+            // not.
             unsafe { _mm512_storeu_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn stream(self, pointer: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 floats at `pointer`, at a
+            // multiple of their bytes.
             unsafe { _mm512_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for `count` floats at `pointer`; the
+            // mask leaves out what follows them.
             unsafe { _mm512_mask_storeu_ps(pointer, ((1u32 << count) - 1) as __mmask16, self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sqrt(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_sqrt_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn sum_of_16(low: Self, _high: Self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             unsafe {
                 let high = _mm512_castpd_ps(_mm512_shuffle_f64x2::<0b1110>(
                     _mm512_castps_pd(low.0),
@@ -601,12 +629,14 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn load_f16(pointer: *const f16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
+            // not.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())) })
         }
         #[inline(always)]
         unsafe fn load_bf16(pointer: *const bf16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
+            // not.
             unsafe {
                 let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()));
                 Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
@@ -614,7 +644,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
+            // not.
             unsafe {
                 let noise = noise16(noise, column);
                 let (sign, magnitude) = sign_and_magnitude16(self.0);
@@ -641,7 +672,8 @@ pub(crate) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 halves at `pointer`, aligned or
+            // not.
             unsafe {
                 let noise = noise16(noise, column);
                 let (sign, magnitude) = sign_and_magnitude16(self.0);
@@ -658,6 +690,9 @@ pub(crate) mod x86 {
     }
 
     /// The noise of 16 columns from `column` on, as [`RowNoise::at`] gives it.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn noise16(noise: RowNoise, column: usize) -> __m512i {
         let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
@@ -677,6 +712,8 @@ pub(crate) mod x86 {
         }
     }
 
+    /// # Safety
+    /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn sign_and_magnitude16(value: __m512) -> (__m512i, __m512i) {
         // SAFETY: register arithmetic; the caller vouches for AVX-512.
@@ -687,6 +724,9 @@ pub(crate) mod x86 {
     }
 
     /// `rounded`, but infinities and NaNs where the magnitude is one.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn finish16(rounded: __m512i, magnitude: __m512i) -> __m512i {
         // SAFETY: register arithmetic; the caller vouches for AVX-512.

@@ -35,7 +35,7 @@ pub(super) struct Pinned {
 
 // SAFETY: plain memory that this value alone refers to.
 unsafe impl Send for Pinned {}
-// SAFETY: as above.
+// SAFETY: shared references only read it.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
@@ -45,7 +45,8 @@ impl Pinned {
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and this value alone refers to them.
+        // SAFETY: the driver gave so many bytes, which were zeroed; `&mut self` is the one
+        // reference to them.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }

@@ -247,6 +247,8 @@ mod x86 {
         unsafe { touch_rows::<Float16>(share, touch) }
     }
 
+    /// # Safety
+    /// The machine has the instruction set of `V`; for the rows as [`Share::touch`].
     #[inline(always)]
     unsafe fn touch_rows<V: Vector>(share: &ChunkRows<'_>, touch: Touch) -> f32 {
         let ChunkRows { rows, row_floats, ids, ahead } = *share;
@@ -272,6 +274,8 @@ mod x86 {
         }
     }
 
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn slice_sum<V: Vector>(data: &[f32]) -> f32 {
         // SAFETY: the caller vouches for the instruction set of `V`; the slice is valid.
@@ -282,6 +286,8 @@ mod x86 {
         }
     }
 
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     unsafe fn total<V: Vector>([a, b, c, d]: [V; 4]) -> f32 {
         // SAFETY: the caller vouches for the instruction set of `V`.
@@ -289,6 +295,9 @@ mod x86 {
     }
 
     /// Adds `len` floats to four registers in turn.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`, and `row` has `len` floats.
     #[inline(always)]
     unsafe fn add_into<V: Vector>(sums: &mut [V; 4], row: *const f32, len: usize) {
         // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.
@@ -307,6 +316,8 @@ mod x86 {
         }
     }
 
+    /// # Safety
+    /// The machine has the instruction set of `V`, and nobody else uses the `len` floats of `row`.
     #[inline(always)]
     unsafe fn row_add<V: Vector>(row: *mut f32, len: usize) {
         // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.

@@ -85,6 +85,9 @@ impl<V: Vector> AdamConstants<V> {
     }
 
     /// Both moments of some weights after a gradient.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn moments(&self, weight: V, gradient: V, [mean, square]: [V; 2]) -> [V; 2] {
         let (take, take_square) = (self.mean[0], self.square[0]);
@@ -100,6 +103,9 @@ impl<V: Vector> AdamConstants<V> {
     }
 
     /// As [`corrected`].
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn corrected(&self, [mean, square]: [V; 2]) -> V {
         // SAFETY: the caller vouches for the instruction set.

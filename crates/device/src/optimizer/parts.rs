@@ -49,6 +49,9 @@ impl<V: Vector> VectorParts<V> {
     }
 
     /// Adds the lanes of the columns from `column` on; lanes past the row's end hold an exact 0.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn add(&mut self, column: usize, lanes: V) {
         let part = &mut self.0[column / V::LANES % (PARTS / V::LANES)];
@@ -56,6 +59,8 @@ impl<V: Vector> VectorParts<V> {
         *part = unsafe { part.add(lanes) };
     }
 
+    /// # Safety
+    /// The machine has the instruction set of `V`.
     #[inline(always)]
     pub unsafe fn total(self) -> f32 {
         // SAFETY: the caller vouches for the instruction set.

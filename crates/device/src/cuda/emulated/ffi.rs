@@ -186,7 +186,8 @@ pub struct KernelLibrary {
 
 // SAFETY: the handle is only passed to dlsym; a launch is made under the lock.
 unsafe impl Send for KernelLibrary {}
-// SAFETY: as above.
+// SAFETY: shared references launch under the lock alone, and look up names in a library that stays
+// loaded.
 unsafe impl Sync for KernelLibrary {}
 
 impl KernelLibrary {

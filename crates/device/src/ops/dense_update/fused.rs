@@ -83,7 +83,8 @@ impl Consumer for Update<'_> {
 
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]) {
         let place = panels::rows_of(self.n, panel, &rows);
-        // SAFETY: the caller's promise; what is not empty has a value where the weight has one.
+        // SAFETY: the caller vouches for rows inside the weight, given once; a state that is not
+        // empty has a value where the weight has one.
         unsafe {
             let state = self
                 .states

@@ -198,7 +198,7 @@ unsafe fn run_piece(
     simd::run(isa, rule, task, piece);
     if let Some(renewal) = renewal {
         let (panel, first) = piece.place;
-        // SAFETY: the caller's promise: whole rows of one panel, renewed by this thread alone.
+        // SAFETY: the caller vouches for whole rows of one panel, which this thread alone renews.
         unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
     }
 }
@@ -237,12 +237,12 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
         };
         simd::run(cpu.isa, rule, PieceTask::Update { row: k }, &mut piece);
         for panel in 0..panels::count(k) {
-            // SAFETY: as above.
+            // SAFETY: inside the values, and each chunk has rows of its own.
             let values = unsafe { values.part(panels::rows_of(n, panel, &rows)) };
             for (from, to) in each_row(&mut weights, k, panel).zip(values.chunks_exact_mut(PANEL)) {
                 to[..from.len()].copy_from_slice(from);
             }
-            // SAFETY: as above.
+            // SAFETY: each chunk renews rows of its own.
             unsafe { renewal.renew((panel, rows.start), values) };
         }
     });

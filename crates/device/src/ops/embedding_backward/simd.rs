@@ -105,7 +105,8 @@ mod x86 {
             sum: &[f32],
             state: &mut [f32],
         ) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for the instruction set of `V`; `take` and `put` check
+            // that both rows are as long.
             unsafe {
                 let wide = E::take::<V>(weights, buffer);
                 rule.update_row_vector::<V>(wide, sum, split_state(rule.kind, state));
@@ -116,6 +117,10 @@ mod x86 {
 
     /// Sums the columns from `at` on, `N` registers of them (a last one may be partial where `N` is
     /// 1), and returns how many columns a full strip has.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`; `N` registers from `at` on begin inside `sum`,
+    /// and all but one of a single register end there.
     #[inline(always)]
     unsafe fn strip<V: Vector, const N: usize>(
         batch: &UpdateBatch<'_>,

@@ -295,7 +295,8 @@ impl UpdateWork<'_> {
         }
         while at < pairs.end {
             let target = &self.targets[tile_of(self.targets, self.batch.row(at))];
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for the instruction set and for this chunk; `tile_of`
+            // found the target of the row, and the weights are its own.
             let rows = unsafe {
                 match &target.weights {
                     TargetWeights::F32(weights) => {
@@ -321,6 +322,9 @@ impl UpdateWork<'_> {
     ///
     /// Compiled once more for each of the usual dimensions: loops are unrolled, and the sum of a
     /// row's gradients stays in registers until it is used, which takes a fifth off the time.
+    ///
+    /// # Safety
+    /// As for [`Self::update_chunk`]; `weights` are those of `target`, whose row `at` is.
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel, E: VectorElement>(
         &self,
@@ -329,7 +333,8 @@ impl UpdateWork<'_> {
         at: &mut usize,
         end: usize,
     ) -> usize {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the instruction set and for the rows; the room has the
+        // length of a row.
         unsafe {
             match target.dim {
                 16 => self.update_rows::<K, E>(
@@ -385,6 +390,9 @@ impl UpdateWork<'_> {
     }
 
     /// As `update_tile`, with room for the sum of a row's gradients and for its weights in f32.
+    ///
+    /// # Safety
+    /// As for [`Self::update_tile`]; `sum` and `buffer` are as long as the rows of `target`.
     #[inline(always)]
     unsafe fn update_rows<K: RowKernel, E: VectorElement>(
         &self,
@@ -406,8 +414,8 @@ impl UpdateWork<'_> {
             let segment = *at..self.batch.segment_end(*at, row);
             *at = segment.end;
             rows += 1;
-            // SAFETY: the caller's promise for the instruction set. The row was checked by
-            // `gather`, and only the chunk that holds the first pair of a row touches the row.
+            // SAFETY: the caller vouches for the instruction set. The row was checked by `gather`,
+            // and only the chunk that holds the first pair of a row touches the row.
             unsafe {
                 self.sum_segment::<K, E>(target, weights, segment, sum);
                 let noise = target.row_noise(row);
@@ -419,6 +427,9 @@ impl UpdateWork<'_> {
     }
 
     /// The summed gradient of one row.
+    ///
+    /// # Safety
+    /// The machine has the kernel's instruction set, and the caller is compiled for it.
     #[inline(always)]
     unsafe fn sum_segment<K: RowKernel, E>(
         &self,
@@ -433,7 +444,7 @@ impl UpdateWork<'_> {
         for position in segment.clone() {
             self.prefetch(target, weights, sum.len(), position + PAIRS_AHEAD);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the kernel's instruction set.
         unsafe { K::sum(self.batch, segment, sum) }
     }
 

@@ -73,9 +73,13 @@ mod x86 {
 
     /// [`pool_bags`], compiled once more for each of the usual dimensions: with one id per bag a
     /// tenth less time at D = 32, a twentieth at D = 64.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`, and every id of the block is a row of `table`.
     #[inline(always)]
     unsafe fn pool_block<V: Vector, E: VectorElement>(block: &BagBlock<'_>, table: &[E]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the instruction set of `V` and for the ids; the dimension
+        // is the table's.
         unsafe {
             match block.tile.dim {
                 16 => pool_bags::<V, E>(block, table, 16),
@@ -87,6 +91,8 @@ mod x86 {
         }
     }
 
+    /// # Safety
+    /// As for [`pool_block`]; `dim` is that of the table.
     #[inline(always)]
     unsafe fn pool_bags<V: Vector, E: VectorElement>(
         block: &BagBlock<'_>,
@@ -133,6 +139,8 @@ mod x86 {
         }
     }
 
+    /// # Safety
+    /// As for [`pool_block`], of the bag's ids; `out` has the `dim` floats of a row.
     #[inline(always)]
     unsafe fn pool_bag<V: Vector, E: VectorElement, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
@@ -158,6 +166,10 @@ mod x86 {
 
     /// Pools the columns from `at` on, `N` registers of them (a last one may be partial where `N`
     /// is 1), and returns how many columns a full strip has.
+    ///
+    /// # Safety
+    /// As for [`pool_bag`]; `N` registers from `at` on begin inside the row, and all but one of a
+    /// single register end there.
     #[inline(always)]
     unsafe fn strip<V: Vector, E: VectorElement, const N: usize, const WEIGHTED: bool>(
         bag: &Bag<'_, E>,
@@ -203,6 +215,10 @@ mod x86 {
     }
 
     /// One register of a row; only strips of one register can be partial.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `V`; `min(left, LANES)` weights are valid at
+    /// `pointer`, all `LANES` where `N > 1`.
     #[inline(always)]
     unsafe fn load<V: Vector, E: VectorElement, const N: usize>(
         pointer: *const E,

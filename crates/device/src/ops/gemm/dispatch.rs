@@ -84,7 +84,7 @@ impl Factor for u32 {
 /// # Safety
 /// The chunk's matrices are as its fields say, and no other thread writes its part.
 pub(super) unsafe fn round(isa: Isa, chunk: &RoundChunk) {
-    // SAFETY: the caller vouches.
+    // SAFETY: the caller vouches for the chunk's matrices; a token proves its instruction set.
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]

@@ -305,12 +305,11 @@ fn weight_gradient<W: Factor>(
         if n_panels.is_empty() {
             return;
         }
-        let sums =
-            gradients.bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
+        let sums = gradients.bias.as_ref().filter(|_| group == 0).map(|sums| sums.write_ptr(0..n));
         let chunk = WeightChunk {
             d_y: d_y.as_ptr(),
             x: x.as_ptr(),
-            d_weight: gradients.weight.as_ptr().cast_mut(),
+            d_weight: gradients.weight.write_ptr(0..panels::len(n, k)),
             d_bias: sums.unwrap_or(std::ptr::null_mut()),
             inner,
             n,

@@ -94,11 +94,12 @@ pub fn round(
         let (panel, block) = (index / blocks, index % blocks);
         let first = block * CHUNK_ROWS;
         let (row, pair) = (panel * rows + first, panel * rows.div_ceil(2) + first / 2);
+        let rows = CHUNK_ROWS.min(rows - first);
         let chunk = RoundChunk {
             matrix: matrix.as_ptr().wrapping_add(row * PANEL),
-            across: across.as_ptr().cast_mut().wrapping_add(row * ACROSS),
-            down: down.as_ptr().cast_mut().wrapping_add(pair * PANEL),
-            rows: CHUNK_ROWS.min(rows - first),
+            across: across.write_ptr(row * ACROSS..(row + rows) * ACROSS),
+            down: down.write_ptr(pair * PANEL..(pair + rows.div_ceil(2)) * PANEL),
+            rows,
         };
         // SAFETY: the extents were checked; chunks hold different pairs of rows.
         unsafe { dispatch::round(cpu.isa, &chunk) }

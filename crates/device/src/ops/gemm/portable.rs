@@ -103,7 +103,7 @@ fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
 /// The chunk's matrices are as its fields say, and no other thread writes its part.
 pub(super) unsafe fn round(chunk: &RoundChunk) {
     let rows = chunk.rows;
-    // SAFETY: the caller vouches.
+    // SAFETY: the caller vouches for the chunk's matrices.
     unsafe {
         let matrix = std::slice::from_raw_parts(chunk.matrix, rows * PANEL);
         let across = std::slice::from_raw_parts_mut(chunk.across, rows * ACROSS);
@@ -145,7 +145,7 @@ pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
 /// # Safety
 /// The words are valid for reads.
 unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
-    // SAFETY: the caller vouches.
+    // SAFETY: the caller vouches for the words of the steps.
     let words = unsafe { std::slice::from_raw_parts(words, steps * PANEL) };
     let row = |row: &[W], place: usize| row.iter().map(|w| w.value(place)).collect::<Vec<_>>();
     let rows = words.chunks_exact(PANEL);

@@ -110,6 +110,10 @@ impl<W: Word> WeightChunk<W> {
 
 /// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip prefetches a part of the next
 /// panel's factors; the first panel's are what the chunk after this one begins with.
+///
+/// # Safety
+/// The machine has the registers of `T`; the chunk's factors are as its fields say, and no other
+/// thread writes its part.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let RowsChunk { inner, panels, rows, .. } = chunk;
@@ -137,6 +141,9 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
 }
 
 /// `R` rows of a panel of C.
+///
+/// # Safety
+/// As for [`rows_chunk`]; the rows and the panel are the chunk's.
 #[inline(always)]
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
@@ -160,7 +167,8 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the registers of `T` and for the chunk, whose rows and
+        // panel these are.
         unsafe {
             let b = std::array::from_fn(|c| b.wrapping_add(half + c * T::Sum::LANES));
             let sums = sums::<T, R, 2>(a, b, columns.saturating_sub(half));
@@ -170,6 +178,9 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
 }
 
 /// Finishes and stores the sums of `R` rows from the even `row` on.
+///
+/// # Safety
+/// As for [`rows_chunk`]; the rows and the panel are the chunk's.
 #[inline(always)]
 unsafe fn put_rows<V: Register, W, const R: usize>(
     sums: [[V; 2]; R],
@@ -177,28 +188,31 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     (panel, first, half): (usize, usize, usize),
 ) {
     let at = (panel * chunk.samples + first) * PANEL + half;
+    let tile = (R - 1) * PANEL + 2 * V::LANES;
     // SAFETY: columns beyond the last are inside the panels, and with them whole registers.
     unsafe {
         let sums = finished(sums, chunk, (at, panel * PANEL + half));
         match chunk.sink {
             SumSink::F32(c) => {
-                let c = c.as_ptr().cast_mut().add(at);
+                let c = c.write_ptr(at..at + tile);
                 for_registers::<R>(|row, i| {
                     sums[row][i].store(c.add(row * PANEL + i * V::LANES));
                 });
             }
             SumSink::Bf16 { across, down } => {
-                let [across, down] = [across, down].map(|words| words.as_ptr().cast_mut());
+                let across = across.write_ptr(at / 2..(at + tile) / 2);
                 for (row, sums) in sums.iter().enumerate() {
                     for (i, sum) in sums.iter().enumerate() {
-                        sum.store_across(across.add((at + row * PANEL + i * V::LANES) / 2));
+                        sum.store_across(across.add((row * PANEL + i * V::LANES) / 2));
                     }
                 }
                 let pair = (panel * chunk.samples.div_ceil(2) + first / 2) * PANEL + half;
+                let pairs = (R.div_ceil(2) - 1) * PANEL + 2 * V::LANES;
+                let down = down.write_ptr(pair..pair + pairs);
                 for (row, rows) in sums.chunks(2).enumerate() {
                     for i in 0..2 {
                         let second = if rows.len() == 2 { rows[1][i] } else { V::splat(0.0) };
-                        rows[0][i].store_down(second, down.add(pair + row * PANEL + i * V::LANES));
+                        rows[0][i].store_down(second, down.add(row * PANEL + i * V::LANES));
                     }
                 }
             }
@@ -208,6 +222,9 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
 
 /// The sums of `R` rows as they are stored; `at` counts the values of C. Asked once for all of
 /// them, what becomes of them costs no branch, and they stay in registers.
+///
+/// # Safety
+/// As for [`rows_chunk`]; `R` rows of two registers from `at` on are the chunk's.
 #[inline(always)]
 unsafe fn finished<V: Register, W, const R: usize>(
     mut sums: [[V; 2]; R],
@@ -277,6 +294,10 @@ fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
 /// A block of steps at a time; what they add up to is added to what the steps before did. Three
 /// panels of X in tiles of `WIDE` rows and three registers, unless `WIDE` is 0, the others one by
 /// one in tiles of `R` rows and two.
+///
+/// # Safety
+/// The machine has the registers of `T`; the chunk's factors are as its fields say, and no other
+/// thread writes its part.
 #[inline(always)]
 unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &WeightChunk<T::Word>) {
     let whole = chunk.k_panels.end.min(chunk.k / PANEL);
@@ -304,6 +325,9 @@ unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &Weig
 
 /// The outputs of a panel, in strips of `R`, then of 8, 4, 2 and 1, and the inputs of the columns
 /// of a tile: the `tile`th from `panel` on.
+///
+/// # Safety
+/// As for [`weight_chunk`]; the steps, both panels and the tile are the chunk's.
 #[inline(always)]
 unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -334,6 +358,9 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
 }
 
 /// `R` outputs and the inputs of a tile, over some steps.
+///
+/// # Safety
+/// As for [`weight_chunk`]; the steps, the outputs and the inputs are the chunk's.
 #[inline(always)]
 unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -362,7 +389,8 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
             .map(|place| chunk.x.wrapping_add(place + steps.start * PANEL));
         let c = places::<T::Sum, C>(column, n)
             .map(|place| chunk.d_weight.wrapping_add(place + row * PANEL));
-        // SAFETY: the caller's promise; panels of C are whole.
+        // SAFETY: the caller vouches for the registers of `T` and for the chunk, whose steps,
+        // outputs and inputs these are; panels of the gradient are whole.
         unsafe {
             let sums = if column < k {
                 sums::<T, R, C>(a, b, k - column)
@@ -381,6 +409,10 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
 }
 
 /// Two rows at a time.
+///
+/// # Safety
+/// The machine has the instruction set of `V`; the chunk's matrices are as its fields say, and no
+/// other thread writes its part.
 #[inline(always)]
 unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
     for row in (0..chunk.rows).step_by(2) {
@@ -422,6 +454,8 @@ pub(super) mod x86 {
             /// # Safety
             /// The chunk's factors are as its fields say, and no other thread writes its part.
             pub(in crate::ops::gemm) unsafe fn $name(_proof: $token, chunk: &$chunk) {
+                /// # Safety
+                /// The machine has the features; for the chunk as the function around it.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(chunk: &$chunk) {
                     // SAFETY: compiled for the register's instruction set; the caller vouches for

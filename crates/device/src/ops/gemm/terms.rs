@@ -52,17 +52,18 @@ impl<V: Register> Terms for Single<V> {
     type Sum = V;
     #[inline(always)]
     unsafe fn splat(word: f32) -> V {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V`.
         unsafe { V::splat(word) }
     }
     #[inline(always)]
     unsafe fn load(words: *const f32) -> V {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V` and for as many words as they have
+        // lanes.
         unsafe { V::load(words) }
     }
     #[inline(always)]
     unsafe fn multiply_add(a: V, b: V, sum: V) -> V {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V`.
         unsafe { a.multiply_add(b, sum) }
     }
 }
@@ -76,17 +77,18 @@ impl<V: Register> Terms for Widened<V> {
     type Sum = V;
     #[inline(always)]
     unsafe fn splat(word: u32) -> [V; 2] {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V`.
         unsafe { [V::splat_half_of(word, 0), V::splat_half_of(word, 1)] }
     }
     #[inline(always)]
     unsafe fn load(words: *const u32) -> [V; 2] {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V` and for as many words as they have
+        // lanes.
         unsafe { [V::half_of(words, 0), V::half_of(words, 1)] }
     }
     #[inline(always)]
     unsafe fn multiply_add(a: [V; 2], b: [V; 2], sum: V) -> V {
-        // SAFETY: the trait's contract.
+        // SAFETY: the caller vouches for the registers of `V`.
         unsafe { a[1].multiply_add(b[1], a[0].multiply_add(b[0], sum)) }
     }
 }
@@ -107,6 +109,9 @@ pub(super) mod x86 {
     const QUIET: i32 = 0x0040_0000;
 
     /// The bits of 8 floats, the upper halves to nearest bf16.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn rounded8(value: __m256) -> __m256i {
         // SAFETY: register arithmetic; the caller vouches for AVX2.
@@ -121,6 +126,9 @@ pub(super) mod x86 {
     }
 
     /// The bits of 16 floats, the upper halves to nearest bf16.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn rounded16(value: __m512) -> __m512i {
         // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
@@ -139,12 +147,12 @@ pub(super) mod x86 {
     impl Register for Float8 {
         #[inline(always)]
         unsafe fn relu(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
         }
         #[inline(always)]
         unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             unsafe {
                 let off = _mm256_cmp_ps::<_CMP_LE_OQ>(output.0, _mm256_setzero_ps());
                 Self(_mm256_andnot_ps(off, self.0))
@@ -152,7 +160,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_across(self, words: *mut u32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 4 words at `words`.
             unsafe {
                 let high = _mm256_srli_epi32::<16>(rounded8(self.0));
                 let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(high, high));
@@ -161,7 +169,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_down(self, second: Self, words: *mut u32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 words at `words`.
             unsafe {
                 let first = _mm256_srli_epi32::<16>(rounded8(self.0));
                 let pairs = _mm256_blend_epi16::<0b1010_1010>(first, rounded8(second.0));
@@ -170,16 +178,18 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn half_of(words: *const u32, place: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX2 and for 8 words at `words`.
             unsafe { Self(half8(_mm256_loadu_si256(words.cast()), place)) }
         }
         #[inline(always)]
         unsafe fn splat_half_of(word: u32, place: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX2.
             unsafe { Self(half8(_mm256_set1_epi32(word as i32), place)) }
         }
     }
 
+    /// # Safety
+    /// The machine has AVX2.
     #[inline(always)]
     unsafe fn half8(words: __m256i, place: usize) -> __m256 {
         // SAFETY: register arithmetic; the caller vouches for AVX2.
@@ -195,12 +205,12 @@ pub(super) mod x86 {
     impl Register for Float16 {
         #[inline(always)]
         unsafe fn relu(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
         }
         #[inline(always)]
         unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             unsafe {
                 let zero = _mm512_setzero_ps();
                 let off = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output.0, zero);
@@ -209,7 +219,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_across(self, words: *mut u32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 8 words at `words`.
             unsafe {
                 let high = _mm512_srli_epi32::<16>(rounded16(self.0));
                 _mm256_storeu_si256(words.cast(), _mm512_cvtepi32_epi16(high));
@@ -217,7 +227,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store_down(self, second: Self, words: *mut u32) {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 words at `words`.
             unsafe {
                 let first = _mm512_srli_epi32::<16>(rounded16(self.0));
                 let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
@@ -227,16 +237,18 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn half_of(words: *const u32, place: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for AVX-512 F and for 16 words at `words`.
             unsafe { Self(half16(_mm512_loadu_si512(words.cast()), place)) }
         }
         #[inline(always)]
         unsafe fn splat_half_of(word: u32, place: usize) -> Self {
-            // SAFETY: see above.
+            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
             unsafe { Self(half16(_mm512_set1_epi32(word as i32), place)) }
         }
     }
 
+    /// # Safety
+    /// The machine has AVX-512 F.
     #[inline(always)]
     unsafe fn half16(words: __m512i, place: usize) -> __m512 {
         // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
@@ -258,17 +270,18 @@ pub(super) mod x86 {
         type Sum = Float16;
         #[inline(always)]
         unsafe fn splat(word: u32) -> __m512bh {
-            // SAFETY: all bits are valid for both; the trait's contract.
+            // SAFETY: any bits are a value of both types; the caller vouches for AVX-512 F.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word as i32)) }
         }
         #[inline(always)]
         unsafe fn load(words: *const u32) -> __m512bh {
-            // SAFETY: all bits are valid for both; the trait's contract.
+            // SAFETY: any bits are a value of both types; the caller vouches for AVX-512 F and for
+            // 16 words.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(words.cast())) }
         }
         #[inline(always)]
         unsafe fn multiply_add(a: __m512bh, b: __m512bh, sum: Float16) -> Float16 {
-            // SAFETY: the trait's contract.
+            // SAFETY: the caller vouches for AVX-512 F and BF16.
             Float16(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
         }
     }

@@ -107,7 +107,8 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
     b: [*const T::Word; C],
     columns: usize,
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the registers of `T` and for as many words of both factors as
+    // `a` has steps.
     unsafe {
         if C > 2 || columns > T::Sum::LANES {
             return registers::<T, R, C>(a, b);
@@ -121,12 +122,16 @@ pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
 }
 
 /// The same for `C` registers that all matter.
+///
+/// # Safety
+/// As for [`sums`].
 #[inline(always)]
 unsafe fn registers<T: Terms, const R: usize, const C: usize>(
     mut a: Strip<T::Word>,
     mut b: [*const T::Word; C],
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the registers of `T` and for as many words of both factors as
+    // `a` has steps; runs are passed one by one.
     unsafe {
         let mut sums = [[T::Sum::splat(0.0); C]; R];
         let Strip { runs, steps, last_steps, .. } = a;
@@ -143,6 +148,9 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
 }
 
 /// Adds the products of the `steps` of a run.
+///
+/// # Safety
+/// As for [`sums`]; the run is one of `a`'s.
 #[inline(always)]
 unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     a: &mut Strip<T::Word>,
@@ -152,7 +160,8 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
 ) {
     a.ahead.swap(1, 2);
     let mut at = a.first.wrapping_add(run * a.stride);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the registers of `T` and for the run's words of both factors;
+    // no more steps are passed than it has.
     unsafe {
         for step in (0..steps - steps % STEPS).step_by(STEPS) {
             asking_step::<T, R, C, 0>(a, (run, step), at, b, sums);
@@ -170,6 +179,9 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
 }
 
 /// Adds the products of step `step + I` of a run, and prefetches between them.
+///
+/// # Safety
+/// As for [`sums`]; the run has the step.
 #[inline(always)]
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,
@@ -179,7 +191,8 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     sums: &mut [[T::Sum; C]; R],
 ) {
     let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.map(|b| b.wrapping_add(I * PANEL)));
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the registers of `T` and for the step's words of both factors;
+    // prefetches may point anywhere.
     unsafe {
         let columns = b.map(|b| T::load(b));
         prefetch(b[0].wrapping_add(AHEAD * PANEL));
@@ -196,6 +209,9 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
 
 /// Adds one step's products of some `rows`: of words of `a`, `row` apart, and the columns. Each
 /// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
+///
+/// # Safety
+/// The machine has the registers of `T`, and `a` has a word for each of the rows.
 #[inline(always)]
 unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
     a: *const T::Word,
@@ -205,7 +221,8 @@ unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
     sums: &mut [[T::Sum; C]; R],
 ) {
     for r in rows {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the registers of `T` and for a word of `a` in each of the
+        // rows.
         unsafe {
             let factor = T::splat(*a.add(r * row));
             for (sum, &columns) in sums[r].iter_mut().zip(&columns) {

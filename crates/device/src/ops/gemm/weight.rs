@@ -153,7 +153,8 @@ impl Renewal<'_> {
                 last[..whole.len()].copy_from_slice(whole);
                 &last
             });
-            // SAFETY: the block lies inside the weight, as checked; the rest the caller promises.
+            // SAFETY: the block lies inside the weight, as checked; the caller vouches that no
+            // other thread renews it.
             unsafe { self.renew_block((panel, row), block) };
         }
     }
@@ -174,11 +175,12 @@ impl Renewal<'_> {
                 let first = (panel * self.n.div_ceil(2) + row / 2) * PANEL;
                 let column = (row / PANEL * self.k.div_ceil(2) + panel * PANEL / 2) * PANEL;
                 let mut across = [[0; ACROSS]; PANEL];
+                let rows = PANEL.min(self.n - row);
                 let chunk = RoundChunk {
                     matrix: block.as_flattened().as_ptr(),
                     across: across.as_flattened_mut().as_mut_ptr(),
-                    down: backward.as_ptr().wrapping_add(first).cast_mut(),
-                    rows: PANEL.min(self.n - row),
+                    down: backward.write_ptr(first..first + rows.div_ceil(2) * PANEL),
+                    rows,
                 };
                 // SAFETY: inside both forms, and the caller alone writes the block's place.
                 let forward = unsafe {

@@ -44,12 +44,14 @@ pub(super) type PanelRows<'a> = (&'a RowsMut<'a>, Range<usize>);
 pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the chunk's rows, and the token proves the instruction
+        // set.
         Isa::Avx2(token) => unsafe { x86::forward_avx2(token, shape, inputs, out) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the chunk's rows, and the token proves the instruction
+        // set.
         Isa::Avx512(token) => unsafe { x86::forward_avx512(token, shape, inputs, out) },
-        // SAFETY: the caller's promise; plain lanes need no instruction set.
+        // SAFETY: plain lanes need no instruction set; the caller vouches for the chunk's rows.
         _ => unsafe { forward_samples::<Plain>(shape, inputs, out) },
     }
 }
@@ -61,7 +63,7 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
         Isa::Avx2(token) => x86::backward_avx2(token, shape, inputs, outputs),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::backward_avx512(token, shape, inputs, outputs),
-        // SAFETY: as above.
+        // SAFETY: plain lanes need no instruction set.
         _ => unsafe { backward_samples::<Plain>(shape, inputs, outputs) },
     }
 }
@@ -92,7 +94,7 @@ unsafe fn forward_samples<V: FloatLanes>(
             let tile = if tall { 2 * ROWS } else { ROWS };
             prefetch_row(next.wrapping_add(first * dim), tile * dim);
             let from = Transposed { values: &right, stride };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for the instruction set of `V`.
             at = unsafe {
                 if tall {
                     let [e, f, g, h] = four(&vector, below);
@@ -104,7 +106,7 @@ unsafe fn forward_samples<V: FloatLanes>(
             };
             first += tile;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the chunk's rows of `out`.
         unsafe { out.write(to, &row[..width]) };
     }
 }
@@ -134,7 +136,7 @@ unsafe fn pairs<V: FloatLanes, const R: usize>(
     let last = (first + R).min(shape.vectors()) - 1;
     let (top, bottom) = (shape.partners(first), shape.partners(last));
     let start = top.start.min(bottom.start) / V::LANES * V::LANES;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the instruction set of `V`.
     unsafe {
         let Transposed { values, stride } = right;
         multiply::<V, R>(left, values, stride, start..top.end.max(bottom.end), z);
@@ -230,7 +232,8 @@ unsafe fn product_tile<V: FloatLanes, const R: usize, const C: usize>(
     column: usize,
     out: &mut [f32],
 ) {
-    // SAFETY: the caller's promise; all rows of `left` have the length of the first.
+    // SAFETY: the caller vouches for the instruction set of `V` and for whole registers in every
+    // row of `right` and `out`; all rows of `left` have the length of the first.
     unsafe {
         let mut sums = [[V::zero(); C]; R];
         for k in 0..left[0].len() {
@@ -256,7 +259,7 @@ unsafe fn add<V: FloatLanes, const R: usize, const C: usize>(
     right: *const f32,
     factors: [f32; R],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the instruction set of `V` and for `C` registers at `right`.
     unsafe {
         let right: [V; C] = std::array::from_fn(|c| V::load(right.add(c * V::LANES)));
         for (sums, factor) in sums.iter_mut().zip(factors) {
@@ -279,7 +282,7 @@ unsafe fn backward_chunk<V: FloatLanes>(
     outputs: [&mut [f32]; 2],
 ) {
     let of = |dim| Shape { dim, ..*shape };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the instruction set of `V`.
     unsafe {
         match shape.dim {
             32 => backward_samples::<V>(&of(32), inputs, outputs),
@@ -337,11 +340,13 @@ unsafe fn backward_samples<V: FloatLanes>(
             prefetch_row_second(d_pooled.as_ptr().wrapping_add(next), ROWS * dim);
             let tile = ProductTile::new(&rows, d_out, first);
             if first > 0 && first + ROWS <= vectors && stride == dim {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller vouches for the instruction set of `V`; lengths are checked
+                // inside.
                 unsafe { tile.multiply::<V>(&right, dim, &mut d_pooled[(first - 1) * dim..]) };
                 continue;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for the instruction set of `V`; lengths are checked
+            // inside.
             unsafe { tile.multiply::<V>(&right, stride, &mut gradient) };
             for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
                 if i == 0 {
@@ -474,7 +479,8 @@ impl<'a> ProductTile<'a> {
         // SAFETY: every pair of two different vectors below `vectors` has its place in `d_out`.
         let factors =
             |places: [usize; ROWS]| places.map(|at| unsafe { *self.d_out.get_unchecked(at) });
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the instruction set of `V` and for whole registers in
+        // every row of `right`.
         unsafe {
             let mut sums = [[V::zero(); 2]; ROWS];
             let end = (first + ROWS).min(vectors);
@@ -536,22 +542,24 @@ impl<V: Fused> FloatLanes for V {
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller vouches for the instruction set of `V`.
         unsafe { V::splat(0.0) }
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller vouches for the instruction set of `V` and for its floats at
+        // `pointer`.
         unsafe { V::load(pointer) }
     }
     #[inline(always)]
     unsafe fn plus(self, factor: f32, right: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: the caller vouches for the instruction set of `V`.
         unsafe { V::splat(factor).multiply_add(right, self) }
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: see above.
+        // SAFETY: the caller vouches for the instruction set of `V` and for its floats at
+        // `pointer`.
         unsafe { V::store(self, pointer) }
     }
 }
@@ -570,7 +578,8 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn load(pointer: *const f32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for 8 floats at `pointer`; an array of floats is aligned as
+        // they are.
         Self(unsafe { pointer.cast::<[f32; 8]>().read() })
     }
     #[inline(always)]
@@ -579,7 +588,8 @@ impl FloatLanes for Plain {
     }
     #[inline(always)]
     unsafe fn store(self, pointer: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for 8 floats at `pointer`; an array of floats is aligned as
+        // they are.
         unsafe { pointer.cast::<[f32; 8]>().write(self.0) }
     }
 }
@@ -602,13 +612,16 @@ mod x86 {
                 inputs: [&[f32]; 2],
                 out: PanelRows<'_>,
             ) {
+                /// # Safety
+                /// The machine has the features; for the chunk as the function around it.
                 #[target_feature(enable = $features)]
                 unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: PanelRows<'_>) {
-                    // SAFETY: compiled for the instruction set; the caller's promise.
+                    // SAFETY: compiled for the vector's instruction set; the caller vouches for the
+                    // chunk's rows.
                     unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set; the caller's
-                // promise.
+                // SAFETY: the token proves that the machine has the instruction set; the caller
+                // vouches for the chunk's rows.
                 unsafe { compiled(shape, inputs, out) }
             }
 

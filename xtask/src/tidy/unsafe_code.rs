@@ -1,0 +1,148 @@
+//! `unsafe` has addresses, says what it asks for, and names the fact that makes each use sound.
+
+use crate::mask::{line_of, mask, words};
+use crate::tidy::violation::Violation;
+use crate::tree::SourceTree;
+
+const RULE: &str = "unsafe";
+
+const ADDRESSES: [&str; 3] =
+    ["crates/device/src/", "crates/python/src/", "crates/comm/src/mpi/ffi.rs"];
+/// Ways to say that somebody checked something, without saying what.
+const EMPTY: [&str; 7] = [
+    "SAFETY: see ",
+    "SAFETY: as ",
+    "SAFETY: the caller vouches.",
+    "SAFETY: the caller's ",
+    "; the caller's promise",
+    "the caller's contract.",
+    "the trait's contract.",
+];
+
+pub fn check(tree: &SourceTree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.rust() {
+        let masked = mask(text);
+        if !ADDRESSES.iter().any(|folder| path.starts_with(folder)) {
+            for at in words(&masked.code, "unsafe") {
+                let problem =
+                    "`unsafe` belongs to device and comm/mpi/ffi.rs; got it here".to_owned();
+                found.push(Violation::new(RULE, path, line_of(&masked.code, at), problem));
+            }
+            continue;
+        }
+        found.extend(undocumented(path, text, &masked.code));
+        found.extend(empty(path, &masked.comments));
+    }
+    found
+}
+
+/// Functions whose documentation, or that of the trait that they belong to, does not say what a
+/// caller must see to. What implements a trait keeps to the trait's.
+fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
+    let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), code.lines().collect());
+    let mut found = Vec::new();
+    for (at, line) in code.iter().enumerate() {
+        let Some(name) = declared(line) else { continue };
+        let owner = owner(&code, at);
+        let is_of_trait = owner.is_some_and(|owner| code[owner].contains(" for "));
+        let is_said =
+            |item: usize| documentation(&lines, item).any(|line| line.contains("# Safety"));
+        if is_of_trait || is_said(at) || owner.is_some_and(is_said) {
+            continue;
+        }
+        let problem = format!("expected `# Safety` in the documentation of `{name}`");
+        found.push(Violation::new(RULE, path, at + 1, problem));
+    }
+    found
+}
+
+/// The name of the unsafe function that a line declares.
+fn declared(line: &str) -> Option<&str> {
+    let (before, name) = line.split_once("unsafe fn ")?;
+    let before = before.trim();
+    if !(before.is_empty() || before.starts_with("pub") || before.ends_with("const")) {
+        return None;
+    }
+    name.split(['(', '<']).next()
+}
+
+/// The line of the trait or implementation around a line.
+fn owner(code: &[&str], at: usize) -> Option<usize> {
+    let mut limit = indent(code[at]);
+    for line in (0..at).rev().filter(|&line| !code[line].trim().is_empty()) {
+        if indent(code[line]) < limit {
+            limit = indent(code[line]);
+            let words: Vec<&str> = code[line].split([' ', '<']).filter(|w| !w.is_empty()).collect();
+            if words.contains(&"trait") || words.contains(&"impl") {
+                return Some(line);
+            }
+        }
+    }
+    None
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// The lines of documentation and attributes before an item.
+fn documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
+    let is_before = |line: &&str| line.starts_with("///") || line.starts_with("#[");
+    lines[..item].iter().rev().map(|line| line.trim()).take_while(is_before)
+}
+
+/// Comments that name no fact.
+fn empty(path: &str, comments: &str) -> Vec<Violation> {
+    let lines = comments.lines().enumerate();
+    let is_empty = |line: &str| EMPTY.iter().any(|words| line.contains(words));
+    let found = lines.filter(|(_, line)| line.contains("SAFETY:") && is_empty(line));
+    let problem = "expected the fact and who checked it, got a formula";
+    found.map(|(at, _)| Violation::new(RULE, path, at + 1, problem.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::violation::shown;
+    use crate::tree::SourceTree;
+
+    fn of_device(text: &str) -> Vec<String> {
+        shown(&check(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
+    }
+
+    #[test]
+    fn it_has_addresses() {
+        let text = "//! about unsafe\n#![expect(unsafe_code)]\nfn f() { unsafe { g() } }";
+        let found = shown(&check(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
+        let expected = "crates/data/src/a.rs:3 unsafe: `unsafe` belongs to device and \
+                        comm/mpi/ffi.rs; got it here";
+        assert_eq!(found, [expected]);
+        for path in ["crates/device/src/a.rs", "crates/comm/src/mpi/ffi.rs"] {
+            assert_eq!(check(&SourceTree::new(&[(path, text)])), []);
+        }
+    }
+
+    #[test]
+    fn a_function_says_what_it_asks_for_or_its_trait_does() {
+        let said = "/// # Safety\n/// Long enough.\n#[inline]\npub unsafe fn f() {}";
+        assert_eq!(of_device(said), [""; 0]);
+        assert_eq!(of_device("/// # Safety\n/// All.\ntrait T {\n    unsafe fn f();\n}"), [""; 0]);
+        assert_eq!(of_device("impl T for u8 {\n    unsafe fn f() {}\n}"), [""; 0]);
+        let own = "impl<V: T> Of<V> {\n    /// Adds.\n    pub unsafe fn add<W>() {}\n}";
+        let problem = "expected `# Safety` in the documentation of `add`";
+        assert_eq!(of_device(own), [format!("crates/device/src/a.rs:3 unsafe: {problem}")]);
+        assert_eq!(of_device("type F = unsafe fn();\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_formula_is_no_reason() {
+        for formula in ["see above.", "the caller's promise.", "checked; the caller's promise."] {
+            let text = format!("fn f() {{\n    // SAFETY: {formula}\n    unsafe {{ g() }}\n}}");
+            let problem = "expected the fact and who checked it, got a formula";
+            let expected = format!("crates/device/src/a.rs:2 unsafe: {problem}");
+            assert_eq!(of_device(&text), [expected]);
+        }
+        assert_eq!(of_device("// SAFETY: `at < len`, as `new` checked.\n"), [""; 0]);
+    }
+}
