@@ -1,10 +1,10 @@
 //! `rowmill bench …`: how fast rowmill is here, against what this machine can do.
 
 mod alone;
-mod batch;
+pub mod batch;
 mod comm;
 mod data;
-mod embedding;
+pub mod embedding;
 mod gemm;
 mod interaction;
 mod limit;

@@ -66,11 +66,13 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
 #[test]
 fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
     let place = Place::new();
-    let words = "predict learn --configurations 2 --output few";
+    let words = "predict learn --configurations 2 --tables 3 --output few";
     refused(&place, words, &["expected at least 20", "got "]);
     let text = fs::read_to_string(place.path("few/steps.jsonl")).unwrap();
-    assert_eq!(text.lines().count(), 3, "{text}");
+    assert_eq!(text.lines().count(), 6, "{text}");
     assert!(text.lines().nth(1).unwrap().contains("embedding_forward"), "{text}");
+    let tables: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(tables["rounds"].as_array().unwrap().len(), 4, "{tables}");
     assert!(!place.path("few/hardware.json").exists());
 }
 
@@ -83,7 +85,7 @@ fn hardware_that_is_none_is_refused_with_what_is_there() {
     let step = "predict step --model dlrm-ddp --hardware";
     refused(&place, &format!("{step} nowhere"), &["like it: "]);
     refused(&place, &format!("{step} empty"), &["\"empty\"", "like it: "]);
-    refused(&place, &format!("{step} old.json"), &["old.json", "version 1, got version 0"]);
+    refused(&place, &format!("{step} old.json"), &["old.json", "version 2, got version 0"]);
     refused(&place, "predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
     let missing = place.run("predict learn missing.jsonl --output out");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);

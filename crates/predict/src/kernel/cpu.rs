@@ -6,10 +6,17 @@
 //! size correct it within bounds.
 
 mod fit;
+mod kind;
+mod learn;
 mod measured;
 mod model;
+mod trees;
 mod work;
 
-pub use measured::{Machine, MeasuredStep, MeasuredSteps, STEPS_VERSION};
-pub use model::{CpuKindErrors, CpuModel, CpuPrice, Example, MODEL_VERSION, is_judged};
+pub use kind::CpuPrice;
+pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
+pub use measured::{
+    EqualTables, Machine, MeasuredStep, MeasuredSteps, MeasuredTables, STEPS_VERSION, TablesRound,
+};
+pub use model::{CpuModel, MODEL_VERSION};
 pub use work::{Context, CpuWork};

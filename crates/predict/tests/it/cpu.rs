@@ -3,7 +3,8 @@
 
 use predict::kernel::Error;
 use predict::kernel::cpu::{
-    Context, CpuModel, CpuWork, Example, Machine, MeasuredStep, MeasuredSteps,
+    Context, CpuModel, CpuWork, EqualTables, Example, Machine, MeasuredStep, MeasuredSteps,
+    MeasuredTables, TablesRound,
 };
 use predict::kernel::embedding::Popularity;
 use predict::kernel::embedding::lookup::{Caches, forward};
@@ -12,7 +13,7 @@ use predict::lower::tile_use::TileUse;
 use predict::step;
 use schema::random::CounterRng;
 use schema::topology::hardware;
-use schema::{FeatureStats, IndexDistribution, JobConfig, ShardingPlan};
+use schema::{DataType, FeatureStats, IndexDistribution, JobConfig, Optimizer, ShardingPlan};
 
 const BASE: &str = include_str!("../../../../configs/dlrm-ddp.toml");
 
@@ -104,7 +105,7 @@ fn learnt(made: &[Made], measured: &[MeasuredStep]) -> CpuModel {
     let both = made.iter().zip(measured);
     let examples: Vec<Example<'_>> =
         both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
-    CpuModel::learn(machine(), &examples).expect("a model").0
+    CpuModel::learn(machine(), &examples, &[]).expect("a model").0
 }
 
 #[test]
@@ -150,11 +151,11 @@ fn a_model_and_measured_steps_come_back_as_they_were_and_others_are_refused() {
     let model = learnt(&made, &steps);
     let text = model.to_text().expect("a text");
     assert_eq!(CpuModel::parse(&text).expect("a model"), model);
-    let measured = MeasuredSteps { machine: machine(), steps };
+    let measured = MeasuredSteps { machine: machine(), steps, tables: Vec::new() };
     let lines = measured.to_text().expect("a text");
     assert_eq!(MeasuredSteps::parse(&lines).expect("measured steps"), measured);
 
-    let newer = text.replacen("\"rowmill_cpu\":1", "\"rowmill_cpu\":9", 1);
+    let newer = text.replacen("\"rowmill_cpu\":2", "\"rowmill_cpu\":9", 1);
     for (text, expected) in [(&*newer, "version 9"), ("{}", "no version"), ("nothing", "line 1")] {
         let error = CpuModel::parse(text).expect_err("no model").to_string();
         assert!(error.contains(expected), "{error}");
@@ -180,7 +181,7 @@ fn steps_of_other_operations_and_too_few_of_them_are_refused() {
         let both = made.iter().zip(measured);
         let examples: Vec<Example<'_>> =
             both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
-        CpuModel::learn(machine(), &examples).map(|found| found.0)
+        CpuModel::learn(machine(), &examples, &[]).map(|found| found.0)
     };
     let few = learn(&made[..5], &measured[..5]);
     assert!(matches!(few, Err(Error::TooFew { expected: 20, got: 5, .. })), "{few:?}");
@@ -202,6 +203,76 @@ fn steps_that_ran_where_memory_is_slower_are_left_out() {
         made.iter().enumerate().map(|(at, made)| measured(made, at)).collect();
     let model = learnt(&made, &steps);
     assert_eq!((model.steps, model.stream_gb_per_s), ([40, 60], 50.0));
+}
+
+/// Tables number `number` of some that differ in everything that has a size.
+fn tables(number: u64) -> EqualTables {
+    let random = CounterRng::new(9, number);
+    let pick = |at: u64, of: &[u64]| of[random.below(at, of.len() as u64) as usize];
+    EqualTables {
+        count: pick(0, &[1, 3, 8]) as usize,
+        rows: pick(1, &[1_000, 20_000, 300_000]),
+        dim: pick(2, &[16, 32, 64, 128]) as usize,
+        pooling: pick(3, &[1, 4, 20]) as usize,
+        batch_size: 64 + random.below(4, 2000) as usize,
+        data_type: DataType::F32,
+        optimizer: Optimizer::Sgd,
+        ids: IndexDistribution::Uniform,
+    }
+}
+
+/// What lookups of `tables` and their updates take where each amount takes what `unit` says.
+fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredTables {
+    let uses = tables.tiles();
+    let caches = Caches::of(&machine().spec, machine().private_cache_bytes);
+    let context = Context { tiles: uses.iter().collect(), caches, updates: None };
+    let ns =
+        |work: CpuWork| work.amounts.iter().map(|(name, amount)| unit(name) * amount).sum::<f64>();
+    let forward_ns = ns(CpuWork::lookups(&context));
+    let backward_ns = ns(CpuWork::row_updates(tables.optimizer, &context));
+    let round = TablesRound { calls: [5, 5], stream_gb_per_s: 50.0, forward_ns, backward_ns };
+    MeasuredTables { tables, rounds: vec![round; 3] }
+}
+
+#[test]
+fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
+    let made: Vec<Made> = (0..60).map(Made::numbered).collect();
+    // Within steps all takes a quarter longer than alone.
+    let within = |name: &str| 1.25 * planted(name);
+    let steps: Vec<MeasuredStep> = made.iter().map(|made| made.measured(within)).collect();
+    let mut alone: Vec<MeasuredTables> =
+        (0..150).map(|number| measured_tables(tables(number), planted)).collect();
+    // Rounds that ran elsewhere, and disturbed ones, say nothing.
+    for one in &mut alone {
+        let odd = TablesRound { forward_ns: 9e9, backward_ns: 9e9, ..one.rounds[0] };
+        one.rounds.push(TablesRound { stream_gb_per_s: 20.0, ..odd });
+        one.rounds.push(TablesRound { calls: [0, 5], ..odd });
+    }
+    let both = made.iter().zip(&steps);
+    let examples: Vec<Example<'_>> =
+        both.map(|(made, measured)| Example { workload: made.workload(), measured }).collect();
+    let (model, errors) = CpuModel::learn(machine(), &examples, &alone).expect("a model");
+    let of = |kind: &str| errors.iter().find(|one| one.kind == kind).expect("a kind");
+    for kind in ["embedding_forward alone", "embedding_backward alone", "embedding_forward"] {
+        let found = of(kind);
+        assert!(found.gmae_pct < 1.0 && found.judged > 5, "{found:?}");
+        assert_eq!(found.floor_pct.is_some(), kind.ends_with("alone"));
+    }
+    let shape = tables(300);
+    let uses = shape.tiles();
+    let context = Context { tiles: uses.iter().collect(), caches: model.caches(), updates: None };
+    let work = CpuWork::lookups(&context);
+    let truth = measured_tables(shape, planted).rounds[0].forward_ns;
+    let alone = model.price_alone(&work).expect("a price").mean_ns;
+    let in_step = model.price(&work).expect("a price").mean_ns;
+    assert!((alone / truth - 1.0).abs() < 0.02, "{alone} {truth}");
+    assert!((in_step / (1.25 * truth) - 1.0).abs() < 0.03, "{in_step} {truth}");
+    let text = model.to_text().expect("a text");
+    assert_eq!(CpuModel::parse(&text).expect("a model"), model);
+    let lines =
+        MeasuredSteps { machine: machine(), steps, tables: vec![measured_tables(shape, planted)] };
+    let text = lines.to_text().expect("a text");
+    assert_eq!(MeasuredSteps::parse(&text).expect("measured steps"), lines);
 }
 
 /// Misses of a cache that drops what was not used for longest, in the last half of `steps` steps.

@@ -1,6 +1,6 @@
 //! `rowmill bench embedding`: pooled lookups and fused row updates against random access as such.
 
-mod tables;
+pub mod tables;
 
 use std::process::ExitCode;
 

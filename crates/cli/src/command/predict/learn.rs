@@ -1,6 +1,7 @@
 //! `rowmill predict learn`: what operations take on a CPU, measured and learnt in one command, or
 //! what a recorded suite says of a GPU. The models are `predict::kernel`'s.
 
+mod alone;
 mod draw;
 pub mod folder;
 mod measure;
@@ -77,7 +78,7 @@ fn learnt(measured: &MeasuredSteps) -> Result<(CpuModel, Vec<CpuKindErrors>), Er
     let examples: Vec<Example<'_>> = both
         .map(|(workload, measured)| Example { workload: workload.borrowed(), measured })
         .collect();
-    Ok(CpuModel::learn(measured.machine.clone(), &examples)?)
+    Ok(CpuModel::learn(measured.machine.clone(), &examples, &measured.tables)?)
 }
 
 /// What a measured step trained.
@@ -117,10 +118,19 @@ fn for_people(report: &Report) -> String {
             percent(kind.mape_pct),
             percent(kind.covered_pct),
             percent(kind.share_pct),
+            kind.floor_pct.map_or(String::new(), percent),
         ]
     };
-    let header =
-        ["operation", "learnt", "judged", "GMAE %", "mean %", "covered %", "of the time %"];
+    let header = [
+        "operation",
+        "learnt",
+        "judged",
+        "GMAE %",
+        "mean %",
+        "covered %",
+        "of the time %",
+        "rounds apart %",
+    ];
     let rows: Vec<Vec<String>> = report.kinds.iter().map(row).collect();
     format!(
         "{facts}\n\nErrors on steps that nothing was learnt from:\n{}",

@@ -1,7 +1,8 @@
-//! Measured training steps of many configurations as text: a line of JSON for the machine, then one
-//! for each configuration. Knows no model of them.
+//! Measured training steps of many configurations, and lookups called alone, as text: a line of
+//! JSON for the machine, then one for each. Knows no model of them.
 
-use schema::HardwareSpec;
+use schema::{DataType, HardwareSpec, IndexDistribution, Optimizer};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Error;
@@ -41,6 +42,52 @@ pub struct MeasuredStep {
     pub ops: Vec<(String, f64)>,
 }
 
+/// Tables of one shape, and what a batch looks up in each.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EqualTables {
+    /// Tables, each with a feature of its own.
+    pub count: usize,
+    /// Rows of each.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Ids of every bag.
+    pub pooling: usize,
+    /// Bags of each table.
+    pub batch_size: usize,
+    /// Of the rows.
+    pub data_type: DataType,
+    /// Of the rows.
+    pub optimizer: Optimizer,
+    /// How often each row is looked up.
+    pub ids: IndexDistribution,
+}
+
+/// Lookups and row updates of some tables, without a model, each batch with ids of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredTables {
+    /// Which.
+    pub tables: EqualTables,
+    /// Minutes apart, each with tables built anew.
+    pub rounds: Vec<TablesRound>,
+}
+
+/// Medians of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TablesRound {
+    /// Calls that count, undisturbed ones where there are enough, and all of them.
+    pub calls: [u32; 2],
+    /// What all threads read from memory meanwhile, GB/s: where the cores were.
+    pub stream_gb_per_s: f64,
+    /// A lookup in all tables.
+    pub forward_ns: f64,
+    /// The update of all rows that it read.
+    pub backward_ns: f64,
+}
+
 /// Steps of one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSteps {
@@ -48,6 +95,8 @@ pub struct MeasuredSteps {
     pub machine: Machine,
     /// Which.
     pub steps: Vec<MeasuredStep>,
+    /// Lookups and row updates alone; none in earlier measurements.
+    pub tables: Vec<MeasuredTables>,
 }
 
 /// The first line.
@@ -69,6 +118,9 @@ impl MeasuredSteps {
         for step in &self.steps {
             lines.push(json(step)?);
         }
+        for tables in &self.tables {
+            lines.push(json(tables)?);
+        }
         Ok(lines.join("\n") + "\n")
     }
 
@@ -85,20 +137,33 @@ impl MeasuredSteps {
             return Err(Error::Model { expected, got: format!("version {}", head.rowmill_steps) });
         }
         let numbered = (2u64..).zip(lines).filter(|(_, line)| !line.trim().is_empty());
-        let mut found = Self { machine: head.machine, steps: Vec::new() };
+        let mut found = Self { machine: head.machine, steps: Vec::new(), tables: Vec::new() };
         for (line, text) in numbered {
-            let step: MeasuredStep = parsed(text, line)?;
-            let times = step.ops.iter().map(|op| op.1).chain([step.step_ns, step.stream_gb_per_s]);
+            let value: serde_json::Value = parsed(text, line)?;
+            let times = if value.get("rounds").is_some() {
+                let tables: MeasuredTables = of_line(value, line)?;
+                let times = |round: &TablesRound| {
+                    [round.forward_ns, round.backward_ns, round.stream_gb_per_s]
+                };
+                let times: Vec<f64> = tables.rounds.iter().flat_map(times).collect();
+                found.tables.push(tables);
+                times
+            } else {
+                let step: MeasuredStep = of_line(value, line)?;
+                let times = step.ops.iter().map(|op| op.1);
+                let times = times.chain([step.step_ns, step.stream_gb_per_s]).collect();
+                found.steps.push(step);
+                times
+            };
             if let Some(bad) = times.into_iter().find(|ns| !ns.is_finite() || *ns <= 0.0) {
                 return Err(Error::Rows {
                     count: 1,
-                    rows: found.steps.len() + 1,
+                    rows: found.steps.len() + found.tables.len(),
                     line,
                     expected: "times and rates above 0".to_owned(),
                     got: bad.to_string(),
                 });
             }
-            found.steps.push(step);
         }
         Ok(found)
     }
@@ -112,8 +177,14 @@ fn json(value: &impl Serialize) -> Result<String, Error> {
 }
 
 fn parsed<'de, T: Deserialize<'de>>(text: &'de str, line: u64) -> Result<T, Error> {
-    serde_json::from_str(text).map_err(|error| Error::Model {
-        expected: format!("measured steps of rowmill predict learn in line {line}"),
-        got: error.to_string(),
-    })
+    serde_json::from_str(text).map_err(|error| wrong(&error, line))
+}
+
+fn of_line<T: DeserializeOwned>(value: serde_json::Value, line: u64) -> Result<T, Error> {
+    serde_json::from_value(value).map_err(|error| wrong(&error, line))
+}
+
+fn wrong(error: &serde_json::Error, line: u64) -> Error {
+    let expected = format!("measured steps of rowmill predict learn in line {line}");
+    Error::Model { expected, got: error.to_string() }
 }

@@ -48,14 +48,8 @@ impl CpuWork {
             | Op::OutputDist { .. }
             | Op::GradientDist { .. }
             | Op::AllReduce { .. } => return None,
-            Op::EmbeddingForward { .. } => {
-                let amounts = lookup::forward(&context.tiles, context.caches);
-                Self { kind: name.to_owned(), amounts, sizes: tables(context, None) }
-            }
-            Op::EmbeddingBackward { optimizer, .. } => {
-                let amounts = lookup::backward(&context.tiles, optimizer, context.caches);
-                Self { kind: name.to_owned(), amounts, sizes: tables(context, Some(optimizer)) }
-            }
+            Op::EmbeddingForward { .. } => Self::lookups(context),
+            Op::EmbeddingBackward { optimizer, .. } => Self::row_updates(optimizer, context),
             Op::Gemm { product, precision, m, n, k } => {
                 product_of(name, product, precision, [m, n, k], context)
             }
@@ -76,6 +70,20 @@ impl CpuWork {
             Op::DenseUpdate { optimizer, .. } => pass(format!("{name} {optimizer}")),
             _ => pass(name.to_owned()),
         })
+    }
+
+    /// The lookups of a batch in all tables.
+    #[must_use]
+    pub fn lookups(context: &Context<'_>) -> Self {
+        let amounts = lookup::forward(&context.tiles, context.caches);
+        Self { kind: "embedding_forward".to_owned(), amounts, sizes: tables(context, None) }
+    }
+
+    /// The updates of the rows that a batch looked up.
+    #[must_use]
+    pub fn row_updates(rule: Optimizer, context: &Context<'_>) -> Self {
+        let amounts = lookup::backward(&context.tiles, rule, context.caches);
+        Self { kind: "embedding_backward".to_owned(), amounts, sizes: tables(context, Some(rule)) }
     }
 }
 

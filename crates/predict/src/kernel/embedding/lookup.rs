@@ -9,7 +9,11 @@ use crate::lower::tile_use::TileUse;
 /// Bytes of an id, and of a pair that is sorted.
 const ID: f64 = 8.0;
 /// Bits of a key that one pass of the sort orders.
-const SORT_BITS: f64 = 8.0;
+const SORT_BITS: f64 = 11.0;
+/// Bytes of a cache line.
+const LINE: f64 = 64.0;
+/// Ids of a bag from which on gradients are copied table by table before they are summed.
+const PACKED_IDS: f64 = 4.0;
 
 /// The caches of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,6 +48,7 @@ pub fn forward(tiles: &[&TileUse], caches: Caches) -> Vec<Amount> {
         ("ids", sum(&|tile| tile.uses)),
         ("elements", sum(&|tile| tile.uses * tile.dim as f64)),
         ("elements_16", sum(&|tile| narrow(tile) * tile.uses * tile.dim as f64)),
+        ("lines", sum(&|tile| tile.uses * (row(tile) / LINE).ceil())),
         ("bytes_out", sum(&|tile| 4.0 * (tile.bags * tile.dim) as f64)),
         ("bytes_past_private", private.bytes),
         ("bytes_past_last", last.bytes),
@@ -71,20 +76,25 @@ pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amou
     let parts = rule.state_names().len();
     let is_by_element = rule.granularity() == Granularity::Element && parts == 1;
     let is_adam = parts == 2;
+    let ids = sum(&|tile| tile.uses);
+    let is_packed = tiles.len() > 1 && ids >= PACKED_IDS * sum(&|tile| tile.bags as f64);
+    // One thread sums the gradients of a row.
+    let again = |tile: &&TileUse| (tile.uses * tile.popularity.hottest() - 1.0).max(0.0);
     vec![
         ("call", 1.0),
         ("tables", tiles.len() as f64),
         ("bags", sum(&|tile| tile.bags as f64)),
-        ("ids", sum(&|tile| tile.uses)),
+        ("ids", ids),
         ("sorted", sum(&|tile| tile.uses * passes(tile))),
         (
             "sorted_past_private",
-            sum(&|tile| tile.uses * passes(tile))
-                * past(2.0 * ID * sum(&|t| t.uses), caches.private),
+            sum(&|tile| tile.uses * passes(tile)) * past(2.0 * ID * ids, caches.private),
         ),
         ("elements", read / 4.0),
         ("gradient_past_private", missed(caches.private)),
         ("gradient_past_last", missed(caches.last)),
+        ("gradient_packed", is(is_packed) * gradient),
+        ("hottest_row", tiles.iter().map(again).sum()),
         ("rows", rows),
         ("row_bytes", row_bytes),
         ("row_bytes_past_private", row_bytes * left(caches.private)),

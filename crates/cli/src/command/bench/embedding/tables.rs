@@ -59,7 +59,12 @@ impl BenchTables {
             }
             weights
         };
-        let state = |_| Array::zeroed(rows * args.optimizer.state_per_row(dim));
+        let state = |_| {
+            let mut state = Array::zeroed(rows * args.optimizer.state_per_row(dim));
+            // Pages that nobody has written yet would be made during the first updates.
+            state.fill(0.0);
+            std::hint::black_box(state)
+        };
         Self {
             weights: (0..args.tables).map(filled).collect(),
             states: (0..args.tables).map(state).collect(),

@@ -1,7 +1,9 @@
 //! Made-up configurations to measure: tables, layers, batches, rules and laws of ids drawn at
 //! random, so that what is learnt from them holds between and around them.
 
+use predict::kernel::cpu::EqualTables;
 use schema::random::CounterRng;
+use schema::{DataType, IndexDistribution, Optimizer};
 
 /// What all of them change.
 pub const BASE: &str = "dlrm-ddp";
@@ -11,6 +13,12 @@ const TABLE_BYTES_MOST: f64 = 2.5e9;
 const LOOKED_UP_BYTES_MOST: f64 = 4e8;
 /// Ids of a batch.
 const IDS_MOST: usize = 2_000_000;
+/// As [`TABLE_BYTES_MOST`], [`LOOKED_UP_BYTES_MOST`] and [`IDS_MOST`], of tables without a model:
+/// they are built anew for every round.
+const ALONE: Bounds = Bounds { tables: 1e9, looked_up: 2e8, ids: 1_000_000 };
+/// The same of configurations.
+const IN_STEPS: Bounds =
+    Bounds { tables: TABLE_BYTES_MOST, looked_up: LOOKED_UP_BYTES_MOST, ids: IDS_MOST };
 /// FLOPs of a step.
 const FLOPS_MOST: f64 = 3e10;
 
@@ -47,31 +55,35 @@ impl Dice {
     }
 }
 
-/// The tables of a configuration and what is looked up.
-struct Tables {
-    count: usize,
-    rows: usize,
-    dim: usize,
-    pooling: usize,
-    batch: usize,
-    data_type: &'static str,
-    rule: &'static str,
-    law: &'static str,
+/// How large tables and batches may be.
+struct Bounds {
+    /// Bytes of weights and states.
+    tables: f64,
+    /// Bytes of the rows that a batch looks up.
+    looked_up: f64,
+    /// Ids of a batch.
+    ids: usize,
 }
 
 /// Number `number` of those of `seed`: the same wherever it is drawn.
 pub fn one(seed: u64, number: u64) -> Drawn {
     let mut dice = Dice { rng: CounterRng::new(seed, number), at: 0 };
-    let tables = loop {
-        let tables = tables(&mut dice);
-        if tables.fits() {
-            break tables;
-        }
-    };
+    let tables = tables(&mut dice, &IN_STEPS);
     let mut set = Vec::new();
     let mut add = |key: &str, value: String| set.push((key.to_owned(), value));
     let last = tables.count - 1;
-    let Tables { rows, dim, data_type, .. } = tables;
+    let EqualTables { rows, dim, data_type, .. } = tables;
+    let data_type = match data_type {
+        DataType::F32 => "f32",
+        DataType::F16 => "f16",
+        DataType::Bf16 => "bf16",
+    };
+    let law = match tables.ids {
+        IndexDistribution::Zipf { exponent } => {
+            format!(r#"{{ kind = "zipf", exponent = {exponent} }}"#)
+        }
+        _ => r#"{ kind = "uniform" }"#.to_owned(),
+    };
     add("data.categorical", format!(r#"[{{ column = "t{{0..{last}}}", kind = "integer" }}]"#));
     add(
         "model.tables",
@@ -79,67 +91,87 @@ pub fn one(seed: u64, number: u64) -> Drawn {
             r#"[{{ name = "t{{0..{last}}}", rows = {rows}, dim = {dim}, data_type = "{data_type}" }}]"#
         ),
     );
-    add("synthetic.ids", tables.law.to_owned());
-    add("optimizer.sparse", format!(r#"{{ kind = "{}", learning_rate = 0.001 }}"#, tables.rule));
-    add("training.batch_size", tables.batch.to_string());
+    add("synthetic.ids", law);
+    add(
+        "optimizer.sparse",
+        format!(r#"{{ kind = "{}", learning_rate = 0.001 }}"#, tables.optimizer),
+    );
+    add("training.batch_size", tables.batch_size.to_string());
     layers(&mut dice, &tables, &mut add);
     Drawn { set, pooling: tables.pooling as u32 }
 }
 
-fn tables(dice: &mut Dice) -> Tables {
-    const DIMS: [usize; 12] = [8, 16, 16, 32, 32, 48, 64, 64, 64, 96, 128, 128];
-    const RULES: [&str; 10] = [
-        "sgd",
-        "sgd",
-        "sgd",
-        "sgd",
-        "adagrad",
-        "adagrad",
-        "rowwise_adagrad",
-        "rowwise_adagrad",
-        "rowwise_adagrad",
-        "adam",
-    ];
-    const UNIFORM: &str = r#"{ kind = "uniform" }"#;
-    const LAWS: [&str; 6] = [
-        UNIFORM,
-        UNIFORM,
-        UNIFORM,
-        r#"{ kind = "zipf", exponent = 0.8 }"#,
-        r#"{ kind = "zipf", exponent = 1.05 }"#,
-        r#"{ kind = "zipf", exponent = 1.2 }"#,
-    ];
-    const TYPES: [&str; 8] = ["f32", "f32", "f32", "f32", "f32", "f32", "f16", "bf16"];
-    let batch = dice.between(64.0, 4096.0);
-    Tables {
-        count: dice.between(1.0, 26.0),
-        rows: dice.between(1e3, 3e6),
-        dim: dice.of(&DIMS),
-        pooling: dice.between(0.6, 40.0).max(1),
-        batch: if dice.unit() < 0.5 { batch.next_power_of_two() } else { batch },
-        data_type: dice.of(&TYPES),
-        rule: dice.of(&RULES),
-        law: dice.of(&LAWS),
+/// Tables number `number` of those of `seed` that are measured without a model.
+pub fn alone(seed: u64, number: u64) -> EqualTables {
+    tables(&mut Dice { rng: CounterRng::new(seed, number).child(1), at: 0 }, &ALONE)
+}
+
+/// Drawn again until they are within bounds.
+fn tables(dice: &mut Dice, bounds: &Bounds) -> EqualTables {
+    loop {
+        let drawn = any_tables(dice);
+        if bounds.hold(&drawn) {
+            return drawn;
+        }
     }
 }
 
-impl Tables {
-    fn fits(&self) -> bool {
-        let states = match self.rule {
-            "adagrad" => 2.0,
-            "adam" => 3.0,
+fn any_tables(dice: &mut Dice) -> EqualTables {
+    use {DataType::*, Optimizer::*};
+    const DIMS: [usize; 12] = [8, 16, 16, 32, 32, 48, 64, 64, 64, 96, 128, 128];
+    const RULES: [Optimizer; 10] = [
+        Sgd,
+        Sgd,
+        Sgd,
+        Sgd,
+        Adagrad,
+        Adagrad,
+        RowwiseAdagrad,
+        RowwiseAdagrad,
+        RowwiseAdagrad,
+        Adam,
+    ];
+    const UNIFORM: IndexDistribution = IndexDistribution::Uniform;
+    const LAWS: [IndexDistribution; 6] = [
+        UNIFORM,
+        UNIFORM,
+        UNIFORM,
+        IndexDistribution::Zipf { exponent: 0.8 },
+        IndexDistribution::Zipf { exponent: 1.05 },
+        IndexDistribution::Zipf { exponent: 1.2 },
+    ];
+    const TYPES: [DataType; 8] = [F32, F32, F32, F32, F32, F32, F16, Bf16];
+    let batch = dice.between(64.0, 4096.0);
+    EqualTables {
+        count: dice.between(1.0, 26.0),
+        rows: dice.between(1e3, 3e6) as u64,
+        dim: dice.of(&DIMS),
+        pooling: dice.between(0.6, 40.0).max(1),
+        batch_size: if dice.unit() < 0.5 { batch.next_power_of_two() } else { batch },
+        data_type: dice.of(&TYPES),
+        optimizer: dice.of(&RULES),
+        ids: dice.of(&LAWS),
+    }
+}
+
+impl Bounds {
+    fn hold(&self, drawn: &EqualTables) -> bool {
+        // What an f32 table takes, whatever its format is: the rule that draws formats is apart.
+        let states = match drawn.optimizer {
+            Optimizer::Adagrad => 2.0,
+            Optimizer::Adam => 3.0,
             _ => 1.0,
         };
-        let bytes = 4.0 * self.dim as f64;
-        let ids = self.count * self.batch * self.pooling;
-        (self.count * self.rows) as f64 * bytes * states <= TABLE_BYTES_MOST
-            && ids as f64 * bytes <= LOOKED_UP_BYTES_MOST
-            && ids <= IDS_MOST
+        let bytes = 4.0 * drawn.dim as f64;
+        let ids = drawn.count * drawn.batch_size * drawn.pooling;
+        drawn.count as f64 * drawn.rows as f64 * bytes * states <= self.tables
+            && ids as f64 * bytes <= self.looked_up
+            && ids <= self.ids
     }
 }
 
 /// MLPs and what joins them, drawn again until a step is short enough.
-fn layers(dice: &mut Dice, tables: &Tables, add: &mut dyn FnMut(&str, String)) {
+fn layers(dice: &mut Dice, tables: &EqualTables, add: &mut dyn FnMut(&str, String)) {
     const WIDTHS: [usize; 11] = [32, 64, 96, 128, 192, 256, 320, 512, 512, 768, 1024];
     const INPUTS: [usize; 5] = [4, 13, 64, 128, 256];
     loop {
@@ -168,7 +200,7 @@ fn layers(dice: &mut Dice, tables: &Tables, add: &mut dyn FnMut(&str, String)) {
             inputs.zip(widths).map(|(input, width)| input * width).sum()
         };
         let each = products(input, &bottom) + products(joined, &top) + crossed;
-        if 6.0 * tables.batch as f64 * each as f64 > FLOPS_MOST {
+        if 6.0 * tables.batch_size as f64 * each as f64 > FLOPS_MOST {
             continue;
         }
         let rule = dice.of(&["sgd", "sgd", "sgd", "sgd", "adagrad", "adagrad", "adam"]);
@@ -186,7 +218,7 @@ fn layers(dice: &mut Dice, tables: &Tables, add: &mut dyn FnMut(&str, String)) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BASE, one};
+    use super::{BASE, alone, one};
     use crate::resolve::config;
 
     #[test]
@@ -198,5 +230,20 @@ mod tests {
             assert!(job.config.training.batch_size >= 64);
         }
         assert_ne!(one(7, 0), one(8, 0));
+    }
+
+    #[test]
+    fn tables_without_a_model_stay_within_a_gigabyte_and_are_not_those_of_configurations() {
+        for number in 0..50 {
+            let drawn = alone(7, number);
+            assert_eq!(drawn, alone(7, number));
+            assert!(drawn.rows as f64 * (4 * drawn.count * drawn.dim) as f64 <= 1e9);
+        }
+        assert_ne!(alone(7, 0), alone(8, 0));
+        let same = |number| {
+            let rows = format!("rows = {},", alone(7, number).rows);
+            one(7, number).set.iter().any(|(_, value)| value.contains(&rows))
+        };
+        assert!(!(0..50).all(same));
     }
 }

@@ -1,16 +1,18 @@
-//! Measures training steps of drawn configurations on this machine's CPU, operation by operation.
+//! Measures training steps of drawn configurations on this machine's CPU, operation by operation,
+//! and, in rounds between them, lookups without a model.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::Cpu;
 use device::limits::RowSet;
-use predict::kernel::cpu::{Machine, MeasuredStep, MeasuredSteps};
+use predict::kernel::cpu::{Machine, MeasuredStep, MeasuredSteps, MeasuredTables};
 use trace::OpSpan;
 
+use super::alone::{self, Bench, SAMPLING};
 use super::draw::{self, BASE, Drawn};
-use crate::args::{PredictLearn, Sampling};
+use crate::args::PredictLearn;
 use crate::command::bench::operation::BenchStep;
-use crate::command::bench::sample::{BenchSample, Conditions, Judge, median};
+use crate::command::bench::sample::{BenchSample, Judge, median};
 use crate::command::bench::train::recorded_steps;
 use crate::command::predict::kernel::hardware::this_machine;
 use crate::error::Error;
@@ -22,11 +24,10 @@ use crate::resolve::{Session, config};
 const STEPS: usize = 6;
 /// So often they are measured again while fewer than half count.
 const TRIES: usize = 3;
+/// Rounds of lookups, each before a part of the configurations: minutes apart, as runs are.
+const ROUNDS: u64 = 4;
 /// What the rate of reading memory is measured on: beyond every cache.
 const STREAM_BYTES: usize = 256 << 20;
-/// Steps count under the conditions of `rowmill bench`.
-const SAMPLING: Sampling =
-    Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
 
 /// Steps of this machine; what was measured until then where Ctrl-C ends it.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
@@ -35,19 +36,36 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
     let machine = machine(session);
     let rows = RowSet::new(&cpu.pool, STREAM_BYTES, 256);
     let mut bench = Bench { cpu, rows, threads: session.threads, conditions: Vec::new() };
+    let mut tables: Vec<MeasuredTables> = (0..u64::from(args.tables))
+        .map(|number| draw::alone(args.seed, number))
+        .map(|tables| MeasuredTables { tables, rounds: Vec::new() })
+        .collect();
     let mut steps = Vec::new();
-    let total = u64::from(args.configurations);
-    let mut meter =
-        Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
-    for number in 0..total {
-        if stop.load(Ordering::SeqCst) {
-            break;
+    let configurations = u64::from(args.configurations);
+    let total = configurations + ROUNDS * tables.len() as u64;
+    let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
+    let mut done = 0;
+    for round in 0..ROUNDS {
+        for one in &mut tables {
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            one.rounds.extend(alone::round(&mut bench, &one.tables, &stop)?);
+            done += 1;
+            meter.advance(done, "");
         }
-        steps.extend(bench.configuration(&draw::one(args.seed, number), &stop)?);
-        meter.advance(number + 1, "");
+        for number in configurations * round / ROUNDS..configurations * (round + 1) / ROUNDS {
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+            steps.extend(bench.configuration(&draw::one(args.seed, number), &stop)?);
+            done += 1;
+            meter.advance(done, "");
+        }
     }
     meter.finish();
-    Ok(MeasuredSteps { machine, steps })
+    tables.retain(|one| !one.rounds.is_empty());
+    Ok(MeasuredSteps { machine, steps, tables })
 }
 
 fn machine(session: &Session) -> Machine {
@@ -63,16 +81,6 @@ fn machine(session: &Session) -> Machine {
         private_cache_bytes: size(2) * u64::from(threads),
         threads,
     }
-}
-
-/// What configurations are measured with.
-struct Bench {
-    cpu: Cpu,
-    /// What the rate of reading memory is measured on.
-    rows: RowSet,
-    threads: usize,
-    /// Of all steps so far: clocks are judged by the best.
-    conditions: Vec<Conditions>,
 }
 
 impl Bench {

@@ -1,0 +1,159 @@
+//! Measures lookups and row updates without a model around them, as `rowmill bench embedding` does:
+//! tables built anew, caches filled by the batches before, each batch with ids of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use device::Cpu;
+use device::limits::RowSet;
+use predict::kernel::cpu::{EqualTables, TablesRound};
+
+use crate::args::{BenchEmbedding, Sampling};
+use crate::command::bench::batch::{self, Made};
+use crate::command::bench::embedding::tables::BenchTables;
+use crate::command::bench::sample::{BenchSample, Conditions, Judge, Watch, median};
+use crate::error::Error;
+
+/// Steps and calls count under the conditions of `rowmill bench`.
+pub const SAMPLING: Sampling =
+    Sampling { repeats: 1, clock_share_min: 0.9, clock_ghz_min: None, foreign_cpu_max: 0.1 };
+
+/// What passes through the caches before anything counts.
+const WARM_BYTES: f64 = 64e6;
+/// Most batches for that.
+const WARM_UP_MOST: usize = 12;
+/// A batch's bytes are moved at about this rate, there and back.
+const GB_PER_S: f64 = 4.0;
+/// Calls go on for about so long.
+const MEASURED_NS: f64 = 40e6;
+/// Fewest and most batches that count.
+const BATCHES: [usize; 2] = [4, 9];
+/// A round is measured again while most of its calls were disturbed.
+const TRIES: usize = 2;
+
+/// What configurations and tables are measured with.
+pub struct Bench {
+    pub cpu: Cpu,
+    /// What the rate of reading memory is measured on.
+    pub rows: RowSet,
+    /// Of the trainer.
+    pub threads: usize,
+    /// Of all steps so far: clocks are judged by the best.
+    pub conditions: Vec<Conditions>,
+}
+
+impl Bench {
+    /// What all threads read from memory now, GB/s.
+    pub fn stream(&self) -> f64 {
+        self.rows.stream_gb_per_s(&self.cpu)
+    }
+}
+
+/// How many batches pass, and how many of them count.
+struct Calls {
+    warm_up: usize,
+    counted: usize,
+}
+
+impl Calls {
+    fn of(tables: &EqualTables) -> Self {
+        let ids = (tables.count * tables.batch_size * tables.pooling) as f64;
+        let bytes = ids * (tables.dim * tables.data_type.bytes() + size_of::<u64>()) as f64;
+        let counted = (MEASURED_NS / (4.0 * bytes / GB_PER_S)) as usize;
+        Self {
+            warm_up: ((WARM_BYTES / bytes).ceil() as usize).min(WARM_UP_MOST),
+            counted: counted.clamp(BATCHES[0], BATCHES[1]),
+        }
+    }
+}
+
+/// What lookups of `tables` take now, and the updates of the rows that they read; nothing where
+/// Ctrl-C came first.
+pub fn round(
+    bench: &mut Bench,
+    tables: &EqualTables,
+    stop: &AtomicBool,
+) -> Result<Option<TablesRound>, Error> {
+    let calls = Calls::of(tables);
+    let made = Made {
+        rows: vec![tables.rows; tables.count],
+        lengths: vec![tables.pooling; tables.count],
+        dense_features: 0,
+        batch_size: tables.batch_size,
+        distributions: vec![tables.ids; tables.count],
+    };
+    let batches = batch::some(&bench.cpu.pool, &made, calls.warm_up + calls.counted);
+    let mut built = BenchTables::new(&bench.cpu, &arguments(tables), tables.rows);
+    let mut taken = Vec::new();
+    let mut rates = vec![bench.stream()];
+    for attempt in 0..TRIES {
+        let Bench { cpu, conditions, .. } = bench;
+        for (number, batch) in batches.iter().enumerate() {
+            let forward = timed(cpu, |cpu| built.forward(cpu, &batch.sparse).map(|_| ()))?;
+            let backward = timed(cpu, |cpu| built.backward(cpu, &batch.sparse).map(|_| ()))?;
+            if number >= calls.warm_up {
+                conditions.extend([forward.conditions, backward.conditions]);
+                taken.push([forward, backward]);
+            }
+            if stop.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        rates.push(bench.stream());
+        let judge = Judge::new(&SAMPLING, bench.conditions.iter());
+        let is_good = |pass: usize| {
+            let good = taken.iter().filter(|pair| judge.accepts(&pair[pass].conditions)).count();
+            2 * good >= calls.counted
+        };
+        if (is_good(0) && is_good(1)) || attempt + 1 == TRIES || stop.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    if taken.is_empty() {
+        return Ok(None);
+    }
+    let judge = Judge::new(&SAMPLING, bench.conditions.iter());
+    let usual = |pass: usize| {
+        let of_pass: Vec<BenchSample<f64>> = taken.iter().map(|pair| pair[pass]).collect();
+        let kept = judge.kept(&of_pass);
+        let ns: Vec<f64> = kept.values().copied().collect();
+        let count = if kept.is_trusted { ns.len() as u32 } else { 0 };
+        // Of disturbed calls, the least is nearest to what an undisturbed one takes.
+        let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
+        (if kept.is_trusted { median(ns) } else { least }.max(1.0), count)
+    };
+    let (forward, backward) = (usual(0), usual(1));
+    Ok(Some(TablesRound {
+        calls: [forward.1.min(backward.1), taken.len() as u32],
+        stream_gb_per_s: rates.into_iter().fold(0.0, f64::max),
+        forward_ns: forward.0,
+        backward_ns: backward.0,
+    }))
+}
+
+/// A call by threads that are awake, as those of a step are: waking them takes as long as a short
+/// lookup.
+fn timed(cpu: &Cpu, call: impl FnOnce(&Cpu) -> Result<(), Error>) -> Result<BenchSample<f64>, Error> {
+    let watch = Watch::start(&cpu.pool);
+    cpu.pool.run(cpu.pool.threads(), |_| ());
+    let begun = Instant::now();
+    call(cpu)?;
+    let ns = begun.elapsed().as_nanos() as f64;
+    Ok(watch.sample(&cpu.pool, |_| ns))
+}
+
+fn arguments(tables: &EqualTables) -> BenchEmbedding {
+    BenchEmbedding {
+        tables: tables.count,
+        rows: tables.rows,
+        dim: tables.dim,
+        pooling: tables.pooling,
+        batch_size: tables.batch_size,
+        data_type: tables.data_type,
+        optimizer: tables.optimizer,
+        // Batches are made of the distribution itself.
+        distribution: schema::IdLaw::Uniform,
+        calls: 1,
+        sampling: SAMPLING,
+    }
+}
