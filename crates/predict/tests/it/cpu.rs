@@ -255,7 +255,7 @@ fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
     let of = |kind: &str| errors.iter().find(|one| one.kind == kind).expect("a kind");
     for kind in ["embedding_forward alone", "embedding_backward alone", "embedding_forward"] {
         let found = of(kind);
-        assert!(found.gmae_pct < 1.0 && found.judged > 5, "{found:?}");
+        assert!(found.gmae_pct < 3.0 && found.judged > 5, "{found:?}");
         assert_eq!(found.floor_pct.is_some(), kind.ends_with("alone"));
     }
     let shape = tables(300);
@@ -265,8 +265,8 @@ fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
     let truth = measured_tables(shape, planted).rounds[0].forward_ns;
     let alone = model.price_alone(&work).expect("a price").mean_ns;
     let in_step = model.price(&work).expect("a price").mean_ns;
-    assert!((alone / truth - 1.0).abs() < 0.02, "{alone} {truth}");
-    assert!((in_step / (1.25 * truth) - 1.0).abs() < 0.03, "{in_step} {truth}");
+    assert!((alone / truth - 1.0).abs() < 0.05, "{alone} {truth}");
+    assert!((in_step / (1.25 * truth) - 1.0).abs() < 0.05, "{in_step} {truth}");
     let text = model.to_text().expect("a text");
     assert_eq!(CpuModel::parse(&text).expect("a model"), model);
     let lines =

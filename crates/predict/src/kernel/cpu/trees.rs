@@ -18,7 +18,7 @@ pub type Left = (Vec<f32>, f64);
 
 /// A forest with the bins of its features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Text", into = "Text")]
+#[serde(try_from = "TreesText", into = "TreesText")]
 pub struct Trees {
     bins: Bins,
     forest: Forest,
@@ -27,7 +27,7 @@ pub struct Trees {
 /// As a file has them.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct TreesText {
     /// Where the bins of each feature end.
     ends: Vec<Vec<f32>>,
     /// Two digits a byte.
@@ -76,7 +76,7 @@ fn ends(works: &[&Left], feature: usize) -> Vec<f32> {
     ends
 }
 
-impl From<Trees> for Text {
+impl From<Trees> for TreesText {
     fn from(trees: Trees) -> Self {
         let mut out = Writer::default();
         trees.forest.write(&mut out);
@@ -85,10 +85,10 @@ impl From<Trees> for Text {
     }
 }
 
-impl TryFrom<Text> for Trees {
+impl TryFrom<TreesText> for Trees {
     type Error = String;
 
-    fn try_from(text: Text) -> Result<Self, String> {
+    fn try_from(text: TreesText) -> Result<Self, String> {
         let is_hex = text.trees.len().is_multiple_of(2) && text.trees.is_ascii();
         let byte = |at: usize| u8::from_str_radix(text.trees.get(2 * at..2 * at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..text.trees.len() / 2).map(byte).collect();

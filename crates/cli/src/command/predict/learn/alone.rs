@@ -133,7 +133,10 @@ pub fn round(
 
 /// A call by threads that are awake, as those of a step are: waking them takes as long as a short
 /// lookup.
-fn timed(cpu: &Cpu, call: impl FnOnce(&Cpu) -> Result<(), Error>) -> Result<BenchSample<f64>, Error> {
+fn timed(
+    cpu: &Cpu,
+    call: impl FnOnce(&Cpu) -> Result<(), Error>,
+) -> Result<BenchSample<f64>, Error> {
     let watch = Watch::start(&cpu.pool);
     cpu.pool.run(cpu.pool.threads(), |_| ());
     let begun = Instant::now();

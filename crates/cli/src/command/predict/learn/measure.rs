@@ -43,7 +43,8 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
     let mut steps = Vec::new();
     let configurations = u64::from(args.configurations);
     let total = configurations + ROUNDS * tables.len() as u64;
-    let mut meter = Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
+    let mut meter =
+        Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
     let mut done = 0;
     for round in 0..ROUNDS {
         for one in &mut tables {
