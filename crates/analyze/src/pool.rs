@@ -8,7 +8,8 @@ pub fn is_pool(trace: &Trace) -> bool {
     trace.tracks.iter().any(|track| is_own(&track.process_name, &track.process_label))
 }
 
-/// Whether all traces of a job are. A job without any is not.
+/// Whether the device of every trace of a job is a pool of CPU threads; `false` for a job without
+/// traces.
 pub fn are_pools<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> bool {
     let mut traces = traces.into_iter().peekable();
     traces.peek().is_some() && traces.all(is_pool)

@@ -30,7 +30,7 @@ const PASSING_ON: Duration = Duration::from_millis(200);
 /// How long a rank leaves it to the one that has said why.
 const DEFERENCE: Duration = Duration::from_secs(1);
 
-/// What ended a run, in its folder.
+/// Name of the file in the run folder that records the error which ended the run.
 const FAILED: &str = "failed.txt";
 
 /// How this process takes part.

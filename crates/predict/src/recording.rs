@@ -89,7 +89,7 @@ impl RecordedRank {
         to - self.begun_ns(action, (from, to))
     }
 
-    /// Events of the host that began during an action; 0 where nobody counted.
+    /// Number of host events that began during an action; 0 if the recording has no counts for it.
     pub fn events_in(&self, thread: usize, action: usize) -> u32 {
         self.events.get(thread).and_then(|events| events.get(action)).copied().unwrap_or_default()
     }

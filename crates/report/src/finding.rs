@@ -18,7 +18,7 @@ pub struct FindingPart {
     pub rows: Vec<FindingView>,
     /// What was found and is known.
     pub suppressed: Vec<Suppressed>,
-    /// The mean step of the slowest rank.
+    /// Mean step time of the slowest rank; the length of the window if it has no steps.
     pub step_ns: i64,
     /// What a step would gain from all remedies together.
     pub joint_saving_ns: Option<i64>,

@@ -80,8 +80,8 @@ impl Optimizer {
         self.state_names().len() * values
     }
 
-    /// What each part of the state is called; every part has the same number of values, and a row
-    /// keeps them one after the other.
+    /// Names of the parts of the optimizer state. All parts have the same number of values, and a
+    /// row stores its parts one after another.
     #[must_use]
     pub fn state_names(self) -> &'static [&'static str] {
         match self {

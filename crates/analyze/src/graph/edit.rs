@@ -1,5 +1,5 @@
-//! Edits of a measured graph: made together, relaxed, taken back. The one engine behind what-ifs
-//! and the savings of findings. Knows no trace and no rule.
+//! Applies edits to a measured graph, relaxes it, and undoes the edits. The one engine behind
+//! what-ifs and the savings of findings. Knows no trace and no rule.
 
 use std::collections::BTreeMap;
 

@@ -29,7 +29,7 @@ pub enum DeviceCause {
     Untraced,
     /// From the end of a call made in the gap to the start of its work, if that is short.
     LaunchDelay,
-    /// The work was launched before the gap began, which is short.
+    /// The work was launched before the gap began, and the gap is short.
     KernelWait,
     /// The work was launched, and yet did not start for long: it waited for other work, an event
     /// or another rank.

@@ -1,8 +1,8 @@
 //! How much memory this process may have: what the machine has left, or what a control group above
 //! the process leaves, if that is less. Reads `/proc` and the control groups' files.
 //!
-//! Page cache that the kernel can drop counts as free in both: the kernel counts it so in
-//! `MemAvailable`, and a group's `inactive_file` and `active_file` are taken off its usage here.
+//! Page cache that the kernel can drop counts as free in both: `MemAvailable` already includes it,
+//! and `inactive_file` and `active_file` are subtracted from a control group's usage.
 //! What this process already holds counts as available to it.
 
 use std::fs;

@@ -41,8 +41,8 @@ pub(super) struct SignedRequest<'a> {
     pub now: u64,
 }
 
-/// All headers of `request` that carry its signature, and `headers`, which it covers too. Names are
-/// lower case.
+/// Returns `headers` plus the headers that sign `request`; the signature covers `headers` too.
+/// Names are lower case.
 pub(super) fn headers(
     request: &SignedRequest<'_>,
     keys: &Keys,

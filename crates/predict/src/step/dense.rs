@@ -16,7 +16,8 @@ const GAP_NS: f64 = 1_000.0;
 const MOVE_NS: f64 = 1_500.0;
 /// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
-/// Error of copies: 5 to 11 % on average in the paper's Table IV.
+/// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
+/// errors of 5 to 11 %.
 const MOVED: (f64, f64) = (0.8, 1.3);
 /// Share of the 16-bit peak that large products reach; not measured here.
 const HALF_SHARE: f64 = 0.6;

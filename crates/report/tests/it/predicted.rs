@@ -1,5 +1,5 @@
-//! The page of a prediction: nodes that can be chosen, bars that can be moved, edits only where a
-//! server answers them.
+//! The prediction page: its bars and edges match the program, nodes can be selected, and only a
+//! served page offers edits.
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule};

@@ -1,5 +1,6 @@
-//! The last layer of the top MLP: one output per sample, no activation. In f32 whatever the
-//! precision of the other products: memory bounds it.
+//! The last layer of the top MLP: one output per sample, no activation. It is computed in f32
+//! whatever the precision of the other products, because memory bandwidth limits it, not
+//! arithmetic.
 
 use device::Backend;
 use device::backend::{ColumnBackwardInput, ColumnBackwardWeight, ColumnForward};

@@ -396,8 +396,8 @@ fn mapped_tables_give_the_evaluation_of_loaded_ones() {
     }
 }
 
-/// Half of the bags of `b` are longer than their table's sequences, which have one id here and
-/// three there.
+/// Every bag of `b` has two ids: a table with `sequence_length = 1` leaves one of them out, one
+/// with 3 leaves none out.
 #[test]
 fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -27,7 +27,7 @@ pub(super) const LINE: usize = 16;
 #[derive(Clone, Copy)]
 pub(super) struct Strip<W> {
     pub(super) first: *const W,
-    /// Words from row to row, and from step to step.
+    /// Stride in words from one row to the next (`row`) and from one step to the next (`step`).
     pub(super) row: usize,
     pub(super) step: usize,
     pub(super) runs: usize,

@@ -417,7 +417,7 @@ fn products_on_the_device_have_the_bytes_of_the_oracle() {
     benches().iter().for_each(check_gemm);
 }
 
-/// On a GPU alone, where cuBLASLt is installed: the same products, and NaN that a ReLU must keep.
+/// Needs a GPU with cuBLASLt: its products are close to the oracle's, and a ReLU keeps NaN.
 #[test]
 fn products_of_the_library_on_the_device_are_near_the_oracle() {
     for bench in &benches() {

@@ -23,7 +23,7 @@ const STEPS_LEAST: usize = 20;
 /// Of steps and tables in five, one is judged by.
 const JUDGED_OF: u64 = 5;
 
-/// A measured step with what it trained.
+/// A measured step and the workload it trained.
 #[derive(Clone, Copy, Debug)]
 pub struct Example<'a> {
     /// What it trained.

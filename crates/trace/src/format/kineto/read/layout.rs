@@ -1,7 +1,7 @@
 //! A tree of the texts seen between values, which predicts the next event.
 //!
-//! A profiler writes the events of a kind alike: what stands between two values (`, "tid": ` with
-//! all its blanks) is the same bytes each time. The tree remembers these texts in the order in
+//! A profiler writes all events of one kind alike: the text between two values (such as `, "tid":
+//! `, blanks included) is the same bytes each time. The tree remembers these texts in the order in
 //! which they follow each other, so that a key costs one comparison instead of being parsed and
 //! looked up. It changes only the speed: a remembered text gives the same result as parsing it
 //! anew.
