@@ -152,12 +152,6 @@ impl Loader {
         self.features.ids_outside(&read)
     }
 
-    /// Batches of one epoch.
-    #[must_use]
-    pub fn batches_per_epoch(&self) -> u64 {
-        self.order.batches()
-    }
-
     /// Whether an epoch is one window: its rows are decoded once, before the first batch, and kept.
     #[must_use]
     pub fn is_one_window(&self) -> bool {

@@ -67,12 +67,6 @@ impl Simulation {
         (self.times.start[first.index()], self.end(last))
     }
 
-    /// The node at whose end a rank's step is over.
-    pub fn end_node(&self, rank: usize) -> NodeId {
-        let nodes = &self.ranks[rank];
-        nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start)
-    }
-
     /// The node whose weight is what a thread's own time for an action costs; of actions that only
     /// wait, the one that does.
     pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {

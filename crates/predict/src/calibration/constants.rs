@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use analyze::distribution;
+
 use super::{Calibration, Waiting, mean};
 use crate::cost::{Constants, Transfer};
 
@@ -54,9 +56,7 @@ pub fn transfer(points: &[(u64, f64)]) -> Transfer {
 
 /// The lower median; `None` of nothing.
 pub fn median(samples: &[i64]) -> Option<i64> {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+    distribution::lower_median(&mut samples.to_vec())
 }
 
 fn rounded(value: f64) -> i64 {

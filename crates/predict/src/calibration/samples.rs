@@ -1,6 +1,8 @@
 //! Samples of device work, each with the recorded step it was taken in, and their centre. Knows
 //! neither names nor sizes.
 
+use analyze::distribution;
+
 /// Samples, by step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkSamples {
@@ -119,17 +121,7 @@ fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
 /// Ends a recording with the means of its steps.
 fn close(found: &mut [OfRecording], means: &mut Vec<f64>) {
     if let Some(last) = found.last_mut() {
-        last.centre_ns = median(means);
+        last.centre_ns = distribution::median(means).unwrap_or_default();
         means.clear();
-    }
-}
-
-/// The middle one of all, or between the two in the middle; 0 of none.
-fn median(all: &mut [f64]) -> f64 {
-    all.sort_by(f64::total_cmp);
-    let upper = all.len() / 2;
-    match (all.get(all.len().saturating_sub(1) / 2), all.get(upper)) {
-        (Some(low), Some(high)) => f64::midpoint(*low, *high),
-        _ => 0.0,
     }
 }

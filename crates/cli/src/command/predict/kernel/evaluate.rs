@@ -1,5 +1,6 @@
 //! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
 
+use analyze::distribution;
 use predict::kernel::evaluate::{self, KernelRow, MlpRow};
 use predict::kernel::leave_out::{self, LeftOutRow};
 use predict::kernel::{Kind, Measured, Part};
@@ -119,7 +120,7 @@ fn left_out(report: &Report) -> String {
     for kind in Kind::ALL {
         let of = |take: fn(&LeftOutRow) -> f64| {
             let rows = report.left_out.iter().filter(|row| row.kind == kind.name());
-            median(rows.map(take).collect())
+            distribution::median(&mut rows.map(take).collect::<Vec<_>>())
         };
         let Some(roofline) = of(|row| row.roofline_mape_pct) else { continue };
         let zero = of(|row| row.mape_pct).unwrap_or_default();
@@ -134,11 +135,4 @@ fn left_out(report: &Report) -> String {
         "Each device predicted from the others: mean of absolute errors\n{}",
         render::grid(&header, &rows)
     )
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) =
-        (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
 }
