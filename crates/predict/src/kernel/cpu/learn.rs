@@ -13,6 +13,7 @@ use super::work::{Context, CpuWork};
 use crate::kernel::Error;
 use crate::kernel::embedding::Popularity;
 use crate::kernel::embedding::lookup::Caches;
+use crate::kernel::evaluate::geometric_mean_pct;
 use crate::lower::own::{self, Workload};
 use crate::lower::tile_use::TileUse;
 
@@ -183,23 +184,17 @@ impl CpuModel {
             kind: kind.to_owned(),
             learnt: rows.iter().filter(|row| !row.is_judged).count(),
             judged: off.len(),
-            gmae_pct: geometric_mean_pct(&errors).unwrap_or(f64::NAN),
+            gmae_pct: geometric_mean_pct(errors.iter().copied()),
             mape_pct: if off.is_empty() { f64::NAN } else { 100.0 * mean },
             covered_pct: 100.0 * off.iter().filter(|one| one.1).count() as f64 / count,
             share_pct,
-            floor_pct: geometric_mean_pct(&apart),
+            floor_pct: (!apart.is_empty()).then(|| geometric_mean_pct(apart.into_iter())),
         }
     }
 }
 
 fn judged<'a>(rows: impl Iterator<Item = &'a Row>) -> impl Iterator<Item = &'a Row> {
     rows.filter(|row| row.is_judged)
-}
-
-/// As the paper counts: errors below 0.04 % as that much.
-fn geometric_mean_pct(errors: &[f64]) -> Option<f64> {
-    let sum: f64 = errors.iter().map(|error| (error + 4e-4).ln()).sum();
-    (!errors.is_empty()).then(|| 100.0 * (sum / errors.len() as f64).exp())
 }
 
 /// The middle of values, or the geometric mean of the two middle ones.
