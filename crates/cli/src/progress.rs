@@ -22,8 +22,8 @@ pub enum ProgressUnit {
     Rows,
     /// Training steps.
     Steps,
-    /// Configurations, each of which is measured.
-    Configurations,
+    /// Measurements of configurations or of tables.
+    Measurements,
 }
 
 /// The progress of one piece of work.
@@ -135,7 +135,7 @@ impl Meter {
             ProgressUnit::Bytes => Bytes(amount).to_string(),
             ProgressUnit::Rows => render::counted(amount, "row"),
             ProgressUnit::Steps => render::counted(amount, "step"),
-            ProgressUnit::Configurations => render::counted(amount, "configuration"),
+            ProgressUnit::Measurements => render::counted(amount, "measurement"),
         }
     }
 }
@@ -153,7 +153,7 @@ fn style(unit: ProgressUnit, total: Option<u64>) -> ProgressStyle {
         ProgressUnit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
         ProgressUnit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
         // The message tells the rate in samples.
-        ProgressUnit::Steps | ProgressUnit::Configurations => ("{human_pos}", "{human_len}", ""),
+        ProgressUnit::Steps | ProgressUnit::Measurements => ("{human_pos}", "{human_len}", ""),
     };
     let template = match total {
         Some(_) => format!("{{prefix}} {{wide_bar}} {done} of {all}  {rate}{{eta}} left  {{msg}}"),

@@ -31,7 +31,7 @@ const STREAM_BYTES: usize = 256 << 20;
 
 /// Steps of this machine; what was measured until then where Ctrl-C ends it.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Error> {
-    let stop = interrupt::stop_flag("learning from the configurations that were measured so far");
+    let stop = interrupt::stop_flag("learning from what was measured so far");
     let cpu = Cpu::new(session.threads);
     let machine = machine(session);
     let rows = RowSet::new(&cpu.pool, STREAM_BYTES, 256);
@@ -44,7 +44,7 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<MeasuredSteps, Erro
     let configurations = u64::from(args.configurations);
     let total = configurations + ROUNDS * tables.len() as u64;
     let mut meter =
-        Meter::start(session.console, "measuring", ProgressUnit::Configurations, Some(total));
+        Meter::start(session.console, "measuring", ProgressUnit::Measurements, Some(total));
     let mut done = 0;
     for round in 0..ROUNDS {
         for one in &mut tables {
