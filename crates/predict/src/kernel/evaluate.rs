@@ -17,7 +17,8 @@ pub struct KernelRow {
     pub kind: &'static str,
     /// The device.
     pub device: String,
-    /// Rows above the floor, which errors are of.
+    /// Rows above the floor, which errors are of; of kinds that wait for memory only those whose
+    /// kernels are long enough to show.
     pub rows: usize,
     /// Geometric mean of the absolute errors of max(roofline, floor).
     pub roofline_gmae_pct: f64,
@@ -72,10 +73,8 @@ pub fn of(model: &KernelModel, rows: &[Measured], part: Part) -> Vec<KernelRow> 
 fn row(model: &KernelModel, device: &DeviceRows, part: Part, peaks: MeasuredPeaks) -> KernelRow {
     let tested: Vec<&Measured> = device.part(part).collect();
     let above = |floors: f64| {
-        tested
-            .iter()
-            .copied()
-            .filter(move |row| device.latency_ns(row) > floors * device.floor_ns(row))
+        let is_far = move |row: &&Measured| device.latency_ns(row) > floors * device.floor_ns(row);
+        tested.iter().copied().filter(|row| device.is_above_floor(row)).filter(is_far)
     };
     let over_floor =
         |row: &Measured, ns: f64| (ns.max(device.floor_ns(row)), device.latency_ns(row));

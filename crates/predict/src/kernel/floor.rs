@@ -66,6 +66,12 @@ impl Floor {
         roofline_ns(&row.work, row.device) >= UNSEEN * self.ns
     }
 
+    /// Whether a row is known to show nothing of its kernel, however long it was measured to take.
+    /// Small products stay so far behind the roofline that this is known of none.
+    pub fn hides(&self, row: &Measured) -> bool {
+        waits_for_memory(row) && !self.shows(row)
+    }
+
     /// A row with the floor that it was measured over.
     pub fn point(&self, row: &Measured) -> Point {
         Point {

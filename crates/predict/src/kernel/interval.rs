@@ -69,6 +69,16 @@ impl Interval {
     }
 }
 
+/// How far off some rows are in the mean, as a part of how far off others are; each with how far it
+/// lies above the floor, as for [`Interval::of`]. 1 where the others are not off.
+pub fn ratio(some: &[(f32, f64)], others: &[(f32, f64)]) -> f64 {
+    let mean = |rows: &[(f32, f64)]| {
+        rows.iter().map(|row| row.1.abs()).sum::<f64>() / rows.len().max(1) as f64
+    };
+    let others = mean(others);
+    if others > 0.0 { mean(some) / others } else { 1.0 }
+}
+
 /// The values that nine of ten new ones lie between; without any, a factor of e.
 pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let mut values: Vec<f64> = values.collect();
@@ -84,3 +94,6 @@ pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let end = values.len() - rank;
     (between(values[rank - 1], values[rank]), between(values[end], values[end - 1]))
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ pub struct LeftOutRow {
     pub kind: &'static str,
     /// The device.
     pub device: String,
-    /// Test rows above the floor.
+    /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
     pub rows: usize,
     /// Mean absolute error of max(roofline, floor of the other devices).
     pub roofline_mape_pct: f64,
@@ -98,10 +98,8 @@ pub fn of(kind: Kind, rows: &[Measured], threads: usize) -> Vec<LeftOutRow> {
 
 fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let (others, device) = (without(devices, at), devices[at]);
-    let tested: Vec<&Measured> = device
-        .part(Part::Test)
-        .filter(|row| device.latency_ns(row) > device.floor_ns(row))
-        .collect();
+    let tested: Vec<&Measured> =
+        device.part(Part::Test).filter(|row| device.is_above_floor(row)).collect();
     let error = |predict: &dyn Fn(&Measured) -> f64| {
         mape(tested.iter().map(|row| (predict(row), device.latency_ns(row))))
     };

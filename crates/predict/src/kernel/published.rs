@@ -218,24 +218,29 @@ where
 /// Adds the errors of chosen MLPs to `table`, on the test rows of `rows` that its other errors are
 /// of.
 pub fn add(table: &mut [KernelRow], rows: &[Measured], chosen: &[ChosenMlp]) {
-    for mlp in chosen {
-        let of = |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
-        let devices = by_device(mlp.kind, rows);
-        let device = devices.iter().find(|device| *device.device.key == *mlp.device);
-        let (Some(row), Some(device)) = (table.iter_mut().find(of), device) else { continue };
-        let tested = device.part(Part::Test).zip(&mlp.predicted_ns);
-        let pairs: Vec<(f64, f64)> = tested
-            .map(|(row, predicted)| (*predicted, device.latency_ns(row), device.floor_ns(row)))
-            .filter(|(_, latency, floor)| latency > floor)
-            .map(|(predicted, latency, _)| (predicted, latency))
-            .collect();
-        row.mlp = Some(MlpRow {
-            setting: mlp.setting,
-            epoch: mlp.epoch,
-            calibrate_gmae_pct: mlp.calibrate_gmae_pct,
-            gmae_pct: gmae(pairs.iter().copied()),
-            mape_pct: mape(pairs.into_iter()),
-        });
+    for of_kind in chosen.chunk_by(|one, next| one.kind == next.kind) {
+        let devices = by_device(of_kind[0].kind, rows);
+        for mlp in of_kind {
+            let of = |row: &&mut KernelRow| row.kind == mlp.kind.name() && row.device == mlp.device;
+            let device = devices.iter().find(|device| *device.device.key == *mlp.device);
+            if let (Some(row), Some(device)) = (table.iter_mut().find(of), device) {
+                row.mlp = Some(errors(mlp, device));
+            }
+        }
+    }
+}
+
+fn errors(mlp: &ChosenMlp, device: &DeviceRows) -> MlpRow {
+    let tested = device.part(Part::Test).zip(&mlp.predicted_ns);
+    let pairs = tested
+        .filter(|(row, _)| device.is_above_floor(row))
+        .map(|(row, predicted)| (*predicted, device.latency_ns(row)));
+    MlpRow {
+        setting: mlp.setting,
+        epoch: mlp.epoch,
+        calibrate_gmae_pct: mlp.calibrate_gmae_pct,
+        gmae_pct: gmae(pairs.clone()),
+        mape_pct: mape(pairs),
     }
 }
 

@@ -13,7 +13,7 @@ use super::feature::{Features, MOST, roofline_ns};
 use super::floor::Floor;
 use super::forest::Forest;
 use super::grow::{self, Settings, Table};
-use super::interval::Interval;
+use super::interval::{self, Interval};
 use super::leave_out;
 use super::line::{Line, Point};
 use super::measured::Measured;
@@ -154,8 +154,16 @@ impl DeviceRows {
         floor.latency_ns(row, self.line) / more.exp()
     }
 
+    /// Whether errors are of a row: its sizes do not say that the host hides its kernel, and it
+    /// took longer than the floor. A hidden kernel is at the floor; that its call took a little
+    /// longer or shorter is the host's.
+    pub fn is_above_floor(&self, row: &Measured) -> bool {
+        let floor = self.floors.get(row.work.name());
+        self.latency_ns(row) > self.floor_ns(row) && !floor.is_some_and(|floor| floor.hides(row))
+    }
+
     /// The rows of one part.
-    pub fn part(&self, part: Part) -> impl Iterator<Item = &Measured> {
+    pub fn part(&self, part: Part) -> impl Iterator<Item = &Measured> + Clone {
         self.rows.iter().filter(move |row| Part::of(&row.work) == part)
     }
 
@@ -289,12 +297,19 @@ fn of_device(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> Devi
         let found = model.latency(bins, None, (&row.work, row.device));
         (found.above_floor, (device.latency_ns(row) / found.ns).ln())
     };
-    let mut offs: Vec<(f32, f64)> =
-        device.part(Part::Calibrate).map(|row| off(&model, row)).collect();
-    for (fold, forest) in (0..).zip(forests) {
-        let without = DeviceModel { learnt: Learnt::Own(forest), ..model.clone() };
+    let calibration = |model: &DeviceModel| -> Vec<(f32, f64)> {
+        device.part(Part::Calibrate).map(|row| off(model, row)).collect()
+    };
+    let without = |forest| DeviceModel { learnt: Learnt::Own(forest), ..model.clone() };
+    let folds: Vec<DeviceModel> = forests.into_iter().map(without).collect();
+    let mut offs = calibration(&model);
+    // Trees that lack a fold are farther off than those of all rows. By how much is known on
+    // calibration rows, which none of them has seen.
+    let nearer = interval::ratio(&offs, &folds.iter().flat_map(calibration).collect::<Vec<_>>());
+    for (fold, lacking) in (0..).zip(&folds) {
         let unseen = device.part(Part::Train).filter(|row| fold_of(row) == fold);
-        offs.extend(unseen.map(|row| off(&without, row)));
+        let found = unseen.map(|row| off(lacking, row));
+        offs.extend(found.map(|(above_floor, off)| (above_floor, nearer * off)));
     }
     model.interval = Interval::of(offs);
     model
@@ -355,3 +370,6 @@ pub(super) fn in_parallel<R: Send>(
     done.sort_by_key(|(job, _)| *job);
     done.into_iter().map(|(_, result)| result).collect()
 }
+
+#[cfg(test)]
+mod tests;

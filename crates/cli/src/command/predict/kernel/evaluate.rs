@@ -97,8 +97,8 @@ fn known(report: &Report) -> String {
     header.extend(["model %", "far above floor %", "covered %", "floor", "drift"]);
     let rows: Vec<Vec<String>> = report.kernels.iter().map(row).collect();
     format!(
-        "Rows that took no part in training, above the floor: geometric mean / mean of absolute \
-         errors\n{}",
+        "Rows that took no part in training, above the floor and long enough to show: geometric \
+         mean / mean of absolute errors\n{}",
         render::grid(&header, &rows)
     )
 }
