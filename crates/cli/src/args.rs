@@ -31,8 +31,10 @@ mod kernels;
 mod learn;
 mod output;
 mod predict;
+mod priced;
 mod report;
 mod size;
+mod sweep;
 mod trace;
 mod tune;
 
@@ -53,10 +55,11 @@ pub use output::OutputPath;
 pub use predict::{
     NeverRunStep, PlayedBy, Predict, PredictCalibrate, PredictCompare, PredictEvaluate,
     PredictModel, PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep,
-    PredictSweep, PredictWhatIf, Recorded, StepRows,
+    PredictWhatIf, Recorded, StepRows,
 };
 pub use report::ReportArgs;
 use size::size;
+pub use sweep::{PredictSweep, each};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,

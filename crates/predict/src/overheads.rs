@@ -55,6 +55,17 @@ pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRo
     rows
 }
 
+/// Host time of a recording by kernel, copy or set that it launched: calls and the code around
+/// them. `None` where nothing was launched.
+///
+/// A step whose host is busy throughout takes no less than this for each of its launches.
+#[must_use]
+pub fn host_ns_per_launch(calibration: &Calibration) -> Option<f64> {
+    let host: f64 = calibration.overheads.values().flatten().map(|ns| *ns as f64).sum();
+    let launched: usize = calibration.works.values().map(|samples| samples.ns().len()).sum();
+    (launched > 0).then(|| host / launched as f64)
+}
+
 fn row(
     source: &str,
     overhead: Overhead,

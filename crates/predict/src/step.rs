@@ -7,6 +7,7 @@
 
 pub mod cpu;
 mod dense;
+mod domain;
 mod estimate;
 mod exchange;
 pub mod launched;
@@ -22,6 +23,7 @@ use crate::Error;
 use crate::lower::own::Workload;
 
 pub use dense::{Basis, Models, OpPrice};
+pub use domain::StepDomain;
 pub use estimate::Estimate;
 pub use load::RankLoad;
 pub use memory::Memory;
@@ -110,9 +112,8 @@ pub struct StepPrice {
     pub launches: u32,
     /// Samples of a step ÷ its time.
     pub samples_per_s: f64,
-    /// Share of the step's mean that rests on measured kernels of this device and of sizes within
-    /// the measured ones.
-    pub measured_pct: f64,
+    /// What the step's mean rests on.
+    pub domain: StepDomain,
 }
 
 /// Prices a step.

@@ -11,6 +11,7 @@ Examples:
   rowmill predict learn --output cpu
   rowmill predict step --model dlrm-mlperf --hardware cpu --batch-size 1024
   rowmill predict learn cpu --output again     learn from earlier measurements
+  rowmill predict learn run1 run2 --output both        learn from two runs on this machine
   rowmill predict learn suite/ --output gpu    kernel models and overheads of a suite's GPU
 
 Trains a few steps of each of many made-up configurations and times every operation. One
@@ -18,14 +19,17 @@ configuration in five, chosen by a hash, is held out to compute the errors print
 by other processes are dropped. The folder receives steps.jsonl (the measurements) and
 hardware.json (the model), which --hardware of predict step takes.
 
+Several runs must be of one CPU with the same number of threads. Their measurements are joined and
+written to steps.jsonl of the output. Give runs another --seed to measure other configurations.
+
 For a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the built-in kernel
 models (one shape in five is held out) and give the rates that the GPU reached; its traces become
 calibration.json, which --calibration takes. --hardware takes this folder, too.")]
 pub struct PredictLearn {
-    /// A recorded suite, or steps measured earlier: a file or folder [default: measure this CPU
+    /// A recorded suite, or steps measured earlier: files or folders [default: measure this CPU
     /// now]
     #[arg(value_name = "RECORDED")]
-    pub measured: Option<PathBuf>,
+    pub measured: Vec<PathBuf>,
     /// Configurations to measure, a second or two each
     #[arg(long, value_name = "N", default_value_t = 300, conflicts_with = "measured")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]

@@ -112,7 +112,7 @@ fn of_predict(predict: &Predict) -> Vec<OutputPath> {
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
         Predict::Hardware(args) => files([args.output.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
-        Predict::Sweep(args) => files([args.output.as_ref()]),
+        Predict::Sweep(args) => files([args.svg.as_ref(), args.output.as_ref()]),
         Predict::TrainKernels(args) => vec![OutputPath::Folder(args.output.clone())],
         Predict::Learn(args) => vec![OutputPath::Folder(args.output.clone())],
     }

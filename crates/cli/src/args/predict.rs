@@ -6,8 +6,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use predict::mode::Mode;
 use predict::prediction::Draws;
 
+use super::priced::PricedHost;
 use super::{
-    KernelEvaluation, PredictHardware, PredictKernels, PredictLearn, PredictTrainKernels, Sharding,
+    KernelEvaluation, PredictHardware, PredictKernels, PredictLearn, PredictSweep,
+    PredictTrainKernels, Sharding,
 };
 
 /// Predict the time of a training step from recorded traces.
@@ -134,15 +136,22 @@ Examples:
   rowmill predict step --model dlrm-mlperf --hardware h100x8 --batch-size 65536
   rowmill predict step --execution-trace et/ --calibration host.json
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
+  rowmill predict step --model my.toml --hardware a100 --calibration host.json
+  rowmill predict step --execution-trace et/ --hardware v100-sxm2
 
 From a recording: ranks start when they did in it. `low` and `high` are the 5th and 95th percentile
 of steps drawn with other samples and another host speed.
 From --execution-trace, which has no times: operators call and launch what operators of the same
 name and sizes did in the calibration; kernels wait for those that wrote their tensors. All ranks
 start together. Operators missing from the calibration are named and count as unknown.
+From --execution-trace with --hardware instead of a calibration: the kernels that names and tensors
+of operators imply, priced by kernel models and formulas. Exchanges and host time are left out.
 From --model, without a recording: the trainer's operations run as GPU kernels, one by one. Ranks
 meet at every exchange. `low` and `high` add up the errors of the kernels.
-`measured_pct` of the time is backed by measured kernels of that GPU, `outside_pct` is not.")]
+`measured_pct` of the time is backed by measured kernels of that GPU, `outside_pct` is not. JSON adds
+`domain` (what the rest is backed by) and `bytes_by_kind`. With --calibration, a step takes no less
+than its launches on that host: its recorded host time divided by the kernels that it launched.")]
+#[command(group = clap::ArgGroup::new("never_timed").args(["model", "execution_trace"]))]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
@@ -150,8 +159,8 @@ pub struct PredictStep {
     /// Predict a step that was never timed: PyTorch execution traces instead of traces (repeatable)
     #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
     pub execution_trace: Vec<PathBuf>,
-    /// Costs: a file of `rowmill predict calibrate`
-    #[arg(long, value_name = "FILE", required_unless_present = "model")]
+    /// Costs: a file of `rowmill predict calibrate`; with --model, those of the host alone
+    #[arg(long, value_name = "FILE", required_unless_present = "hardware")]
     pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub recorded: Recorded,
@@ -165,10 +174,11 @@ pub struct PredictStep {
     pub write_trace: Option<PathBuf>,
     /// Predict a step of this configuration instead: a TOML file, or a ready-made one
     #[arg(long, value_name = "CONFIG", requires = "hardware")]
-    #[arg(conflicts_with_all = ["paths", "calibration", "write_trace"])]
+    #[arg(conflicts_with_all = ["paths", "write_trace"])]
     pub model: Option<String>,
-    /// With --model: the device, as in h100, h100x8 or 4xh100x8 (hosts x device x devices per host)
-    #[arg(long, value_name = "DEVICE", requires = "model")]
+    /// With --model or --execution-trace: the device, as in h100, h100x8 or 4xh100x8 (hosts x
+    /// device x devices per host), or a folder of `rowmill predict learn`
+    #[arg(long, value_name = "DEVICE", requires = "never_timed")]
     pub hardware: Option<String>,
     #[command(flatten)]
     pub asked: NeverRunStep,
@@ -200,17 +210,6 @@ impl From<PlayedBy> for Mode {
     }
 }
 
-/// What prices kernels and launches.
-#[derive(Debug, Args)]
-pub struct PricedHost {
-    /// Without a recording: host microseconds per launch, a lower bound of the step
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
-    pub launch_us: f64,
-    /// Without a recording: kernel models to use instead of the built-in ones
-    #[arg(long, value_name = "FOLDER")]
-    pub models: Option<PathBuf>,
-}
-
 /// What a row of a predicted step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StepRows {
@@ -224,46 +223,6 @@ pub enum StepRows {
     Op,
     /// What memory is for, on the rank that takes most.
     Memory,
-}
-
-/// Predict steps of many models, devices and batch sizes.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rowmill predict sweep
-  rowmill predict sweep --model my.toml --hardware a100,h100x8 --batch-size 2048,8192 --pooling 1,20
-  rowmill predict sweep --format csv --output sweep.csv
-
-Without arguments: the models of arXiv:2201.07821, its devices and later ones. `is_best` marks steps
-that fit and that no other step of the model beats in both samples per second and memory.")]
-pub struct PredictSweep {
-    /// Configurations: TOML files, or ready-made ones
-    #[arg(long, value_name = "CONFIG", value_delimiter = ',')]
-    #[arg(default_values = ["dlrm-default", "dlrm-mlperf", "dlrm-ddp"])]
-    pub model: Vec<String>,
-    /// Devices, as `predict step` takes them
-    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
-    #[arg(default_values = ["v100", "titan-xp", "p100", "t4", "a100", "h100"])]
-    pub hardware: Vec<String>,
-    /// Samples per step, over all ranks
-    #[arg(long, value_name = "B", value_delimiter = ',')]
-    #[arg(default_values_t = [512, 1024, 2048, 4096])]
-    pub batch_size: Vec<usize>,
-    /// Ids per bag
-    #[arg(long, value_name = "L", value_delimiter = ',', default_values_t = [1])]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub pooling: Vec<u32>,
-    /// Change a key of every configuration
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
-    pub set: Vec<(String, String)>,
-    /// How tables are split over ranks
-    #[arg(long, value_enum, default_value_t = Sharding::Table)]
-    pub sharding: Sharding,
-    #[command(flatten)]
-    pub host: PricedHost,
-    /// Write to FILE instead of stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
 }
 
 /// Predict an edited step.
@@ -554,12 +513,6 @@ impl Predict {
                 | Self::Kernels(_)
         )
     }
-}
-
-fn microseconds(text: &str) -> Result<f64, String> {
-    let value: Option<f64> = text.parse().ok();
-    let value = value.filter(|value| (0.0..=1e6).contains(value));
-    value.ok_or_else(|| "expected microseconds from 0 to 1000000".to_owned())
 }
 
 fn two_sizes(text: &str) -> Result<(u64, u64), String> {

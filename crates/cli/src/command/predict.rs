@@ -10,11 +10,14 @@ mod kernel;
 mod learn;
 mod model;
 mod next;
+mod on_cpu;
 mod overheads;
+mod pareto;
 mod priced;
 pub mod resize;
 mod serve;
 mod step;
+mod sweep;
 pub mod what_if;
 
 use std::path::{Path, PathBuf};
@@ -44,7 +47,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     match args {
         Predict::Calibrate(args) => calibrate::run(args, session),
         Predict::Step(args) => step::run(args, session),
-        Predict::Sweep(args) => priced::sweep(args, session),
+        Predict::Sweep(args) => sweep::run(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
         Predict::Model(args) => model::run(args, session),

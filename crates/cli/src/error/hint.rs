@@ -9,6 +9,7 @@ use schema::{ConfigError, Share};
 use super::Error;
 use crate::command::train::quoted;
 use crate::resolve::device;
+use predict::kernel::Error as KernelError;
 use schema::proposal::ProposalError;
 
 impl Error {
@@ -83,14 +84,14 @@ impl Error {
             | Self::EmptyToken { .. } => return self.capture_hint(),
             #[rustfmt::skip]
             Self::Plan { .. } | Self::PlanFile { .. } | Self::CalibrationFile { .. }
-            | Self::EditsFile { .. } | Self::ExecutionTrace { .. }
+            | Self::EditsFile { .. } | Self::ExecutionTrace { .. } | Self::Kernels { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
             // They say all there is to say; or their hint is another's.
             #[rustfmt::skip]
             Self::NoTable | Self::NoSarif | Self::NoSuchRank { .. } | Self::TwoRecordings { .. }
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
-            | Self::Edits { .. } | Self::NotMeasured { .. } | Self::Kernels { .. }
+            | Self::Edits { .. } | Self::NotMeasured { .. }
             | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. } | Self::NoDevice { .. }
             | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
             | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } | Self::Thread { .. }
@@ -171,6 +172,12 @@ impl Error {
             Self::ExecutionTrace { .. } => {
                 "rowmill trace execution-trace PATH shows what a file holds; record it again where \
                  it is cut off"
+            }
+            Self::Kernels { source: KernelError::OtherCpu { .. }, .. } => {
+                "learn from each machine apart, into a folder of its own"
+            }
+            Self::Kernels { source: KernelError::Column { .. }, .. } => {
+                "rowmill predict train-kernels --help lists the columns of a table"
             }
             Self::OtherMachine { .. } => {
                 "calibrate on this machine, or use it all the same with --force"

@@ -65,6 +65,8 @@ fn the_help_of_a_verb_shows_examples() {
         "predict",
         "predict calibrate",
         "predict step",
+        "predict sweep",
+        "predict learn",
         "predict what-if",
         "predict model",
         "predict compare",

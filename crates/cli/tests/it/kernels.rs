@@ -92,7 +92,7 @@ fn what_is_no_kernel_table_or_model_is_refused() {
     refused(&place, "predict kernels --hardware a100 relu", &["expected 1 sizes: elements"]);
     refused(&place, "predict kernels --hardware a100 gemmm", &["expected one of linear"]);
     fs::write(place.path("a.csv"), "OPName,Device,B,H\n").unwrap();
-    refused(&place, "predict train-kernels a.csv --output m", &["a.csv", "\"Latency\""]);
+    refused(&place, "predict train-kernels a.csv --output m", &["a.csv", "\"Latency\"", "hint: "]);
     let rows = "OPName,Latency,Device,B,H\nadd,0,Tesla T4,8,8\nadd,-2,Tesla T4,8,8\n";
     fs::write(place.path("b.csv"), rows).unwrap();
     refused(&place, "predict train-kernels b.csv --output m", &["2 of 2 rows", "line 2"]);

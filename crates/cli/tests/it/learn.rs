@@ -64,6 +64,42 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
 }
 
 #[test]
+fn several_runs_on_one_machine_are_learnt_from_together() {
+    let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(RECORD);
+    let text = fs::read_to_string(record).unwrap();
+    let (head, lines) = text.split_once('\n').unwrap();
+    let lines: Vec<&str> = lines.lines().collect();
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    let place = Place::new();
+    fs::create_dir(place.path("run1")).unwrap();
+    let run = |lines: &[&str]| format!("{head}\n{}\n", lines.join("\n"));
+    fs::write(place.path("run1/steps.jsonl"), run(first)).unwrap();
+    // A step of the first run stands in the second file again: it counts once.
+    fs::write(place.path("run2.jsonl"), run(&[&first[..1], rest].concat())).unwrap();
+    fs::write(place.path("whole.jsonl"), &text).unwrap();
+    place.done("predict learn whole.jsonl --output whole");
+    place.done("predict learn run1 run2.jsonl --output joined");
+    let learnt = |at: &str| fs::read(place.path(at)).unwrap();
+    assert_eq!(learnt("joined/hardware.json"), learnt("whole/hardware.json"));
+    let joined = fs::read_to_string(place.path("joined/steps.jsonl")).unwrap();
+    assert_eq!(joined.lines().count(), 1 + lines.len(), "the measurements are kept");
+    place.done("predict learn joined --output again");
+    assert_eq!(learnt("again/hardware.json"), learnt("whole/hardware.json"));
+
+    let other = head.replacen("\"threads\":2", "\"threads\":3", 1);
+    assert_ne!(other, head);
+    fs::write(place.path("three.jsonl"), format!("{other}\n{}\n", rest.join("\n"))).unwrap();
+    let words = "predict learn run1 three.jsonl --output no";
+    let expected = ["three.jsonl", "one machine", "with 2 threads", "with 3 threads", "hint: "];
+    refused(&place, words, &expected);
+    fs::create_dir(place.path("suite")).unwrap();
+    fs::write(place.path("suite/suite.json"), "{}").unwrap();
+    let words = "predict learn run1 suite --output no";
+    refused(&place, words, &["suite: ", "expected a recorded suite alone, got run1 too"]);
+    assert!(!place.path("no").exists(), "nothing is written");
+}
+
+#[test]
 fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
     let place = Place::new();
     let words = "predict learn --configurations 2 --tables 3 --output few";

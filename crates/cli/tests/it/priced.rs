@@ -1,6 +1,7 @@
 //! Steps priced without a recording: `predict step --model` and `predict sweep`.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -49,6 +50,14 @@ fn a_step_is_priced_from_its_configuration_alone() {
     assert_eq!(weights, 33_762_577.0 * 32.0 * 4.0);
     let memory = rows(&place, &format!("{step} --by memory"));
     assert_eq!(memory.iter().map(|part| number(part, "bytes")).sum::<f64>(), peak);
+    let kinds = row["bytes_by_kind"].as_object().unwrap();
+    assert_eq!(kinds.values().map(|bytes| bytes.as_f64().unwrap()).sum::<f64>(), peak);
+    assert_eq!(kinds["table_weights"], number(&memory[0], "bytes") as u64);
+    assert_eq!(number(row, "memory_bytes"), 80.0 * f64::from(1u32 << 30));
+    let domain = row["domain"].as_object().unwrap();
+    let shares: f64 = domain.values().map(|share| share.as_f64().unwrap()).sum();
+    assert!((shares - 100.0).abs() < 1e-6, "{row}");
+    assert_eq!(domain["measured_pct"], row["measured_pct"]);
     let ops = rows(&place, &format!("{step} --by op"));
     assert!(ops.iter().any(|op| op["op"] == "all_reduce"), "{ops:?}");
     // A host that needs a millisecond for each launch decides.
@@ -88,6 +97,80 @@ fn a_sweep_covers_models_devices_and_batches() {
 }
 
 #[test]
+fn a_sweep_takes_lists_and_ranges_and_draws_its_front() {
+    let place = Place::new();
+    let sweep =
+        "predict sweep --model dlrm-ddp --hardware t4,h100x1..4 --batch-size 512..2048,4096";
+    let all = rows(&place, sweep);
+    assert_eq!(all.len(), 4 * 4);
+    let best = rows(&place, &format!("{sweep} --best --svg front.svg"));
+    assert!(best.iter().all(|row| row["is_best"] == true) && best.len() < all.len());
+    // No step that fits is better than one of the front in both.
+    for row in &best {
+        let beats = |other: &&Value| {
+            other["fits"] == true
+                && number(other, "ranks") <= number(row, "ranks")
+                && number(other, "samples_per_s") > number(row, "samples_per_s")
+                && number(other, "peak_bytes") < number(row, "peak_bytes")
+        };
+        assert_eq!(all.iter().find(beats), None, "{row}");
+    }
+    let svg = fs::read_to_string(place.path("front.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    assert!(best.iter().any(|row| row["hardware"] == "h100x1"), "few devices are good too");
+    // A point for each step, and a dot for each device in the key.
+    assert_eq!(svg.matches("<circle").count(), 16 + 4);
+    assert_eq!(svg.matches("<title>").count(), 16);
+    assert!(svg.contains("h100x4, B 4096: "), "{svg}");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    for (sizes, expected) in [
+        ("4096..512", "expected a range that rises"),
+        ("512..y", "ranges such as 512..4096"),
+        ("0", "expected numbers from 1"),
+        ("1..90000:1", "at most 1000 values"),
+    ] {
+        refused(&place, &format!("predict sweep --batch-size {sizes}"), &[expected]);
+    }
+    let ran = place.run("predict sweep --svg no/where.svg");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no/where.svg: cannot be written"), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "");
+}
+
+#[test]
+fn the_published_models_are_swept_over_six_gpus_within_a_second() {
+    let place = Place::new();
+    // The machine may be busy: the best of three.
+    let took = (0..3).map(|_| {
+        let begun = Instant::now();
+        assert_eq!(rows(&place, "predict sweep --pooling 1,100").len(), 2 * 3 * 6 * 4);
+        begun.elapsed()
+    });
+    let best = took.min().unwrap();
+    assert!(best < Duration::from_secs(1), "{best:?}");
+}
+
+#[test]
+fn a_calibrated_host_is_a_lower_bound_of_a_step() {
+    let place = Place::new();
+    fs::write(place.path("t.json"), crate::predict::trace("Tesla V100-SXM2-32GB")).unwrap();
+    place.done("predict calibrate t.json --output host.json");
+    let step = "predict step --model dlrm-ddp --hardware h100 --batch-size 64";
+    let bound = &rows(&place, &format!("{step} --calibration host.json"))[0];
+    // Steps of 50 µs that launch once each.
+    let of_launch = number(bound, "step_ns") / number(bound, "launches");
+    assert!((10e3..=50e3).contains(&of_launch), "{of_launch}");
+    let typed = &rows(&place, &format!("{step} --launch-us {}", of_launch / 1e3))[0];
+    assert!((number(typed, "step_ns") / number(bound, "step_ns") - 1.0).abs() < 1e-9, "{typed}");
+    assert!(number(bound, "step_ns") > number(&rows(&place, step)[0], "step_ns"));
+    let both = format!("{step} --calibration host.json --launch-us 5");
+    refused(&place, &both, &["--calibration or --launch-us", "both"]);
+    let ran = place.run(&format!("{step} --calibration none.json"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("none.json: cannot read"), "{}", ran.stderr);
+}
+
+#[test]
 fn steps_that_cannot_be_priced_are_refused() {
     let place = Place::new();
     let step = "predict step --model dlrm-ddp";
@@ -95,6 +178,10 @@ fn steps_that_cannot_be_priced_are_refused() {
     refused(&place, &format!("{step} --hardware a100x2 --ranks 3"), &["2 ranks", "a plan of 3"]);
     refused(&place, &format!("{step} --hardware 400xa100x8"), &["at most 1024 ranks", "3200"]);
     refused(&place, &format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
+    let most = u64::MAX;
+    refused(&place, &format!("{step} --hardware a100 --batch-size {most}"), &["batch_size"]);
+    let table = format!("model.tables=[{{name=\"a\",rows={most},dim=128}}]");
+    refused(&place, &format!("{step} --hardware a100 --set {table}"), &["rows"]);
     refused(&place, step, &["--hardware"]);
     refused(&place, "predict step --hardware a100", &["--model"]);
     refused(&place, &format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);

@@ -6,6 +6,7 @@
 //! size correct it within bounds.
 
 mod fit;
+mod joined;
 mod kind;
 mod learn;
 mod measured;

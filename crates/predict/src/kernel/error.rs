@@ -63,6 +63,14 @@ pub enum Error {
         /// What stands there.
         got: String,
     },
+    /// Measurements of different machines.
+    #[error("expected measurements of one machine, {expected}, got {got}")]
+    OtherCpu {
+        /// The first machine.
+        expected: String,
+        /// The other one.
+        got: String,
+    },
     /// A device that is not known.
     #[error(transparent)]
     Hardware(#[from] schema::topology::HardwareError),

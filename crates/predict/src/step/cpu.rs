@@ -6,7 +6,7 @@ use schema::{Granularity, Op};
 use super::estimate::Estimate;
 use super::load::{RankLoad, TileTerms};
 use super::memory::{Memory, Sizes};
-use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepPrice};
+use super::{Basis, OpPrice, RankPrice, Stage, StepCost, StepDomain, StepPrice};
 use crate::Error;
 use crate::kernel::cpu::{Context, CpuModel, CpuWork};
 use crate::lower::exchange::Exchanges;
@@ -18,17 +18,12 @@ const BY_BYTES: (f64, f64) = (0.5, 2.0);
 /// Ranks meet: each waits for the last one to wake up.
 const MEET_NS: f64 = 20_000.0;
 
-/// What of a step is measured kinds of operations within their sizes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Measured {
-    ns: f64,
-}
-
 /// A rank's step.
 struct RankStep {
     stages: [Estimate; 6],
     ops: Vec<OpPrice>,
-    measured: Measured,
+    /// Times of operations, each with what follows it, and what they rest on.
+    rests_on: Vec<(Basis, f64)>,
 }
 
 /// Prices a step on the CPU that `model` was learnt on.
@@ -76,19 +71,14 @@ impl Pricer<'_> {
             caches: self.model.caches(),
             updates: (is_fused && workload.ranks() == 1).then_some(rule),
         };
-        let mut step = RankStep {
-            stages: <[Estimate; 6]>::default(),
-            ops: Vec::new(),
-            measured: Measured::default(),
-        };
+        let mut step =
+            RankStep { stages: <[Estimate; 6]>::default(), ops: Vec::new(), rests_on: Vec::new() };
         for op in ops {
             let priced = self.op(op, &context)?;
             let between = Estimate::within(self.model.between_ns(), (1.0, 1.0));
             let stage = &mut step.stages[stage(op) as usize];
             *stage = stage.plus(priced.time).plus(between);
-            if priced.basis == Basis::Measured {
-                step.measured.ns += priced.time.mean_ns + between.mean_ns;
-            }
+            step.rests_on.push((priced.basis, priced.time.mean_ns + between.mean_ns));
             step.ops.push(priced);
         }
         Ok(step)
@@ -163,14 +153,15 @@ fn whole(
     let fits = peak_bytes <= model.machine.spec.memory_bytes;
     let of = |rank: &RankStep| rank.stages.iter().map(|stage| stage.mean_ns).sum::<f64>();
     let slow = ranks.iter().max_by(|a, b| of(a).total_cmp(&of(b)));
-    let measured = slow.map_or(0.0, |rank| rank.measured.ns);
+    let rests_on = slow.into_iter().flat_map(|rank| rank.rests_on.iter().copied());
+    let domain = StepDomain::of(rests_on, step.mean_ns);
     StepPrice {
         cost: StepCost { step, peak_bytes, fits },
         stages,
         ranks: priced,
         launches: 0,
         samples_per_s: 1e9 * batch as f64 / step.mean_ns.max(1.0),
-        measured_pct: (100.0 * measured / step.mean_ns.max(1.0)).min(100.0),
+        domain,
         ops: ranks.into_iter().next().map(|rank| rank.ops).unwrap_or_default(),
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use trace::execution_trace::ExecutionTrace;
 
 use super::dense::Models;
+use super::estimate::Estimate;
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
@@ -39,6 +40,10 @@ const UPDATE_NS: f64 = 76_000.0;
 const OTHER_NS: f64 = 4_000.0;
 /// Of the memory's peak, what copies reach (arXiv:2201.07821).
 const MOVE_SHARE: f64 = 0.79;
+/// Lowest and highest factor on the time of copies.
+const MOVED: (f64, f64) = (0.8, 1.3);
+/// Lowest and highest factor on what kernels take at least: V100's, on any device.
+const UNMEASURED: (f64, f64) = (0.5, 2.0);
 
 /// Device time that the step of a rank launches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,6 +66,64 @@ pub struct LaunchedRow {
     pub other_worst_pct: Option<f64>,
     /// Whose it is.
     pub other_worst_rank: Option<u32>,
+}
+
+/// Device time that the step of an execution trace launches, by kernel models and formulas alone.
+/// Exchanges between ranks are left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LaunchedPrice {
+    /// The rank.
+    pub rank: u32,
+    /// All kernels, one after the other.
+    pub device_ns: f64,
+    /// The least.
+    pub low_ns: f64,
+    /// The most.
+    pub high_ns: f64,
+    /// Operators that launch.
+    pub kernels: usize,
+    /// Matrix products.
+    pub products_ns: f64,
+    /// Pooled lookups and updates of their rows.
+    pub embeddings_ns: f64,
+    /// One operation on every element.
+    pub element_wise_ns: f64,
+    /// Copies, sets, concatenations, elements by their places.
+    pub moves_ns: f64,
+    /// Sums, scans, and operators that nothing is known of.
+    pub others_ns: f64,
+    /// Operators that nothing is known of, priced by the bytes of their tensors.
+    pub opaque: usize,
+}
+
+/// Prices what the step of an execution trace launches, without a calibration.
+///
+/// # Errors
+/// [`Error::Execution`], as [`Program::from_execution`].
+pub fn by_models(
+    trace: &ExecutionTrace,
+    number: usize,
+    models: &Models,
+    device: &HardwareSpec,
+) -> Result<LaunchedPrice, Error> {
+    let mut found = LaunchedPrice { rank: trace.rank, ..LaunchedPrice::default() };
+    let mut all = Estimate::default();
+    for asked in kernels::of(trace, number)? {
+        let time = price(&asked, models, device);
+        all = all.plus(time);
+        found.kernels += 1;
+        found.opaque += usize::from(asked.kernel == Kernel::Other);
+        let group = match asked.kernel {
+            Kernel::Product { .. } => &mut found.products_ns,
+            Kernel::Lookup { .. } | Kernel::Update => &mut found.embeddings_ns,
+            Kernel::Element => &mut found.element_wise_ns,
+            Kernel::Move | Kernel::Concat | Kernel::Index => &mut found.moves_ns,
+            Kernel::Reduce | Kernel::Scan | Kernel::Other => &mut found.others_ns,
+        };
+        *group += time.mean_ns;
+    }
+    (found.device_ns, found.low_ns, found.high_ns) = (all.mean_ns, all.low_ns, all.high_ns);
+    Ok(found)
 }
 
 /// Compares the device time of execution traces to that of a recorded step of the same ranks.
@@ -86,9 +149,8 @@ pub fn rows(
             return Err(Error::TooFewRanks { expected: ranks.len(), got: traces.len() });
         };
         let (measured_ns, works) = recorded(rank, &step.recorded.ranks[at].works);
-        let asked = kernels::of(trace, number)?;
-        let models_ns = asked.iter().map(|one| price(one, models, device)).sum::<f64>();
-        let models_ns = models_ns.round() as i64;
+        let models = by_models(trace, number, models, device)?;
+        let models_ns = models.device_ns.round() as i64;
         let mut others: Vec<(u32, f64)> = Vec::new();
         for (other, calibration) in alone.iter().enumerate().filter(|(other, _)| *other != at) {
             let ns = by_other((trace, number), calibration)?;
@@ -101,7 +163,7 @@ pub fn rows(
             measured_ns,
             works,
             models_ns,
-            operators: asked.len(),
+            operators: models.kernels,
             models_error_pct: error_pct(models_ns, measured_ns),
             other_error_pct: middle.map(|other| other.1),
             other_worst_pct: others.last().map(|other| other.1),
@@ -131,32 +193,39 @@ fn by_other(
 }
 
 /// What a kernel takes by the learnt models, formulas, and at least.
-fn price(asked: &Asked, models: &Models, device: &HardwareSpec) -> f64 {
+fn price(asked: &Asked, models: &Models, device: &HardwareSpec) -> Estimate {
     let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
+    let moved = Estimate::within(moved, MOVED);
+    let least = |ns: f64| Estimate::within(ns, UNMEASURED);
     let learnt = |work: Result<Work, kernel::Error>| {
-        work.map_or(0.0, |work| models.model(work.kind()).price(&work, device).mean_ns)
+        let price = work.map(|work| models.model(work.kind()).price(&work, device));
+        price.map_or(Estimate::default(), |price| Estimate {
+            mean_ns: price.mean_ns,
+            low_ns: price.low_ns,
+            high_ns: price.high_ns,
+        })
     };
     match asked.kernel {
         Kernel::Product { batch: 1, m, n, k } => {
-            learnt(Work::new(Kind::Linear, &[m, n, k])).max(PRODUCT_NS)
+            learnt(Work::new(Kind::Linear, &[m, n, k])).max(least(PRODUCT_NS))
         }
         Kernel::Product { batch, m, n, k } => {
-            learnt(Work::new(Kind::Bmm, &[batch, m, n, k])).max(PRODUCT_NS)
+            learnt(Work::new(Kind::Bmm, &[batch, m, n, k])).max(least(PRODUCT_NS))
         }
         // The learnt model is one of additions, which move three values for each element.
         Kernel::Element => {
             let elements = asked.bytes.div_ceil(12).max(1);
-            learnt(Work::element_wise(Element::Add, elements)).max(ELEMENT_NS)
+            learnt(Work::element_wise(Element::Add, elements)).max(least(ELEMENT_NS))
         }
         Kernel::Lookup { ids, bags } => {
-            V100.start_ns + V100.row_ns * ids as f64 / bags.max(1) as f64
+            least(V100.start_ns + V100.row_ns * ids as f64 / bags.max(1) as f64)
         }
-        Kernel::Move => moved.max(MOVE_NS),
-        Kernel::Reduce => moved.max(REDUCE_NS),
-        Kernel::Concat => moved.max(CONCAT_NS),
-        Kernel::Index => moved.max(INDEX_NS),
-        Kernel::Scan => moved.max(SCAN_NS),
-        Kernel::Update => moved.max(UPDATE_NS),
-        Kernel::Other => moved.max(OTHER_NS),
+        Kernel::Move => moved.max(least(MOVE_NS)),
+        Kernel::Reduce => moved.max(least(REDUCE_NS)),
+        Kernel::Concat => moved.max(least(CONCAT_NS)),
+        Kernel::Index => moved.max(least(INDEX_NS)),
+        Kernel::Scan => moved.max(least(SCAN_NS)),
+        Kernel::Update => moved.max(least(UPDATE_NS)),
+        Kernel::Other => moved.max(least(OTHER_NS)),
     }
 }

@@ -9,7 +9,7 @@ use super::estimate::Estimate;
 use super::exchange::Peers;
 use super::load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
 use super::memory::{Memory, Sizes, max_batch_size};
-use super::{Basis, Conditions, RankPrice, Stage, StepPrice};
+use super::{Conditions, RankPrice, Stage, StepDomain, StepPrice};
 use crate::Error;
 use crate::lower::own::Workload;
 
@@ -235,16 +235,15 @@ impl StepPricer {
             RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }
         };
         let ranks = (0..self.loads.len()).map(rank).collect();
-        let is_measured = |op: &&super::OpPrice| op.basis == Basis::Measured;
-        let times = self.dense.ops.iter().filter(is_measured).map(|op| op.time.mean_ns);
-        let measured = times.fold(0.0, |sum, ns| sum + ns);
+        let ops = self.dense.ops.iter().map(|op| (op.basis, op.time.mean_ns));
+        let domain = StepDomain::of(ops, cost.step.mean_ns);
         StepPrice {
             cost,
             stages,
             ranks,
             launches,
             samples_per_s: 1e9 * self.batch as f64 / cost.step.mean_ns.max(1.0),
-            measured_pct: 100.0 * measured / cost.step.mean_ns.max(1.0),
+            domain,
             ops: self.dense.ops,
         }
     }

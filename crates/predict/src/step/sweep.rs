@@ -1,4 +1,4 @@
-//! Compares many steps: which of them no other beats in both speed and memory.
+//! Compares many steps: which of them no other beats in speed, memory and number of devices.
 
 use serde::Serialize;
 
@@ -27,7 +27,8 @@ pub struct SweepRow {
     pub peak_bytes: u64,
     /// Whether every rank has as much.
     pub fits: bool,
-    /// No other step of the model that fits is as fast with less memory, or faster with as much.
+    /// No other step of the model that fits is as good in speed, memory of a rank and number of
+    /// ranks, and better in one of them.
     pub is_best: bool,
     /// Share of the time that rests on measured kernels of this device.
     pub measured_pct: f64,
@@ -49,7 +50,7 @@ impl SweepRow {
             peak_bytes: price.cost.peak_bytes,
             fits: price.cost.fits,
             is_best: false,
-            measured_pct: price.measured_pct,
+            measured_pct: price.domain.measured_pct,
         }
     }
 }
@@ -57,11 +58,13 @@ impl SweepRow {
 /// Marks the steps of each model that no other one beats.
 pub fn mark_best(rows: &mut [SweepRow]) {
     let beats = |other: &SweepRow, row: &SweepRow| {
-        other.model == row.model
-            && other.fits
-            && other.samples_per_s >= row.samples_per_s
+        let is_as_good = other.samples_per_s >= row.samples_per_s
             && other.peak_bytes <= row.peak_bytes
-            && (other.samples_per_s > row.samples_per_s || other.peak_bytes < row.peak_bytes)
+            && other.ranks <= row.ranks;
+        let is_better = other.samples_per_s > row.samples_per_s
+            || other.peak_bytes < row.peak_bytes
+            || other.ranks < row.ranks;
+        other.model == row.model && other.fits && is_as_good && is_better
     };
     let best: Vec<bool> =
         rows.iter().map(|row| row.fits && !rows.iter().any(|other| beats(other, row))).collect();

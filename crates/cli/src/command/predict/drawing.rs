@@ -77,6 +77,7 @@ fn panel(svg: &mut String, (name, top): (&str, f64), rows: &[&OverheadRow]) {
     }
 }
 
-fn escaped(text: &str) -> String {
+/// Text as it may stand in an SVG.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

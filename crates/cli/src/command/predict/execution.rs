@@ -6,10 +6,12 @@ use predict::lower::execution::{Execution, Unknown};
 use predict::prediction::never_run;
 use predict::program::Program;
 use predict::recording::Setting;
+use predict::step::launched;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
+use super::priced::Hardware;
 use super::step::played;
 use super::{calibration, say_machine, write_traces};
 use crate::args::{PlayedBy, PredictStep};
@@ -34,6 +36,35 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
         write_traces(folder, &found.program, &predicted.simulation)?;
     }
     sheet::put(session.console, &predicted.rows, SheetTarget::default())
+}
+
+/// Prices what execution traces launch on a device by kernel models, without a calibration.
+pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
+    if args.asked.is_asked() || args.write_trace.is_some() || args.mode != PlayedBy::Full {
+        let expected = "--execution-trace with --hardware alone, or with --calibration".to_owned();
+        let got = "options of --model or of a calibrated step".to_owned();
+        return Err(predict::Error::Workload { expected, got }.into());
+    }
+    let name = args.hardware.as_deref().unwrap_or_default();
+    let on = Hardware::of(name, args.host.models.as_deref())?;
+    let Hardware::Devices(topology, models) = &on else {
+        let expected = "a GPU, whose kernels execution traces launch".to_owned();
+        return Err(predict::Error::Workload { expected, got: format!("the CPU {name:?}") }.into());
+    };
+    let traces = read(&args.execution_trace, session)?;
+    let mut rows = Vec::new();
+    for trace in &traces {
+        let found = launched::by_models(trace, args.recorded.step, models, &topology.device);
+        rows.push(found.map_err(|source| named(&traces, source))?);
+    }
+    let opaque: usize = rows.iter().map(|row| row.opaque).sum();
+    if opaque > 0 {
+        session.console.warn(format_args!(
+            "{} that nothing is known of, priced by the bytes of their tensors",
+            counted(opaque as u64, "operator")
+        ));
+    }
+    sheet::put(session.console, &rows, SheetTarget::default())
 }
 
 /// The execution traces of files, archives and folders, by rank.

@@ -2,13 +2,15 @@
 //! what a recorded suite says of a GPU. The models are `predict::kernel`'s.
 
 mod alone;
+pub mod device;
 mod draw;
 pub mod folder;
 mod measure;
-pub mod recorded;
+mod recorded;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use predict::kernel::Error as KernelError;
 use predict::kernel::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, MeasuredSteps};
 use serde::Serialize;
 
@@ -38,16 +40,23 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
-    if let Some(folder) = args.measured.as_deref().filter(|path| path.join(SUITE).is_file()) {
+    if let Some(folder) = args.measured.iter().find(|path| path.join(SUITE).is_file()) {
+        if let Some(other) = args.measured.iter().find(|path| *path != folder) {
+            let expected = "a recorded suite alone".to_owned();
+            let source = KernelError::Model { expected, got: format!("{} too", other.display()) };
+            return Err(Error::Kernels { path: folder.clone(), source });
+        }
         return recorded::run(folder, &args.output, session);
     }
+    let earlier = joined(&args.measured)?;
     // Measuring takes minutes: where nothing can be written, none are spent.
     let _made = output::folder(&args.output)?;
-    let measured = match &args.measured {
-        Some(path) => read(path)?,
+    let is_new = args.measured.len() != 1;
+    let measured = match earlier {
+        Some(measured) => measured,
         None => measure::run(args, session)?,
     };
-    if args.measured.is_none() {
+    if is_new {
         // Before anything is learnt, which may fail.
         write(&args.output.join(STEPS), &measured.to_text()?)?;
     }
@@ -63,6 +72,21 @@ pub fn run(args: &PredictLearn, session: &Session) -> Result<(), Error> {
         kinds,
     };
     session.console.report(&report, for_people)
+}
+
+/// What several runs measured, if there is any.
+fn joined(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
+    let mut all: Option<MeasuredSteps> = None;
+    for path in paths {
+        let found = read(path)?;
+        match &mut all {
+            None => all = Some(found),
+            Some(all) => {
+                all.join(found).map_err(|source| Error::Kernels { path: path.clone(), source })?;
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Steps that were measured before: its file, or its folder.

@@ -1,29 +1,23 @@
-//! `rowmill predict step --model` and `sweep`: steps of models on hardware, never run. The prices
-//! are `predict::step`'s.
+//! `rowmill predict step --model`: a step of a model on hardware, never run. The prices are
+//! `predict::step`'s.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use predict::kernel::Error as KernelError;
-use predict::kernel::cpu::CpuModel;
-use predict::step::{
-    self, Conditions, Estimate, Models, Stage, StepPrice, StepPricer, SweepRow, mark_best,
-};
-use schema::Topology;
-use serde::Serialize;
-use train::memory::WeightSource;
-
 use super::kernel::{file as kernel_file, model};
+use super::learn::device;
 use super::learn::folder::HARDWARE;
-use super::learn::recorded;
-use crate::args::{NeverRunStep, PredictStep, PredictSweep, StepRows};
+use super::on_cpu;
+use crate::args::{PredictStep, StepRows};
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::resolve::memory::{self, MemoryLook};
 use crate::resolve::workload::Workload;
 use crate::sheet::{self, SheetTarget};
-
-/// Batches that a run has in memory.
-const BATCHES: u64 = 4;
+use predict::kernel::Error as KernelError;
+use predict::kernel::cpu::CpuModel;
+use predict::step::{self, Conditions, Estimate, Models, Stage, StepDomain, StepPrice, StepPricer};
+use schema::Topology;
+use serde::Serialize;
 
 /// A step.
 #[derive(Serialize)]
@@ -37,14 +31,19 @@ struct StepRow<'a> {
     high_ns: f64,
     samples_per_s: f64,
     peak_bytes: u64,
+    /// Of the device, or of the host of a CPU.
+    memory_bytes: u64,
     fits: bool,
     /// What takes most of the memory.
-    largest: &'static str,
+    largest: &'a str,
+    /// On the rank that takes most; of a CPU, of all ranks together.
+    bytes_by_kind: BTreeMap<&'a str, u64>,
     max_batch_size: Option<usize>,
     launches: u32,
     slowest_stage: &'static str,
     measured_pct: f64,
     outside_pct: f64,
+    domain: StepDomain,
 }
 
 #[derive(Serialize)]
@@ -81,15 +80,28 @@ struct OpRow {
 }
 
 #[derive(Serialize)]
-struct MemoryRow {
-    memory: &'static str,
+struct MemoryRow<'a> {
+    memory: &'a str,
     bytes: u64,
     share_pct: f64,
-    rank: u32,
+    /// The rank that takes most; none of a CPU, whose ranks share memory.
+    rank: Option<u32>,
+}
+
+/// A priced step with its memory.
+pub struct PricedStep {
+    /// The step.
+    pub price: StepPrice,
+    /// What memory is for, of the rank that takes most or of all together.
+    memory: Vec<(String, u64)>,
+    /// The rank that takes most, where each has memory of its own.
+    fullest: Option<u32>,
+    /// Of a device, or of a CPU's host.
+    memory_bytes: u64,
 }
 
 /// Where steps run.
-enum Hardware {
+pub enum Hardware {
     /// Devices, by their data sheets and measured kernels.
     Devices(Box<Topology>, Box<Models>),
     /// A CPU that `rowmill predict learn` measured.
@@ -98,7 +110,10 @@ enum Hardware {
 
 impl Hardware {
     /// A device by name, else a file or folder of `rowmill predict learn`.
-    fn of(text: &str, models: Option<&Path>) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// The nearest names of devices; of a file, what is wrong with it.
+    pub fn of(text: &str, models: Option<&Path>) -> Result<Self, Error> {
         let models_of = || Models::of(|kind| model(models, kind)).map(Box::new);
         let unknown = match topology(text) {
             Ok(topology) => return Ok(Self::Devices(Box::new(topology), models_of()?)),
@@ -111,7 +126,7 @@ impl Hardware {
         }
         let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
         let wrong = |source| Error::Kernels { path: file.clone(), source };
-        let Some(spec) = recorded::device(&text).map_err(wrong)? else {
+        let Some(spec) = device::parse(&text).map_err(wrong)? else {
             return Ok(Self::Cpu(Box::new(CpuModel::parse(&text).map_err(wrong)?)));
         };
         let topology = Topology { device: spec.clone(), ..topology(&spec.key)? };
@@ -124,47 +139,67 @@ impl Hardware {
     }
 
     /// Ranks of a step, unless it says how many.
-    fn ranks(&self) -> u64 {
+    pub fn ranks(&self) -> u64 {
         match self {
             Self::Devices(topology, _) => topology.ranks(),
             Self::Cpu(_) => 1,
         }
     }
 
-    /// The price of a step; on devices also the largest batch that fits.
-    fn price(
+    /// The price of a step whose bags have `pooling` ids.
+    ///
+    /// # Errors
+    /// What no step can be made of.
+    pub fn price(
         &self,
         workload: &Workload,
         pooling: u32,
         launch_ns: f64,
-    ) -> Result<(StepPrice, Option<usize>), Error> {
+    ) -> Result<PricedStep, Error> {
         match self {
             Self::Devices(topology, models) => {
                 let conditions = Conditions { topology, models, launch_ns };
-                let pricer = StepPricer::new(workload.borrowed(), conditions)?;
-                let max_batch_size = pricer.max_batch_size();
-                Ok((pricer.into_price(), max_batch_size))
+                let price = StepPricer::new(workload.borrowed(), conditions)?.into_price();
+                let fullest = price.ranks.iter().max_by_key(|rank| rank.memory.total());
+                let parts = fullest.into_iter().flat_map(|rank| rank.memory.parts());
+                let memory = parts.map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+                let fullest = fullest.map(|rank| rank.rank);
+                Ok(PricedStep { memory, fullest, memory_bytes: self.memory_bytes(), price })
             }
             Self::Cpu(model) => {
                 let mut price = step::cpu::price(workload.borrowed(), model)?;
-                // What the trainer's own constructors count.
-                let config = &workload.job.config;
-                let rows = BATCHES * config.training.batch_size as u64;
-                let run = memory::RunSize {
-                    job: &workload.job,
-                    look: MemoryLook::of_batches(config, rows, pooling as usize),
-                    tiling: &workload.tiling,
-                    threads: model.machine.threads as usize,
-                    processes: None,
-                    traced_steps: 0,
-                    weights: WeightSource::Initial,
-                };
-                if let Some(peak) = run.room().estimate.peak() {
+                let mut memory = Vec::new();
+                if let Some(peak) = on_cpu::peak(workload, pooling, &model.machine) {
                     price.cost.peak_bytes = peak.total.0;
                     price.cost.fits = peak.total.0 <= model.machine.spec.memory_bytes;
+                    for part in &peak.parts {
+                        // As JSON of `rowmill train --estimate` has it.
+                        let name = serde_json::to_value(part.of).map_err(Error::Json)?;
+                        let name = name.as_str().unwrap_or(part.of.name()).to_owned();
+                        memory.push((name, part.bytes.0));
+                    }
                 }
-                Ok((price, None))
+                Ok(PricedStep { price, memory, fullest: None, memory_bytes: self.memory_bytes() })
             }
+        }
+    }
+
+    /// The largest batch that fits; `None` where no sample does.
+    fn max_batch_size(&self, workload: &Workload, pooling: u32) -> Result<Option<usize>, Error> {
+        Ok(match self {
+            Self::Devices(topology, models) => {
+                let conditions = Conditions { topology, models, launch_ns: 0.0 };
+                StepPricer::new(workload.borrowed(), conditions)?.max_batch_size()
+            }
+            Self::Cpu(model) => on_cpu::max_batch_size(workload, pooling, &model.machine),
+        })
+    }
+
+    /// Bytes of a device, or of a CPU's host.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Devices(topology, _) => topology.device.memory_bytes,
+            Self::Cpu(model) => model.machine.spec.memory_bytes,
         }
     }
 }
@@ -174,13 +209,15 @@ fn topology(text: &str) -> Result<Topology, Error> {
 }
 
 /// Runs `predict step --model`.
-pub fn step(args: &PredictStep, session: &Session) -> Result<(), Error> {
+/// Host time per launch is `launch_ns`.
+pub fn step(args: &PredictStep, launch_ns: f64, session: &Session) -> Result<(), Error> {
     let (name, hardware) = (args.model.as_deref(), args.hardware.as_deref());
     let (name, hardware) = (name.unwrap_or_default(), hardware.unwrap_or_default());
     let on = Hardware::of(hardware, args.host.models.as_deref())?;
     let workload = Workload::resolve(name, &args.asked, on.ranks())?;
-    let (pooling, launch_ns) = (args.asked.pooling, 1e3 * args.host.launch_us);
-    let (price, max_batch_size) = on.price(&workload, pooling, launch_ns)?;
+    let pooling = args.asked.pooling;
+    let priced = on.price(&workload, pooling, launch_ns)?;
+    let price = &priced.price;
     if let Hardware::Devices(topology, _) = &on {
         say_links(topology, price.ranks.len(), session);
     }
@@ -188,16 +225,17 @@ pub fn step(args: &PredictStep, session: &Session) -> Result<(), Error> {
     match args.by {
         StepRows::Step => {
             let batch_size = workload.job.config.training.batch_size;
-            let row = step_row((name, hardware), (batch_size, max_batch_size), &price);
+            let most = on.max_batch_size(&workload, pooling)?;
+            let row = step_row((name, hardware), (batch_size, most), &priced);
             sheet::put(console, &[row], SheetTarget::default())
         }
-        StepRows::Stage => sheet::put(console, &stage_rows(&price), SheetTarget::default()),
+        StepRows::Stage => sheet::put(console, &stage_rows(price), SheetTarget::default()),
         StepRows::Rank => {
             let rows: Vec<RankRow> = price.ranks.iter().map(rank_row).collect();
             sheet::put(console, &rows, SheetTarget::default())
         }
-        StepRows::Op => sheet::put(console, &op_rows(&price), SheetTarget::default()),
-        StepRows::Memory => sheet::put(console, &memory_rows(&price), SheetTarget::default()),
+        StepRows::Op => sheet::put(console, &op_rows(price), SheetTarget::default()),
+        StepRows::Memory => sheet::put(console, &memory_rows(&priced), SheetTarget::default()),
     }
 }
 
@@ -213,13 +251,15 @@ fn say_links(topology: &Topology, ranks: usize, session: &Session) {
 fn step_row<'a>(
     (model, hardware): (&'a str, &'a str),
     (batch_size, max_batch_size): (usize, Option<usize>),
-    price: &StepPrice,
+    priced: &'a PricedStep,
 ) -> StepRow<'a> {
-    let fullest = price.ranks.iter().max_by_key(|rank| rank.memory.total());
+    let price = &priced.price;
     let slowest = Stage::ALL.into_iter().max_by(|a, b| {
         let of = |stage: &Stage| price.stages[*stage as usize].mean_ns;
         of(a).total_cmp(&of(b))
     });
+    let kinds = priced.memory.iter().map(|(name, bytes)| (name.as_str(), *bytes));
+    let largest = kinds.clone().max_by_key(|kind| kind.1);
     let Estimate { mean_ns, low_ns, high_ns } = price.cost.step;
     StepRow {
         model,
@@ -231,13 +271,16 @@ fn step_row<'a>(
         high_ns,
         samples_per_s: price.samples_per_s,
         peak_bytes: price.cost.peak_bytes,
+        memory_bytes: priced.memory_bytes,
         fits: price.cost.fits,
-        largest: fullest.map_or("none", |rank| rank.memory.largest().0),
+        largest: largest.map_or("none", |kind| kind.0),
+        bytes_by_kind: kinds.collect(),
         max_batch_size,
         launches: price.launches,
         slowest_stage: slowest.map_or("none", Stage::name),
-        measured_pct: price.measured_pct,
-        outside_pct: 100.0 - price.measured_pct,
+        measured_pct: price.domain.measured_pct,
+        outside_pct: price.domain.outside_pct(),
+        domain: price.domain,
     }
 }
 
@@ -283,58 +326,15 @@ fn op_rows(price: &StepPrice) -> Vec<OpRow> {
     price.ops.iter().map(row).collect()
 }
 
-fn memory_rows(price: &StepPrice) -> Vec<MemoryRow> {
-    let Some(rank) = price.ranks.iter().max_by_key(|rank| rank.memory.total()) else {
-        return Vec::new();
-    };
-    let all = rank.memory.total().max(1) as f64;
-    let row = |(memory, bytes): (&'static str, u64)| MemoryRow {
-        memory,
-        bytes,
-        share_pct: 100.0 * bytes as f64 / all,
-        rank: rank.rank,
-    };
-    rank.memory.parts().into_iter().map(row).collect()
-}
-
-/// A row of a sweep with what is swept beside model, device and batch.
-#[derive(Serialize)]
-struct PooledRow {
-    pooling: u32,
-    #[serde(flatten)]
-    step: SweepRow,
-}
-
-/// Runs `predict sweep`.
-pub fn sweep(args: &PredictSweep, session: &Session) -> Result<(), Error> {
-    let launch_ns = 1e3 * args.host.launch_us;
-    let models = args.host.models.as_deref();
-    let all_hardware: Vec<Hardware> =
-        args.hardware.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
-    let mut all = Vec::new();
-    for &pooling in &args.pooling {
-        let mut rows = Vec::new();
-        for name in &args.model {
-            for (hardware, on) in args.hardware.iter().zip(&all_hardware) {
-                for &batch_size in &args.batch_size {
-                    let asked = NeverRunStep {
-                        set: args.set.clone(),
-                        batch_size: Some(batch_size),
-                        pooling,
-                        ranks: None,
-                        sharding: args.sharding,
-                        plan: None,
-                    };
-                    let workload = Workload::resolve(name, &asked, on.ranks())?;
-                    let (price, _) = on.price(&workload, pooling, launch_ns)?;
-                    rows.push(SweepRow::new((name, hardware), batch_size, &price));
-                }
-            }
-        }
-        mark_best(&mut rows);
-        all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
-    }
-    let rows = all.len();
-    let target = SheetTarget { output: args.output.as_deref(), top: Some(rows) };
-    sheet::put(session.console, &all, target)
+fn memory_rows(priced: &PricedStep) -> Vec<MemoryRow<'_>> {
+    let all = priced.price.cost.peak_bytes.max(1) as f64;
+    let parts = priced.memory.iter();
+    parts
+        .map(|(memory, bytes)| MemoryRow {
+            memory,
+            bytes: *bytes,
+            share_pct: 100.0 * *bytes as f64 / all,
+            rank: priced.fullest,
+        })
+        .collect()
 }

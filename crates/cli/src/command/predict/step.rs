@@ -3,6 +3,7 @@
 use predict::calibration::{Calibration, constants};
 use predict::evaluate::error_pct;
 use predict::mode::{self, Mode};
+use predict::overheads;
 use predict::prediction::{self, PredictionRow};
 use predict::program::Program;
 use predict::recording::{Setting, Span, StepRule};
@@ -11,12 +12,16 @@ use serde::Serialize;
 use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
 use crate::args::{PlayedBy, PredictStep};
 use crate::error::Error;
+use crate::render;
 use crate::resolve::Session;
 use crate::sheet::{self, SheetTarget};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let Some(path) = &args.calibration else { return super::priced::step(args, session) };
+    if args.model.is_some() {
+        return super::priced::step(args, launch_ns(args, session)?, session);
+    }
+    let Some(path) = &args.calibration else { return super::execution::by_models(args, session) };
     if args.asked.is_asked() || args.host.launch_us > 0.0 || args.host.models.is_some() {
         // Nothing of a recording follows them.
         let expected = "--model beside --set, --batch-size, --pooling, --ranks, --sharding, --plan, \
@@ -52,6 +57,26 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         write_traces(folder, &step.program, &predicted.simulation)?;
     }
     sheet::put(session.console, &rows, SheetTarget::default())
+}
+
+/// What the host needs for each launch: as typed, or as a calibration has it.
+fn launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
+    let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
+    if args.host.launch_us > 0.0 {
+        let expected = "--calibration or --launch-us".to_owned();
+        return Err(predict::Error::Workload { expected, got: "both".to_owned() }.into());
+    }
+    let known = calibration(path)?;
+    let found = overheads::host_ns_per_launch(&known);
+    let Some(ns) = found else {
+        let source = predict::Error::Calibration {
+            expected: "launches of a GPU's kernels".to_owned(),
+            got: "none".to_owned(),
+        };
+        return Err(source.into());
+    };
+    session.console.detail(format_args!("the host needs {} for a launch", render::nanos(ns)));
+    Ok(ns)
 }
 
 /// A step as the published ways have it: they know when it ends, and nothing of what happens in it.

@@ -12,6 +12,7 @@ use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::{Deserialize, Serialize};
 
+use super::device::{DEVICE_VERSION, LearntDevice};
 use super::folder::{HARDWARE, write};
 use crate::command::predict::kernel::{file, model};
 use crate::command::predict::{Steps, calibrated, job, machine, recordings, scopes};
@@ -24,8 +25,6 @@ use crate::resolve::Session;
 pub const SUITE: &str = "suite.json";
 /// What the host adds, in the folder that is written.
 const CALIBRATION: &str = "calibration.json";
-/// Version of the device's file.
-pub const DEVICE_VERSION: u32 = 1;
 /// Fewest measurements that a model is adapted by.
 const ROWS_LEAST: usize = 5;
 
@@ -54,16 +53,6 @@ struct Recorded {
     kind: String,
 }
 
-/// A GPU by what was measured of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LearntDevice {
-    /// [`DEVICE_VERSION`].
-    pub rowmill_device: u32,
-    /// Its numbers.
-    pub spec: HardwareSpec,
-}
-
 /// What was learnt.
 #[derive(Serialize)]
 struct Report {
@@ -74,22 +63,6 @@ struct Report {
     recordings: usize,
     overheads: usize,
     launch_ns: i64,
-}
-
-/// The device of such a file; `None` for another file.
-///
-/// # Errors
-/// [`kernel::Error::Model`] for another version, and numbers that are none.
-pub fn device(text: &str) -> Result<Option<HardwareSpec>, kernel::Error> {
-    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return Ok(None) };
-    let Some(version) = value.get("rowmill_device") else { return Ok(None) };
-    let expected = format!("a device of rowmill predict learn, version {DEVICE_VERSION}");
-    if version.as_u64() != Some(u64::from(DEVICE_VERSION)) {
-        return Err(kernel::Error::Model { expected, got: format!("version {version}") });
-    }
-    let read: Result<LearntDevice, _> = serde_json::from_value(value);
-    let read = read.map_err(|error| kernel::Error::Model { expected, got: error.to_string() })?;
-    Ok(Some(read.spec))
 }
 
 /// Learns from the suite in `folder` and writes into `output`.

@@ -1,0 +1,35 @@
+//! The file of a GPU whose rates a suite measured, beside its kernel models. Knows nothing of
+//! suites.
+
+use predict::kernel;
+use schema::HardwareSpec;
+use serde::{Deserialize, Serialize};
+
+/// Version of the device's file.
+pub const DEVICE_VERSION: u32 = 1;
+
+/// A GPU by what was measured of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearntDevice {
+    /// [`DEVICE_VERSION`].
+    pub rowmill_device: u32,
+    /// Its numbers.
+    pub spec: HardwareSpec,
+}
+
+/// The device of such a file; `None` for another file.
+///
+/// # Errors
+/// [`kernel::Error::Model`] for another version, and numbers that are none.
+pub fn parse(text: &str) -> Result<Option<HardwareSpec>, kernel::Error> {
+    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else { return Ok(None) };
+    let Some(version) = value.get("rowmill_device") else { return Ok(None) };
+    let expected = format!("a device of rowmill predict learn, version {DEVICE_VERSION}");
+    if version.as_u64() != Some(u64::from(DEVICE_VERSION)) {
+        return Err(kernel::Error::Model { expected, got: format!("version {version}") });
+    }
+    let read: Result<LearntDevice, _> = serde_json::from_value(value);
+    let read = read.map_err(|error| kernel::Error::Model { expected, got: error.to_string() })?;
+    Ok(Some(read.spec))
+}

@@ -1,0 +1,50 @@
+//! The memory of a step of rowmill's own trainer on a CPU: what the trainer's constructors count,
+//! for the process as a whole. The times are `predict::step::cpu`'s.
+
+use predict::kernel::cpu::Machine;
+use train::memory::{MemoryMoment, WeightSource};
+
+use crate::resolve::memory::{MemoryLook, RunSize};
+use crate::resolve::workload::Workload;
+
+/// Batches that a run has in memory.
+const BATCHES: u64 = 4;
+/// Where a search for the largest batch ends.
+const MOST_SAMPLES: usize = 1 << 30;
+
+/// The moment of a run that takes most; bags have `pooling` ids.
+pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<MemoryMoment> {
+    let config = &workload.job.config;
+    let rows = BATCHES * config.training.batch_size as u64;
+    let run = RunSize {
+        job: &workload.job,
+        look: MemoryLook::of_batches(config, rows, pooling as usize),
+        tiling: &workload.tiling,
+        threads: machine.threads as usize,
+        processes: None,
+        traced_steps: 0,
+        weights: WeightSource::Initial,
+    };
+    run.room().estimate.peak().cloned()
+}
+
+/// The largest batch of all ranks with which the run fits; `None` where no sample does.
+pub fn max_batch_size(workload: &Workload, pooling: u32, machine: &Machine) -> Option<usize> {
+    let fits = |batch_size: usize| {
+        let mut job = workload.job.clone();
+        job.config.training.batch_size = batch_size;
+        let (tiling, plan) = (workload.tiling.clone(), workload.plan.clone());
+        let sized = Workload { job, tiling, plan, features: workload.features.clone() };
+        let peak = peak(&sized, pooling, machine);
+        peak.is_some_and(|peak| peak.total.0 <= machine.spec.memory_bytes)
+    };
+    if !fits(1) {
+        return None;
+    }
+    let (mut low, mut high) = (1, MOST_SAMPLES);
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    Some(low)
+}

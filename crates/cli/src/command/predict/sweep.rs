@@ -1,0 +1,54 @@
+//! `rowmill predict sweep`: steps of many models, devices and batch sizes, never run.
+
+use std::io::Write;
+
+use predict::step::{SweepRow, mark_best};
+
+use super::pareto::{self, PooledRow};
+use super::priced::Hardware;
+use crate::args::{NeverRunStep, PredictSweep, each};
+use crate::error::Error;
+use crate::output;
+use crate::resolve::Session;
+use crate::resolve::workload::Workload;
+use crate::sheet::{self, SheetTarget};
+
+/// Runs the command.
+pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
+    let (models, launch_ns) = (args.host.models.as_deref(), 1e3 * args.host.launch_us);
+    let names = each(&args.hardware);
+    let hardware: Vec<Hardware> =
+        names.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
+    let mut all = Vec::new();
+    for pooling in each(&args.pooling) {
+        let mut rows = Vec::new();
+        for model in &args.model {
+            for (name, hardware) in names.iter().zip(&hardware) {
+                for batch_size in each(&args.batch_size) {
+                    let asked = NeverRunStep {
+                        set: args.set.clone(),
+                        batch_size: Some(batch_size),
+                        pooling,
+                        ranks: None,
+                        sharding: args.sharding,
+                        plan: None,
+                    };
+                    let workload = Workload::resolve(model, &asked, hardware.ranks())?;
+                    let priced = hardware.price(&workload, pooling, launch_ns)?;
+                    rows.push(SweepRow::new((model, name), batch_size, &priced.price));
+                }
+            }
+        }
+        mark_best(&mut rows);
+        all.extend(rows.into_iter().map(|step| PooledRow { pooling, step }));
+    }
+    if let Some(path) = &args.svg {
+        let text = pareto::of(&all);
+        output::put(path, |file| {
+            file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
+        })?;
+    }
+    all.retain(|row| row.step.is_best || !args.best);
+    let target = SheetTarget { output: args.output.as_deref(), top: Some(all.len()) };
+    sheet::put(session.console, &all, target)
+}
