@@ -30,6 +30,7 @@ mod peaks;
 pub mod published;
 pub mod shipped;
 mod split;
+pub mod suite;
 mod train;
 mod work;
 

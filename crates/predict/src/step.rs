@@ -14,6 +14,7 @@ pub mod launched;
 mod load;
 mod memory;
 mod pricer;
+pub mod single;
 mod sweep;
 
 use schema::Topology;

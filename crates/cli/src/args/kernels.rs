@@ -32,6 +32,7 @@ pub struct PredictHardware {
 Examples:
   rowmill predict kernels --hardware a100 'linear 2048 1024 1024' 'bmm 2048 27 27 128'
   rowmill predict kernels --hardware h100 --hardware v100 'softmax 4096 1024' --format json
+  rowmill predict kernels --hardware h100x8 'all_to_all 16777216' 'all_reduce 1576964'
 
   linear m n k                   out[m,n] = in[m,k] W[n,k]
   bmm batch m n k
@@ -39,14 +40,21 @@ Examples:
   layer_norm rows columns        softmax rows columns
   add|mul|gelu|relu|tanh elements
   embedding batch tables rows dim pooling    one pooled lookup of equal tables, uniform ids
+  embedding_backward batch tables rows dim pooling    the update of its rows by SGD
+  concat rows parts columns      transpose rows parts columns
+  tril rows vectors              tril_backward rows vectors    pairs of an interaction
+  copy bytes                     copy_to_device|copy_to_host bytes    from and to pinned memory;
+                                 with _pageable from and to other memory
+  all_to_all|all_reduce bytes    of every rank; the hardware must have several, as in h100x8
 
-All in f32. A price is the kernel's own time, without the host's launch time. The last column says
-if a price is not backed by similar measurements.")]
+All in f32. A price is the kernel's own time, without the host's launch time. The first three lines
+are learnt from measurements, the others are formulas. The last column says if a price is not backed
+by similar measurements.")]
 pub struct PredictKernels {
     /// Operations with their sizes, each in quotes
     #[arg(required = true, value_name = "WORK")]
     pub works: Vec<String>,
-    /// A device that `rowmill predict hardware` lists (repeatable)
+    /// A device that `rowmill predict hardware` lists, or several as in h100x8 (repeatable)
     #[arg(long, value_name = "DEVICE", required = true)]
     pub hardware: Vec<String>,
     /// Models to use instead of the built-in ones
@@ -84,7 +92,8 @@ pub struct PredictTrainKernels {
 /// What `evaluate` does with tables of measured kernels.
 #[derive(Debug, Args)]
 pub struct KernelEvaluation {
-    /// Evaluate kernel models: the paths are tables of measured latencies
+    /// Evaluate kernel models: the paths are tables of measured latencies, or a suite that
+    /// bench/collect recorded on a GPU
     #[arg(long, conflicts_with = "calibrate_ranks")]
     pub kernels: bool,
     /// With --kernels: leave out each device in turn and predict it from the others

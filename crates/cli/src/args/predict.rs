@@ -443,6 +443,7 @@ Examples:
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
   rowmill predict evaluate --kernels --published neusight/linear_*.csv.gz
+  rowmill predict evaluate --kernels suite/    Table IV of arXiv:2201.07821 for the GPU of a suite
 
 Tests, as far as the recording allows them:
   replay       one step: its own host segments and kernels; starts, waits and transfers from a few

@@ -180,6 +180,105 @@ fn a_recorded_suite_becomes_kernel_models_rates_and_overheads_of_its_gpu() {
     place.done("predict step suite/t.json --calibration gpu/calibration.json");
 }
 
+/// Adds kernels whose times are planted, 2 % up or down, to a suite of an H200.
+fn planted(place: &Place) {
+    suite(place, "NVIDIA H200");
+    let header = "op,shape,dtype,kernel,median_us,p5_us,p95_us,samples,timer,kernels\n";
+    let mut files = vec!["microbench/add.csv".to_owned()];
+    let mut add = |op: &str, dtype: &str, shapes: Vec<(String, f64)>| {
+        let mut text = header.to_owned();
+        for (at, (shape, ns)) in shapes.into_iter().enumerate() {
+            let us = 1e-3 * ns * (1.0 + 0.02 * (7.0 * at as f64).sin());
+            text += &format!("{op},{shape},{dtype},k,{us},1,1,30,device,\n");
+        }
+        fs::write(place.path(&format!("suite/microbench/{op}.csv")), text).unwrap();
+        files.push(format!("microbench/{op}.csv"));
+    };
+    let mut lookups = Vec::new();
+    for e in [1_000, 100_000, 1_000_000] {
+        for t in [1, 8] {
+            for b in [128, 512, 2048] {
+                for l in [1, 10, 100] {
+                    for d in [32, 128] {
+                        let bags = f64::from(b * t);
+                        let ns = 4_000.0 + bags * (0.5 + 0.1 * f64::from(l));
+                        lookups.push((format!("e={e} t={t} b={b} l={l} d={d}"), ns));
+                    }
+                }
+            }
+        }
+    }
+    let twice = lookups.iter().map(|(shape, ns)| (shape.clone(), 2.0 * ns)).collect();
+    add("embedding_forward", "float32", lookups);
+    add("embedding_backward", "float32", twice);
+    let sizes = || (7..14).flat_map(|power| [9, 27, 65].map(|t| (1 << power, t)));
+    let wide: Vec<(String, f64)> = sizes()
+        .flat_map(|(b, t)| [32, 64, 128].map(|d| (format!("b={b} t={t} d={d}"), b * t * d)))
+        .map(|(shape, count)| (shape, 2_500.0 + 8.0 * f64::from(count) / 3_500.0))
+        .collect();
+    add("concat", "float32", wide.clone());
+    add("transpose", "float32", wide);
+    let pairs: Vec<(String, f64)> =
+        sizes().map(|(b, t)| (format!("b={b} t={t}"), 3_000.0 + 0.5 * f64::from(b))).collect();
+    add("tril_forward", "float32", pairs.clone());
+    add("tril_backward", "float32", pairs);
+    let copies = (8..28).map(|power| f64::from(1u32 << power));
+    let copies = copies.map(|bytes| (format!("bytes={bytes}"), 1_500.0 + bytes / 50.0)).collect();
+    add("memcpy_to_device_pinned", "uint8", copies);
+    let mut products = Vec::new();
+    for m in (7..14).map(|power| 1u64 << power) {
+        for (n, k) in [(256u64, 256u64), (1024, 512), (2048, 2048), (512, 4096), (4096, 1024)] {
+            let ns = 5_000.0 + (2 * m * n * k) as f64 / 10e3;
+            products.push((format!("m={m} n={n} k={k}"), ns));
+        }
+    }
+    add("gemm", "float32", products);
+    let file = |path: &String| serde_json::json!({"path": path, "kind": "microbench"});
+    let list = serde_json::json!({
+        "schema": "rowmill-suite", "version": 1,
+        "environments": {"kernels": {"gpu": {"name": "NVIDIA H200"}}},
+        "files": files.iter().map(file).collect::<Vec<_>>(),
+    });
+    fs::write(place.path("suite/suite.json"), list.to_string()).unwrap();
+}
+
+#[test]
+fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
+    let place = Place::new();
+    planted(&place);
+    let report = row(&place, "predict evaluate --kernels suite");
+    assert_eq!(report["device"], "NVIDIA H200");
+    let table = report["table"].as_array().unwrap();
+    let named = |name: &str| table.iter().find(|row| row["kernel"] == name).unwrap();
+    let names = ["EL-F", "EL-FL", "EL-FH", "EL-FHL", "EL-B", "EL-BL", "EL-BH", "EL-BHL", "concat"];
+    let others = ["memcpy", "transpose", "tril-F"];
+    for name in names.into_iter().chain(others) {
+        let row = named(name);
+        // The noise that was planted.
+        assert!(number(&row["all"], "mape_pct") < 3.0, "{row}");
+        assert!(number(&row["twenty"], "mape_pct") < 6.0, "{row}");
+        assert!(number(&row["no_rows"], "mape_pct") > number(&row["all"], "mape_pct"), "{row}");
+        assert!((0.0..=100.0).contains(&number(row, "covered_pct")), "{row}");
+        let paper = number(&row["paper"], "gmae_pct");
+        let is_met = number(&row["all"], "gmae_pct") <= paper
+            && number(&row["all"], "mape_pct") <= number(&row["paper"], "mape_pct");
+        assert_eq!(row["is_met"], is_met, "{row}");
+    }
+    assert_eq!(named("EL-F")["is_met"], true);
+    assert!(named("transpose")["published"].is_null(), "the paper has an MLP");
+    assert!(named("GEMM")["all"].is_object(), "{table:?}");
+    // Fewer tables are beyond L2.
+    assert!(number(named("EL-FL"), "judged") < number(named("EL-F"), "judged"));
+    let text = place.done("predict evaluate --kernels suite").stdout;
+    assert!(text.contains("EL-BHL") && text.contains("20 rows %"), "{text}");
+    let words = "predict evaluate --kernels suite --leave-out";
+    refused(&place, words, &["a recorded suite alone"]);
+    let list = fs::read_to_string(place.path("suite/suite.json")).unwrap();
+    let cpu = list.replace("\"gpu\"", "\"cpu\"");
+    fs::write(place.path("suite/suite.json"), cpu).unwrap();
+    refused(&place, "predict evaluate --kernels suite", &["suite.json", "recorded on a GPU"]);
+}
+
 #[test]
 fn a_suite_of_an_unknown_gpu_or_of_another_version_is_refused() {
     let place = Place::new();

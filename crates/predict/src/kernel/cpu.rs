@@ -15,6 +15,7 @@ mod trees;
 mod work;
 
 pub use kind::CpuPrice;
+pub(super) use kind::KindModel;
 pub use learn::{CpuKindErrors, Example, are_judged, is_judged};
 pub use measured::{
     EqualTables, Machine, MeasuredStep, MeasuredSteps, MeasuredTables, STEPS_VERSION, TablesRound,

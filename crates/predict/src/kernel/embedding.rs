@@ -117,6 +117,18 @@ impl Constants {
 /// Tables share the cache by the bytes they use of it.
 #[must_use]
 pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Constants) -> f64 {
+    let (dram, l2) = traffic(tables, device);
+    let longest = tables.iter().map(|table| table.longest_bag).max().unwrap_or(0) as f64;
+    let bandwidth = device.dram_sustained.unwrap_or(device.dram);
+    // What nobody measured is taken for three times the memory's.
+    let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
+    let moved = (1e9 * dram / bandwidth).max(1e9 * l2 / l2_bandwidth);
+    constants.start_ns + moved.max(longest * constants.row_ns)
+}
+
+/// Bytes that a lookup moves from memory, and from the last cache.
+#[must_use]
+pub fn traffic(tables: &[TableLookup], device: &HardwareSpec) -> (f64, f64) {
     let used = |table: &TableLookup| table.popularity.rows_used(table.uses()) * table.row_bytes();
     let all: f64 = tables.iter().map(used).sum();
     let (mut dram, mut l2) = (0.0, 0.0);
@@ -127,30 +139,51 @@ pub fn forward_ns(tables: &[TableLookup], device: &HardwareSpec, constants: Cons
         dram += table.passing_bytes() + (1.0 - hits) * rows;
         l2 += table.batch as f64 * BAG_BYTES + hits * rows;
     }
-    let longest = tables.iter().map(|table| table.longest_bag).max().unwrap_or(0) as f64;
-    let bandwidth = device.dram_sustained.unwrap_or(device.dram);
-    // What nobody measured is taken for three times the memory's.
-    let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
-    let moved = (1e9 * dram / bandwidth).max(1e9 * l2 / l2_bandwidth);
-    constants.start_ns + moved.max(longest * constants.row_ns)
+    (dram, l2)
 }
 
 /// The paper's formula without a cache: every row from memory, tables one after the other.
 #[must_use]
 pub fn published_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
-    let bytes: f64 = tables
-        .iter()
-        .map(|table| {
-            let bags = table.batch as f64 * BAG_BYTES;
-            table.passing_bytes() + bags + table.uses() * table.row_bytes()
-        })
-        .sum();
-    1e9 * bytes / device.dram_sustained.unwrap_or(device.dram)
+    plain_ns(tables, device, FORWARD)
+}
+
+/// The paper's formula of a row update by SGD: every row is read and written, and its products take
+/// the time of the device's multiply-adds.
+#[must_use]
+pub fn published_backward_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
+    let products = |table: &TableLookup| table.uses() * 4.0 * (table.dim / 4) as f64;
+    let peak = device.sustained_f32.unwrap_or(device.peak.f32);
+    let computed = 1e9 * tables.iter().map(products).sum::<f64>() / peak;
+    plain_ns(tables, device, BACKWARD).max(computed)
+}
+
+/// How often a lookup moves each row that it uses.
+const FORWARD: f64 = 1.0;
+/// How often an update does: it reads and writes it.
+const BACKWARD: f64 = 2.0;
+
+fn plain_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
+    let of = |table: &TableLookup| {
+        let bags = table.batch as f64 * BAG_BYTES;
+        table.passing_bytes() + bags + times * table.uses() * table.row_bytes()
+    };
+    1e9 * tables.iter().map(of).sum::<f64>() / device.dram_sustained.unwrap_or(device.dram)
 }
 
 /// The paper's formula with a hit rate: the chance that all rows of a bag are cached at once.
 #[must_use]
 pub fn published_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
+    hit_rate_ns(tables, device, FORWARD)
+}
+
+/// The same of a row update by SGD.
+#[must_use]
+pub fn published_backward_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f64 {
+    hit_rate_ns(tables, device, BACKWARD)
+}
+
+fn hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec, times: f64) -> f64 {
     let bandwidth = device.dram_sustained.unwrap_or(device.dram);
     let l2_bandwidth = device.l2.unwrap_or(3.0 * bandwidth);
     let one = |table: &TableLookup| {
@@ -164,7 +197,7 @@ pub fn published_hit_rate_ns(tables: &[TableLookup], device: &HardwareSpec) -> f
         let all_hit: f64 = (0..bag)
             .map(|at| ((cached - at as f64) / (rows - at as f64)).clamp(0.0, 1.0))
             .product();
-        let weights = table.uses() * table.row_bytes();
+        let weights = times * table.uses() * table.row_bytes();
         let dram = table.passing_bytes() + (1.0 - all_hit) * weights;
         let l2 = table.batch as f64 * BAG_BYTES + all_hit * weights;
         1e9 * (dram / bandwidth + l2 / l2_bandwidth)

@@ -13,12 +13,12 @@ use crate::lower::own::{self, DenseUpdates, Workload};
 /// Between kernels that follow each other, in the public traces of V100 and 2080 Ti.
 const GAP_NS: f64 = 1_000.0;
 /// A copy of nothing.
-const MOVE_NS: f64 = 1_500.0;
+pub(super) const MOVE_NS: f64 = 1_500.0;
 /// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
-const MOVE_SHARE: f64 = 0.79;
+pub(super) const MOVE_SHARE: f64 = 0.79;
 /// Lowest and highest factor on the estimated time of a copy; the paper's Table IV reports mean
 /// errors of 5 to 11 %.
-const MOVED: (f64, f64) = (0.8, 1.3);
+pub(super) const MOVED: (f64, f64) = (0.8, 1.3);
 /// Share of the 16-bit peak that large products reach; not measured here.
 const HALF_SHARE: f64 = 0.6;
 /// How far off products of a precision may be that was not measured.

@@ -5,6 +5,7 @@ pub mod evaluate;
 pub mod hardware;
 pub mod price;
 mod published;
+mod suite;
 pub mod train;
 
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@ mod draw;
 pub mod folder;
 mod measure;
 mod recorded;
+pub mod suite;
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ use crate::render;
 use crate::resolve::Session;
 use crate::resolve::workload::Workload;
 use folder::{HARDWARE, write};
-use recorded::SUITE;
+use suite::SUITE;
 
 /// What was measured, in the folder that is written.
 const STEPS: &str = "steps.jsonl";

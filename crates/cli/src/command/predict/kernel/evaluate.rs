@@ -6,7 +6,7 @@ use predict::kernel::leave_out::{self, LeftOutRow};
 use predict::kernel::{Kind, Measured, Part};
 use serde::Serialize;
 
-use super::{model, published, read};
+use super::{model, published, read, suite};
 use crate::args::PredictEvaluate;
 use crate::error::Error;
 use crate::render;
@@ -23,6 +23,9 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
+    if let Some(folder) = suite::named(args) {
+        return suite::run(folder, args, session);
+    }
     let (rows, _) = read(&args.paths)?;
     let of = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(of).collect();

@@ -1,10 +1,11 @@
 //! `rowmill predict kernels`: what single kernels take on a device.
 
-use predict::kernel::embedding::{self, TableLookup};
+use predict::kernel::embedding;
 use predict::kernel::measured::operation;
 use predict::kernel::{Domain, Error as KernelError, KernelModel, Kind, Price, Work, roofline_ns};
-use schema::HardwareSpec;
-use schema::topology::hardware;
+use predict::step::Estimate;
+use predict::step::single::{RankExchange, SingleKind, SingleWork};
+use schema::{HardwareSpec, Topology};
 use serde::Serialize;
 
 use super::model;
@@ -12,9 +13,6 @@ use crate::args::PredictKernels;
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::sheet::{self, SheetTarget};
-
-/// What a pooled lookup is called.
-const LOOKUP: &str = "embedding";
 
 /// One price.
 #[derive(Serialize)]
@@ -32,14 +30,17 @@ struct Row {
 enum Asked {
     /// By a learnt model.
     Work(Work),
-    /// By a formula: so many tables alike.
-    Lookup(Vec<TableLookup>),
+    /// By a formula.
+    Single(SingleWork),
+    /// Between the ranks of a topology, with so many bytes of each.
+    Exchange(RankExchange, u64),
 }
 
 /// Runs the command.
 pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
-    let devices = args.hardware.iter().map(|name| hardware(name));
-    let devices: Vec<_> = devices.collect::<Result<_, _>>().map_err(KernelError::from)?;
+    let topologies = args.hardware.iter().map(|name| Topology::parse(name));
+    let topologies: Vec<Topology> =
+        topologies.collect::<Result<_, _>>().map_err(KernelError::from)?;
     let asked: Vec<Asked> = args.works.iter().map(|text| asked(text)).collect::<Result<_, _>>()?;
     let is_asked = |kind: Kind| {
         asked.iter().any(|one| matches!(one, Asked::Work(work) if work.kind() == kind))
@@ -50,10 +51,13 @@ pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
     }
     let mut rows = Vec::new();
     for (text, one) in args.works.iter().zip(&asked) {
-        for device in &devices {
+        for (name, topology) in args.hardware.iter().zip(&topologies) {
             rows.extend(match one {
-                Asked::Work(work) => learnt(&models, work, device),
-                Asked::Lookup(tables) => Some(by_formula(text, tables, device)),
+                Asked::Work(work) => learnt(&models, work, &topology.device),
+                Asked::Single(work) => Some(by_formula(work, &topology.device)),
+                Asked::Exchange(exchange, bytes) => {
+                    Some(between_ranks(text, *exchange, *bytes, name, topology)?)
+                }
             });
         }
     }
@@ -66,15 +70,29 @@ fn asked(text: &str) -> Result<Asked, Error> {
     let name = words.next().unwrap_or_default();
     let sizes: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
     let sizes = sizes.ok_or_else(|| Error::WorkSizes { text: text.to_owned() })?;
-    if name != LOOKUP {
-        return Ok(Asked::Work(operation(name)?.work(&sizes)?));
+    if let Some(collective) = RankExchange::named(name) {
+        let &[bytes @ 1..=u64::MAX] = &sizes[..] else {
+            let (kind, expected) = (collective.name(), "1 size above 0: bytes".to_owned());
+            return Err(KernelError::Shape { kind, sizes, expected }.into());
+        };
+        return Ok(Asked::Exchange(collective, bytes));
     }
-    let &[batch, tables @ 1..=100_000, rows, dim, pooling] = &sizes[..] else {
-        let expected = "5 sizes: batch, tables up to 100000, rows, dim, pooling".to_owned();
-        return Err(KernelError::Shape { kind: LOOKUP, sizes, expected }.into());
-    };
-    let table = TableLookup::uniform(batch, rows, dim, pooling)?;
-    Ok(Asked::Lookup(vec![table; tables as usize]))
+    match SingleKind::named(name) {
+        Some(kind) => Ok(Asked::Single(SingleWork::new(kind, &sizes)?)),
+        None => Ok(Asked::Work(operation(name).map_err(with_formulas)?.work(&sizes)?)),
+    }
+}
+
+/// Names the operations that formulas price, too.
+fn with_formulas(error: KernelError) -> KernelError {
+    match error {
+        KernelError::Operation { name, mut known } => {
+            known.extend(SingleKind::ALL.iter().map(|kind| kind.name()));
+            known.extend(RankExchange::ALL.iter().map(|collective| collective.name()));
+            KernelError::Operation { name, known }
+        }
+        other => other,
+    }
 }
 
 fn learnt(models: &[KernelModel], work: &Work, device: &HardwareSpec) -> Option<Row> {
@@ -91,27 +109,55 @@ fn learnt(models: &[KernelModel], work: &Work, device: &HardwareSpec) -> Option<
     })
 }
 
-/// Where the longest bag decides, lookups of V100 were within 10 %. All else is unmeasured, so the
-/// interval is a factor of two.
-fn by_formula(text: &str, tables: &[TableLookup], device: &HardwareSpec) -> Row {
-    let mean_ns = embedding::forward_ns(tables, device, embedding::V100);
-    let longest = tables.iter().map(|table| table.longest_bag).max().unwrap_or(0) as f64;
-    let line = embedding::V100.start_ns + longest * embedding::V100.row_ns;
-    let is_measured = device.key.starts_with("v100") && mean_ns <= line;
-    let factor = if is_measured { 1.15 } else { 2.0 };
-    let domain = match is_measured {
+/// The roofline of a lookup is the paper's formula, that of another kernel its bytes.
+fn by_formula(work: &SingleWork, device: &HardwareSpec) -> Row {
+    let Estimate { mean_ns, low_ns, high_ns } = work.price(device);
+    let roofline_ns = match work.kind() {
+        SingleKind::EmbeddingForward => embedding::published_ns(&work.tables(), device),
+        SingleKind::EmbeddingBackward => embedding::published_backward_ns(&work.tables(), device),
+        _ => 1e9 * work.bytes() / device.dram,
+    };
+    let domain = match work.is_measured(device) {
         true => "formula; the longest bag decides",
         false => "formula; not measured",
     };
     Row {
-        work: text.to_owned(),
+        work: work.to_string(),
         hardware: device.key.clone().into_owned(),
         mean_ns,
-        low_ns: mean_ns / factor,
-        high_ns: mean_ns * factor,
-        roofline_ns: embedding::published_ns(tables, device),
+        low_ns,
+        high_ns,
+        roofline_ns,
         domain: domain.to_owned(),
     }
+}
+
+fn between_ranks(
+    text: &str,
+    exchange: RankExchange,
+    bytes: u64,
+    hardware: &str,
+    topology: &Topology,
+) -> Result<Row, Error> {
+    let Some(time) = exchange.price(bytes, topology) else {
+        let expected = "two ranks at least, as in h100x8".to_owned();
+        let got = format!("{hardware} for {text:?}");
+        return Err(predict::Error::Workload { expected, got }.into());
+    };
+    let link = if topology.hosts == 1 { &topology.within } else { &topology.between };
+    // Beyond the largest measured size a link keeps its bandwidth.
+    let ns_per_byte = (link.ns(2e9) - link.ns(1e9)) / 1e9;
+    let is_measured = topology.hosts == 1 && topology.device.key.starts_with("v100");
+    let domain = if is_measured { "link measured up to 2.8 MB" } else { "link not measured" };
+    Ok(Row {
+        work: text.to_owned(),
+        hardware: hardware.to_owned(),
+        mean_ns: time.mean_ns,
+        low_ns: time.low_ns,
+        high_ns: time.high_ns,
+        roofline_ns: bytes as f64 * ns_per_byte,
+        domain: domain.to_owned(),
+    })
 }
 
 fn described(domain: &Domain) -> String {

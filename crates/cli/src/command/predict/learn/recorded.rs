@@ -1,19 +1,20 @@
 //! Learns from a suite that `bench/collect` recorded: kernel models of its GPU, the rates that the
 //! GPU reached, and what the host adds.
 
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use predict::calibration::{Calibration, constants};
 use predict::kernel::evaluate::{self, KernelRow};
-use predict::kernel::{self, Element, Kind, Measured, Part, Work, adapt};
+use predict::kernel::suite::{SuiteMeasured, SuiteWork};
+use predict::kernel::{self, Kind, Measured, Part, adapt};
 use schema::HardwareSpec;
 use schema::topology::hardware;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::device::{DEVICE_VERSION, LearntDevice};
 use super::folder::{HARDWARE, write};
+use super::suite::{self, SuiteFile};
 use crate::command::predict::kernel::{file, model};
 use crate::command::predict::{Steps, calibrated, job, machine, recordings, scopes};
 use crate::error::Error;
@@ -21,37 +22,10 @@ use crate::output;
 use crate::render;
 use crate::resolve::Session;
 
-/// The list of a suite's files.
-pub const SUITE: &str = "suite.json";
 /// What the host adds, in the folder that is written.
 const CALIBRATION: &str = "calibration.json";
 /// Fewest measurements that a model is adapted by.
 const ROWS_LEAST: usize = 5;
-
-/// What this knows of the list.
-#[derive(Deserialize)]
-struct SuiteFile {
-    schema: String,
-    version: u32,
-    environments: BTreeMap<String, Environment>,
-    files: Vec<Recorded>,
-}
-
-#[derive(Deserialize)]
-struct Environment {
-    gpu: Option<Gpu>,
-}
-
-#[derive(Deserialize)]
-struct Gpu {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Recorded {
-    path: PathBuf,
-    kind: String,
-}
 
 /// What was learnt.
 #[derive(Serialize)]
@@ -67,7 +41,7 @@ struct Report {
 
 /// Learns from the suite in `folder` and writes into `output`.
 pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error> {
-    let suite = read(folder)?;
+    let suite = suite::read(folder)?;
     let _made = output::folder(output)?;
     let mut written = Vec::new();
     let (overheads, recordings) = overheads(folder, &suite, session)?;
@@ -76,7 +50,7 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
         write(&path, &(found.to_json()? + "\n"))?;
         written.push(path.display().to_string());
     }
-    let gpu = suite.environments.values().find_map(|one| one.gpu.as_ref());
+    let gpu = suite.gpu();
     let launch_ns = overheads.as_ref().map_or(0, |found| constants::of(found).launch_ns);
     let mut kernels = Vec::new();
     let mut device = None;
@@ -86,8 +60,8 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
              rowmill predict learn measures a CPU",
         ),
         Some(gpu) => {
-            let spec = hardware(&gpu.name).map_err(kernel::Error::from)?;
-            let rows = microbenchmarks(folder, &suite, spec)?;
+            let spec = hardware(gpu).map_err(kernel::Error::from)?;
+            let rows = learnt(&suite::microbenchmarks(folder, &suite)?, spec);
             let (paths, judged) = models(&rows, output)?;
             written.extend(paths);
             kernels = judged;
@@ -102,21 +76,6 @@ pub fn run(folder: &Path, output: &Path, session: &Session) -> Result<(), Error>
     let overheads = overheads.map_or(0, |found| found.overheads.len());
     let report = Report { device, written, kernels, recordings, overheads, launch_ns };
     session.console.report(&report, for_people)
-}
-
-fn read(folder: &Path) -> Result<SuiteFile, Error> {
-    let path = folder.join(SUITE);
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
-    let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
-    let wrong = |got: String| {
-        let source = kernel::Error::Model { expected: expected.clone(), got };
-        Error::Kernels { path: path.clone(), source }
-    };
-    let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    if (suite.schema.as_str(), suite.version) == ("rowmill-suite", 1) {
-        return Ok(suite);
-    }
-    Err(wrong(format!("{} of version {}", suite.schema, suite.version)))
 }
 
 /// What the host adds in all recordings together, and how many there are.
@@ -141,69 +100,14 @@ fn overheads(
     Ok((all, count))
 }
 
-/// The microbenchmarks in f32 that a kernel model knows.
-fn microbenchmarks(
-    folder: &Path,
-    suite: &SuiteFile,
-    device: &'static HardwareSpec,
-) -> Result<Vec<Measured>, Error> {
-    let mut rows = Vec::new();
-    for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
-        let path = folder.join(&recorded.path);
-        let mut header: Vec<String> = Vec::new();
-        data::records::for_each(&path, |line, fields| {
-            if header.is_empty() {
-                header = fields.iter().map(|field| (*field).to_owned()).collect();
-                return Ok(());
-            }
-            let text = |column: &'static str| {
-                let at = header.iter().position(|name| name == column);
-                let field = at.and_then(|at| fields.get(at).copied());
-                let missing = || kernel::Error::Column { column, got: header.clone() };
-                field.ok_or_else(missing)
-            };
-            let read = || -> Result<Option<Measured>, kernel::Error> {
-                let (op, shape, dtype) = (text("op")?, text("shape")?, text("dtype")?);
-                let median = text("median_us")?;
-                let Some(work) = work(op, shape).filter(|_| dtype == "float32") else {
-                    return Ok(None);
-                };
-                let us = median.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0);
-                let us = us.ok_or_else(|| kernel::Error::Rows {
-                    count: 1,
-                    rows: line as usize,
-                    line,
-                    expected: "microseconds above 0".to_owned(),
-                    got: median.to_owned(),
-                })?;
-                let place = rows.len() as u32;
-                Ok(Some(Measured { work, device, latency_ns: 1e3 * us, place }))
-            };
-            let found = read().map_err(|source| Error::Kernels { path: path.clone(), source })?;
-            rows.extend(found);
-            Ok::<(), Error>(())
-        })?;
-    }
-    Ok(rows)
-}
-
-/// The work of a microbenchmark; `None` for those that no model is for.
-fn work(op: &str, shape: &str) -> Option<Work> {
-    let size = |name: &str| {
-        let mut pairs = shape.split_whitespace().filter_map(|pair| pair.split_once('='));
-        pairs.find(|pair| pair.0 == name)?.1.parse::<u64>().ok()
+/// Those that a learnt model prices.
+fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured> {
+    let row = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Learnt(work) => Some((work, row.ns)),
+        SuiteWork::Single(_) => None,
     };
-    let all = |names: &[&str]| names.iter().map(|name| size(name)).collect::<Option<Vec<u64>>>();
-    let (kind, sizes) = match op {
-        "gemm" => (Kind::Linear, all(&["m", "n", "k"])?),
-        "bmm" => (Kind::Bmm, all(&["b", "t", "t", "d"])?),
-        "layer_norm" => (Kind::LayerNorm, all(&["rows", "columns"])?),
-        "softmax" => (Kind::Softmax, all(&["rows", "columns"])?),
-        "relu" => return Work::element_wise(Element::Relu, size("n")?).ok(),
-        "add" => return Work::element_wise(Element::Add, size("n")?).ok(),
-        _ => return None,
-    };
-    Work::new(kind, &sizes).ok()
+    let rows = (0..).zip(rows.iter().filter_map(row));
+    rows.map(|(place, (work, latency_ns))| Measured { work, device, latency_ns, place }).collect()
 }
 
 /// Adapts the models that come with rowmill by four shapes of five, and judges them by the others.

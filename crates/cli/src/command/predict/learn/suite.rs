@@ -1,0 +1,164 @@
+//! The suite that `bench/collect` recorded: its list of files, its GPU and its microbenchmarks.
+//! Knows no model of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use predict::kernel::suite::{SuiteMeasured, SuiteWork};
+use predict::kernel::{self, Element, Kind, Work};
+use predict::step::single::{SingleKind, SingleWork};
+use schema::HardwareSpec;
+use schema::topology::hardware;
+use serde::Deserialize;
+
+use crate::error::Error;
+
+/// The list of a suite's files.
+pub const SUITE: &str = "suite.json";
+
+/// What this knows of the list.
+#[derive(Deserialize)]
+pub struct SuiteFile {
+    schema: String,
+    version: u32,
+    environments: BTreeMap<String, Environment>,
+    /// What was recorded.
+    pub files: Vec<SuiteEntry>,
+}
+
+#[derive(Deserialize)]
+struct Environment {
+    gpu: Option<Gpu>,
+}
+
+#[derive(Deserialize)]
+struct Gpu {
+    name: String,
+}
+
+/// A recorded file.
+#[derive(Deserialize)]
+pub struct SuiteEntry {
+    /// Within the suite.
+    pub path: PathBuf,
+    /// What it holds.
+    pub kind: String,
+}
+
+impl SuiteFile {
+    /// The name of its GPU; `None` where it was recorded on a CPU.
+    pub fn gpu(&self) -> Option<&str> {
+        let gpu = self.environments.values().find_map(|one| one.gpu.as_ref());
+        gpu.map(|gpu| gpu.name.as_str())
+    }
+}
+
+/// Reads the list of the suite in `folder`.
+pub fn read(folder: &Path) -> Result<SuiteFile, Error> {
+    let path = folder.join(SUITE);
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path, "read"))?;
+    let expected = "the list of a suite that bench/collect recorded, version 1".to_owned();
+    let wrong = |got: String| {
+        let source = kernel::Error::Model { expected: expected.clone(), got };
+        Error::Kernels { path: path.clone(), source }
+    };
+    let suite: SuiteFile = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if (suite.schema.as_str(), suite.version) == ("rowmill-suite", 1) {
+        return Ok(suite);
+    }
+    Err(wrong(format!("{} of version {}", suite.schema, suite.version)))
+}
+
+/// The GPU of a suite in `folder`, and its microbenchmarks.
+pub fn kernels(folder: &Path) -> Result<(&'static HardwareSpec, Vec<SuiteMeasured>), Error> {
+    let suite = read(folder)?;
+    let Some(gpu) = suite.gpu() else {
+        let source = kernel::Error::Model {
+            expected: "a suite that was recorded on a GPU".to_owned(),
+            got: "one of a CPU".to_owned(),
+        };
+        return Err(Error::Kernels { path: folder.join(SUITE), source });
+    };
+    let device = hardware(gpu).map_err(kernel::Error::from)?;
+    Ok((device, microbenchmarks(folder, &suite)?))
+}
+
+/// The microbenchmarks in f32, and copies.
+pub fn microbenchmarks(folder: &Path, suite: &SuiteFile) -> Result<Vec<SuiteMeasured>, Error> {
+    let mut rows = Vec::new();
+    for recorded in suite.files.iter().filter(|file| file.kind == "microbench") {
+        let path = folder.join(&recorded.path);
+        let mut header: Vec<String> = Vec::new();
+        data::records::for_each(&path, |line, fields| {
+            if header.is_empty() {
+                header = fields.iter().map(|field| (*field).to_owned()).collect();
+                return Ok(());
+            }
+            let text = |column: &'static str| {
+                let at = header.iter().position(|name| name == column);
+                let field = at.and_then(|at| fields.get(at).copied());
+                let missing = || kernel::Error::Column { column, got: header.clone() };
+                field.ok_or_else(missing)
+            };
+            let read = || -> Result<Option<SuiteMeasured>, kernel::Error> {
+                let (op, shape, dtype) = (text("op")?, text("shape")?, text("dtype")?);
+                let median = text("median_us")?;
+                let is_f32 = matches!(dtype, "float32" | "uint8");
+                let Some(work) = work(op, shape).filter(|_| is_f32) else {
+                    return Ok(None);
+                };
+                let us = median.parse::<f64>().ok().filter(|us| us.is_finite() && *us > 0.0);
+                let us = us.ok_or_else(|| kernel::Error::Rows {
+                    count: 1,
+                    rows: line as usize,
+                    line,
+                    expected: "microseconds above 0".to_owned(),
+                    got: median.to_owned(),
+                })?;
+                Ok(Some(SuiteMeasured { work, ns: 1e3 * us }))
+            };
+            let found = read().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+            rows.extend(found);
+            Ok::<(), Error>(())
+        })?;
+    }
+    Ok(rows)
+}
+
+/// The work of a microbenchmark; `None` for those that no model is for.
+fn work(op: &str, shape: &str) -> Option<SuiteWork> {
+    let size = |name: &str| {
+        let mut pairs = shape.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.find(|pair| pair.0 == name)?.1.parse::<u64>().ok()
+    };
+    let all = |names: &[&str]| names.iter().map(|name| size(name)).collect::<Option<Vec<u64>>>();
+    let lookup = ["b", "t", "e", "d", "l"];
+    let single = |kind: SingleKind, names: &[&str]| {
+        Some(SuiteWork::Single(SingleWork::new(kind, &all(names)?).ok()?))
+    };
+    let element =
+        |element: Element| Some(SuiteWork::Learnt(Work::element_wise(element, size("n")?).ok()?));
+    let (kind, sizes) = match op {
+        "embedding_forward" => return single(SingleKind::EmbeddingForward, &lookup),
+        "embedding_backward" => return single(SingleKind::EmbeddingBackward, &lookup),
+        "concat" => return single(SingleKind::Concat, &["b", "t", "d"]),
+        "transpose" => return single(SingleKind::Transpose, &["b", "t", "d"]),
+        "tril_forward" => return single(SingleKind::TrilForward, &["b", "t"]),
+        "tril_backward" => return single(SingleKind::TrilBackward, &["b", "t"]),
+        "memcpy_on_device" => return single(SingleKind::Copy, &["bytes"]),
+        "memcpy_to_device_pinned" => return single(SingleKind::CopyToDevice, &["bytes"]),
+        "memcpy_to_device_pageable" => {
+            return single(SingleKind::CopyToDevicePageable, &["bytes"]);
+        }
+        "memcpy_to_host_pinned" => return single(SingleKind::CopyToHost, &["bytes"]),
+        "memcpy_to_host_pageable" => return single(SingleKind::CopyToHostPageable, &["bytes"]),
+        "gemm" => (Kind::Linear, all(&["m", "n", "k"])?),
+        "bmm" => (Kind::Bmm, all(&["b", "t", "t", "d"])?),
+        "layer_norm" => (Kind::LayerNorm, all(&["rows", "columns"])?),
+        "softmax" => (Kind::Softmax, all(&["rows", "columns"])?),
+        "relu" => return element(Element::Relu),
+        "add" => return element(Element::Add),
+        _ => return None,
+    };
+    Some(SuiteWork::Learnt(Work::new(kind, &sizes).ok()?))
+}

@@ -1,0 +1,504 @@
+//! Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
+//! published formulas, and of our models with no row of the device, with twenty, and with all that
+//! are not judged by.
+
+use schema::HardwareSpec;
+use schema::random::mix;
+use serde::Serialize;
+
+use super::adapt;
+use super::cpu::{CpuWork, KindModel};
+use super::embedding::{self, TableLookup};
+use super::evaluate::{gmae, mape};
+use super::measured::Measured;
+use super::model::KernelModel;
+use super::split::{Part, hash};
+use super::work::{Kind, Work};
+use crate::step::single::{SingleKind, SingleWork};
+
+/// Rows of the new device.
+const SHOTS: usize = 20;
+/// How often other rows are drawn; errors are means.
+const DRAWS: u64 = 5;
+/// Fewest rows to judge by.
+const JUDGED_LEAST: usize = 3;
+/// How many times the second-level cache a tensor must have, to be read from memory.
+const BEYOND_L2: f64 = 4.0;
+
+/// A measured kernel of a suite.
+#[derive(Clone, Copy, Debug)]
+pub struct SuiteMeasured {
+    /// What was done.
+    pub work: SuiteWork,
+    /// How long the kernel took.
+    pub ns: f64,
+}
+
+/// A kernel by what prices it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SuiteWork {
+    /// A learnt model.
+    Learnt(Work),
+    /// What it moves.
+    Single(SingleWork),
+}
+
+impl SuiteWork {
+    /// What it is for; a shape is in the same part on every device.
+    fn part(&self) -> Part {
+        match self {
+            Self::Learnt(work) => Part::of(work),
+            Self::Single(_) => match self.hash(0) % 100 {
+                0..60 => Part::Train,
+                60..80 => Part::Calibrate,
+                _ => Part::Test,
+            },
+        }
+    }
+
+    fn hash(&self, salt: u64) -> u64 {
+        match self {
+            Self::Learnt(work) => hash(work, salt),
+            Self::Single(work) => {
+                let start = mix(work.kind() as u64 + 101) ^ mix(salt.wrapping_add(7));
+                let next = |hash: u64, size: &u64| mix(hash.wrapping_mul(31).wrapping_add(*size));
+                work.sizes().iter().fold(start, next)
+            }
+        }
+    }
+}
+
+/// Geometric mean and mean of absolute errors, in per cent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ErrorPair {
+    /// Geometric mean.
+    pub gmae_pct: f64,
+    /// Mean.
+    pub mape_pct: f64,
+}
+
+impl ErrorPair {
+    fn of(pairs: &[(f64, f64)]) -> Self {
+        Self { gmae_pct: gmae(pairs.iter().copied()), mape_pct: mape(pairs.iter().copied()) }
+    }
+
+    fn mean(all: &[Self]) -> Option<Self> {
+        let mean = |of: fn(&Self) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+        (!all.is_empty()).then(|| Self {
+            gmae_pct: mean(|pair| pair.gmae_pct),
+            mape_pct: mean(|pair| pair.mape_pct),
+        })
+    }
+
+    fn is_within(self, other: Self) -> bool {
+        self.gmae_pct <= other.gmae_pct && self.mape_pct <= other.mape_pct
+    }
+}
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SuiteRow {
+    /// As the paper calls it, where it has it; `L` are tables beyond L2, `H` hit rates.
+    pub kernel: &'static str,
+    /// Shapes that were judged by.
+    pub judged: usize,
+    /// Shapes that models learnt from.
+    pub learnt: usize,
+    /// The least errors of the paper's three devices.
+    pub paper: Option<ErrorPair>,
+    /// Of the paper's formula on this device, with the rates that its kernels reached. None where
+    /// the paper has an MLP.
+    pub published: Option<ErrorPair>,
+    /// Of our model, without any row of this device.
+    pub no_rows: ErrorPair,
+    /// With twenty rows of it.
+    pub twenty: Option<ErrorPair>,
+    /// With all rows that are not judged by.
+    pub all: Option<ErrorPair>,
+    /// Judged rows within the interval.
+    pub covered_pct: f64,
+    /// Whether `all` is at or below the paper.
+    pub is_met: Option<bool>,
+}
+
+/// What a row of the table is of.
+struct TableLine {
+    label: &'static str,
+    kernel: TableKernel,
+    /// Tables that do not fit the second-level cache alone.
+    is_large: bool,
+    paper: Option<ErrorPair>,
+    published: Published,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TableKernel {
+    Learnt(Kind),
+    Single(SingleKind),
+}
+
+/// The paper's model.
+#[derive(Clone, Copy)]
+enum Published {
+    /// An MLP, or nothing.
+    None,
+    /// Of lookups, with and without hit rates.
+    Plain,
+    HitRate,
+    /// Bytes by the highest rate.
+    Bytes,
+    /// FLOPs and bytes by the highest rates.
+    Roofline,
+}
+
+const fn least(gmae_pct: f64, mape_pct: f64) -> Option<ErrorPair> {
+    Some(ErrorPair { gmae_pct, mape_pct })
+}
+
+const fn line(
+    label: &'static str,
+    kernel: TableKernel,
+    paper: Option<ErrorPair>,
+    published: Published,
+) -> TableLine {
+    TableLine { label, kernel, is_large: false, paper, published }
+}
+
+const fn large(
+    label: &'static str,
+    kernel: TableKernel,
+    paper: Option<ErrorPair>,
+    published: Published,
+) -> TableLine {
+    TableLine { label, kernel, is_large: true, paper, published }
+}
+
+const FORWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingForward);
+const BACKWARD: TableKernel = TableKernel::Single(SingleKind::EmbeddingBackward);
+
+/// Table IV, the least of its three columns; then what a suite has beside it.
+const LINES: [TableLine; 20] = [
+    line("EL-F", FORWARD, least(8.63, 33.19), Published::Plain),
+    large("EL-FL", FORWARD, least(2.89, 5.52), Published::Plain),
+    line("EL-FH", FORWARD, least(6.42, 13.06), Published::HitRate),
+    large("EL-FHL", FORWARD, least(3.84, 7.02), Published::HitRate),
+    line("EL-B", BACKWARD, least(8.31, 34.39), Published::Plain),
+    large("EL-BL", BACKWARD, least(2.38, 2.95), Published::Plain),
+    line("EL-BH", BACKWARD, least(5.57, 12.59), Published::HitRate),
+    large("EL-BHL", BACKWARD, least(2.55, 3.21), Published::HitRate),
+    line("concat", TableKernel::Single(SingleKind::Concat), least(3.30, 6.54), Published::Bytes),
+    line(
+        "memcpy",
+        TableKernel::Single(SingleKind::CopyToDevice),
+        least(0.57, 0.96),
+        Published::Bytes,
+    ),
+    line("memcpy to host", TableKernel::Single(SingleKind::CopyToHost), None, Published::Bytes),
+    line("memcpy on device", TableKernel::Single(SingleKind::Copy), None, Published::Bytes),
+    line("GEMM", TableKernel::Learnt(Kind::Linear), least(5.80, 10.00), Published::Roofline),
+    line(
+        "transpose",
+        TableKernel::Single(SingleKind::Transpose),
+        least(2.95, 5.47),
+        Published::None,
+    ),
+    line(
+        "tril-F",
+        TableKernel::Single(SingleKind::TrilForward),
+        least(2.13, 3.67),
+        Published::None,
+    ),
+    line(
+        "tril-B",
+        TableKernel::Single(SingleKind::TrilBackward),
+        least(2.71, 4.76),
+        Published::None,
+    ),
+    line("bmm", TableKernel::Learnt(Kind::Bmm), None, Published::Roofline),
+    line("layer_norm", TableKernel::Learnt(Kind::LayerNorm), None, Published::Roofline),
+    line("softmax", TableKernel::Learnt(Kind::Softmax), None, Published::Roofline),
+    line("element_wise", TableKernel::Learnt(Kind::ElementWise), None, Published::Roofline),
+];
+
+/// Rates that kernels to learn from reached, per ns.
+struct Reached {
+    bytes: f64,
+    flops: f64,
+}
+
+/// The table of a device. `model` gives the model of a kind, without rows of the device.
+///
+/// # Errors
+/// What `model` says.
+pub fn rows<E>(
+    measured: &[SuiteMeasured],
+    device: &'static HardwareSpec,
+    model: impl Fn(Kind) -> Result<KernelModel, E>,
+) -> Result<Vec<SuiteRow>, E> {
+    let dram = reached(measured, device);
+    // Lookups by the rate that was reached here, as published.
+    let here = HardwareSpec { dram_sustained: Some(1e9 * dram.bytes), ..device.clone() };
+    let mut rows = Vec::new();
+    for line in &LINES {
+        let own: Vec<SuiteMeasured> =
+            measured.iter().filter(|row| line.holds(&row.work, device)).copied().collect();
+        let judged: Vec<&SuiteMeasured> =
+            own.iter().filter(|row| row.work.part() == Part::Test).collect();
+        if judged.len() < JUDGED_LEAST {
+            continue;
+        }
+        let learnt: Vec<SuiteMeasured> =
+            own.iter().filter(|row| row.work.part() != Part::Test).copied().collect();
+        let priced = match line.kernel {
+            TableKernel::Learnt(kind) => learnt_kind(&model(kind)?, device, &learnt, &judged),
+            TableKernel::Single(_) => single_kind(device, &learnt, &judged),
+        };
+        let published = line.published_ns(&learnt, &here, &dram, &judged);
+        let paper = line.paper;
+        rows.push(SuiteRow {
+            kernel: line.label,
+            judged: judged.len(),
+            learnt: learnt.len(),
+            paper,
+            published: published.map(|pairs| ErrorPair::of(&pairs)),
+            is_met: paper.zip(priced.all).map(|(paper, all)| all.is_within(paper)),
+            no_rows: priced.no_rows,
+            twenty: priced.twenty,
+            all: priced.all,
+            covered_pct: priced.covered_pct,
+        });
+    }
+    Ok(rows)
+}
+
+/// Errors of our models.
+struct Priced {
+    no_rows: ErrorPair,
+    twenty: Option<ErrorPair>,
+    all: Option<ErrorPair>,
+    covered_pct: f64,
+}
+
+impl TableLine {
+    fn holds(&self, work: &SuiteWork, device: &HardwareSpec) -> bool {
+        match (work, self.kernel) {
+            (SuiteWork::Learnt(work), TableKernel::Learnt(kind)) => work.kind() == kind,
+            (SuiteWork::Single(work), TableKernel::Single(kind)) => {
+                work.kind() == kind && (!self.is_large || is_large(work, device))
+            }
+            _ => false,
+        }
+    }
+
+    /// Predicted and measured, by the paper's formula.
+    fn published_ns(
+        &self,
+        learnt: &[SuiteMeasured],
+        here: &HardwareSpec,
+        dram: &Reached,
+        judged: &[&SuiteMeasured],
+    ) -> Option<Vec<(f64, f64)>> {
+        let own = learnt.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
+        let of = |work: &SuiteWork| -> Option<f64> {
+            Some(match (self.published, work) {
+                (Published::Bytes, _) if own > 0.0 => moved(work) / own,
+                (Published::Roofline, SuiteWork::Learnt(work)) => {
+                    let (flops, bytes) = work.flops_and_bytes();
+                    (flops / dram.flops).max(bytes / dram.bytes)
+                }
+                (Published::Plain, SuiteWork::Single(work)) => lookups(work, here, Hits::None),
+                (Published::HitRate, SuiteWork::Single(work)) => lookups(work, here, Hits::Of),
+                _ => return None,
+            })
+        };
+        judged.iter().map(|row| Some((of(&row.work)?, row.ns))).collect()
+    }
+}
+
+/// Whether the published formula of lookups counts hits of L2.
+#[derive(Clone, Copy)]
+enum Hits {
+    None,
+    Of,
+}
+
+/// Lookups and row updates as published.
+fn lookups(work: &SingleWork, device: &HardwareSpec, hits: Hits) -> f64 {
+    let tables = work.tables();
+    match (work.kind(), hits) {
+        (SingleKind::EmbeddingBackward, Hits::None) => {
+            embedding::published_backward_ns(&tables, device)
+        }
+        (SingleKind::EmbeddingBackward, Hits::Of) => {
+            embedding::published_backward_hit_rate_ns(&tables, device)
+        }
+        (_, Hits::None) => embedding::published_ns(&tables, device),
+        (_, Hits::Of) => embedding::published_hit_rate_ns(&tables, device),
+    }
+}
+
+fn is_large(work: &SingleWork, device: &HardwareSpec) -> bool {
+    let bytes = |table: &TableLookup| 4.0 * table.rows as f64 * table.dim as f64;
+    work.tables().iter().map(bytes).sum::<f64>() > device.l2_bytes as f64
+}
+
+fn moved(work: &SuiteWork) -> f64 {
+    match work {
+        SuiteWork::Learnt(work) => work.flops_and_bytes().1,
+        SuiteWork::Single(work) => work.bytes(),
+    }
+}
+
+/// The highest rates of rows to learn from; of none, those of the data sheet.
+fn reached(measured: &[SuiteMeasured], device: &HardwareSpec) -> Reached {
+    let learnt = || measured.iter().filter(|row| row.work.part() != Part::Test);
+    let is_over_memory = |row: &&SuiteMeasured| {
+        let is_pass = match row.work {
+            SuiteWork::Learnt(work) => work.kind() == Kind::ElementWise,
+            SuiteWork::Single(work) => work.kind() == SingleKind::Copy,
+        };
+        is_pass && moved(&row.work) > BEYOND_L2 * device.l2_bytes as f64
+    };
+    let flops = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Learnt(work) if matches!(work.kind(), Kind::Linear | Kind::Bmm) => {
+            Some(work.flops_and_bytes().0 / row.ns)
+        }
+        _ => None,
+    };
+    let bytes = learnt().filter(is_over_memory).map(|row| moved(&row.work) / row.ns);
+    let bytes = bytes.reduce(f64::max).unwrap_or(1e-9 * device.dram);
+    let flops = learnt().filter_map(flops).reduce(f64::max);
+    Reached { bytes, flops: flops.unwrap_or(1e-9 * device.peak.f32) }
+}
+
+/// A few rows to learn from, others with every draw.
+fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
+    let mut rows = learnt.to_vec();
+    rows.sort_by_key(|row| (row.work.hash(1 + draw), row.work));
+    rows.truncate(SHOTS);
+    rows
+}
+
+fn covered(intervals: impl Iterator<Item = (f64, f64, f64)>) -> f64 {
+    let (mut inside, mut all) = (0.0, 0.0);
+    for (low, high, ns) in intervals {
+        all += 1.0;
+        inside += if (low..=high).contains(&ns) { 1.0 } else { 0.0 };
+    }
+    100.0 * inside / f64::max(all, 1.0)
+}
+
+/// By a model of other devices, adapted.
+fn learnt_kind(
+    model: &KernelModel,
+    device: &'static HardwareSpec,
+    learnt: &[SuiteMeasured],
+    judged: &[&SuiteMeasured],
+) -> Priced {
+    let work = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Learnt(work) => Some(work),
+        SuiteWork::Single(_) => None,
+    };
+    let rows = |learnt: &[SuiteMeasured]| -> Vec<Measured> {
+        let row = |(place, row): (u32, &SuiteMeasured)| {
+            Some(Measured { work: work(row)?, device, latency_ns: row.ns, place })
+        };
+        (0..).zip(learnt).filter_map(row).collect()
+    };
+    let adapted = |learnt: &[SuiteMeasured]| adapt::adapted(model.clone(), &rows(learnt)).ok();
+    let errors = |model: &KernelModel| {
+        let pair = |row: &&SuiteMeasured| Some((model.latency(&work(row)?, device).0.ns, row.ns));
+        ErrorPair::of(&judged.iter().filter_map(pair).collect::<Vec<_>>())
+    };
+    let alone = |row: &&SuiteMeasured| Some((model.price(&work(row)?, device).mean_ns, row.ns));
+    let shots: Vec<ErrorPair> = (0..DRAWS)
+        .filter_map(|draw| adapted(&drawn(learnt, draw)).map(|model| errors(&model)))
+        .collect();
+    let whole = adapted(learnt);
+    let inside = whole.iter().flat_map(|model| {
+        judged.iter().filter_map(|row| {
+            let (found, (low, high), _) = model.latency(&work(row)?, device);
+            Some((found.ns * low, found.ns * high, row.ns))
+        })
+    });
+    Priced {
+        no_rows: ErrorPair::of(&judged.iter().filter_map(alone).collect::<Vec<_>>()),
+        twenty: ErrorPair::mean(&shots),
+        all: whole.as_ref().map(errors),
+        covered_pct: covered(inside),
+    }
+}
+
+/// By formulas; with rows, by a sum of what it moves, corrected by what similar works leave over.
+fn single_kind(
+    device: &HardwareSpec,
+    learnt: &[SuiteMeasured],
+    judged: &[&SuiteMeasured],
+) -> Priced {
+    let single = |row: &SuiteMeasured| match row.work {
+        SuiteWork::Single(work) => Some(work),
+        SuiteWork::Learnt(_) => None,
+    };
+    let fitted = |rows: &[SuiteMeasured]| {
+        let works: Vec<(CpuWork, f64)> =
+            rows.iter().filter_map(|row| Some((amounts(&single(row)?, device), row.ns))).collect();
+        let works: Vec<(&CpuWork, f64)> = works.iter().map(|(work, ns)| (work, *ns)).collect();
+        (works.len() >= JUDGED_LEAST).then(|| KindModel::learn(&works))
+    };
+    let judged: Vec<(SingleWork, CpuWork, f64)> = judged
+        .iter()
+        .filter_map(|row| {
+            let work = single(row)?;
+            Some((work, amounts(&work, device), row.ns))
+        })
+        .collect();
+    let errors = |model: &KindModel| {
+        let pair = |(_, work, ns): &(SingleWork, CpuWork, f64)| (model.price(work).mean_ns, *ns);
+        ErrorPair::of(&judged.iter().map(pair).collect::<Vec<_>>())
+    };
+    let alone: Vec<(f64, f64)> =
+        judged.iter().map(|(work, _, ns)| (work.price(device).mean_ns, *ns)).collect();
+    let shots: Vec<ErrorPair> = (0..DRAWS)
+        .filter_map(|draw| fitted(&drawn(learnt, draw)).map(|model| errors(&model)))
+        .collect();
+    let whole = fitted(learnt);
+    let inside = whole.iter().flat_map(|model| {
+        judged.iter().map(|(_, work, ns)| {
+            let price = model.price(work);
+            (price.low_ns, price.high_ns, *ns)
+        })
+    });
+    Priced {
+        no_rows: ErrorPair::of(&alone),
+        twenty: ErrorPair::mean(&shots),
+        all: whole.as_ref().map(errors),
+        covered_pct: covered(inside),
+    }
+}
+
+/// What a kernel asks of a device, each with a time per unit to be learnt.
+fn amounts(work: &SingleWork, device: &HardwareSpec) -> CpuWork {
+    let bytes = work.bytes();
+    let past = (bytes - device.l2_bytes as f64).max(0.0);
+    let sizes: Vec<f64> = work.sizes().iter().map(|size| *size as f64).collect();
+    let mut amounts = vec![("call", 1.0)];
+    if let &[batch, tables, _, dim, pooling] = &sizes[..] {
+        let (dram, l2) = embedding::traffic(&work.tables(), device);
+        let ids = batch * tables * pooling;
+        amounts.extend([("memory_bytes", dram), ("cache_bytes", l2), ("ids", ids)]);
+        amounts.extend([("bags", batch * tables), ("longest_bag", pooling)]);
+        if work.kind() == SingleKind::EmbeddingBackward {
+            let distinct = |table: &TableLookup| {
+                table.popularity.rows_used(table.batch as f64 * table.pooling)
+            };
+            let rows: f64 = work.tables().iter().map(distinct).sum();
+            amounts.extend([("gradient_bytes", 4.0 * ids * dim), ("row_bytes", 4.0 * rows * dim)]);
+        }
+    } else {
+        amounts.extend([("bytes", bytes), ("bytes_past_l2", past)]);
+        let rows: f64 = sizes.iter().rev().skip(1).product();
+        amounts.push(("rows", rows));
+    }
+    let sizes = sizes.iter().map(|size| size.ln() as f32).collect();
+    CpuWork { kind: work.kind().name().to_owned(), amounts, sizes }
+}
