@@ -142,6 +142,13 @@ fn what_is_no_kernel_table_or_model_is_refused() {
     refused(&place, "predict train-kernels b.csv --output m", &["2 of 2 rows", "line 2"]);
     fs::write(place.path("c.csv"), "OPName,Latency,Device,B,H\nadd,1,Tesla T4,8,8\n").unwrap();
     refused(&place, "predict train-kernels c.csv --output m", &["at least 200 rows"]);
+    let bytes: Vec<u8> = (0..60_000u32).map(|at| (at * 37 % 251) as u8).collect();
+    fs::write(place.path("e.csv"), bytes).unwrap();
+    let ran = place.run("predict train-kernels e.csv --output m");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("e.csv: expected a column \"OPName\""), "{}", ran.stderr);
+    let is_plain = |c: char| !c.is_control() || c == '\n';
+    assert!(ran.stderr.chars().all(is_plain) && ran.stderr.len() < 3_000, "{}", ran.stderr);
     fs::write(place.path("d.csv"), "").unwrap();
     refused(&place, "predict train-kernels d.csv --output m", &["\"OPName\", got no text"]);
     assert!(!place.path("m").exists(), "nothing is written");

@@ -22,7 +22,7 @@ pub enum Error {
         known: Vec<&'static str>,
     },
     /// A table of measurements without a column.
-    #[error("expected a column {column:?}, got {}", got.join(", "))]
+    #[error("expected a column {column:?}, got {}", names(got))]
     Column {
         /// The column.
         column: &'static str,
@@ -74,6 +74,21 @@ pub enum Error {
     /// A device that is not known.
     #[error(transparent)]
     Hardware(#[from] schema::topology::HardwareError),
+}
+
+/// Names of a table's columns as they may stand in a message: the file may be none of text.
+fn names(all: &[String]) -> String {
+    const SHOWN: usize = 20;
+    const LETTERS: usize = 40;
+    let name = |name: &String| {
+        let shown: String = name.chars().take(LETTERS).flat_map(char::escape_debug).collect();
+        if name.chars().nth(LETTERS).is_some() { shown + "…" } else { shown }
+    };
+    let mut shown: Vec<String> = all.iter().take(SHOWN).map(name).collect();
+    if all.len() > SHOWN {
+        shown.push(format!("and {} more", all.len() - SHOWN));
+    }
+    shown.join(", ")
 }
 
 fn listed(sizes: &[u64]) -> String {

@@ -1,6 +1,6 @@
 //! Table IV of arXiv:2201.07821 for a device whose kernels a suite measured: errors of the
-//! published formulas, and of our models with no row of the device, with twenty, and with all that
-//! are not judged by.
+//! published formulas, and of our models with no row of the device, with twenty, and with four
+//! fifths of them. Sweeps are small: each fifth is predicted from the others.
 
 use schema::HardwareSpec;
 use schema::random::mix;
@@ -12,7 +12,7 @@ use super::embedding::{self, TableLookup};
 use super::evaluate::{gmae, mape};
 use super::measured::Measured;
 use super::model::KernelModel;
-use super::split::{Part, hash};
+use super::split::hash;
 use super::work::{Kind, Work};
 use crate::step::single::{SingleKind, SingleWork};
 
@@ -20,8 +20,10 @@ use crate::step::single::{SingleKind, SingleWork};
 const SHOTS: usize = 20;
 /// How often other rows are drawn; errors are means.
 const DRAWS: u64 = 5;
-/// Fewest rows to judge by.
-const JUDGED_LEAST: usize = 3;
+/// Fewest rows of a kernel.
+const ROWS_LEAST: usize = 10;
+/// Parts that are predicted one after the other.
+const FOLDS: u64 = 5;
 /// How many times the second-level cache a tensor must have, to be read from memory.
 const BEYOND_L2: f64 = 4.0;
 
@@ -44,16 +46,9 @@ pub enum SuiteWork {
 }
 
 impl SuiteWork {
-    /// What it is for; a shape is in the same part on every device.
-    fn part(&self) -> Part {
-        match self {
-            Self::Learnt(work) => Part::of(work),
-            Self::Single(_) => match self.hash(0) % 100 {
-                0..60 => Part::Train,
-                60..80 => Part::Calibrate,
-                _ => Part::Test,
-            },
-        }
+    /// The part that it is predicted in, the same on every device.
+    fn fold(&self) -> u64 {
+        self.hash(0) % FOLDS
     }
 
     fn hash(&self, salt: u64) -> u64 {
@@ -100,10 +95,8 @@ impl ErrorPair {
 pub struct SuiteRow {
     /// As the paper calls it, where it has it; `L` are tables beyond L2, `H` hit rates.
     pub kernel: &'static str,
-    /// Shapes that were judged by.
-    pub judged: usize,
-    /// Shapes that models learnt from.
-    pub learnt: usize,
+    /// Shapes.
+    pub shapes: usize,
     /// The least errors of the paper's three devices.
     pub paper: Option<ErrorPair>,
     /// Of the paper's formula on this device, with the rates that its kernels reached. None where
@@ -113,9 +106,9 @@ pub struct SuiteRow {
     pub no_rows: ErrorPair,
     /// With twenty rows of it.
     pub twenty: Option<ErrorPair>,
-    /// With all rows that are not judged by.
+    /// With four fifths of the rows.
     pub all: Option<ErrorPair>,
-    /// Judged rows within the interval.
+    /// Rows within the interval.
     pub covered_pct: f64,
     /// Whether `all` is at or below the paper.
     pub is_met: Option<bool>,
@@ -235,48 +228,67 @@ pub fn rows<E>(
     device: &'static HardwareSpec,
     model: impl Fn(Kind) -> Result<KernelModel, E>,
 ) -> Result<Vec<SuiteRow>, E> {
-    let dram = reached(measured, device);
-    // Lookups by the rate that was reached here, as published.
-    let here = HardwareSpec { dram_sustained: Some(1e9 * dram.bytes), ..device.clone() };
     let mut rows = Vec::new();
     for line in &LINES {
         let own: Vec<SuiteMeasured> =
             measured.iter().filter(|row| line.holds(&row.work, device)).copied().collect();
-        let judged: Vec<&SuiteMeasured> =
-            own.iter().filter(|row| row.work.part() == Part::Test).collect();
-        if judged.len() < JUDGED_LEAST {
+        if own.len() < ROWS_LEAST {
             continue;
         }
-        let learnt: Vec<SuiteMeasured> =
-            own.iter().filter(|row| row.work.part() != Part::Test).copied().collect();
-        let priced = match line.kernel {
-            TableKernel::Learnt(kind) => learnt_kind(&model(kind)?, device, &learnt, &judged),
-            TableKernel::Single(_) => single_kind(device, &learnt, &judged),
+        let model = match line.kernel {
+            TableKernel::Learnt(kind) => Some(model(kind)?),
+            TableKernel::Single(_) => None,
         };
-        let published = line.published_ns(&learnt, &here, &dram, &judged);
-        let paper = line.paper;
-        rows.push(SuiteRow {
-            kernel: line.label,
-            judged: judged.len(),
-            learnt: learnt.len(),
-            paper,
-            published: published.map(|pairs| ErrorPair::of(&pairs)),
-            is_met: paper.zip(priced.all).map(|(paper, all)| all.is_within(paper)),
-            no_rows: priced.no_rows,
-            twenty: priced.twenty,
-            all: priced.all,
-            covered_pct: priced.covered_pct,
-        });
+        let mut judged = Judged { twenty: vec![Vec::new(); DRAWS as usize], ..Judged::default() };
+        for fold in 0..FOLDS {
+            let is_judged = |row: &&SuiteMeasured| row.work.fold() == fold;
+            let (tested, learnt): (Vec<&SuiteMeasured>, Vec<&SuiteMeasured>) =
+                own.iter().partition(is_judged);
+            let learnt: Vec<SuiteMeasured> = learnt.into_iter().copied().collect();
+            let rates = reached(measured, fold, device);
+            judged.published.extend(line.published_ns(&learnt, device, &rates, &tested));
+            match &model {
+                Some(model) => learnt_kind(model, device, &learnt, &tested, &mut judged),
+                None => single_kind(device, &learnt, &tested, &mut judged),
+            }
+        }
+        rows.push(judged.row(line, own.len()));
     }
     Ok(rows)
 }
 
-/// Errors of our models.
-struct Priced {
-    no_rows: ErrorPair,
-    twenty: Option<ErrorPair>,
-    all: Option<ErrorPair>,
-    covered_pct: f64,
+/// Predicted and measured.
+type Pairs = Vec<(f64, f64)>;
+
+/// Predictions of every fifth from the others.
+#[derive(Default)]
+struct Judged {
+    published: Pairs,
+    no_rows: Pairs,
+    /// Of each draw.
+    twenty: Vec<Pairs>,
+    all: Pairs,
+    /// Rows within their intervals.
+    inside: usize,
+}
+
+impl Judged {
+    fn row(&self, line: &TableLine, shapes: usize) -> SuiteRow {
+        let known = |pairs: &Pairs| (!pairs.is_empty()).then(|| ErrorPair::of(pairs));
+        let shots: Vec<ErrorPair> = self.twenty.iter().filter_map(known).collect();
+        let all = known(&self.all);
+        SuiteRow {
+            kernel: line.label,
+            shapes,
+            paper: line.paper,
+            published: known(&self.published),
+            no_rows: ErrorPair::of(&self.no_rows),
+            twenty: ErrorPair::mean(&shots),
+            all,
+            covered_pct: 100.0 * self.inside as f64 / self.all.len().max(1) as f64,
+            is_met: line.paper.zip(all).map(|(paper, all)| all.is_within(paper)),
+        }
+    }
 }
 
 impl TableLine {
@@ -290,28 +302,30 @@ impl TableLine {
         }
     }
 
-    /// Predicted and measured, by the paper's formula.
+    /// By the paper's formula; nothing where it has none.
     fn published_ns(
         &self,
         learnt: &[SuiteMeasured],
-        here: &HardwareSpec,
-        dram: &Reached,
-        judged: &[&SuiteMeasured],
-    ) -> Option<Vec<(f64, f64)>> {
+        device: &HardwareSpec,
+        rates: &Reached,
+        tested: &[&SuiteMeasured],
+    ) -> Pairs {
+        // Lookups by the rate that was reached here, as published.
+        let here = HardwareSpec { dram_sustained: Some(1e9 * rates.bytes), ..device.clone() };
         let own = learnt.iter().map(|row| moved(&row.work) / row.ns).fold(0.0, f64::max);
         let of = |work: &SuiteWork| -> Option<f64> {
             Some(match (self.published, work) {
                 (Published::Bytes, _) if own > 0.0 => moved(work) / own,
                 (Published::Roofline, SuiteWork::Learnt(work)) => {
                     let (flops, bytes) = work.flops_and_bytes();
-                    (flops / dram.flops).max(bytes / dram.bytes)
+                    (flops / rates.flops).max(bytes / rates.bytes)
                 }
-                (Published::Plain, SuiteWork::Single(work)) => lookups(work, here, Hits::None),
-                (Published::HitRate, SuiteWork::Single(work)) => lookups(work, here, Hits::Of),
+                (Published::Plain, SuiteWork::Single(work)) => lookups(work, &here, Hits::None),
+                (Published::HitRate, SuiteWork::Single(work)) => lookups(work, &here, Hits::Of),
                 _ => return None,
             })
         };
-        judged.iter().map(|row| Some((of(&row.work)?, row.ns))).collect()
+        tested.iter().filter_map(|row| Some((of(&row.work)?, row.ns))).collect()
     }
 }
 
@@ -349,9 +363,9 @@ fn moved(work: &SuiteWork) -> f64 {
     }
 }
 
-/// The highest rates of rows to learn from; of none, those of the data sheet.
-fn reached(measured: &[SuiteMeasured], device: &HardwareSpec) -> Reached {
-    let learnt = || measured.iter().filter(|row| row.work.part() != Part::Test);
+/// The highest rates of all rows but those of a fifth; of none, those of the data sheet.
+fn reached(measured: &[SuiteMeasured], fold: u64, device: &HardwareSpec) -> Reached {
+    let learnt = || measured.iter().filter(|row| row.work.fold() != fold);
     let is_over_memory = |row: &&SuiteMeasured| {
         let is_pass = match row.work {
             SuiteWork::Learnt(work) => work.kind() == Kind::ElementWise,
@@ -379,53 +393,38 @@ fn drawn(learnt: &[SuiteMeasured], draw: u64) -> Vec<SuiteMeasured> {
     rows
 }
 
-fn covered(intervals: impl Iterator<Item = (f64, f64, f64)>) -> f64 {
-    let (mut inside, mut all) = (0.0, 0.0);
-    for (low, high, ns) in intervals {
-        all += 1.0;
-        inside += if (low..=high).contains(&ns) { 1.0 } else { 0.0 };
-    }
-    100.0 * inside / f64::max(all, 1.0)
-}
-
 /// By a model of other devices, adapted.
 fn learnt_kind(
     model: &KernelModel,
     device: &'static HardwareSpec,
     learnt: &[SuiteMeasured],
-    judged: &[&SuiteMeasured],
-) -> Priced {
+    tested: &[&SuiteMeasured],
+    judged: &mut Judged,
+) {
     let work = |row: &SuiteMeasured| match row.work {
         SuiteWork::Learnt(work) => Some(work),
         SuiteWork::Single(_) => None,
     };
-    let rows = |learnt: &[SuiteMeasured]| -> Vec<Measured> {
+    let adapted = |learnt: &[SuiteMeasured]| {
         let row = |(place, row): (u32, &SuiteMeasured)| {
             Some(Measured { work: work(row)?, device, latency_ns: row.ns, place })
         };
-        (0..).zip(learnt).filter_map(row).collect()
+        let rows: Vec<Measured> = (0..).zip(learnt).filter_map(row).collect();
+        adapt::adapted(model.clone(), &rows).ok()
     };
-    let adapted = |learnt: &[SuiteMeasured]| adapt::adapted(model.clone(), &rows(learnt)).ok();
-    let errors = |model: &KernelModel| {
-        let pair = |row: &&SuiteMeasured| Some((model.latency(&work(row)?, device).0.ns, row.ns));
-        ErrorPair::of(&judged.iter().filter_map(pair).collect::<Vec<_>>())
-    };
-    let alone = |row: &&SuiteMeasured| Some((model.price(&work(row)?, device).mean_ns, row.ns));
-    let shots: Vec<ErrorPair> = (0..DRAWS)
-        .filter_map(|draw| adapted(&drawn(learnt, draw)).map(|model| errors(&model)))
-        .collect();
-    let whole = adapted(learnt);
-    let inside = whole.iter().flat_map(|model| {
-        judged.iter().filter_map(|row| {
-            let (found, (low, high), _) = model.latency(&work(row)?, device);
-            Some((found.ns * low, found.ns * high, row.ns))
-        })
-    });
-    Priced {
-        no_rows: ErrorPair::of(&judged.iter().filter_map(alone).collect::<Vec<_>>()),
-        twenty: ErrorPair::mean(&shots),
-        all: whole.as_ref().map(errors),
-        covered_pct: covered(inside),
+    let tested: Vec<(Work, f64)> =
+        tested.iter().filter_map(|row| Some((work(row)?, row.ns))).collect();
+    let alone = tested.iter().map(|(work, ns)| (model.price(work, device).mean_ns, *ns));
+    judged.no_rows.extend(alone);
+    for (draw, pairs) in (0..).zip(&mut judged.twenty) {
+        let Some(model) = adapted(&drawn(learnt, draw)) else { continue };
+        pairs.extend(tested.iter().map(|(work, ns)| (model.latency(work, device).0.ns, *ns)));
+    }
+    let Some(model) = adapted(learnt) else { return };
+    for (work, ns) in &tested {
+        let (found, (low, high), _) = model.latency(work, device);
+        judged.all.push((found.ns, *ns));
+        judged.inside += usize::from((found.ns * low..=found.ns * high).contains(ns));
     }
 }
 
@@ -433,46 +432,30 @@ fn learnt_kind(
 fn single_kind(
     device: &HardwareSpec,
     learnt: &[SuiteMeasured],
-    judged: &[&SuiteMeasured],
-) -> Priced {
+    tested: &[&SuiteMeasured],
+    judged: &mut Judged,
+) {
     let single = |row: &SuiteMeasured| match row.work {
         SuiteWork::Single(work) => Some(work),
         SuiteWork::Learnt(_) => None,
     };
+    let asked = |row: &SuiteMeasured| Some((amounts(&single(row)?, device), row.ns));
     let fitted = |rows: &[SuiteMeasured]| {
-        let works: Vec<(CpuWork, f64)> =
-            rows.iter().filter_map(|row| Some((amounts(&single(row)?, device), row.ns))).collect();
-        let works: Vec<(&CpuWork, f64)> = works.iter().map(|(work, ns)| (work, *ns)).collect();
-        (works.len() >= JUDGED_LEAST).then(|| KindModel::learn(&works))
+        let works: Vec<(CpuWork, f64)> = rows.iter().filter_map(asked).collect();
+        KindModel::learn(&works.iter().map(|(work, ns)| (work, *ns)).collect::<Vec<_>>())
     };
-    let judged: Vec<(SingleWork, CpuWork, f64)> = judged
-        .iter()
-        .filter_map(|row| {
-            let work = single(row)?;
-            Some((work, amounts(&work, device), row.ns))
-        })
-        .collect();
-    let errors = |model: &KindModel| {
-        let pair = |(_, work, ns): &(SingleWork, CpuWork, f64)| (model.price(work).mean_ns, *ns);
-        ErrorPair::of(&judged.iter().map(pair).collect::<Vec<_>>())
-    };
-    let alone: Vec<(f64, f64)> =
-        judged.iter().map(|(work, _, ns)| (work.price(device).mean_ns, *ns)).collect();
-    let shots: Vec<ErrorPair> = (0..DRAWS)
-        .filter_map(|draw| fitted(&drawn(learnt, draw)).map(|model| errors(&model)))
-        .collect();
-    let whole = fitted(learnt);
-    let inside = whole.iter().flat_map(|model| {
-        judged.iter().map(|(_, work, ns)| {
-            let price = model.price(work);
-            (price.low_ns, price.high_ns, *ns)
-        })
-    });
-    Priced {
-        no_rows: ErrorPair::of(&alone),
-        twenty: ErrorPair::mean(&shots),
-        all: whole.as_ref().map(errors),
-        covered_pct: covered(inside),
+    let alone = tested.iter().filter_map(|row| Some((single(row)?.price(device).mean_ns, row.ns)));
+    judged.no_rows.extend(alone);
+    let tested: Vec<(CpuWork, f64)> = tested.iter().filter_map(|row| asked(row)).collect();
+    for (draw, pairs) in (0..).zip(&mut judged.twenty) {
+        let model = fitted(&drawn(learnt, draw));
+        pairs.extend(tested.iter().map(|(work, ns)| (model.price(work).mean_ns, *ns)));
+    }
+    let model = fitted(learnt);
+    for (work, ns) in &tested {
+        let price = model.price(work);
+        judged.all.push((price.mean_ns, *ns));
+        judged.inside += usize::from((price.low_ns..=price.high_ns).contains(ns));
     }
 }
 
