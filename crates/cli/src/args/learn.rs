@@ -34,9 +34,9 @@ pub struct PredictLearn {
     #[arg(long, value_name = "N", default_value_t = 300, conflicts_with = "measured")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub configurations: u32,
-    /// Shapes of tables whose lookups and row updates are measured without a model, in four rounds
+    /// Shapes of tables whose lookups and row updates are measured without a model, in six rounds
     /// of a sixth of a second each
-    #[arg(long, value_name = "N", default_value_t = 300, conflicts_with = "measured")]
+    #[arg(long, value_name = "N", default_value_t = 800, conflicts_with = "measured")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub tables: u32,
     /// Seed of the configurations and tables

@@ -108,7 +108,7 @@ fn what_was_measured_is_kept_where_it_is_too_little_to_learn_from() {
     assert_eq!(text.lines().count(), 6, "{text}");
     assert!(text.lines().nth(1).unwrap().contains("embedding_forward"), "{text}");
     let tables: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!(tables["rounds"].as_array().unwrap().len(), 4, "{tables}");
+    assert_eq!(tables["rounds"].as_array().unwrap().len(), 6, "{tables}");
     assert!(!place.path("few/hardware.json").exists());
 }
 

@@ -12,6 +12,7 @@ mod learn;
 mod measured;
 mod model;
 mod trees;
+mod units;
 mod work;
 
 pub use kind::CpuPrice;

@@ -68,7 +68,7 @@ impl Pricer<'_> {
         let is_fused = rule.granularity() == Granularity::Element;
         let context = Context {
             tiles: tiles.iter().filter(|tile| tile.rank == self.rank).collect(),
-            caches: self.model.caches(),
+            cores: self.model.machine.cores(),
             updates: (is_fused && workload.ranks() == 1).then_some(rule),
         };
         let mut step =

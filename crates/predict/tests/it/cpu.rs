@@ -3,11 +3,11 @@
 
 use predict::kernel::Error;
 use predict::kernel::cpu::{
-    Context, CpuModel, CpuWork, EqualTables, Example, Machine, MeasuredStep, MeasuredSteps,
-    MeasuredTables, TablesRound,
+    Context, CpuModel, CpuWork, EqualTables, Example, MODEL_VERSION, Machine, MeasuredStep,
+    MeasuredSteps, MeasuredTables, TablesRound,
 };
 use predict::kernel::embedding::Popularity;
-use predict::kernel::embedding::lookup::{Caches, forward};
+use predict::kernel::embedding::lookup::{Cores, forward};
 use predict::lower::own::{self, Workload};
 use predict::lower::tile_use::TileUse;
 use predict::step;
@@ -66,7 +66,7 @@ impl Made {
         let tiles = self.workload().tiles();
         let context = Context {
             tiles: tiles.iter().collect(),
-            caches: Caches::of(&machine().spec, machine().private_cache_bytes),
+            cores: machine().cores(),
             updates: Some(self.config.optimizer.dense.kind),
         };
         let ops = own::ops(self.workload()).expect("operations").remove(0);
@@ -155,7 +155,7 @@ fn a_model_and_measured_steps_come_back_as_they_were_and_others_are_refused() {
     let lines = measured.to_text().expect("a text");
     assert_eq!(MeasuredSteps::parse(&lines).expect("measured steps"), measured);
 
-    let newer = text.replacen("\"rowmill_cpu\":2", "\"rowmill_cpu\":9", 1);
+    let newer = text.replacen(&format!("\"rowmill_cpu\":{MODEL_VERSION}"), "\"rowmill_cpu\":9", 1);
     for (text, expected) in [(&*newer, "version 9"), ("{}", "no version"), ("nothing", "line 1")] {
         let error = CpuModel::parse(text).expect_err("no model").to_string();
         assert!(error.contains(expected), "{error}");
@@ -224,8 +224,8 @@ fn tables(number: u64) -> EqualTables {
 /// What lookups of `tables` and their updates take where each amount takes what `unit` says.
 fn measured_tables(tables: EqualTables, unit: impl Fn(&str) -> f64) -> MeasuredTables {
     let uses = tables.tiles();
-    let caches = Caches::of(&machine().spec, machine().private_cache_bytes);
-    let context = Context { tiles: uses.iter().collect(), caches, updates: None };
+    let cores = machine().cores();
+    let context = Context { tiles: uses.iter().collect(), cores, updates: None };
     let ns =
         |work: CpuWork| work.amounts.iter().map(|(name, amount)| unit(name) * amount).sum::<f64>();
     let forward_ns = ns(CpuWork::lookups(&context));
@@ -260,7 +260,8 @@ fn lookups_measured_alone_are_found_again_and_steps_start_from_them() {
     }
     let shape = tables(300);
     let uses = shape.tiles();
-    let context = Context { tiles: uses.iter().collect(), caches: model.caches(), updates: None };
+    let context =
+        Context { tiles: uses.iter().collect(), cores: model.machine.cores(), updates: None };
     let work = CpuWork::lookups(&context);
     let truth = measured_tables(shape, planted).rounds[0].forward_ns;
     let alone = model.price_alone(&work).expect("a price").mean_ns;
@@ -334,8 +335,8 @@ fn rows_past_a_cache_are_those_of_a_simulated_one_that_lives_through_steps() {
         let uses = (samples * pooling) as u64;
         let truth = simulated(&tables, uses, cached, 20);
         let last = (cached * 4 * DIM) as f64;
-        let caches = Caches { private: 0.0, last };
-        let amounts = forward(&tiles, caches);
+        let cores = Cores { threads: 1, private: 0.0, last };
+        let amounts = forward(&tiles, cores);
         let rows = amounts.iter().find(|one| one.0 == "rows_past_last").expect("an amount").1;
         let share = rows / (uses as usize * tables.len()) as f64;
         assert!((share - truth).abs() < 0.04, "{tables:?}: {share:.3} for {truth:.3}");

@@ -1,11 +1,10 @@
 //! What one kind of operation takes: a sum of amounts, and what works of similar size leave over.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::fit;
 use super::trees::{Left, Trees};
+use super::units::Units;
 use super::work::CpuWork;
 use crate::kernel::interval::quantiles;
 
@@ -15,19 +14,22 @@ const WORKS_LEAST: usize = 30;
 const TREES_LEAST: usize = 100;
 /// Most works of a kind that are kept: a file stays below 300 KB.
 const NEAR_MOST: usize = 700;
+/// Errors below this, in logarithms, are not corrected.
+const OFF_LEAST: f64 = 1e-3;
 /// Bound of residuals, in logarithms.
 const LEFT_OVER_MOST: f64 = 0.5;
 /// Residuals are used where they leave this part of the errors without them.
 const BETTER: f64 = 0.97;
-/// Trees are judged by works that they were not grown on, so many parts one after the other.
-const FOLDS: usize = 5;
+/// What corrects a sum is judged by works that it was not learnt from, so many parts one after the
+/// other.
+const PARTS: usize = 5;
 
 /// What a kind of operation takes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
-    /// ns of a unit of each amount; those not named take nothing.
-    units: BTreeMap<String, f64>,
+    /// Of each amount.
+    units: Units,
     left_over: LeftOver,
     /// The least and the most that works took, of what is predicted, in logarithms: nine of ten.
     interval: (f64, f64),
@@ -66,29 +68,28 @@ pub struct CpuPrice {
 impl KindModel {
     /// Learns from works and their times, ns.
     pub fn learn(works: &[(&CpuWork, f64)]) -> Self {
-        let units = fit::units(works);
-        let names = works.first().map(|(work, _)| &work.amounts);
-        let named = names.into_iter().flatten().zip(&units).filter(|(_, unit)| **unit > 0.0);
         let mut model = Self {
-            units: named.map(|((name, _), unit)| ((*name).to_owned(), *unit)).collect(),
+            units: Units::fit(works),
             works: works.len(),
             domain: domain(works),
             ..Self::default()
         };
         let left: Vec<f64> = works.iter().map(|(work, ns)| (ns / model.sum(work)).ln()).collect();
+        let parts = parts(works);
         let off = |values: &[f64]| values.iter().map(|left| left.abs()).sum::<f64>();
         let mut best = (LeftOver::Nothing, left.clone());
-        if works.len() >= WORKS_LEAST {
-            let near = without_each(works, &left);
+        let is_off = off(&left) > OFF_LEAST * works.len() as f64;
+        if is_off && works.len() >= WORKS_LEAST {
+            let near = beside_near(works, &left, &parts);
             if off(&near) < BETTER * off(&best.1) {
                 best = (kept(works, &left), near);
             }
         }
-        if works.len() >= TREES_LEAST {
+        if is_off && works.len() >= TREES_LEAST {
             let known = works.iter().zip(&left);
             let known: Vec<Left> =
                 known.map(|((work, _), left)| (model.features(work), *left)).collect();
-            let trees = without_folds(works, &known);
+            let trees = beside_trees(&known, &parts);
             if off(&trees) < BETTER * off(&best.1) {
                 best = (LeftOver::Trees(Trees::learn(&known.iter().collect::<Vec<_>>())), trees);
             }
@@ -108,7 +109,7 @@ impl KindModel {
             }
             LeftOver::Trees(trees) => trees.at(&self.features(work)),
         };
-        let mean_ns = self.sum(work) * left.clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST).exp();
+        let mean_ns = self.sum(work) * bounded(left).exp();
         let outside = self
             .domain
             .iter()
@@ -127,57 +128,57 @@ impl KindModel {
 
     /// Whether every number is one that [`KindModel::learn`] gives.
     pub fn is_whole(&self) -> bool {
-        self.units.values().all(|unit| unit.is_finite() && *unit >= 0.0)
+        self.units.are_whole()
             && [self.interval.0, self.interval.1].iter().all(|number| number.is_finite())
     }
 
     /// Without what is left over.
     fn sum(&self, work: &CpuWork) -> f64 {
-        self.times(work).sum::<f64>().max(1.0)
-    }
-
-    fn times(&self, work: &CpuWork) -> impl Iterator<Item = f64> {
-        let time =
-            |(name, amount): &(&str, f64)| self.units.get(*name).copied().unwrap_or(0.0) * amount;
-        work.amounts.iter().map(time)
+        self.units.times(work).sum::<f64>().max(1.0)
     }
 
     /// Sizes, and the share of the sum that each amount has.
     fn features(&self, work: &CpuWork) -> Vec<f32> {
         let sum = self.sum(work);
-        let shares = self.times(work).map(|time| (time / sum) as f32);
+        let shares = self.units.times(work).map(|time| (time / sum) as f32);
         work.sizes.iter().copied().chain(shares).collect()
     }
 }
 
-/// What each work has left over beyond what the nearest others say.
-fn without_each(works: &[(&CpuWork, f64)], left: &[f64]) -> Vec<f64> {
+/// The part of each work, by its sizes: what corrects a work is judged without those of its part.
+fn parts(works: &[(&CpuWork, f64)]) -> Vec<usize> {
+    let part = |work: &CpuWork| {
+        let bits = work.sizes.iter().map(|size| u64::from(size.to_bits()));
+        bits.fold(0, |hash, bits| schema::random::mix(hash ^ bits)) as usize % PARTS
+    };
+    works.iter().map(|(work, _)| part(work)).collect()
+}
+
+/// What each work has left over beyond what the nearest of other parts say.
+fn beside_near(works: &[(&CpuWork, f64)], left: &[f64], parts: &[usize]) -> Vec<f64> {
     let one = |at: usize| {
-        let known = works.iter().zip(left).enumerate().filter(move |(other, _)| *other != at);
-        let known = known.map(|(_, ((work, _), left))| (work.sizes.as_slice(), *left));
-        left[at] - fit::left_over(known, &works[at].0.sizes).clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST)
+        let known = works.iter().zip(left).zip(parts);
+        let known = known.filter(|(_, part)| **part != parts[at]);
+        let known = known.map(|(((work, _), left), _)| (work.sizes.as_slice(), *left));
+        left[at] - bounded(fit::left_over(known, &works[at].0.sizes))
     };
     (0..works.len()).map(one).collect()
 }
 
-/// What each work has left over beyond what trees say that were grown without its part.
-fn without_folds(works: &[(&CpuWork, f64)], known: &[Left]) -> Vec<f64> {
-    // Works of one size are in one part.
-    let fold = |at: usize| {
-        let bits = works[at].0.sizes.iter().map(|size| u64::from(size.to_bits()));
-        bits.fold(0, |hash, bits| schema::random::mix(hash ^ bits)) as usize % FOLDS
-    };
-    let folds: Vec<usize> = (0..works.len()).map(fold).collect();
-    let trees: Vec<Trees> = (0..FOLDS)
-        .map(|fold| {
-            let others = known.iter().zip(&folds).filter(|(_, of)| **of != fold);
+/// What each work has left over beyond what trees say that were grown on other parts.
+fn beside_trees(known: &[Left], parts: &[usize]) -> Vec<f64> {
+    let trees: Vec<Trees> = (0..PARTS)
+        .map(|part| {
+            let others = known.iter().zip(parts).filter(|(_, of)| **of != part);
             Trees::learn(&others.map(|(known, _)| known).collect::<Vec<_>>())
         })
         .collect();
-    let one = |((features, left), fold): (&Left, &usize)| {
-        left - trees[*fold].at(features).clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST)
-    };
-    known.iter().zip(&folds).map(one).collect()
+    let one = |((features, left), part): (&Left, &usize)| left - bounded(trees[*part].at(features));
+    known.iter().zip(parts).map(one).collect()
+}
+
+fn bounded(left_over: f64) -> f64 {
+    left_over.clamp(-LEFT_OVER_MOST, LEFT_OVER_MOST)
 }
 
 /// Works that others are compared with.

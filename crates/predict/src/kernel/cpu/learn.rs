@@ -12,7 +12,7 @@ use super::model::{CpuModel, MODEL_VERSION};
 use super::work::{Context, CpuWork};
 use crate::kernel::Error;
 use crate::kernel::embedding::Popularity;
-use crate::kernel::embedding::lookup::Caches;
+use crate::kernel::embedding::lookup::Cores;
 use crate::kernel::evaluate::geometric_mean_pct;
 use crate::lower::own::{self, Workload};
 use crate::lower::tile_use::TileUse;
@@ -50,7 +50,7 @@ pub struct CpuKindErrors {
     pub covered_pct: f64,
     /// Share of the judged steps' time; nothing for what no step did.
     pub share_pct: f64,
-    /// Geometric mean of how far every second round of a measurement is from the others.
+    /// Geometric mean of how far the least of every second round is from that of the others.
     pub floor_pct: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ struct Row {
     work: CpuWork,
     ns: f64,
     is_judged: bool,
-    /// How far every second round is from the others, where there are two.
+    /// How far the least of every second round is from that of the others, where there are two.
     apart: Option<f64>,
 }
 
@@ -122,7 +122,7 @@ impl CpuModel {
             kinds: BTreeMap::new(),
         };
         // Alone first: what lookups take within steps starts from that.
-        let alone = alone(tables, stream_gb_per_s, model.caches());
+        let alone = alone(tables, stream_gb_per_s, model.machine.cores());
         model.learn_kinds(&alone);
         let (in_steps, between_ns) = model.in_steps(&kept)?;
         model.learn_kinds(&in_steps);
@@ -153,7 +153,7 @@ impl CpuModel {
         let mut rows = Rows::new();
         let mut between = Vec::new();
         for example in kept {
-            let (works, between_ns) = works(example, self.caches())?;
+            let (works, between_ns) = works(example, self.machine.cores())?;
             let is_judged = is_judged(example.measured);
             if !is_judged {
                 between.push(between_ns);
@@ -197,19 +197,9 @@ fn judged<'a>(rows: impl Iterator<Item = &'a Row>) -> impl Iterator<Item = &'a R
     rows.filter(|row| row.is_judged)
 }
 
-/// The middle of values, or the geometric mean of the two middle ones.
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (lower, upper) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-    match (values.get(lower), values.get(upper)) {
-        (Some(lower), Some(upper)) => (lower * upper).sqrt(),
-        _ => 0.0,
-    }
-}
-
-/// Lookups and updates without a model, by kind: each the median of its undisturbed rounds where
-/// steps were measured, too.
-fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, caches: Caches) -> Rows {
+/// Lookups and updates without a model, by kind: each the least of its rounds where steps were
+/// measured, too. What other programs add to a round comes and goes within minutes.
+fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, cores: Cores) -> Rows {
     let mut rows = Rows::new();
     for measured in tables {
         let here = |round: &&TablesRound| {
@@ -220,7 +210,7 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, caches: Caches) -> Row
             continue;
         }
         let tiles = measured.tables.tiles();
-        let context = Context { tiles: tiles.iter().collect(), caches, updates: None };
+        let context = Context { tiles: tiles.iter().collect(), cores, updates: None };
         let of = |time: fn(&TablesRound) -> f64| -> Vec<f64> {
             rounds.iter().map(|round| time(round)).collect()
         };
@@ -232,13 +222,14 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, caches: Caches) -> Row
             ),
         ];
         for (work, ns) in works {
-            let every_second =
-                |from: usize| middle(ns.iter().copied().skip(from).step_by(2).collect());
+            let least = |from: usize, step: usize| {
+                ns.iter().copied().skip(from).step_by(step).fold(f64::INFINITY, f64::min)
+            };
             let work = CpuWork { kind: CpuModel::alone(&work.kind), ..work };
             let row = Row {
-                ns: middle(ns.clone()),
+                ns: least(0, 1),
                 is_judged: are_judged(&measured.tables),
-                apart: (ns.len() > 1).then(|| (every_second(1) / every_second(0) - 1.0).abs()),
+                apart: (ns.len() > 1).then(|| (least(1, 2) / least(0, 2) - 1.0).abs()),
                 work,
             };
             rows.entry(row.work.kind.clone()).or_default().push(row);
@@ -248,7 +239,7 @@ fn alone(tables: &[MeasuredTables], stream_gb_per_s: f64, caches: Caches) -> Row
 }
 
 /// The work and time of a step's operations, and the gaps between them.
-fn works(example: &Example<'_>, caches: Caches) -> Result<(Vec<(CpuWork, f64)>, f64), Error> {
+fn works(example: &Example<'_>, cores: Cores) -> Result<(Vec<(CpuWork, f64)>, f64), Error> {
     let workload = example.workload;
     let wrong = |got: String| Error::Model {
         expected: "the operations of the configuration".to_owned(),
@@ -267,7 +258,7 @@ fn works(example: &Example<'_>, caches: Caches) -> Result<(Vec<(CpuWork, f64)>, 
         )));
     }
     let tiles = workload.tiles();
-    let context = context(workload, &tiles, caches);
+    let context = context(workload, &tiles, cores);
     let priced = |(op, taken): (&Op, &(String, f64))| Some((CpuWork::of(op, &context)?, taken.1));
     let sum: f64 = taken.iter().map(|taken| taken.1).sum();
     let between = (example.measured.step_ns - sum).max(0.0) / taken.len().max(1) as f64;
@@ -275,10 +266,10 @@ fn works(example: &Example<'_>, caches: Caches) -> Result<(Vec<(CpuWork, f64)>, 
 }
 
 /// What operations of a single rank do not say.
-fn context<'a>(workload: Workload<'_>, tiles: &'a [TileUse], caches: Caches) -> Context<'a> {
+fn context<'a>(workload: Workload<'_>, tiles: &'a [TileUse], cores: Cores) -> Context<'a> {
     let rule = workload.config.optimizer.dense.kind;
     let updates = (rule.granularity() == Granularity::Element).then_some(rule);
-    Context { tiles: tiles.iter().collect(), caches, updates }
+    Context { tiles: tiles.iter().collect(), cores, updates }
 }
 
 impl EqualTables {

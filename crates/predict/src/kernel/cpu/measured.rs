@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Error;
+use crate::kernel::embedding::lookup::Cores;
 
 /// Version of the text.
 pub const STEPS_VERSION: u32 = 1;
@@ -20,6 +21,19 @@ pub struct Machine {
     pub private_cache_bytes: u64,
     /// Threads of the trainer.
     pub threads: u32,
+}
+
+impl Machine {
+    /// Its cores, as works are shared by them.
+    #[must_use]
+    pub fn cores(&self) -> Cores {
+        let private = self.private_cache_bytes;
+        Cores {
+            threads: self.threads.max(1) as usize,
+            private: private as f64,
+            last: self.spec.l2_bytes.max(private) as f64,
+        }
+    }
 }
 
 /// The steps of one configuration.

@@ -8,13 +8,12 @@ use super::kind::{CpuPrice, KindModel};
 use super::measured::Machine;
 use super::work::CpuWork;
 use crate::kernel::Error;
-use crate::kernel::embedding::lookup::Caches;
 
 /// Version of the file.
-pub const MODEL_VERSION: u32 = 2;
+pub const MODEL_VERSION: u32 = 3;
 
 /// Amounts of lookups and row updates that a step may add to what they take alone: what ran before
-/// left other things in the caches, and threads to wake up.
+/// left other things in the cores, and threads to wake up.
 const IN_STEPS: [&str; 6] = [
     "call",
     "tables",
@@ -75,12 +74,6 @@ impl CpuModel {
     #[must_use]
     pub fn between_ns(&self) -> f64 {
         self.between_ns
-    }
-
-    /// The CPU's caches.
-    #[must_use]
-    pub fn caches(&self) -> Caches {
-        Caches::of(&self.machine.spec, self.machine.private_cache_bytes)
     }
 
     /// As JSON; [`CpuModel::parse`] gives it back.

@@ -1,5 +1,6 @@
 //! Boosted trees over what sums of amounts leave over. Knows no operation.
 
+use schema::random::CounterRng;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::bins::Bins;
@@ -8,7 +9,11 @@ use crate::kernel::forest::Forest;
 use crate::kernel::grow::{self, Settings, Table};
 
 /// Some hundred works are few: small trees, each of which adds little.
-const SETTINGS: Settings = Settings { rounds: 160, leaves: 6, rate: 0.08, rows: 6, features: 0.5 };
+const SETTINGS: Settings = Settings { rounds: 300, leaves: 6, rate: 0.04, rows: 4, features: 0.5 };
+/// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
+const FORESTS: u64 = 4;
+/// Of so many works, each forest grows without one.
+const WITHOUT_ONE_OF: u64 = 5;
 /// Most bins of a feature: a file stays small.
 const BINS: usize = 32;
 const SEED: u64 = 26;
@@ -16,12 +21,12 @@ const SEED: u64 = 26;
 /// A work's features, and what it left over.
 pub type Left = (Vec<f32>, f64);
 
-/// A forest with the bins of its features.
+/// Forests with the bins of their features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "TreesText", into = "TreesText")]
 pub struct Trees {
     bins: Bins,
-    forest: Forest,
+    forests: Vec<Forest>,
 }
 
 /// As a file has them.
@@ -30,8 +35,8 @@ pub struct Trees {
 struct TreesText {
     /// Where the bins of each feature end.
     ends: Vec<Vec<f32>>,
-    /// Two digits a byte.
-    trees: String,
+    /// Of each forest, two digits a byte.
+    trees: Vec<String>,
 }
 
 impl Trees {
@@ -40,14 +45,20 @@ impl Trees {
     pub fn learn(works: &[&Left]) -> Self {
         let features = works.first().map_or(0, |work| work.0.len());
         let bins = Bins::from_ends((0..features).map(|at| ends(works, at)).collect());
-        let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
         let mut placed = vec![0; features];
-        for (sizes, left) in works {
-            bins.place(sizes, &mut placed);
-            table.bins.extend_from_slice(&placed);
-            table.targets.push(*left as f32);
-        }
-        Self { forest: grow::forest(&table, SETTINGS, SEED), bins }
+        let forest = |number| {
+            let random = CounterRng::new(SEED, number);
+            let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
+            for (at, (sizes, left)) in (0..).zip(works) {
+                if random.below(at, WITHOUT_ONE_OF) > 0 {
+                    bins.place(sizes, &mut placed);
+                    table.bins.extend_from_slice(&placed);
+                    table.targets.push(*left as f32);
+                }
+            }
+            grow::forest(&table, SETTINGS, SEED + number)
+        };
+        Self { forests: (0..FORESTS).map(forest).collect(), bins }
     }
 
     /// What a work of these features leaves over.
@@ -55,7 +66,8 @@ impl Trees {
     pub fn at(&self, features: &[f32]) -> f64 {
         let mut placed = vec![0; self.bins.ends().len()];
         self.bins.place(features, &mut placed);
-        self.forest.predict(&placed)
+        let sum: f64 = self.forests.iter().map(|forest| forest.predict(&placed)).sum();
+        sum / self.forests.len().max(1) as f64
     }
 }
 
@@ -78,10 +90,13 @@ fn ends(works: &[&Left], feature: usize) -> Vec<f32> {
 
 impl From<Trees> for TreesText {
     fn from(trees: Trees) -> Self {
-        let mut out = Writer::default();
-        trees.forest.write(&mut out);
-        let digits = out.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { ends: trees.bins.ends().to_vec(), trees: digits }
+        let digits = |forest: &Forest| {
+            let mut out = Writer::default();
+            forest.write(&mut out);
+            out.into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let ends = trees.bins.ends().to_vec();
+        Self { ends, trees: trees.forests.iter().map(digits).collect() }
     }
 }
 
@@ -89,21 +104,28 @@ impl TryFrom<TreesText> for Trees {
     type Error = String;
 
     fn try_from(text: TreesText) -> Result<Self, String> {
-        let is_hex = text.trees.len().is_multiple_of(2) && text.trees.is_ascii();
-        let byte = |at: usize| u8::from_str_radix(text.trees.get(2 * at..2 * at + 2)?, 16).ok();
-        let bytes: Option<Vec<u8>> = (0..text.trees.len() / 2).map(byte).collect();
-        let bytes = bytes.filter(|_| is_hex).ok_or("trees that are no pairs of digits")?;
         let is_rising = |ends: &Vec<f32>| {
             ends.len() <= BINS && ends.is_sorted() && ends.iter().all(|end| end.is_finite())
         };
         if !text.ends.iter().all(is_rising) {
             return Err("ends of bins that do not rise".to_owned());
         }
-        let mut input = Reader::new(&bytes);
-        let forest = Forest::read(&mut input, text.ends.len()).filter(|_| input.is_at_end());
-        let forest = forest.ok_or("trees that are none")?;
-        Ok(Self { bins: Bins::from_ends(text.ends), forest })
+        let features = text.ends.len();
+        let forests: Option<Vec<Forest>> =
+            text.trees.iter().map(|trees| forest(trees, features)).collect();
+        let forests = forests.filter(|forests| !forests.is_empty()).ok_or("trees that are none")?;
+        Ok(Self { bins: Bins::from_ends(text.ends), forests })
     }
+}
+
+/// Of two digits a byte.
+fn forest(digits: &str, features: usize) -> Option<Forest> {
+    let is_hex = digits.len().is_multiple_of(2) && digits.is_ascii();
+    let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..digits.len() / 2).map(byte).collect();
+    let bytes = bytes.filter(|_| is_hex)?;
+    let mut input = Reader::new(&bytes);
+    Forest::read(&mut input, features).filter(|_| input.is_at_end())
 }
 
 #[cfg(test)]
@@ -130,7 +152,8 @@ mod tests {
         assert_eq!(read, trees);
         let off: f64 = works.iter().map(|(sizes, left)| (trees.at(sizes) - left).abs()).sum();
         assert!(off / 400.0 < 0.02, "{off}");
-        for (from, to) in [("\"trees\":\"", "\"trees\":\"zz"), ("\"ends\":[[", "\"ends\":[[9.0,")] {
+        for (from, to) in [("\"trees\":[\"", "\"trees\":[\"zz"), ("\"ends\":[[", "\"ends\":[[9.0,")]
+        {
             let broken = text.replacen(from, to, 1);
             assert!(serde_json::from_str::<Trees>(&broken).is_err(), "{to}");
         }

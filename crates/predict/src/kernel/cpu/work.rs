@@ -3,7 +3,7 @@
 
 use schema::{GemmProduct, Op, Optimizer, Precision};
 
-use crate::kernel::embedding::lookup::{self, Amount, Caches};
+use crate::kernel::embedding::lookup::{self, Amount, Cores};
 use crate::lower::tile_use::TileUse;
 
 /// Elements of a panel, as the matrix products lay activations and gradients out.
@@ -15,7 +15,7 @@ pub struct Context<'a> {
     /// The tiles of its rank.
     pub tiles: Vec<&'a TileUse>,
     /// The CPU's.
-    pub caches: Caches,
+    pub cores: Cores,
     /// The rule of the weights that products of a gradient update, where they do.
     pub updates: Option<Optimizer>,
 }
@@ -40,7 +40,7 @@ impl CpuWork {
         let bytes = work.bytes as f64;
         let pass = |kind: String| Self {
             kind,
-            amounts: passes(bytes, context.caches),
+            amounts: passes(bytes, context.cores),
             sizes: logs(&[bytes]),
         };
         Some(match *op {
@@ -63,7 +63,7 @@ impl CpuWork {
                     ("vectors", samples * vectors),
                     ("inputs", samples * vectors * dim),
                     ("pairs", samples * pairs),
-                    ("bytes_past_last", beyond(bytes, context.caches.last)),
+                    ("bytes_past_last", beyond(bytes, context.cores.last)),
                 ];
                 Self { kind: name.to_owned(), amounts, sizes: logs(&[samples, vectors, dim]) }
             }
@@ -75,14 +75,14 @@ impl CpuWork {
     /// The lookups of a batch in all tables.
     #[must_use]
     pub fn lookups(context: &Context<'_>) -> Self {
-        let amounts = lookup::forward(&context.tiles, context.caches);
+        let amounts = lookup::forward(&context.tiles, context.cores);
         Self { kind: "embedding_forward".to_owned(), amounts, sizes: tables(context, None) }
     }
 
     /// The updates of the rows that a batch looked up.
     #[must_use]
     pub fn row_updates(rule: Optimizer, context: &Context<'_>) -> Self {
-        let amounts = lookup::backward(&context.tiles, rule, context.caches);
+        let amounts = lookup::backward(&context.tiles, rule, context.cores);
         Self { kind: "embedding_backward".to_owned(), amounts, sizes: tables(context, Some(rule)) }
     }
 }
@@ -110,7 +110,7 @@ fn product_of(
         ("result", m * n),
         ("left", m * k),
         ("right", k * n),
-        ("bytes_past_last", beyond(4.0 * (m * n + m * k + k * n), context.caches.last)),
+        ("bytes_past_last", beyond(4.0 * (m * n + m * k + k * n), context.cores.last)),
     ];
     if product == GemmProduct::BackwardWeight {
         let states = context.updates.map(|rule| rule.state_names().len());
@@ -122,12 +122,12 @@ fn product_of(
 }
 
 /// A pass over memory.
-fn passes(bytes: f64, caches: Caches) -> Vec<Amount> {
+fn passes(bytes: f64, cores: Cores) -> Vec<Amount> {
     vec![
         ("call", 1.0),
         ("bytes", bytes),
-        ("bytes_past_private", beyond(bytes, caches.private)),
-        ("bytes_past_last", beyond(bytes, caches.last)),
+        ("bytes_past_private", beyond(bytes, cores.private)),
+        ("bytes_past_last", beyond(bytes, cores.last)),
     ]
 }
 

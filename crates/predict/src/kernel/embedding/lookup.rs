@@ -1,7 +1,7 @@
 //! The work of lookups and row updates on a CPU: rows from each cache and from memory, bags, ids,
 //! sums. Hit rates are those of caches that keep rows from step to step. Knows no time.
 
-use schema::{Granularity, HardwareSpec, Optimizer};
+use schema::{Granularity, Optimizer};
 
 use super::Popularity;
 use crate::lower::tile_use::TileUse;
@@ -15,51 +15,161 @@ const LINE: f64 = 64.0;
 /// Ids of a bag from which on gradients are copied table by table before they are summed.
 const PACKED_IDS: f64 = 4.0;
 
-/// The caches of a CPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Caches {
-    /// Bytes of those of single cores, all together.
-    pub private: f64,
-    /// Bytes of the last one.
-    pub last: f64,
-}
+/// The amount by which other threads shorten a call once they are awake: until then the caller
+/// works alone, as long as it has work.
+pub const WAKING: &str = "waking";
 
-impl Caches {
-    /// Of a device whose last cache is known.
-    #[must_use]
-    pub fn of(spec: &HardwareSpec, private: u64) -> Self {
-        Self { private: private as f64, last: (spec.l2_bytes.max(private)) as f64 }
-    }
+/// Cores that share the work of a call, and their caches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cores {
+    /// A thread on each.
+    pub threads: usize,
+    /// Bytes of the caches of single cores, all together.
+    pub private: f64,
+    /// Bytes of the last cache.
+    pub last: f64,
 }
 
 /// A named amount of work.
 pub type Amount = (&'static str, f64);
 
+/// What a thread of the lookups takes at once, as `device::ops::embedding_forward` cuts them.
+const BAGS_OF_CHUNK: f64 = 128.0;
+/// The same of ids that are checked and numbered, of pairs that one sort orders, and of pairs whose
+/// rows are updated.
+const IDS_OF_CHUNK: f64 = 8192.0;
+const PAIRS_OF_CHUNK: f64 = 512.0;
+/// Pairs that are compared instead of counted.
+const PAIRS_COMPARED: f64 = 512.0;
+/// Elements of a vector, and the most that are summed in one pass over a bag.
+const LANES: usize = 16;
+const LANES_OF_PASS: [usize; 3] = [8 * LANES, 4 * LANES, 2 * LANES];
+
+/// How threads share the chunks of a call.
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    /// Chunks of the busiest thread.
+    most: f64,
+    chunks: f64,
+    threads: f64,
+}
+
+impl Sharing {
+    fn new(chunks: f64, threads: usize) -> Self {
+        let (chunks, threads) = (chunks.ceil().max(1.0), threads.max(1) as f64);
+        Self { most: (chunks / threads).ceil(), chunks, threads }
+    }
+
+    /// The time of the busiest thread, as a multiple of what it were if all ended together.
+    fn uneven(self) -> f64 {
+        self.most * self.threads / self.chunks
+    }
+
+    /// What one thread alone would take longer than the busiest of all, as a multiple of that.
+    fn saved(self) -> f64 {
+        self.chunks / self.most - 1.0
+    }
+}
+
 /// What the lookups of a step ask of a CPU.
 #[must_use]
-pub fn forward(tiles: &[&TileUse], caches: Caches) -> Vec<Amount> {
-    let private = Missed::of(tiles, caches.private);
-    let last = Missed::of(tiles, caches.last);
-    let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
+pub fn forward(tiles: &[&TileUse], cores: Cores) -> Vec<Amount> {
+    let private = Missed::of(tiles, cores.private);
+    let quarter = Missed::of(tiles, cores.last / 4.0);
+    let last = Missed::of(tiles, cores.last);
+    let sharing = Sharing::new(lookup_chunks(tiles), cores.threads);
+    let sum = |of: &dyn Fn(&TileUse) -> f64| {
+        sharing.uneven() * tiles.iter().map(|tile| of(tile)).sum::<f64>()
+    };
+    let bags = |tile: &TileUse| tile.bags as f64;
+    let elements = |tile: &TileUse| tile.uses * tile.dim as f64;
     vec![
         ("call", 1.0),
-        ("tables", tiles.len() as f64),
-        ("bags", sum(&|tile| tile.bags as f64)),
+        (WAKING, sharing.saved()),
+        ("tables", sum(&|_| 1.0)),
+        ("bags", sum(&bags)),
+        ("bag_passes", sum(&|tile| bags(tile) * passes_over_bag(tile))),
+        ("bags_masked", sum(&|tile| bags(tile) * masked(tile))),
         ("ids", sum(&|tile| tile.uses)),
-        ("elements", sum(&|tile| tile.uses * tile.dim as f64)),
-        ("elements_16", sum(&|tile| narrow(tile) * tile.uses * tile.dim as f64)),
+        ("id_passes", sum(&|tile| tile.uses * passes_over_bag(tile))),
+        ("ids_masked", sum(&|tile| tile.uses * masked(tile))),
+        ("ids_masked_16", sum(&|tile| tile.uses * masked(tile) * narrow(tile))),
+        ("elements", sum(&elements)),
+        ("elements_16", sum(&|tile| elements(tile) * narrow(tile))),
         ("lines", sum(&|tile| tile.uses * (row(tile) / LINE).ceil())),
         ("bytes_out", sum(&|tile| 4.0 * (tile.bags * tile.dim) as f64)),
-        ("bytes_past_private", private.bytes),
-        ("bytes_past_last", last.bytes),
-        ("rows_past_last", last.rows),
-        ("pages_past_last", last.far),
+        ("bytes_past_private", sharing.uneven() * private.bytes),
+        ("bytes_past_quarter", sharing.uneven() * quarter.bytes),
+        ("bytes_past_last", sharing.uneven() * last.bytes),
+        ("rows_past_last", sharing.uneven() * last.rows),
+        ("rows_masked_past_last", sharing.uneven() * last.masked),
+        ("pages_past_last", sharing.uneven() * last.far),
     ]
+}
+
+/// Blocks of samples of a table; of several where a batch is smaller than a block.
+fn lookup_chunks(tiles: &[&TileUse]) -> f64 {
+    let slots = tiles.iter().map(|tile| tile.vectors.max(1) as f64).sum::<f64>();
+    let samples = |tile: &&TileUse| tile.bags as f64 / tile.vectors.max(1) as f64;
+    let samples = tiles.iter().map(samples).fold(1.0, f64::max);
+    let slots_of_chunk = (BAGS_OF_CHUNK / samples).floor().max(1.0);
+    (slots / slots_of_chunk).ceil() * (samples / BAGS_OF_CHUNK).ceil()
 }
 
 /// The work of a step's row updates on a CPU.
 #[must_use]
-pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amount> {
+pub fn backward(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
+    let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
+    let ids = sum(&|tile| tile.uses);
+    let bags = sum(&|tile| tile.bags as f64);
+    let gathering = Sharing::new(ids / IDS_OF_CHUNK, cores.threads).uneven();
+    let updating = Sharing::new(ids / PAIRS_OF_CHUNK, cores.threads);
+    let gradient = sum(&|tile| 4.0 * (tile.bags * tile.dim) as f64);
+    let is_packed = tiles.len() > 1 && ids >= PACKED_IDS * bags;
+    let mut amounts = vec![
+        ("call", 1.0),
+        (WAKING, updating.saved()),
+        ("tables", tiles.len() as f64),
+        ("bags", gathering * bags),
+        ("ids", gathering * ids),
+        ("gradient_packed", if is_packed { gradient } else { 0.0 }),
+    ];
+    amounts.extend(sorting(tiles, ids, cores));
+    let updates = updates(tiles, rule, cores);
+    amounts.extend(updates.into_iter().map(|(name, amount)| (name, updating.uneven() * amount)));
+    amounts
+}
+
+/// Sorting the ids of a batch by their rows: each table by one thread, or all by all threads.
+fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
+    let longest = tiles.iter().map(|tile| tile.uses).fold(0.0, f64::max);
+    let is_compared = ids <= PAIRS_COMPARED;
+    let by_table = !is_compared && longest * cores.threads as f64 <= ids;
+    let (of_tables, of_all) = if by_table { (1.0, 0.0) } else { (0.0, 1.0) };
+    let all_rows = tiles.iter().map(|tile| tile.rows as f64).sum::<f64>();
+    let sharing = if by_table {
+        Sharing::new(tiles.len() as f64, cores.threads)
+    } else {
+        Sharing::new(ids / IDS_OF_CHUNK, cores.threads)
+    };
+    let moved =
+        |tile: &&TileUse| tile.uses * passes(if by_table { tile.rows as f64 } else { all_rows });
+    let moved = sharing.uneven() * tiles.iter().map(moved).sum::<f64>();
+    let counted = if is_compared { 0.0 } else { moved };
+    // Each pass clears its counts, for every table that a thread sorts alone.
+    let cleared = |tile: &&TileUse| passes(tile.rows as f64);
+    let cleared = of_tables * sharing.uneven() * tiles.iter().map(cleared).sum::<f64>();
+    vec![
+        ("compared", if is_compared { ids * ids.max(2.0).log2() } else { 0.0 }),
+        ("sorted_by_table", of_tables * counted),
+        ("sorted", of_all * counted),
+        ("sorted_past_private", counted * past(2.0 * ID * ids, cores.private)),
+        ("counts_cleared", cleared),
+    ]
+}
+
+/// Sums of gradients, and updates of the rows that they are of.
+fn updates(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount> {
     let sum = |of: &dyn Fn(&TileUse) -> f64| tiles.iter().map(|tile| of(tile)).sum::<f64>();
     let used = |tile: &TileUse| tile.rows_used();
     let rows = sum(&used);
@@ -68,42 +178,37 @@ pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amou
     let state_bytes = sum(&|tile| 4.0 * used(tile) * rule.state_per_row(tile.dim) as f64);
     let gradient = sum(&|tile| 4.0 * (tile.bags * tile.dim) as f64);
     let read = sum(&|tile| 4.0 * tile.uses * tile.dim as f64);
-    // What the lookups left in the last cache, if as much fits.
-    let left = |cache: f64| (1.0 - cache / (row_bytes + gradient).max(1.0)).max(0.0);
-    let states = Missed::states(tiles, rule, caches.last);
-    let missed = |cache: f64| read * (1.0 - cache / gradient.max(1.0)).max(0.0);
+    // What the lookups left in a cache, if as much fits.
+    let left = |cache: f64| past(row_bytes + gradient, cache);
+    let states = Missed::states(tiles, rule, cores.last);
+    let missed = |cache: f64| read * past(gradient, cache);
     let is = |asked: bool| if asked { 1.0 } else { 0.0 };
     let parts = rule.state_names().len();
     let is_by_element = rule.granularity() == Granularity::Element && parts == 1;
     let is_adam = parts == 2;
-    let ids = sum(&|tile| tile.uses);
-    let is_packed = tiles.len() > 1 && ids >= PACKED_IDS * sum(&|tile| tile.bags as f64);
     // One thread sums the gradients of a row.
     let again = |tile: &&TileUse| (tile.uses * tile.popularity.hottest() - 1.0).max(0.0);
     vec![
-        ("call", 1.0),
-        ("tables", tiles.len() as f64),
-        ("bags", sum(&|tile| tile.bags as f64)),
-        ("ids", ids),
-        ("sorted", sum(&|tile| tile.uses * passes(tile))),
-        (
-            "sorted_past_private",
-            sum(&|tile| tile.uses * passes(tile)) * past(2.0 * ID * ids, caches.private),
-        ),
+        ("ids_summed", sum(&|tile| tile.uses)),
+        ("id_passes", sum(&|tile| tile.uses * passes_over_bag(tile))),
         ("elements", read / 4.0),
-        ("gradient_past_private", missed(caches.private)),
-        ("gradient_past_last", missed(caches.last)),
-        ("gradient_packed", is(is_packed) * gradient),
+        ("gradient_past_private", missed(cores.private)),
+        ("gradient_past_last", missed(cores.last)),
         ("hottest_row", tiles.iter().map(again).sum()),
         ("rows", rows),
+        ("row_passes", sum(&|tile| used(tile) * passes_over_bag(tile))),
+        ("rows_masked", sum(&|tile| used(tile) * masked(tile))),
+        ("rows_masked_16", sum(&|tile| used(tile) * masked(tile) * narrow(tile))),
         ("row_bytes", row_bytes),
-        ("row_bytes_past_private", row_bytes * left(caches.private)),
+        ("row_bytes_past_private", row_bytes * left(cores.private)),
+        ("row_bytes_past_eighth", row_bytes * left(cores.last / 8.0)),
         (
             "row_bytes_past_last",
-            Missed::of(tiles, caches.last).unique_bytes.min(row_bytes) * left(caches.last),
+            Missed::of(tiles, cores.last).unique_bytes.min(row_bytes) * left(cores.last),
         ),
-        ("rows_past_last", rows * left(caches.last)),
+        ("rows_past_last", rows * left(cores.last)),
         ("state_bytes", state_bytes),
+        ("state_bytes_past_eighth", Missed::states(tiles, rule, cores.last / 8.0).bytes),
         ("state_bytes_past_last", states.bytes),
         ("state_rows_past_last", states.rows),
         ("elements_rowwise", is(rule == Optimizer::RowwiseAdagrad) * elements),
@@ -111,6 +216,23 @@ pub fn backward(tiles: &[&TileUse], rule: Optimizer, caches: Caches) -> Vec<Amou
         ("elements_adam", is(is_adam) * elements),
         ("elements_16", sum(&|tile| narrow(tile) * used(tile) * tile.dim as f64)),
     ]
+}
+
+/// Passes over a bag until all columns of its rows are summed.
+fn passes_over_bag(tile: &TileUse) -> f64 {
+    let mut left = tile.dim;
+    let mut passes = left / LANES_OF_PASS[0];
+    left %= LANES_OF_PASS[0];
+    for lanes in &LANES_OF_PASS[1..] {
+        passes += left / lanes;
+        left %= lanes;
+    }
+    (passes + left.div_ceil(LANES)) as f64
+}
+
+/// 1 for rows that do not fill their last vector.
+fn masked(tile: &TileUse) -> f64 {
+    if tile.dim.is_multiple_of(LANES) { 0.0 } else { 1.0 }
 }
 
 fn row(tile: &TileUse) -> f64 {
@@ -127,8 +249,9 @@ fn past(bytes: f64, cache: f64) -> f64 {
     (1.0 - cache / bytes.max(1.0)).max(0.0)
 }
 
-fn passes(tile: &TileUse) -> f64 {
-    ((tile.rows.max(2) as f64).log2() / SORT_BITS).ceil()
+/// Passes of a sort by one of so many rows.
+fn passes(rows: f64) -> f64 {
+    (rows.max(2.0).log2() / SORT_BITS).ceil()
 }
 
 /// Rows that a step uses and a cache does not hold.
@@ -138,6 +261,8 @@ struct Missed {
     rows: f64,
     /// Their bytes.
     bytes: f64,
+    /// Those that do not fill their last vector.
+    masked: f64,
     /// Rows, each as often as doublings lie between the cache and its table.
     far: f64,
     /// Bytes of distinct rows.
@@ -189,6 +314,7 @@ impl Missed {
             let (rows, of_row) = (tile.uses * rate, bytes(tile));
             let all = tile.rows as f64 * of_row;
             missed.rows += rows;
+            missed.masked += rows * masked(tile);
             missed.bytes += rows * of_row;
             missed.far += rows * (all / cache.max(1.0)).max(1.0).log2();
             missed.unique_bytes += rows.min(tile.rows_used()) * of_row;

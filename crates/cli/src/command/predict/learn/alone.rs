@@ -86,7 +86,9 @@ pub fn round(
     let mut built = BenchTables::new(&bench.cpu, &arguments(tables), tables.rows);
     let mut taken = Vec::new();
     let mut rates = vec![bench.stream()];
-    for attempt in 0..TRIES {
+    let mut attempt = 0;
+    let judge = loop {
+        attempt += 1;
         let Bench { cpu, conditions, .. } = bench;
         for (number, batch) in batches.iter().enumerate() {
             let forward = timed(cpu, |cpu| built.forward(cpu, &batch.sparse).map(|_| ()))?;
@@ -105,14 +107,13 @@ pub fn round(
             let good = taken.iter().filter(|pair| judge.accepts(&pair[pass].conditions)).count();
             2 * good >= calls.counted
         };
-        if (is_good(0) && is_good(1)) || attempt + 1 == TRIES || stop.load(Ordering::SeqCst) {
-            break;
+        if (is_good(0) && is_good(1)) || attempt == TRIES || stop.load(Ordering::SeqCst) {
+            break judge;
         }
-    }
+    };
     if taken.is_empty() {
         return Ok(None);
     }
-    let judge = Judge::new(&SAMPLING, bench.conditions.iter());
     let usual = |pass: usize| {
         let of_pass: Vec<BenchSample<f64>> = taken.iter().map(|pair| pair[pass]).collect();
         let kept = judge.kept(&of_pass);

@@ -25,7 +25,7 @@ const STEPS: usize = 6;
 /// So often they are measured again while fewer than half count.
 const TRIES: usize = 3;
 /// Rounds of lookups, each before a part of the configurations: minutes apart, as runs are.
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 6;
 /// What the rate of reading memory is measured on: beyond every cache.
 const STREAM_BYTES: usize = 256 << 20;
 
