@@ -14,6 +14,7 @@ use crate::kernel::Error;
 use crate::kernel::embedding::Popularity;
 use crate::kernel::embedding::lookup::Cores;
 use crate::kernel::evaluate::geometric_mean_pct;
+use crate::kernel::train::in_parallel;
 use crate::lower::own::{self, Workload};
 use crate::lower::tile_use::TileUse;
 
@@ -139,13 +140,14 @@ impl CpuModel {
     }
 
     fn learn_kinds(&mut self, rows: &Rows) {
-        for (kind, rows) in rows {
-            let learnt = rows.iter().filter(|row| !row.is_judged);
+        let kinds: Vec<(&String, &Vec<Row>)> = rows.iter().collect();
+        let learnt = in_parallel(self.machine.threads as usize, kinds.len(), |at| {
+            let learnt = kinds[at].1.iter().filter(|row| !row.is_judged);
             let works: Vec<(&CpuWork, f64)> = learnt.map(|row| (&row.work, row.ns)).collect();
-            if !works.is_empty() {
-                self.kinds.insert(kind.clone(), KindModel::learn(&works));
-            }
-        }
+            (!works.is_empty()).then(|| KindModel::learn(&works))
+        });
+        let named = kinds.iter().zip(learnt);
+        self.kinds.extend(named.filter_map(|((kind, _), model)| Some(((*kind).clone(), model?))));
     }
 
     /// The operations of steps by kind, and the median time between two of them.

@@ -8,8 +8,8 @@ use crate::kernel::bits::{Reader, Writer};
 use crate::kernel::forest::Forest;
 use crate::kernel::grow::{self, Settings, Table};
 
-/// Some hundred works are few: small trees, each of which adds little.
-const SETTINGS: Settings = Settings { rounds: 300, leaves: 6, rate: 0.04, rows: 4, features: 0.5 };
+/// Some hundred works are few: small trees.
+const SETTINGS: Settings = Settings { rounds: 300, leaves: 16, rate: 0.08, rows: 6, features: 0.4 };
 /// Forests of which the mean counts: each grows on a part of the works, and errs elsewhere.
 const FORESTS: u64 = 4;
 /// Of so many works, each forest grows without one.
