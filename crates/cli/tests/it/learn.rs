@@ -121,7 +121,11 @@ fn hardware_that_is_none_is_refused_with_what_is_there() {
     let step = "predict step --model dlrm-ddp --hardware";
     refused(&place, &format!("{step} nowhere"), &["like it: "]);
     refused(&place, &format!("{step} empty"), &["\"empty\"", "like it: "]);
-    refused(&place, &format!("{step} old.json"), &["old.json", "version 2, got version 0"]);
+    refused(
+        &place,
+        &format!("{step} old.json"),
+        &["old.json", "version 3, got version 0", "predict learn FOLDER --output NEW"],
+    );
     refused(&place, "predict learn text.jsonl --output out", &["text.jsonl", "line 1"]);
     let missing = place.run("predict learn missing.jsonl --output out");
     assert_eq!(missing.code, Some(1), "{}", missing.stderr);

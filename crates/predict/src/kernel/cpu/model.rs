@@ -98,8 +98,12 @@ impl CpuModel {
             serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
         let version = value.get("rowmill_cpu").and_then(serde_json::Value::as_u64);
         if version != Some(u64::from(MODEL_VERSION)) {
-            let got =
-                version.map_or("no version".to_owned(), |version| format!("version {version}"));
+            let got = version.map_or("no version".to_owned(), |version| {
+                format!(
+                    "version {version}; `rowmill predict learn FOLDER --output NEW` learns this \
+                     version from the measurements of that one"
+                )
+            });
             return Err(wrong(got));
         }
         let model: Self =
