@@ -38,7 +38,7 @@ pub use error::Error;
 pub use feature::{physics_ns, roofline_ns};
 pub use file::VERSION;
 pub use grid::{MlpGrid, MlpSetting};
-pub use measured::Measured;
+pub use measured::{Measured, Timed};
 pub use model::{DeviceModel, Domain, KernelModel, Outside, Price, Source};
 pub use peaks::MeasuredPeaks;
 pub use split::Part;

@@ -270,7 +270,12 @@ fn a_recorded_suite_gives_the_published_table_of_its_gpu() {
     }
     assert_eq!(named("EL-F")["is_met"], true);
     assert!(named("transpose")["published"].is_null(), "the paper has an MLP");
-    assert!(named("GEMM")["all"].is_object(), "{table:?}");
+    // By models of rows that hold their host, which these do not.
+    for name in ["GEMM", "element_wise"] {
+        let row = named(name);
+        assert!(number(&row["all"], "mape_pct") < 5.0, "{row}");
+        assert!(number(&row["no_rows"], "mape_pct") > 20.0, "{row}");
+    }
     // Fewer tables are beyond L2.
     assert!(number(named("EL-FL"), "shapes") < number(named("EL-F"), "shapes"));
     assert_eq!(number(named("EL-F"), "shapes"), 108.0);

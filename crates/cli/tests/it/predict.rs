@@ -435,6 +435,34 @@ fn device_time_of_execution_traces_is_evaluated() {
 }
 
 #[test]
+fn execution_traces_are_priced_by_models_of_a_gpu() {
+    let Some(execution) = fixture("dlrm8/dlrm_pytorch_et.tar.gz") else { return };
+    let place = Place::new();
+    let step = format!("predict step --execution-trace {}", execution.display());
+    let device_ns = |gpu: &str| {
+        let ran = place.done(&format!("{step} --hardware {gpu} --format json"));
+        assert!(ran.stderr.contains("8 operators that nothing is known of"), "{}", ran.stderr);
+        let rows = json(&ran);
+        let ranks = rows.as_array().unwrap();
+        assert_eq!(ranks.len(), 8);
+        let of_rank = |row: &Value| {
+            let ns = |name: &str| row[name].as_f64().unwrap();
+            let groups = ["products", "embeddings", "element_wise", "moves", "others"];
+            let sum: f64 = groups.iter().map(|group| ns(&format!("{group}_ns"))).sum();
+            assert!((sum / ns("device_ns") - 1.0).abs() < 1e-9, "{row}");
+            assert!(ns("low_ns") < ns("device_ns") && ns("device_ns") < ns("high_ns"), "{row}");
+            assert!(row["kernels"].as_u64() > Some(200), "{row}");
+            ns("device_ns")
+        };
+        ranks.iter().map(of_rank).sum::<f64>()
+    };
+    assert!(device_ns("v100-sxm2") > device_ns("h100"));
+    refused(&place, &format!("{step} --hardware h1000"), &["h1000", "like it: "]);
+    let both = format!("{step} --hardware v100-sxm2 --mode seed");
+    refused(&place, &both, &["--hardware alone, or with --calibration"]);
+}
+
+#[test]
 fn published_ways_to_predict_say_when_a_step_ends() {
     let place = place();
     for mode in ["published", "seed"] {

@@ -12,6 +12,7 @@ use super::feature::MOST;
 use super::forest::Forest;
 use super::interval::Interval;
 use super::line::Line;
+use super::measured::Timed;
 use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source, Unseen};
 use super::work::Kind;
 
@@ -40,6 +41,8 @@ struct DeviceHead {
     device: String,
     rows: usize,
     floors_ns: Floors,
+    #[serde(default, skip_serializing_if = "Timed::is_call")]
+    timed: Timed,
     line: Line,
     slack: f64,
     interval: Interval,
@@ -57,6 +60,7 @@ impl KernelModel {
             device: of.device.clone(),
             rows: of.rows,
             floors_ns: of.floors.clone(),
+            timed: of.timed,
             line: of.line,
             slack: of.slack,
             interval: of.interval.clone(),
@@ -152,8 +156,9 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
         if !is_whole {
             return None;
         }
-        let (device, rows, line, slack) = (of.device, of.rows, of.line, of.slack);
-        devices.push(DeviceModel { device, rows, floors, line, slack, learnt, interval });
+        let (device, rows, timed) = (of.device, of.rows, of.timed);
+        let (line, slack) = (of.line, of.slack);
+        devices.push(DeviceModel { device, rows, floors, timed, line, slack, learnt, interval });
     }
     let sizes = kind.sizes().len();
     let is_whole = count <= MOST

@@ -37,8 +37,12 @@ pub struct Floor {
 impl Floor {
     /// Of rows of one operation on one device.
     ///
-    /// The lower quartile of the smallest works.
+    /// The lower quartile of the smallest works; of kernel times, which hold no host, the shortest.
     pub fn of(rows: &[Measured]) -> Self {
+        if rows.iter().any(|row| !row.timed.is_call()) {
+            let shortest = rows.iter().map(|row| row.latency_ns).reduce(f64::min);
+            return Self { ns: shortest.unwrap_or(1.0), ..Self::default() };
+        }
         let drift_ns = drift_ns(rows);
         let mut all: Vec<(f64, f64)> = rows
             .iter()
@@ -69,7 +73,7 @@ impl Floor {
     /// Whether a row is known to show nothing of its kernel, however long it was measured to take.
     /// Small products stay so far behind the roofline that this is known of none.
     pub fn hides(&self, row: &Measured) -> bool {
-        waits_for_memory(row) && !self.shows(row)
+        row.timed.is_call() && waits_for_memory(row) && !self.shows(row)
     }
 
     /// A row with the floor that it was measured over.

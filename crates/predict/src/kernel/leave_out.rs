@@ -108,7 +108,7 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
     let shots = (0..DRAWS).map(|draw| {
         let rows = drawn(device, draw);
-        let learnt = (&others.bins, &pooled);
+        let learnt = adapt::Trees { bins: &others.bins, pooled: &pooled };
         let known = (&others.floors, others.line);
         adapt::of_rows(kind, learnt, known, &rows).map_or(f64::NAN, |model| {
             error(&|row| model.latency(&others.bins, Some(&pooled), (&row.work, row.device)).ns)

@@ -2,6 +2,7 @@
 
 use schema::HardwareSpec;
 use schema::topology::hardware;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::work::{Element, Kind, Work};
@@ -13,10 +14,31 @@ pub struct Measured {
     pub work: Work,
     /// Where.
     pub device: &'static HardwareSpec,
-    /// How long, with what the host adds.
+    /// How long.
     pub latency_ns: f64,
+    /// What took that long.
+    pub timed: Timed,
     /// Which row of its table: the host's share may grow from row to row.
     pub place: u32,
+}
+
+/// What a time is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timed {
+    /// A call: no less than the host needs for it.
+    #[default]
+    Call,
+    /// Its kernels alone, as a profiler records them.
+    Kernel,
+}
+
+impl Timed {
+    /// Whether the host's time is in it.
+    #[must_use]
+    pub fn is_call(&self) -> bool {
+        *self == Self::Call
+    }
 }
 
 /// Columns that every table has.
@@ -107,7 +129,10 @@ impl Table {
             sizes.push(size);
         }
         Ok(match work(operation, &sizes) {
-            Ok(work) => Ok(Measured { work, device, latency_ns: 1e6 * milliseconds, place }),
+            Ok(work) => {
+                let (latency_ns, timed) = (1e6 * milliseconds, Timed::Call);
+                Ok(Measured { work, device, latency_ns, timed, place })
+            }
             Err(Error::Shape { expected, sizes, .. }) => {
                 let got: Vec<String> = sizes.iter().map(u64::to_string).collect();
                 Err((expected, got.join(" ")))

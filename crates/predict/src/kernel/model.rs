@@ -9,6 +9,7 @@ use super::feature::{Features, MOST, physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::interval::Interval;
 use super::line::Line;
+use super::measured::Timed;
 use super::work::{Kind, Work};
 
 /// Below so many floors a measurement says nothing of the kernel.
@@ -99,6 +100,8 @@ pub struct DeviceModel {
     /// Rows it was learnt from.
     pub(super) rows: usize,
     pub(super) floors: Floors,
+    /// What was measured.
+    pub(super) timed: Timed,
     /// What measurements are made of.
     pub(super) line: Line,
     /// How far kernels stay behind the roofline.
@@ -111,6 +114,7 @@ pub struct DeviceModel {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Latency {
     pub ns: f64,
+    /// What hides shorter kernels.
     pub floor_ns: f64,
     pub above_floor: f32,
 }
@@ -130,12 +134,15 @@ impl DeviceModel {
         (work, device): (&Work, &HardwareSpec),
     ) -> Latency {
         let floor_ns = self.floors.ns(work.name());
-        let floor = (floor_ns, self.line);
+        // Nothing hides a kernel that was measured by itself.
+        let hidden_ns = if self.timed.is_call() { floor_ns } else { 0.0 };
+        let by = |forest: &Forest| Latency {
+            floor_ns: hidden_ns,
+            ..latency(bins, forest, (work, device), (floor_ns, self.line))
+        };
         match (&self.learnt, pooled) {
-            (Learnt::Own(forest), _) => latency(bins, forest, (work, device), floor),
-            (Learnt::Adapted(correction), Some(forest)) => {
-                correction.applied(latency(bins, forest, (work, device), floor))
-            }
+            (Learnt::Own(forest), _) => by(forest),
+            (Learnt::Adapted(correction), Some(forest)) => correction.applied(by(forest)),
             (Learnt::Adapted(_), None) => Latency { ns: floor_ns, floor_ns, above_floor: 0.0 },
         }
     }

@@ -10,7 +10,7 @@ use super::adapt;
 use super::cpu::{CpuWork, KindModel};
 use super::embedding::{self, TableLookup};
 use super::evaluate::{gmae, mape};
-use super::measured::Measured;
+use super::measured::{Measured, Timed};
 use super::model::KernelModel;
 use super::split::hash;
 use super::work::{Kind, Work};
@@ -407,7 +407,8 @@ fn learnt_kind(
     };
     let adapted = |learnt: &[SuiteMeasured]| {
         let row = |(place, row): (u32, &SuiteMeasured)| {
-            Some(Measured { work: work(row)?, device, latency_ns: row.ns, place })
+            let (latency_ns, timed) = (row.ns, Timed::Kernel);
+            Some(Measured { work: work(row)?, device, latency_ns, timed, place })
         };
         let rows: Vec<Measured> = (0..).zip(learnt).filter_map(row).collect();
         adapt::adapted(model.clone(), &rows).ok()

@@ -288,6 +288,7 @@ fn of_device(device: &DeviceRows, bins: &Bins, mut forests: Vec<Forest>) -> Devi
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
         floors: device.floors_ns(),
+        timed: device.rows.first().map(|row| row.timed).unwrap_or_default(),
         line: device.line,
         slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
         learnt: Learnt::Own(forest),

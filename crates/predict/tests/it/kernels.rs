@@ -2,8 +2,8 @@
 
 use predict::kernel::measured::{Table, operation};
 use predict::kernel::{
-    Element, Error, KernelModel, Kind, Measured, Part, Price, Work, adapt, evaluate, leave_out,
-    physics_ns, roofline_ns, shipped, train,
+    Element, Error, KernelModel, Kind, Measured, Part, Price, Timed, Work, adapt, evaluate,
+    leave_out, physics_ns, roofline_ns, shipped, train,
 };
 use schema::HardwareSpec;
 use schema::random::CounterRng;
@@ -157,6 +157,42 @@ fn a_device_is_predicted_from_others_and_better_by_a_few_of_its_rows() {
     assert!(!price.domain.is_unseen_device && model.price(&work, device("h100")) != price);
     let error = adapt::adapted(model, &few[..4]).expect_err("too few");
     assert!(matches!(error, Error::TooFew { expected: 5, got: 4, .. }), "{error}");
+}
+
+#[test]
+fn kernels_that_were_measured_by_themselves_have_no_floor() {
+    let h200 = device("h200");
+    for (kind, factor) in [(Kind::Linear, 1.5), (Kind::Bmm, 3.0), (Kind::LayerNorm, 1.7)] {
+        let row = |number: u64| {
+            let work = any(kind, CounterRng::new(11, number));
+            let (latency_ns, timed) = (factor * roofline_ns(&work, h200), Timed::Kernel);
+            Measured { work, device: h200, latency_ns, timed, place: number as u32 }
+        };
+        let rows = |from: u64, to: u64| (from..to).map(row).collect::<Vec<_>>();
+        let model = shipped::model(kind).expect("a model");
+        let adapted = adapt::adapted(model.clone(), &rows(0, 60)).expect("enough rows");
+        let again = KernelModel::from_bytes(&adapted.to_bytes().expect("bytes")).expect("a model");
+        assert_eq!(again, adapted);
+        // Longer than what a price is at least, and far shorter than any host.
+        let tested = rows(60, 400).into_iter().filter(|row| row.latency_ns > 2_000.0);
+        let tested: Vec<Measured> = tested.collect();
+        assert!(tested.iter().filter(|row| row.latency_ns < 20_000.0).count() > 20);
+        let error = |model: &KernelModel, row: &Measured| {
+            (model.price(&row.work, h200).mean_ns / row.latency_ns - 1.0).abs()
+        };
+        for row in &tested {
+            let price = adapted.price(&row.work, h200);
+            let domain = price.domain;
+            assert!(!domain.is_under_floor && !domain.is_unseen_device, "{price:?}");
+        }
+        let mean = |model: &KernelModel| {
+            tested.iter().map(|row| error(model, row)).sum::<f64>() / tested.len() as f64
+        };
+        assert!(mean(&adapted) < 0.03, "{kind:?}: {}", mean(&adapted));
+        assert!(mean(&model) > 0.2, "{kind:?}: {}", mean(&model));
+        let few = adapt::adapted(model, &rows(0, 4)).expect_err("too few");
+        assert!(matches!(few, Error::TooFew { expected: 5, got: 4, .. }), "{few}");
+    }
 }
 
 #[test]

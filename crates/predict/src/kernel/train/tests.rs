@@ -1,7 +1,7 @@
 use schema::topology::hardware;
 
 use super::by_device;
-use crate::kernel::{Kind, Measured, Work, roofline_ns};
+use crate::kernel::{Kind, Measured, Timed, Work, roofline_ns};
 
 /// Works that take twice the roofline over 40 µs; every third took 3 % more, every third 3 % less.
 fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
@@ -10,7 +10,7 @@ fn rows(kind: Kind, sizes: impl Fn(u64) -> Vec<u64>) -> Vec<Measured> {
         let work = Work::new(kind, &sizes(u64::from(place))).expect("a work");
         let noise = 0.97 + 0.03 * f64::from(place % 3);
         let latency_ns = (2.0 * roofline_ns(&work, device)).max(40_000.0) * noise;
-        Measured { work, device, latency_ns, place }
+        Measured { work, device, latency_ns, timed: Timed::Call, place }
     };
     (0..600).map(of).collect()
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use predict::calibration::{Calibration, constants};
 use predict::kernel::evaluate::{self, KernelRow};
 use predict::kernel::suite::{SuiteMeasured, SuiteWork};
-use predict::kernel::{self, Kind, Measured, Part, adapt};
+use predict::kernel::{self, Kind, Measured, Part, Timed, adapt};
 use schema::HardwareSpec;
 use schema::topology::hardware;
 use serde::Serialize;
@@ -107,7 +107,11 @@ fn learnt(rows: &[SuiteMeasured], device: &'static HardwareSpec) -> Vec<Measured
         SuiteWork::Single(_) => None,
     };
     let rows = (0..).zip(rows.iter().filter_map(row));
-    rows.map(|(place, (work, latency_ns))| Measured { work, device, latency_ns, place }).collect()
+    let measured = |(place, (work, latency_ns))| {
+        let timed = Timed::Kernel;
+        Measured { work, device, latency_ns, timed, place }
+    };
+    rows.map(measured).collect()
 }
 
 /// Adapts the models that come with rowmill by four shapes of five, and judges them by the others.
