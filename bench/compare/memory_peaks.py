@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -84,11 +85,16 @@ def case(rowmill, words):
 
 def peak(command, number):
     """Resident bytes of a run at most."""
-    child = subprocess.Popen([*command[:-1], f"{command[-1]}-{number}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}")
+    run = f"{command[-1]}-{number}"
+    with tempfile.TemporaryFile("w+") as said:
+        child = subprocess.Popen([*command[:-1], run], stdout=subprocess.DEVNULL, stderr=said)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            said.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}: {said.read().strip()[-500:]}")
+    # Checkpoints of one run at a time: they have gigabytes.
+    shutil.rmtree(run)
     return usage.ru_maxrss * 1024
 
 
