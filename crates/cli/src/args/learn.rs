@@ -26,8 +26,8 @@ For a suite that bench/collect recorded on a GPU: its microbenchmarks adapt the 
 models (one shape in five is held out) and give the rates that the GPU reached; its traces become
 calibration.json, which --calibration takes. --hardware takes this folder, too.")]
 pub struct PredictLearn {
-    /// A recorded suite, or steps measured earlier: files or folders [default: measure this CPU
-    /// now]
+    /// A recorded suite, or steps measured earlier: folders or files, gzip or zstd too [default:
+    /// measure this CPU now]
     #[arg(value_name = "RECORDED")]
     pub measured: Vec<PathBuf>,
     /// Configurations to measure, a second or two each

@@ -1,6 +1,7 @@
 //! `rowmill predict learn`, and steps priced by what it learnt.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::Value;
@@ -55,7 +56,11 @@ fn measured_steps_become_hardware_that_prices_any_step_without_a_trace() {
     assert!(small["fits"].as_bool().unwrap());
     let ranks = row(&place, &format!("{step} 2048 --ranks 2 --by rank"));
     assert!(number(&ranks, "exchange_ns") > 0.0);
-    let again = place.done("predict learn cpu/../steps.jsonl --output again");
+    let mut packed = Vec::new();
+    let text = fs::read(place.path("steps.jsonl")).unwrap();
+    trace::packed::gzip(&mut packed, |out| out.write_all(&text)).unwrap().flush().unwrap();
+    fs::write(place.path("steps.jsonl.gz"), packed).unwrap();
+    let again = place.done("predict learn steps.jsonl.gz --output again");
     assert!(again.stdout.contains("embedding_backward"), "{}", again.stdout);
     let both =
         ["cpu", "again"].map(|at| fs::read(place.path(&format!("{at}/hardware.json"))).unwrap());

@@ -9,11 +9,14 @@ mod measure;
 mod recorded;
 pub mod suite;
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use predict::kernel::Error as KernelError;
 use predict::kernel::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, MeasuredSteps};
 use serde::Serialize;
+use trace::packed::unpacked;
 
 use crate::args::{NeverRunStep, PredictLearn, Sharding};
 use crate::error::Error;
@@ -90,10 +93,13 @@ fn joined(paths: &[PathBuf]) -> Result<Option<MeasuredSteps>, Error> {
     Ok(all)
 }
 
-/// Steps that were measured before: its file, or its folder.
+/// Steps that were measured before: its file, which may be compressed, or its folder.
 fn read(path: &Path) -> Result<MeasuredSteps, Error> {
     let file = if path.is_dir() { path.join(STEPS) } else { path.to_owned() };
-    let text = std::fs::read_to_string(&file).map_err(Error::io(&file, "read"))?;
+    let mut text = String::new();
+    File::open(&file)
+        .and_then(|packed| unpacked(packed)?.read_to_string(&mut text))
+        .map_err(Error::io(&file, "read"))?;
     MeasuredSteps::parse(&text).map_err(|source| Error::Kernels { path: file, source })
 }
 
