@@ -225,7 +225,8 @@ fn function(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
@@ -234,7 +235,7 @@ mod tests {
     use crate::process::Process;
     use crate::wire::Sampled;
 
-    fn sample(pid: u32, meanwhile: impl Fn()) -> Sampled {
+    fn sample(pid: u32, meanwhile: impl FnOnce()) -> Sampled {
         let mut sampler = Sampler::begin(vec![Process::read(pid).unwrap()]);
         for _ in 0..20 {
             sampler.look();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_computes_and_memory_that_grows_are_seen() {
+    fn a_thread_that_computes_is_seen() {
         let stop = Arc::new(AtomicBool::new(false));
         let own = Arc::clone(&stop);
         let spins = std::thread::Builder::new().name("spins".to_owned());
@@ -281,13 +282,31 @@ mod tests {
         };
         let spins = spins.spawn(work).unwrap();
         begins.recv().unwrap();
-        let held = std::cell::RefCell::new(Vec::new());
-        let seen = sample(std::process::id(), || *held.borrow_mut() = vec![1_u8; 64 << 20]);
+        let seen = sample(std::process::id(), || ());
         stop.store(true, Ordering::Relaxed);
         spins.join().unwrap();
         let row = seen.waiting.iter().find(|row| row.thread == "spins").unwrap();
         assert_eq!((row.state.as_str(), row.at.as_ref(), row.looks), ("R", None, 21));
         assert!(seen.used.cpu_ns.is_some_and(|ns| ns > 1_000_000), "{seen:?}");
+    }
+
+    /// In a process of its own: other tests free memory of this one meanwhile.
+    #[test]
+    fn memory_that_grows_is_seen() {
+        let script = r"read go; held=$(head -c 67108864 /dev/zero | tr '\0' x); echo; read go";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut go, mut told) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let seen = sample(child.id(), || {
+            go.write_all(b"\n").unwrap();
+            told.read_exact(&mut [0]).unwrap();
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
         let grown = seen.used.anonymous_grown_bytes;
         assert!(grown.is_none_or(|bytes| bytes > 60 << 20), "{grown:?}");
         assert!(seen.used.faults_minor.is_some_and(|faults| faults > 0), "{:?}", seen.used);
