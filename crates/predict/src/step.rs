@@ -27,7 +27,7 @@ pub use dense::{Basis, Models, OpPrice};
 pub use domain::StepDomain;
 pub use estimate::Estimate;
 pub use load::RankLoad;
-pub use memory::Memory;
+pub use memory::{Memory, largest_batch};
 pub use pricer::{StepCost, StepPricer};
 pub use sweep::{SweepRow, mark_best};
 

@@ -199,6 +199,11 @@ pub fn max_batch_size(
         let own = batch.div_ceil(loads.len().max(1));
         loads.iter().all(|load| sizes.memory(load, own, (batch, described)).total() <= capacity)
     };
+    largest_batch(fits)
+}
+
+/// The largest batch that fits, if every smaller one does; `None` where no sample does.
+pub fn largest_batch(fits: impl Fn(usize) -> bool) -> Option<usize> {
     if !fits(1) {
         return None;
     }

@@ -2,6 +2,7 @@
 //! for the process as a whole. The times are `predict::step::cpu`'s.
 
 use predict::kernel::cpu::Machine;
+use predict::step::largest_batch;
 use train::memory::{MemoryMoment, WeightSource};
 
 use crate::resolve::memory::{MemoryLook, RunSize};
@@ -9,8 +10,6 @@ use crate::resolve::workload::Workload;
 
 /// Batches that a run has in memory.
 const BATCHES: u64 = 4;
-/// Where a search for the largest batch ends.
-const MOST_SAMPLES: usize = 1 << 30;
 
 /// The moment of a run that takes most; bags have `pooling` ids.
 pub fn peak(workload: &Workload, pooling: u32, machine: &Machine) -> Option<MemoryMoment> {
@@ -38,13 +37,5 @@ pub fn max_batch_size(workload: &Workload, pooling: u32, machine: &Machine) -> O
         let peak = peak(&sized, pooling, machine);
         peak.is_some_and(|peak| peak.total.0 <= machine.spec.memory_bytes)
     };
-    if !fits(1) {
-        return None;
-    }
-    let (mut low, mut high) = (1, MOST_SAMPLES);
-    while low + 1 < high {
-        let middle = low + (high - low) / 2;
-        if fits(middle) { low = middle } else { high = middle }
-    }
-    Some(low)
+    largest_batch(fits)
 }

@@ -15,8 +15,8 @@ const LINE: f64 = 64.0;
 /// Ids of a bag from which on gradients are copied table by table before they are summed.
 const PACKED_IDS: f64 = 4.0;
 
-/// The amount by which other threads shorten a call once they are awake: until then the caller
-/// works alone, as long as it has work.
+/// The amount that pays for waking other threads: what they save of a call, in shares of what the
+/// call takes with their help. Until they are awake the caller works alone.
 pub const WAKING: &str = "waking";
 
 /// Cores that share the work of a call, and their caches.
@@ -33,16 +33,17 @@ pub struct Cores {
 /// A named amount of work.
 pub type Amount = (&'static str, f64);
 
-/// What a thread of the lookups takes at once, as `device::ops::embedding_forward` cuts them.
+/// Bags in a chunk of `device::ops::embedding_forward`: a thread claims one chunk at a time.
 const BAGS_OF_CHUNK: f64 = 128.0;
-/// The same of ids that are checked and numbered, of pairs that one sort orders, and of pairs whose
-/// rows are updated.
+/// Ids in a chunk of `device::ops::embedding_backward` while it numbers and sorts them.
 const IDS_OF_CHUNK: f64 = 8192.0;
+/// Sorted ids in a chunk while it updates rows.
 const PAIRS_OF_CHUNK: f64 = 512.0;
-/// Pairs that are compared instead of counted.
+/// Batches of at most so many ids use a comparison sort instead of a radix sort.
 const PAIRS_COMPARED: f64 = 512.0;
-/// Elements of a vector, and the most that are summed in one pass over a bag.
+/// Elements of a vector.
 const LANES: usize = 16;
+/// Columns that one pass over a bag sums, the widest first; what is left takes a pass per vector.
 const LANES_OF_PASS: [usize; 3] = [8 * LANES, 4 * LANES, 2 * LANES];
 
 /// How threads share the chunks of a call.
@@ -140,7 +141,7 @@ pub fn backward(tiles: &[&TileUse], rule: Optimizer, cores: Cores) -> Vec<Amount
     amounts
 }
 
-/// Sorting the ids of a batch by their rows: each table by one thread, or all by all threads.
+/// Sorting the ids of a batch by row: one thread sorts each table, or all threads sort everything.
 fn sorting(tiles: &[&TileUse], ids: f64, cores: Cores) -> Vec<Amount> {
     let longest = tiles.iter().map(|tile| tile.uses).fold(0.0, f64::max);
     let is_compared = ids <= PAIRS_COMPARED;
