@@ -48,7 +48,7 @@ CPU_SECONDS_MOST = 0.1
 
 def main():
     arguments = parsed()
-    chosen = [one for one in kernels.KERNELS if pathlib.PurePath(one.name).match(arguments.only)]
+    chosen = [one for one in kernels.KERNELS if is_chosen(one, arguments.only)]
     if arguments.list:
         for one in chosen:
             print(f"{one.name:<34} {len(one.shapes(BYTES_MOST)):5} shapes  {', '.join(one.dtypes)}"
@@ -259,16 +259,22 @@ def busiest_operator(timeline):
     return max(sorted(own), key=own.get) if own else ""
 
 
+def is_chosen(kernel, patterns):
+    return any(pathlib.PurePath(kernel.name).match(pattern) for pattern in patterns or ["*"])
+
+
 def parsed():
     parser = collect.parser_of(__doc__)
     parser.add_argument("--budget", type=collect.natural, metavar="SECONDS",
                         help="for all kernels together (default: 300; with --quick 25)")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="only kernels such as 'memcpy*' (default: all)")
+    parser.add_argument("--only", action="append", metavar="PATTERN",
+                        help="only kernels such as 'memcpy*'; may be repeated (default: all)")
     parser.add_argument("--list", action="store_true", help="print the kernels and stop")
     arguments = collect.completed(parser.parse_args())
     arguments.budget = arguments.budget or (25 if arguments.quick else 300)
-    if not any(pathlib.PurePath(one.name).match(arguments.only) for one in kernels.KERNELS):
-        parser.error(f"--only: expected a pattern that a kernel of --list matches, got {arguments.only!r}")
+    for pattern in arguments.only or []:
+        if not any(is_chosen(one, [pattern]) for one in kernels.KERNELS):
+            parser.error(f"--only: expected a pattern that a kernel of --list matches, got {pattern!r}")
     return arguments
 
 

@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
-"""Times training steps of dlrm-default in PyTorch on a GPU, the other side of run.sh's `training` stage.
+"""Times training steps of dlrm-default in PyTorch on a GPU, the other side of the stage `training` of run.py.
 
-    python bench/gpu/torch_train.py [--device cuda] [--steps 200] [--quick]
+    python bench/gpu/torch_train.py [--device cuda] [--steps 200] [--variant NAME-PRECISION]...
 
-Variants, each in this process after the other, all with SGD and batches of 2048 made beforehand on the device:
+Variants, one after the other in this process, all with SGD and batches of 2048, each copied from pinned memory in its step:
     eager      EmbeddingBags with sparse gradients
-    compiled   the same, its dense part by torch.compile
     graph      the same, its dense part in a CUDA graph (torch.cuda.make_graphed_callables)
+    compiled   the same, its dense part by torch.compile, which takes a minute
     tbe        FBGEMM's table-batched embeddings with the fused update, the dense part compiled
     torchrec   TorchRec's EmbeddingBagCollection under its fused optimizer, the dense part compiled
-What is not installed, or fails, is reported with the reason. Prints one JSON object. `--quick` makes tables small and steps
-few, to try the script anywhere (`--device cpu`). Needs torch and numpy.
+Precisions: f32 (products of f32 without TF32), tf32, bf16 (autocast). The host waits for the device after every
+`--wait-every` steps, as `rowmill bench train --wait-every` does; a sample is the mean of these steps.
+
+Prints one JSON object per line: first the versions, then each variant as soon as it is measured, so that a run that is ended
+early leaves what it has. A variant that cannot run gives its reason. `--quick` makes tables small and steps few, to try the
+script anywhere (`--device cpu`). Needs torch and numpy.
 """
 import argparse
+import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import pathlib
@@ -21,7 +27,6 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "compare"))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import torch
 from torch import nn
@@ -32,159 +37,190 @@ BATCH_SIZE = 2048
 BATCHES = 32
 WARM_UP = 10
 RATE = 0.1
+PRECISIONS = ("f32", "tf32", "bf16")
+# Compiling takes a minute, so it is done in one precision unless more are named.
+DEFAULT = [f"{name}-{precision}" for name in ("eager", "graph") for precision in PRECISIONS] + ["compiled-tf32"]
+
+
+@dataclasses.dataclass
+class Job:
+    """What a variant trains, and how."""
+
+    shape: reference.Shape
+    batches: list
+    device: str
+    precision: str
+
+    def products(self):
+        """The context in which products have this precision."""
+        torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+        if self.precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device, dtype=torch.bfloat16, cache_enabled=False)
+
+    def train(self, optimizer, forward, batch, pooled):
+        optimizer.zero_grad(set_to_none=True)
+        with self.products():
+            logits = forward(batch.dense, pooled)
+        nn.functional.binary_cross_entropy_with_logits(logits.float(), batch.labels).backward()
+        optimizer.step()
 
 
 def main():
+    arguments = parsed()
+    rows = 1000 if arguments.quick else 1_000_000
+    shape = reference.Shape(dense=512, bottom=[512, 64], tables=[rows] * 8, dim=64, top=[1024, 1024, 1024, 1])
+    torch.manual_seed(1)
+    batches = reference.made_batches(shape, BATCH_SIZE, BATCHES)
+    if arguments.device == "cuda":
+        batches = [on_each(batch, torch.Tensor.pin_memory) for batch in batches]
+    device = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    put({"device": device, "batch_size": BATCH_SIZE, "rows": rows, "wait_every": arguments.wait_every, **versions()})
+    for variant in arguments.variant or DEFAULT:
+        name, precision = variant.split("-")
+        job = Job(shape, batches, arguments.device, precision)
+        try:
+            measured = timed(VARIANTS[name](job), job, arguments)
+        except Exception as error:  # A variant that cannot run must not hide the others.
+            measured = {"problem": f"{type(error).__name__}: {error}".splitlines()[0]}
+        put({"variant": name, "precision": precision, **measured})
+        if arguments.device == "cuda":
+            torch.cuda.empty_cache()
+
+
+def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", type=int, default=200, help="timed steps of each variant (default: 200)")
-    parser.add_argument("--quick", action="store_true", help="small tables, few steps")
+    parser.add_argument("--wait-every", type=int, default=10, metavar="N", help="steps between two waits (default: 10)")
+    known = [f"{name}-{precision}" for name in VARIANTS for precision in PRECISIONS]
+    parser.add_argument("--variant", action="append", choices=known, metavar="NAME-PRECISION",
+                        help=f"may be repeated (default: {' '.join(DEFAULT)})")
+    parser.add_argument("--quick", action="store_true", help="small tables, one sample")
     arguments = parser.parse_args()
-    rows = 1000 if arguments.quick else 1_000_000
-    steps = 3 if arguments.quick else arguments.steps
-    shape = reference.Shape(dense=512, bottom=[512, 64], tables=[rows] * 8, dim=64, top=[1024, 1024, 1024, 1])
-    torch.manual_seed(1)
-    batches = [moved(batch, arguments.device) for batch in reference.made_batches(shape, BATCH_SIZE, BATCHES)]
-    report = {
-        "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
-        "batch_size": BATCH_SIZE,
-        "rows": rows,
-        "steps": steps,
-        "versions": versions(),
-        "variants": {},
-    }
-    for name, make in VARIANTS.items():
-        try:
-            report["variants"][name] = timed(make(shape, batches, arguments.device), batches, steps, arguments.device)
-        except Exception as error:  # A variant that cannot run must not hide the others.
-            report["variants"][name] = {"problem": f"{type(error).__name__}: {error}".splitlines()[0]}
-        print(name, report["variants"][name], file=sys.stderr)
-    print(json.dumps(report, indent=2))
+    if arguments.quick:
+        arguments.steps = arguments.wait_every
+    return arguments
+
+
+def put(record):
+    print(json.dumps(record), flush=True)
 
 
 def versions():
     found = {}
     for name in ("torch", "fbgemm-gpu", "torchrec"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {"versions": found}
 
 
-def moved(batch, device):
-    to = lambda tensors: [tensor.to(device) for tensor in tensors]
-    return reference.Batch(batch.dense.to(device), batch.labels.to(device), to(batch.ids), to(batch.starts))
+def on_each(batch, move):
+    """The batch with every tensor moved."""
+    return reference.Batch(move(batch.dense), move(batch.labels), [*map(move, batch.ids)], [*map(move, batch.starts)])
 
 
-def timed(step, batches, steps, device):
-    """The median step, each timed with the device's work."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    for i in range(WARM_UP):
-        step(batches[i % len(batches)])
-    wait()
-    seconds = []
-    # Several steps a sample: the host runs ahead of the device, as it does in training.
-    group = max(1, steps // 20)
-    for first in range(0, steps, group):
-        began = time.perf_counter()
-        for i in range(first, first + group):
-            step(batches[i % len(batches)])
+def timed(step, job, arguments):
+    """The median, lowest and highest sample."""
+    wait = torch.cuda.synchronize if job.device == "cuda" else lambda: None
+    here = lambda batch: on_each(batch, lambda tensor: tensor.to(job.device, non_blocking=True))
+    number = 0
+
+    def run(steps):
+        nonlocal number
+        for _ in range(steps):
+            step(here(job.batches[number % BATCHES]))
+            number += 1
         wait()
-        seconds.append((time.perf_counter() - began) / group)
-    median = statistics.median(seconds)
-    return {"seconds_per_step": median, "samples_per_second": BATCH_SIZE / median}
+
+    run(1 if arguments.quick else WARM_UP)
+    samples = []
+    for _ in range(max(1, arguments.steps // arguments.wait_every)):
+        began = time.perf_counter()
+        run(arguments.wait_every)
+        samples.append(1e3 * (time.perf_counter() - began) / arguments.wait_every)
+    return {"step_ms": statistics.median(samples), "step_ms_min": min(samples), "step_ms_max": max(samples)}
 
 
-def loss_of(logits, batch):
-    return nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
+def with_tables(make_forward):
+    """A step of EmbeddingBags with sparse gradients, whose dense part `make_forward` makes of the model."""
 
-
-def with_tables(dense_part):
-    """A step of EmbeddingBags with sparse gradients, whose dense part `dense_part` makes of the model."""
-
-    def make(shape, batches, device):
-        model = reference.Dlrm(shape).to(device)
-        forward = dense_part(model, batches[0])
+    def make(job):
+        with torch.device(job.device):
+            model = reference.Dlrm(job.shape)
+        forward = make_forward(model, job)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-
-        def step(batch):
-            optimizer.zero_grad(set_to_none=True)
-            loss_of(forward(batch.dense, model.pool(batch)), batch).backward()
-            optimizer.step()
-
-        return step
+        return lambda batch: job.train(optimizer, forward, batch, model.pool(batch))
 
     return make
 
 
-def in_a_graph(model, batch):
-    dense = nn.ModuleList([model.bot_l, model.top_l])
+def in_a_graph(model, job):
+    batch = on_each(job.batches[0], lambda tensor: tensor.to(job.device))
     pooled = model.pool(batch).detach().requires_grad_()
-    whole = reference.Dense(model.shape).to(pooled.device)
-    whole.bot_l, whole.top_l = dense
-    return torch.cuda.make_graphed_callables(whole, (batch.dense, pooled))
+    with torch.device(job.device):
+        whole = reference.Dense(model.shape)
+    whole.bot_l, whole.top_l = model.bot_l, model.top_l
+    with job.products():
+        return torch.cuda.make_graphed_callables(whole, (batch.dense, pooled))
 
 
 def merged(batch):
     """Ids of all tables in one, and where bags begin."""
-    ids = torch.cat(batch.ids)
-    sizes = torch.tensor([0, *[len(own) for own in batch.ids[:-1]]], device=ids.device).cumsum(0)
-    starts = [starts[:-1] + size for starts, size in zip(batch.starts, sizes)]
-    return ids, torch.cat([*starts, torch.tensor([len(ids)], device=ids.device)])
+    starts, before = [], 0
+    for ids, own in zip(batch.ids, batch.starts):
+        starts.append(own[:-1] + before)
+        before += len(ids)
+    return torch.cat(batch.ids), torch.cat([*starts, torch.full_like(starts[0][:1], before)])
 
 
-def tbe(shape, batches, device):
+def tbe(job):
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
-    on_gpu = device == "cuda"
+    on_gpu = job.device == "cuda"
     place = EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST
     where = ComputeDevice.CUDA if on_gpu else ComputeDevice.CPU
-    specs = [(rows, shape.dim, place, where) for rows in shape.tables]
+    specs = [(rows, job.shape.dim, place, where) for rows in job.shape.tables]
     tables = SplitTableBatchedEmbeddingBagsCodegen(specs, optimizer=EmbOptimType.EXACT_SGD, learning_rate=RATE)
-    return fused(shape, batches, device, lambda at: tables(*at), merged)
+    return fused(job, lambda batch: tables(*merged(batch)))
 
 
-def torchrec(shape, batches, device):
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+def torchrec(job):
+    from torchrec import EmbeddingBagConfig, KeyedJaggedTensor
     from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
-    names = [f"t{i}" for i in range(len(shape.tables))]
+    names = [f"t{i}" for i in range(len(job.shape.tables))]
     configs = [
-        EmbeddingBagConfig(name=name, embedding_dim=shape.dim, num_embeddings=rows, feature_names=[name])
-        for name, rows in zip(names, shape.tables)
+        EmbeddingBagConfig(name=name, embedding_dim=job.shape.dim, num_embeddings=rows, feature_names=[name])
+        for name, rows in zip(names, job.shape.tables)
     ]
-    del EmbeddingBagCollection
     tables = FusedEmbeddingBagCollection(
-        tables=configs, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": RATE}, device=torch.device(device)
+        tables=configs, optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": RATE}, device=torch.device(job.device)
     )
-    jagged = lambda batch: KeyedJaggedTensor(keys=names, values=merged(batch)[0], offsets=merged(batch)[1])
-    return fused(shape, batches, device, lambda kjt: tables(kjt).values(), jagged)
+
+    def pool(batch):
+        ids, offsets = merged(batch)
+        return tables(KeyedJaggedTensor(keys=names, values=ids, offsets=offsets)).values()
+
+    return fused(job, pool)
 
 
-def fused(shape, batches, device, pool, prepare):
+def fused(job, pool):
     """A step whose tables are updated in their own backward pass."""
-    dense = reference.Dense(shape).to(device)
-    forward = torch.compile(dense) if device == "cuda" else dense
+    with torch.device(job.device):
+        dense = reference.Dense(job.shape)
+    forward = torch.compile(dense) if job.device == "cuda" else dense
     optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
-    # Made beforehand, as the batches are.
-    prepared = {id(batch): prepare(batch) for batch in batches}
-
-    def step(batch):
-        optimizer.zero_grad(set_to_none=True)
-        loss_of(forward(batch.dense, pool(prepared[id(batch)])), batch).backward()
-        optimizer.step()
-
-    return step
+    return lambda batch: job.train(optimizer, forward, batch, pool(batch))
 
 
 VARIANTS = {
-    "eager": with_tables(lambda model, batch: model),
-    "compiled": with_tables(lambda model, batch: torch.compile(model)),
+    "eager": with_tables(lambda model, job: model),
     "graph": with_tables(in_a_graph),
+    "compiled": with_tables(lambda model, job: torch.compile(model)),
     "tbe": tbe,
     "torchrec": torchrec,
 }

@@ -3,6 +3,7 @@
 mod agent;
 pub mod cargo;
 mod full;
+mod gpu;
 mod readme;
 mod slurm;
 mod stage;
@@ -30,6 +31,8 @@ Stages:
   tests      cargo test --release --workspace, unit and integration tests
   doc tests  cargo test --release --workspace --doc
   kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
+  gpu        bench/gpu/rehearse.py: what a machine with a GPU runs, on the emulator and on a stub of the driver,
+             with a wrong kernel, a crash, a hang, a missing library and a full disk
   readme     every ```sh block of README.md, docs/training.md and docs/traces.md, in order, in one
              empty folder (target/readme) that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
              block leaves it out, loudly
@@ -73,7 +76,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, StageRun); 26] = [
+const STAGES: [(&str, bool, StageRun); 27] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -81,6 +84,7 @@ const STAGES: [(&str, bool, StageRun); 26] = [
     ("tests", false, test::run),
     ("doc tests", false, test::run_documentation),
     ("kernels", false, kernels::stage),
+    ("gpu", false, gpu::rehearse),
     ("readme", false, readme::run),
     ("licences", true, full::licences),
     ("compare", true, full::compare),

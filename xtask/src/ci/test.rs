@@ -71,12 +71,13 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
 }
 
 /// What skipped tests need, by a word of their line.
-const NEEDS: [(&str, &str); 15] = [
+const NEEDS: [(&str, &str); 16] = [
     ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
     ("python3", "python3 in PATH"),
     ("ROWMILL_NVRTC", "NVRTC, which `cargo xtask kernels` installs"),
     ("C++ compiler", "a C++ compiler: g++ in PATH, or its place in CXX"),
     ("ROWMILL_GPU", "a GPU: bench/gpu/run.sh on a machine that has one"),
+    ("ROWMILL_BANDWIDTH", "a GPU: bench/gpu/run.sh on a machine that has one"),
     ("libasan.so", "AddressSanitizer's library, which comes with g++"),
     ("two processors", "two processors"),
     ("needs root", "root"),

@@ -15,9 +15,10 @@ Examples:
   rowmill bench train --config my.toml --batch-size 512 --pooling 32 --distribution zipf:1.05
   rowmill bench train --config dlrm-default --precision bf16
   rowmill bench train --config dlrm-mlperf --optimizer rowwise_adagrad --format json
+  rowmill bench train --config dlrm-default --device cuda --tf32 --wait-every 10
 
 Trains on generated batches in memory, rotating through distinct batches worth 65,536 samples.
-Steps are timed one by one, unrecorded; other steps are recorded for the breakdown. The limits are
+Steps are timed unrecorded, one by one or --wait-every at a time; other steps are recorded for the breakdown. The limits are
 measured in the same run, interleaved with the steps, on as many threads.
 
   samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
@@ -176,9 +177,13 @@ pub struct BenchTrain {
     /// Cap every table at this many rows
     #[arg(long, value_name = "ROWS")]
     pub rows_cap: Option<u64>,
-    /// Timed steps per round
+    /// Samples per round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
+    /// Steps of a sample: the device is waited for only after the last of them, so the host may
+    /// run ahead of a GPU; on the CPU this makes no difference
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
+    pub wait_every: usize,
     /// Record as many steps as are timed, and write the accepted ones to this folder, for `rowmill
     /// trace` and `rowmill predict calibrate`
     #[arg(long, value_name = "FOLDER")]

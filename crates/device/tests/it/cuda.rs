@@ -15,7 +15,7 @@ pub mod exchange;
 pub mod jagged;
 mod mutation;
 mod nvrtc;
-mod sanitizers;
+pub mod sanitizers;
 mod stub;
 mod stub_library;
 
@@ -63,7 +63,16 @@ impl Bench {
 pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    Emulation { compiler, cache, order, checks, replaced: Vec::new() }
+    Emulation { compiler, cache, order, checks, replaced: replaced() }
+}
+
+/// The source that `ROWMILL_REPLACED`, as NAME=FILE, puts in place of the one of that name: the
+/// rehearsal of bench/gpu shows that a wrong kernel is found.
+fn replaced() -> Vec<(&'static str, String)> {
+    let Ok(value) = std::env::var("ROWMILL_REPLACED") else { return Vec::new() };
+    let (name, file) = value.split_once('=').unwrap();
+    let source = device::backend::SOURCES.iter().find(|source| source.name == name).unwrap();
+    vec![(source.name, std::fs::read_to_string(file).unwrap())]
 }
 
 /// Whether there is a C++ compiler; says so where there is none.
@@ -78,7 +87,7 @@ pub fn has_compiler() -> bool {
 
 /// The GPU of `ROWMILL_GPU`, where that is set; NVRTC in `ROWMILL_NVRTC` and compiled kernels in
 /// `ROWMILL_KERNELS`.
-fn gpu() -> Option<Bench> {
+pub fn gpu() -> Option<Bench> {
     let ordinal = std::env::var("ROWMILL_GPU").ok()?.parse().unwrap();
     let folder = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = folder("ROWMILL_KERNELS").unwrap_or_else(std::env::temp_dir);

@@ -305,13 +305,17 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
 }
 
 /// On a GPU's kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on one rank, and two on
-/// two ranks whose tables are split by rows and by columns.
+/// two ranks whose tables are split by rows and by columns. `ROWMILL_GOLDEN_RUN` names one run.
 #[test]
 fn every_run_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
+    let wanted = std::env::var("ROWMILL_GOLDEN_RUN").ok();
     let split = ["mid_bce_sgd", "torchrec_dcnv2_adagrad"];
     let alone = RUNS.into_iter().map(|name| (name, 1));
     for (name, ranks) in alone.chain(split.into_iter().map(|name| (name, 2))) {
+        if wanted.as_ref().is_some_and(|wanted| wanted != name) {
+            continue;
+        }
         let golden = Golden::read(name);
         let tables = &golden.config.model.tables;
         let plan = match ranks {

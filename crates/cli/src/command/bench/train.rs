@@ -80,12 +80,14 @@ struct TrainReport {
     limits: MeasuredLimits,
     #[serde(flatten)]
     breakdown: Breakdown,
-    /// Every timed step.
+    /// Steps from one wait for the device to the next.
+    wait_every: usize,
+    /// Every sample.
     steps: Vec<TimedStep>,
     interrupted: bool,
 }
 
-/// One timed step.
+/// A sample: the mean of `wait_every` steps.
 #[derive(Debug, Serialize)]
 struct TimedStep {
     ms: f64,
@@ -104,9 +106,7 @@ pub fn recorded_steps(
     stop: &AtomicBool,
 ) -> Result<Vec<BenchSample<BenchStep>>, Error> {
     let mut steps = BenchSteps::new(config, pooling, WARM_UP + count, cpu)?;
-    for _ in 0..WARM_UP {
-        steps.train()?;
-    }
+    steps.train(WARM_UP)?;
     let wanted = (0..count).take_while(|_| !stop.load(Ordering::SeqCst));
     wanted.map(|_| steps.recorded()).collect()
 }
@@ -115,7 +115,7 @@ pub fn recorded_steps(
 #[derive(Default)]
 struct TrainSamples {
     warm_up_loss: f64,
-    /// Seconds of unrecorded steps.
+    /// Seconds of an unrecorded step, the mean over each sample.
     steps: Vec<BenchSample<f64>>,
     recorded: Vec<BenchSample<BenchStep>>,
 }
@@ -243,13 +243,26 @@ impl<B: Backend> BenchSteps<B> {
         Ok(Self { context, model: trained, batches, clock, step: 0 })
     }
 
-    /// The next step; its mean loss.
-    fn train(&mut self) -> Result<f64, Error> {
-        let batch = &self.batches[self.step % self.batches.len()];
-        let share = SampleShare { batch, first_sample: 0, global_size: batch.size };
-        let step = train::RunStep { number: self.step as u64, factor: 1.0 };
-        self.step += 1;
-        let loss = self.model.train(&mut self.context, share, step)? / batch.size as f64;
+    /// The next `count` steps, of which none is waited for before all are started. Returns the mean
+    /// loss of the last.
+    fn train(&mut self, count: usize) -> Result<f64, Error> {
+        let first = self.step;
+        let share = |number: usize| {
+            let batch = &self.batches[number % self.batches.len()];
+            SampleShare { batch, first_sample: 0, global_size: batch.size }
+        };
+        let mut started = Vec::with_capacity(count);
+        for number in first..first + count {
+            let step = train::RunStep { number: number as u64, factor: 1.0 };
+            started.push(self.model.start(&mut self.context, share(number), step)?);
+        }
+        self.step += count;
+        let mut loss = f64::NAN;
+        for (number, started) in (first..).zip(started) {
+            let share = share(number);
+            let sum = self.model.finish(&mut self.context, started, share)?;
+            loss = sum / share.global_size as f64;
+        }
         if !loss.is_finite() {
             // From here on weights stand still, and steps are faster than any that train.
             let what = format!("the loss is {loss}, expected a finite number");
@@ -263,7 +276,7 @@ impl<B: Backend> BenchSteps<B> {
         let number = self.step as u64;
         let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);
-        self.train()?;
+        self.train(1)?;
         self.context.profiler.end_step().map_err(train::Error::from)?;
         let (seconds, conditions) = watch.stop(self.context.device.host());
         let recorder = self.context.profiler.recorder();
@@ -291,9 +304,7 @@ impl<B: LimitedHost> TrainBench<B> {
         let mut meter =
             Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(total));
         let mut taken = TrainSamples::default();
-        for _ in 0..WARM_UP {
-            taken.warm_up_loss = self.steps.train()?;
-        }
+        taken.warm_up_loss = self.steps.train(WARM_UP)?;
         for turn in 0..PATIENCE * args.sampling.repeats {
             if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
                 break;
@@ -306,8 +317,9 @@ impl<B: LimitedHost> TrainBench<B> {
                     return Ok(taken);
                 }
                 let watch = Watch::start(self.steps.context.device.host());
-                self.steps.train()?;
-                taken.steps.push(watch.sample(self.steps.context.device.host(), |seconds| seconds));
+                self.steps.train(args.wait_every)?;
+                let host = self.steps.context.device.host();
+                taken.steps.push(watch.sample(host, |seconds| seconds / args.wait_every as f64));
                 meter.advance(taken.steps.len() as u64, "");
             }
             let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
@@ -385,6 +397,7 @@ fn report<B: LimitedHost>(
         quality,
         limits,
         breakdown: Breakdown::new(&recorded, &limits),
+        wait_every: args.wait_every,
         steps: taken.steps.iter().map(timed).collect(),
         interrupted,
     }

@@ -1,10 +1,9 @@
-//! How fast the operations on tables move a GPU's memory, for `bench/gpu/run.sh`; every day the
+//! How fast the operations on tables move a GPU's memory, for `bench/gpu/run.py`; every day the
 //! same code with tables of a few rows, on the emulator.
 //!
 //! Bytes are those that must move: each distinct row, all ids, offsets and pooled vectors or their
 //! gradients, read or written once; the time has all kernels of the operation, the sort included.
 
-use std::collections::BTreeSet;
 use std::time::Instant;
 
 use device::cuda::DriverError;
@@ -80,7 +79,13 @@ fn ids(shape: &Shape) -> Vec<i64> {
 
 /// Distinct rows, where each table has so many ids.
 fn distinct(ids: &[i64], per_table: usize) -> usize {
-    ids.chunks(per_table).map(|ids| ids.iter().collect::<BTreeSet<_>>().len()).sum()
+    let of_table = |ids: &[i64]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.len()
+    };
+    ids.chunks(per_table).map(of_table).sum()
 }
 
 fn measure(bench: &Bench, shape: &Shape, repeats: u32) -> Result<Measured, DriverError> {
@@ -208,28 +213,51 @@ fn bytes_are_those_that_must_move() {
     }
 }
 
-/// On a GPU, with `ROWMILL_GPU`: T 26, B 2048, the shapes of the record, a line of JSON each.
-#[test]
-fn bandwidths() {
-    if std::env::var_os("ROWMILL_GPU").is_none() {
-        eprintln!("SKIPPED: ROWMILL_GPU is not set; bench/gpu/run.sh sets it");
-        return;
-    }
-    let bench = &benches()[0];
-    let copied = copied(bench, 1 << 30).unwrap();
-    println!("{{\"device\":{:?},\"copied_bytes_per_second\":{copied:e}}}", bench.driver.name());
-    for rows in [1_000_000, 10_000_000] {
-        for dim in [64, 128, 256] {
-            for pooling in [20, 100] {
-                for exponent in [None, Some(1.15)] {
-                    for data_type in [DataType::F32, DataType::F16] {
-                        let (tables, samples) = (26, 2048);
-                        let shape =
-                            Shape { tables, rows, dim, pooling, samples, exponent, data_type };
-                        println!("{}", line(&shape, measure(bench, &shape, 20), copied));
+/// The shapes that `ROWMILL_BANDWIDTH` names: `tiny` fits the emulator, `one` a profiler, `quick` a
+/// few seconds; `all` is the table of docs/measurements.md.
+fn shapes(name: &str) -> (usize, Vec<Shape>) {
+    let base = Shape { tables: 26, rows: 1_000_000, dim: 128, pooling: 20, samples: 2048, ..TINY };
+    let zipf = Some(1.15);
+    match name {
+        "tiny" => (1 << 12, vec![TINY]),
+        "one" => (1 << 30, vec![base]),
+        "quick" => {
+            let half = Shape { data_type: DataType::F16, ..base };
+            (1 << 30, vec![base, Shape { exponent: zipf, ..base }, half])
+        }
+        "all" => {
+            let mut shapes = Vec::new();
+            for rows in [1_000_000, 10_000_000] {
+                for dim in [64, 128, 256] {
+                    for pooling in [20, 100] {
+                        for exponent in [None, zipf] {
+                            for data_type in [DataType::F32, DataType::F16] {
+                                let shape =
+                                    Shape { rows, dim, pooling, exponent, data_type, ..base };
+                                shapes.push(shape);
+                            }
+                        }
                     }
                 }
             }
+            (1 << 30, shapes)
         }
+        _ => panic!("ROWMILL_BANDWIDTH: expected tiny, one, quick or all, got {name:?}"),
+    }
+}
+
+/// A line of JSON for a copy, and one for each shape.
+#[test]
+fn bandwidths() {
+    let Ok(name) = std::env::var("ROWMILL_BANDWIDTH") else {
+        eprintln!("SKIPPED: ROWMILL_BANDWIDTH is not set; bench/gpu/run.py sets it");
+        return;
+    };
+    let (copied_bytes, shapes) = shapes(&name);
+    let bench = &benches()[0];
+    let copied = copied(bench, copied_bytes).unwrap();
+    println!("{{\"device\":{:?},\"copied_bytes_per_second\":{copied:e}}}", bench.driver.name());
+    for shape in shapes {
+        println!("{}", line(&shape, measure(bench, &shape, 20), copied));
     }
 }

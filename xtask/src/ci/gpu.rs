@@ -1,0 +1,23 @@
+//! The stage that rehearses what a machine with a GPU will run. Knows nothing of its rows, which
+//! `bench/gpu/rehearse.py` checks.
+
+use std::process::Command;
+
+use crate::ci::cargo::cargo;
+use crate::command;
+use crate::error::Error;
+use crate::tree;
+
+/// Packs the programs and runs both commands of `bench/gpu/run.py` on the emulator and on a stub of
+/// the driver, with faults.
+pub fn rehearse() -> Result<String, Error> {
+    for program in ["python3", "gcc", "g++", "strip"] {
+        if !command::works(Command::new(program).arg("--version")) {
+            return Ok(format!("SKIPPED the rehearsal of bench/gpu: {program} is not there"));
+        }
+    }
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let mut script = Command::new("python3");
+    command::run(script.arg(tree::root().join("bench/gpu/rehearse.py")))?;
+    Ok("each fault is one row of the table, every other row is there".to_owned())
+}
