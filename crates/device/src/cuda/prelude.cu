@@ -29,6 +29,8 @@ DEVICE float f32_of_f16(u16 half) { return rowmill_f32_of_f16(half); }
 DEVICE u16 f16_of_f32(float value) { return rowmill_f16_of_f32(value); }
 DEVICE u32 bits_of(float value) { u32 bits; __builtin_memcpy(&bits, &value, 4); return bits; }
 DEVICE float f32_of_bits(u32 bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
+template <class T>
+DEVICE T read_only(const T *place) { return *place; }
 #else
 #define KERNEL(name, Arguments, threads)                                              \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Arguments a)
@@ -47,6 +49,9 @@ DEVICE u16 f16_of_f32(float value) {
 }
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
 DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
+// Reads global memory that the kernel does not write: LDG.CONSTANT rather than a generic load.
+template <class T>
+DEVICE T read_only(const T *place) { return __ldg(place); }
 #endif
 
 #define WARP 32u
@@ -62,11 +67,15 @@ DEVICE u64 global_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; 
 #define FORMAT_F16 1u
 #define FORMAT_BF16 2u
 
-// Element `index` of an array in `format`, exactly.
+// The number that a word holds in `format`, exactly; halves in its lower bits.
+DEVICE float number_of(u32 word, u32 format) {
+  if (format == FORMAT_F32) return f32_of_bits(word);
+  return format == FORMAT_F16 ? f32_of_f16((u16)word) : f32_of_bits(word << 16);
+}
+// Element `index` of an array in `format`.
 DEVICE float stored(u64 array, u32 format, u64 index) {
-  if (format == FORMAT_F32) return ((const float *)array)[index];
-  const u16 bits = ((const u16 *)array)[index];
-  return format == FORMAT_F16 ? f32_of_f16(bits) : f32_of_bits((u32)bits << 16);
+  const bool is_f32 = format == FORMAT_F32;
+  return number_of(is_f32 ? ((const u32 *)array)[index] : ((const u16 *)array)[index], format);
 }
 
 // SplitMix64's finaliser: `schema::random::mix`.

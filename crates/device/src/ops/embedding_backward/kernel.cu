@@ -163,24 +163,80 @@ DEVICE u32 tile_of(const Update &a, u64 row) {
   return low;
 }
 
-// Σ of the gradients of the sorted positions `start..end` in one column, in order.
-DEVICE float sum_gradients(const Update &a, u64 start, u64 end, u32 column) {
-  const u64 mask = (1ull << a.payload_bits) - 1;
-  float sum = 0.0f;
-  for (u64 i = start; i < end; ++i) {
-    const u64 payload = ((const u64 *)a.pairs)[i] & mask;
-    if (a.sources) {
-      const Source source = ((const Source *)a.sources)[payload];
-      sum += source.factor * ((const float *)a.gradient)[source.place + column];
-    } else {
-      sum += ((const float *)a.gradient)[payload + column];
+// Where the partial sum of the part that begins at `i` is kept, in rows of `widest`.
+DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == start); }
+
+// What `sum_vectors` adds: gradients whose places the pairs hold, those whose places and factors
+// the sources hold, or the partial sums of a row.
+#define GRADIENTS 0u
+#define SCALED_GRADIENTS 1u
+#define PARTIAL_SUMS 2u
+#define VECTORS_IN_FLIGHT 4u
+#define COLUMNS 4u
+
+// Reads `COLUMNS` columns of a vector from `column` on; behind the end of the vector the first of
+// them again.
+template <bool IS_ALIGNED>
+DEVICE void read_vector(const float *vector, u32 column, u32 dim, float *values) {
+  if (IS_ALIGNED) {
+    const float4 four = read_only((const float4 *)(vector + column));  // in flight
+    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c) {
+      const u32 d = LESS(column + c, dim) ? column + c : column;
+      values[c] = read_only(vector + d);  // in flight
     }
   }
-  return sum;
 }
 
-// Where the partial sum of the part that begins at `i` is kept, in rows of `widest`.
-DEVICE u64 partial_of(u64 i, u64 start) { return 2 * (i / IDS_PER_PART) + (i == start); }
+// Σ of the vectors of the sorted positions `start..end`, in order, in the columns from `column` on.
+template <u32 WHAT>
+DEVICE void sum_vectors(const Update &a, u32 start, u32 end, u32 column, u32 dim, float *sums) {
+  const u64 mask = (1ull << a.payload_bits) - 1;
+  const u32 step = WHAT == PARTIAL_SUMS ? IDS_PER_PART : 1;
+  const float *vectors = (const float *)(WHAT == PARTIAL_SUMS ? a.partials : a.gradient);
+  for (u32 c = 0; c < COLUMNS; ++c) sums[c] = 0.0f;
+  for (u32 i = start; i < end; i += VECTORS_IN_FLIGHT * step) {
+    u64 places[VECTORS_IN_FLIGHT];
+    float factors[VECTORS_IN_FLIGHT], values[VECTORS_IN_FLIGHT][COLUMNS] = {};
+    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k) {
+      const u32 at = i + k * step;
+      places[k] = 0;
+      if (WHAT == PARTIAL_SUMS) places[k] = partial_of(at, start) * a.widest;
+      else if (LESS(at, end)) places[k] = read_only((const u64 *)a.pairs + at) & mask;
+    }
+    for (u32 k = 0; k < VECTORS_IN_FLIGHT && WHAT == SCALED_GRADIENTS; ++k) {
+      const Source *source = (const Source *)a.sources + places[k];
+      factors[k] = 0.0f;
+      if (LESS(i + k, end)) places[k] = read_only(&source->place), factors[k] = read_only(&source->factor);
+    }
+    u64 all = (u64)vectors / 4 | dim;
+    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k) all |= places[k];
+    if (all % 4 == 0) {
+      for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
+        if (LESS(i + k * step, end)) read_vector<true>(vectors + places[k], column, dim, values[k]);
+    } else {
+      for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
+        if (LESS(i + k * step, end)) read_vector<false>(vectors + places[k], column, dim, values[k]);
+    }
+    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
+      for (u32 c = 0; c < COLUMNS; ++c) {
+        const float value = WHAT == SCALED_GRADIENTS ? factors[k] * values[k][c] : values[k][c];
+        sums[c] = LESS(i + k * step, end) ? sums[c] + value : sums[c];
+      }
+  }
+}
+
+// Sums the vectors into `out`, whose columns from 4 · lane on are the lane's.
+template <u32 WHAT>
+DEVICE void write_sums(const Update &a, u32 start, u32 end, u32 dim, float *out) {
+  for (u32 column = COLUMNS * lane_of_thread(); LESS(column, dim); column += COLUMNS * WARP) {
+    float sums[COLUMNS];
+    sum_vectors<WHAT>(a, start, end, column, dim, sums);
+    for (u32 c = 0; c < COLUMNS; ++c)
+      if (LESS(column + c, dim)) out[column + c] = sums[c];
+  }
+}
 
 // A warp for each place of a partial sum.
 KERNEL(embedding_backward_partials, Update, 128) {
@@ -193,15 +249,17 @@ KERNEL(embedding_backward_partials, Update, 128) {
   const u64 last = LESS(window + IDS_PER_PART, count) ? window + IDS_PER_PART - 1 : count - 1;
   const u64 at = place % 2 ? last : window;
   const u64 row = ((const u32 *)a.indices)[at] + ((const u32 *)a.heads)[at] - 1;
-  const u64 start = starts[row], end = starts[row + 1];
+  const u32 start = starts[row], end = starts[row + 1];
   if (end - start <= IDS_PER_PART) return;
-  u64 first = start;
-  if (place % 2 == 0) first = start + (window - start + IDS_PER_PART - 1) / IDS_PER_PART * IDS_PER_PART;
+  u32 first = start;
+  if (place % 2 == 0)
+    first = start + ((u32)window - start + IDS_PER_PART - 1) / IDS_PER_PART * IDS_PER_PART;
   if (first < window || first >= end || partial_of(first, start) != place) return;
-  const u64 stop = LESS(first + IDS_PER_PART, end) ? first + IDS_PER_PART : end;
+  const u32 stop = LESS(first + IDS_PER_PART, end) ? first + IDS_PER_PART : end;
   const u32 dim = ((const Tile *)a.tiles)[tile_of(a, ((const u64 *)a.pairs)[start] >> a.payload_bits)].dim;
-  for (u32 column = lane_of_thread(); LESS(column, dim); column += WARP)
-    ((float *)a.partials)[place * a.widest + column] = sum_gradients(a, first, stop, column);
+  float *out = (float *)a.partials + place * a.widest;
+  if (a.sources) write_sums<SCALED_GRADIENTS>(a, first, stop, dim, out);
+  else write_sums<GRADIENTS>(a, first, stop, dim, out);
 }
 
 struct Updated {
@@ -235,38 +293,69 @@ KERNEL(embedding_backward_updated, Updated, 256) {
   atomicAdd((u64 *)a.updated + 2, bytes);
 }
 
-// A warp for each row. Column d belongs to lane d modulo 32, which alone writes it.
+// Reads the weights of `COLUMNS` columns of a row, `step` apart. The row begins at element `start` of
+// its tile.
+DEVICE void read_weights(const Tile &tile, u64 start, u32 first, u32 step, float *weights) {
+  u32 words[COLUMNS] = {};
+  if (tile.format == FORMAT_F32) {
+    for (u32 c = 0; c < COLUMNS; ++c) {
+      const u32 d = first + c * step;
+      if (LESS(d, tile.dim)) words[c] = ((const u32 *)tile.weights)[start + d];
+    }
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c) {
+      const u32 d = first + c * step;
+      if (LESS(d, tile.dim)) words[c] = ((const u16 *)tile.weights)[start + d];
+    }
+  }
+  for (u32 c = 0; c < COLUMNS; ++c) weights[c] = number_of(words[c], tile.format);
+}
+
+// Reads `states` values of the state of each of the columns, which are WARP apart.
+DEVICE void read_state(const float *state, u32 dim, u32 first, u32 states, float *one, float *two) {
+  for (u32 c = 0; c < COLUMNS; ++c) {
+    const u32 d = first + c * WARP;
+    if (states >= 1 && LESS(d, dim)) one[c] = state[d];
+    if (states == 2 && LESS(d, dim)) two[c] = state[dim + d];
+  }
+}
+
+// A warp for each row. Under the rule, column d belongs to lane d modulo 32, which alone writes it.
 KERNEL(embedding_backward_update, Update, 128) {
   DYNAMIC_SHARED(float, shared);
   const u64 unique_row = global_thread() / WARP;
   if (!LESS(unique_row, *(const u32 *)a.unique)) return;
   if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
   const u32 lane = lane_of_thread();
-  const u64 start = ((const u32 *)a.starts)[unique_row], end = ((const u32 *)a.starts)[unique_row + 1];
-  const u64 counted_row = ((const u64 *)a.pairs)[start] >> a.payload_bits;
-  const Tile tile = ((const Tile *)a.tiles)[tile_of(a, counted_row)];
-  const Rule rule = *(const Rule *)a.rule;
-  const u64 row = counted_row - tile.first_row, weights = row * tile.dim;
+  const u32 begin = ((const u32 *)a.starts)[unique_row], end = ((const u32 *)a.starts)[unique_row + 1];
+  const u64 counted_row = ((const u64 *)a.pairs)[begin] >> a.payload_bits;
+  const Tile *tiles = (const Tile *)a.tiles + tile_of(a, counted_row);
+  const u32 dim = tiles->dim;
   float *sums = shared + warp_of_thread() * a.widest;
-  for (u32 d = lane; LESS(d, tile.dim); d += WARP) {
-    float sum = 0.0f;
-    if (end - start <= IDS_PER_PART)
-      sum = sum_gradients(a, start, end, d);
-    else
-      for (u64 i = start; i < end; i += IDS_PER_PART)
-        sum += ((const float *)a.partials)[partial_of(i, start) * a.widest + d];
-    sums[d] = sum;
-  }
-  const u64 key = random_bits(random_child(rule.rounding, tile.table), tile.origin_row + row);
-  float *state = (float *)tile.state, squares = 0.0f, factor = 0.0f, shrink = 0.0f, ratio = 1.0f;
+  if (end - begin > IDS_PER_PART) write_sums<PARTIAL_SUMS>(a, begin, end, dim, sums);
+  else if (a.sources) write_sums<SCALED_GRADIENTS>(a, begin, end, dim, sums);
+  else write_sums<GRADIENTS>(a, begin, end, dim, sums);
+  // The sums of a column are another lane's.
+  __syncwarp();
+  const Tile tile = *tiles;
+  const Rule rule = *(const Rule *)a.rule;
+  const u64 row = counted_row - tile.first_row, start = row * dim;
+  const u32 states = rule.kind == ADAGRAD ? 1 : rule.kind == ADAM || rule.kind == LAMB ? 2 : 0;
+  float *state = (float *)tile.state + states * start;
+  float squares = 0.0f, factor = 0.0f, shrink = 0.0f, ratio = 1.0f;
+  float weights[COLUMNS], one[COLUMNS] = {}, two[COLUMNS] = {};
   if (rule.kind == ROWWISE_ADAGRAD) {
-    __syncwarp();
-    for (u32 d = lane; lane < 16 && LESS(d, tile.dim); d += 16) {
-      const float value = sums[d] + rule.l2 * stored(tile.weights, tile.format, weights + d);
-      squares += value * value;
+    for (u32 first = lane; lane < 16 && LESS(first, dim); first += COLUMNS * 16) {
+      read_weights(tile, start, first, 16, weights);
+      for (u32 c = 0; c < COLUMNS; ++c) {
+        const u32 d = first + c * 16;
+        if (!LESS(d, dim)) continue;
+        const float value = sums[d] + rule.l2 * weights[c];
+        squares += value * value;
+      }
     }
     float mean = lane == 0 ? state[row] : 0.0f;
-    mean += total_of_parts(squares) / (float)tile.dim;
+    mean += total_of_parts(squares) / (float)dim;
     if (lane == 0) state[row] = mean;
     mean = __shfl_sync(ALL_LANES, mean, 0);
     factor = rule.learning_rate / (sqrtf(mean) + rule.epsilon);
@@ -275,34 +364,50 @@ KERNEL(embedding_backward_update, Update, 128) {
     __syncwarp();
   } else if (rule.kind == LAMB) {
     float weight_squares = 0.0f;
-    for (u32 d = lane; LESS(d, tile.dim); d += WARP) {
-      const float weight = stored(tile.weights, tile.format, weights + d);
-      float *mean = state + 2 * weights + d, *square = mean + tile.dim;
-      update_moments(rule, sums[d] + rule.l2 * weight, mean, square);
-      sums[d] = corrected(rule, *mean, *square) + rule.decoupled * weight;
+    for (u32 first = lane; LESS(first, dim); first += COLUMNS * WARP) {
+      read_weights(tile, start, first, WARP, weights);
+      read_state(state, dim, first, states, one, two);
+      for (u32 c = 0; c < COLUMNS; ++c) {
+        const u32 d = first + c * WARP;
+        if (!LESS(d, dim)) continue;
+        update_moments(rule, sums[d] + rule.l2 * weights[c], &one[c], &two[c]);
+        state[d] = one[c], state[dim + d] = two[c];
+        sums[d] = corrected(rule, one[c], two[c]) + rule.decoupled * weights[c];
+      }
     }
     __syncwarp();
-    for (u32 d = lane; lane < 16 && LESS(d, tile.dim); d += 16) {
-      const float weight = stored(tile.weights, tile.format, weights + d);
-      weight_squares += weight * weight;
-      squares += sums[d] * sums[d];
+    for (u32 first = lane; lane < 16 && LESS(first, dim); first += COLUMNS * 16) {
+      read_weights(tile, start, first, 16, weights);
+      for (u32 c = 0; c < COLUMNS; ++c) {
+        const u32 d = first + c * 16;
+        if (!LESS(d, dim)) continue;
+        weight_squares += weights[c] * weights[c];
+        squares += sums[d] * sums[d];
+      }
     }
     weight_squares = total_of_parts(weight_squares);
     squares = total_of_parts(squares);
     if (weight_squares > 0.0f && squares > 0.0f) ratio = sqrtf(weight_squares) / sqrtf(squares);
     __syncwarp();
   }
-  for (u32 d = lane; LESS(d, tile.dim); d += WARP) {
-    const float weight = stored(tile.weights, tile.format, weights + d);
-    float next;
-    if (rule.kind == ROWWISE_ADAGRAD) {
-      next = shrink * weight - factor * sums[d];
-    } else if (rule.kind == LAMB) {
-      next = weight - rule.learning_rate * ratio * sums[d];
-    } else {
-      const u64 first = rule.kind == ADAM ? 2 * weights + d : weights + d;
-      next = updated(rule, weight, sums[d], state + first, state + first + tile.dim);
+  const u64 key = random_bits(random_child(rule.rounding, tile.table), tile.origin_row + row);
+  for (u32 first = lane; LESS(first, dim); first += COLUMNS * WARP) {
+    read_weights(tile, start, first, WARP, weights);
+    if (rule.kind == ADAGRAD || rule.kind == ADAM) read_state(state, dim, first, states, one, two);
+    for (u32 c = 0; c < COLUMNS; ++c) {
+      const u32 d = first + c * WARP;
+      if (!LESS(d, dim)) continue;
+      float next;
+      if (rule.kind == ROWWISE_ADAGRAD) {
+        next = shrink * weights[c] - factor * sums[d];
+      } else if (rule.kind == LAMB) {
+        next = weights[c] - rule.learning_rate * ratio * sums[d];
+      } else {
+        next = updated(rule, weights[c], sums[d], &one[c], &two[c]);
+        if (states >= 1) state[d] = one[c];
+        if (states == 2) state[dim + d] = two[c];
+      }
+      store_rounded(tile.weights, tile.format, start + d, next, noise_of(key, tile.column + d));
     }
-    store_rounded(tile.weights, tile.format, weights + d, next, noise_of(key, tile.column + d));
   }
 }

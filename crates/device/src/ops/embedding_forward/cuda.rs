@@ -14,6 +14,8 @@ use crate::ops::{Slot, SlotOutput};
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
+/// Ids and bags of a batch, at most: the kernels count both in 32 bits.
+pub const IDS_LIMIT: usize = i32::MAX as usize;
 /// Columns that a thread sums at a time.
 const COLUMNS: usize = 4;
 /// What the first position with a bad id is where there is none.
@@ -141,7 +143,7 @@ impl EmbeddingForward {
     /// first position whose id is no row.
     ///
     /// # Errors
-    /// As [`Stream::launch`].
+    /// As [`Stream::launch`], and [`DriverError::Extent`] for more than [`IDS_LIMIT`] ids or bags.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -149,6 +151,11 @@ impl EmbeddingForward {
         [out, first_bad]: [&Buffer; 2],
     ) -> Result<(), DriverError> {
         let bags = lookup.features * lookup.batch_size;
+        let got = bags.max(lookup.ids.bytes() / lookup.id_bytes);
+        if got > IDS_LIMIT {
+            let (of, what) = ("embedding_forward".to_owned(), "ids and bags of a batch, at most");
+            return Err(DriverError::Extent { of, what, expected: IDS_LIMIT, got });
+        }
         let lanes = lookup.widest.div_ceil(COLUMNS).next_power_of_two().min(32) as u32;
         let arguments = KernelArguments::new()
             .buffer(lookup.tiles)
