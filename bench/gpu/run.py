@@ -285,13 +285,14 @@ class Run:
         except ValueError:
             return [Row("libraries", FAILED, "", ended.error or first_error(ended.text, 0))]
         self.report.results["libraries"] = found
-        rows = [Row("gpu", PASSED, f"{gpu['name']}, {gpu['total_bytes'] / 2**30:.0f} GiB", "") for gpu in found["devices"]]
+        rows = [Row("gpu", PASSED, f"{gpu['name']}, {gpu['architecture']}, {gpu['total_bytes'] / 2**30:.0f} GiB, kernels of "
+                    f"{gpu['compiled_sources']} of {gpu['sources']} sources are compiled", "") for gpu in found["devices"]]
         if found.get("problem"):
             rows.append(Row("gpu", FAILED, "", found["problem"]))
         for one in found.get("libraries", []):
             problem = one.get("problem")
             figure = " ".join(part for part in (one.get("version"), one.get("path")) if part)
-            rows.append(Row(one["name"], FAILED if problem else PASSED, figure, problem or ""))
+            rows.append(Row(one["library"], FAILED if problem else PASSED, figure, problem or ""))
         return rows
 
     def conformance(self):

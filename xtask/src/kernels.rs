@@ -140,7 +140,7 @@ fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String
     let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     test.env("ROWMILL_ARCHITECTURES", toolkit.architectures);
-    command::run(test.env("ROWMILL_NVRTC", libraries).env("ROWMILL_KERNELS", &out))?;
+    command::run(test.env("ROWMILL_CUDA_LIBRARIES", libraries).env("ROWMILL_KERNELS", &out))?;
     let path = out.join("usage.tsv");
     std::fs::read_to_string(&path).map_err(Error::io(&path))
 }

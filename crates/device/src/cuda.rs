@@ -13,11 +13,16 @@ mod emulation;
 pub mod error;
 mod event;
 mod grid;
+mod inspection;
+mod kernel_cache;
+mod libraries;
+mod loader;
 mod machine;
 mod native;
 pub mod nvrtc;
 mod source;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -28,9 +33,13 @@ use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
 pub use emulation::{BlockOrder, Checks, Emulation};
 pub use error::{DriverError, Fault, FaultKind, SourceLine};
-pub use event::StreamEvent;
+pub use event::{EventPurpose, StreamEvent};
 pub use grid::Grid;
+pub use inspection::inspect_libraries;
+pub use libraries::{CudaLibrary, LibraryRoots, LibrarySearch};
+pub use loader::{LibraryReport, LibraryVersion, RejectedLibrary};
 use machine::GpuMachine;
+pub use native::{device_count, driver_version};
 pub use source::{KernelSource, PRELUDE};
 
 /// A device and the way to talk to it; cheap to clone.
@@ -38,6 +47,40 @@ pub use source::{KernelSource, PRELUDE};
 pub struct Driver {
     machine: Arc<GpuMachine>,
     accuracy: Accuracy,
+}
+
+/// What a GPU can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuProperties {
+    /// The target that kernels are compiled for, such as `sm_90a`.
+    pub architecture: String,
+    /// Major and minor number.
+    pub compute_capability: [u32; 2],
+    /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
+    pub shared_bytes_max: u32,
+}
+
+/// How a GPU is used.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Where NVRTC and cuBLASLt are looked for.
+    pub libraries: LibrarySearch,
+    /// Folder of compiled kernels; made where it is missing.
+    pub cache: PathBuf,
+    /// Whether the host waits for each kernel and copy, so that an error of the device names the
+    /// one that caused it. Slow.
+    pub synchronous: bool,
+}
+
+impl CudaOptions {
+    /// What the environment of a process asks for; `variable` looks up one variable.
+    #[must_use]
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, cache: PathBuf) -> Self {
+        let synchronous =
+            variable("ROWMILL_CUDA_SYNC").is_some_and(|value| !value.is_empty() && value != "0");
+        let libraries = LibrarySearch::new(&LibraryRoots::from_variables(variable));
+        Self { libraries, cache, synchronous }
+    }
 }
 
 /// How a library multiplies f32 factors.
@@ -85,18 +128,13 @@ enum KernelHandle {
 }
 
 impl Driver {
-    /// Device `ordinal` of NVIDIA's driver. `libraries` is the first folder to search for NVRTC;
-    /// `cache` is that of compiled kernels.
+    /// Device `ordinal` of NVIDIA's driver.
     ///
     /// # Errors
     /// [`DriverError::NoDriver`], [`DriverError::NoFunction`] and [`DriverError::NoDevice`]; never
     /// a panic.
-    pub fn cuda(
-        ordinal: usize,
-        libraries: Option<PathBuf>,
-        cache: PathBuf,
-    ) -> Result<Self, DriverError> {
-        let device = native::NativeDevice::open(ordinal, libraries, cache)?;
+    pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
+        let device = native::NativeDevice::open(ordinal, options)?;
         Ok(Self { machine: Arc::new(GpuMachine::Native(device)), accuracy: Accuracy::F32 })
     }
 
@@ -136,6 +174,26 @@ impl Driver {
         match &*self.machine {
             GpuMachine::Native(device) => device.memory().map(Some),
             GpuMachine::Emulated(_) => Ok(None),
+        }
+    }
+
+    /// What the GPU can do; `None` of the emulator.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn properties(&self) -> Result<Option<GpuProperties>, DriverError> {
+        match &*self.machine {
+            GpuMachine::Native(device) => device.properties().map(Some),
+            GpuMachine::Emulated(_) => Ok(None),
+        }
+    }
+
+    /// Whether the cache has usable code of a source for this GPU, so that NVRTC is not needed.
+    #[must_use]
+    pub fn has_compiled(&self, source: KernelSource) -> bool {
+        match &*self.machine {
+            GpuMachine::Native(device) => device.has_compiled(source),
+            GpuMachine::Emulated(_) => false,
         }
     }
 
@@ -191,9 +249,9 @@ impl Driver {
     ///
     /// # Errors
     /// [`DriverError::Call`].
-    pub fn event(&self) -> Result<StreamEvent, DriverError> {
+    pub fn event(&self, purpose: EventPurpose) -> Result<StreamEvent, DriverError> {
         let handle = match &*self.machine {
-            GpuMachine::Native(device) => device.event()?,
+            GpuMachine::Native(device) => device.event(purpose)?,
             GpuMachine::Emulated(_) => 0,
         };
         Ok(StreamEvent::new(&self.machine, handle))

@@ -74,7 +74,7 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
 const NEEDS: [(&str, &str); 16] = [
     ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
     ("python3", "python3 in PATH"),
-    ("ROWMILL_NVRTC", "NVRTC, which `cargo xtask kernels` installs"),
+    ("ROWMILL_CUDA_LIBRARIES", "NVRTC, which `cargo xtask kernels` installs"),
     ("C++ compiler", "a C++ compiler: g++ in PATH, or its place in CXX"),
     ("ROWMILL_GPU", "a GPU: bench/gpu/run.sh on a machine that has one"),
     ("ROWMILL_BANDWIDTH", "a GPU: bench/gpu/run.sh on a machine that has one"),

@@ -3,8 +3,11 @@
 
 use std::path::PathBuf;
 
+use comm::mpi::launcher;
 use device::backend::Cuda;
-use device::cuda::{Accuracy, BlockOrder, Checks, Driver, DriverError, Emulation};
+use device::cuda::{
+    Accuracy, BlockOrder, Checks, CudaOptions, Driver, DriverError, Emulation, device_count,
+};
 
 use schema::Bytes;
 
@@ -42,8 +45,8 @@ impl ComputeDevice {
         let opened = match name {
             DeviceName::Cpu | DeviceName::Emulated if tf32 => Err(DriverError::NoTf32),
             DeviceName::Cpu => return Ok(Self::Cpu),
-            DeviceName::Cuda(number) => Driver::cuda(number, nvrtc(), kernels()),
-            DeviceName::Emulated => Ok(Driver::emulated(emulation())),
+            DeviceName::Cuda(number) => cuda(number, session),
+            DeviceName::Emulated => emulation().map(Driver::emulated),
         };
         let refused = |source| Error::NoDevice { name, source };
         let driver = opened.map_err(|error| refused(Box::new(error)))?;
@@ -65,8 +68,8 @@ fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
     match device.library_version() {
         Some(version) => session.console.detail(format_args!("products: cuBLASLt {version}")),
         None if matches!(name, DeviceName::Cuda(_)) => session.console.warn(format_args!(
-            "cuBLASLt is not installed: products are those of a plain kernel, which is slow \
-             (pip install nvidia-cublas, and let the linker find it)"
+            "cuBLASLt cannot be used, so a plain kernel computes matrix products, slowly; \
+             `rowmill doctor device` reports why"
         )),
         None => {}
     }
@@ -94,26 +97,62 @@ pub fn compiler() -> PathBuf {
     std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from)
 }
 
+/// The GPU of this number, else the one that belongs to this process among those of its host.
+fn cuda(number: Option<usize>, session: &Session) -> Result<Driver, DriverError> {
+    let ordinal = match number {
+        Some(number) => number,
+        None => ordinal_of_local_rank(session)?,
+    };
+    Driver::cuda(ordinal, cuda_options()?)
+}
+
+/// Spreads the processes that a launcher started on one host over the GPUs that they see.
+fn ordinal_of_local_rank(session: &Session) -> Result<usize, DriverError> {
+    let launcher = launcher::detect(|name| std::env::var(name).ok());
+    let Some(local_rank) = launcher.and_then(|launcher| launcher.local_rank) else { return Ok(0) };
+    let (local_rank, count) = (local_rank as usize, device_count()?);
+    // A scheduler may show each process a GPU of its own: then nothing is shared.
+    let has_own = count == 1 && variable("CUDA_VISIBLE_DEVICES").is_some();
+    // One line for each host.
+    if local_rank == count && count > 0 && !has_own {
+        session.console.warn(format_args!(
+            "more processes on this host than its {count} GPUs: local rank {local_rank} shares \
+             cuda:0 with local rank 0"
+        ));
+    }
+    Ok(local_rank.checked_rem(count).unwrap_or(0))
+}
+
+/// How GPUs are used here.
+///
+/// # Errors
+/// As [`kernels`].
+pub fn cuda_options() -> Result<CudaOptions, DriverError> {
+    Ok(CudaOptions::from_variables(|name| std::env::var_os(name), kernels()?))
+}
+
 /// The emulator as a trainer uses it: barriers, masks and the ends of buffers are checked, single
 /// accesses are not, which would take 30 times as long.
-fn emulation() -> Emulation {
-    let (compiler, cache) = (compiler(), kernels());
+fn emulation() -> Result<Emulation, DriverError> {
+    let (compiler, cache) = (compiler(), kernels()?);
     let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
-    Emulation { compiler, cache, order, checks, replaced }
+    Ok(Emulation { compiler, cache, order, checks, replaced })
 }
 
 /// The folder of compiled kernels: that of `ROWMILL_KERNELS`, else one below the user's cache.
-fn kernels() -> PathBuf {
-    let of = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    of("ROWMILL_KERNELS").unwrap_or_else(|| {
-        let cache = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
-        cache.unwrap_or_else(std::env::temp_dir).join("rowmill").join("kernels")
+fn kernels() -> Result<PathBuf, DriverError> {
+    let cache = || variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let folder = variable("ROWMILL_KERNELS")
+        .or_else(|| cache().map(|cache| cache.join("rowmill").join("kernels")));
+    folder.ok_or_else(|| DriverError::Cache {
+        path: "ROWMILL_KERNELS".into(),
+        problem: "expected a folder for compiled kernels, or HOME; both are unset".to_owned(),
     })
 }
 
-/// The folder of NVRTC, where it is not where the linker looks.
-fn nvrtc() -> Option<PathBuf> {
-    std::env::var_os("ROWMILL_NVRTC").map(PathBuf::from)
+/// A variable of the environment that is set and not empty.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// What to do about a device that cannot be used.
@@ -123,14 +162,30 @@ pub fn cure(error: &DriverError) -> &'static str {
             "install NVIDIA's driver, or let the linker find it (LD_LIBRARY_PATH)"
         }
         DriverError::NoFunction { .. } => {
-            "install a driver of CUDA 13, and take stubs of it out of LD_LIBRARY_PATH"
+            "install a driver of CUDA 12 or 13, and take stubs of it out of LD_LIBRARY_PATH"
         }
         DriverError::NoTf32 => "leave --tf32 out, or name a GPU with --device cuda",
         DriverError::NoDevice { .. } => "let this process see a GPU (CUDA_VISIBLE_DEVICES)",
-        DriverError::NoCompiler { .. } => {
-            "install NVRTC (pip install nvidia-cuda-nvrtc) and name its folder in ROWMILL_NVRTC"
+        DriverError::NoLibrary { library, .. } => library_cure(library),
+        DriverError::Cache { .. } => {
+            "name a folder of your own in ROWMILL_KERNELS that nobody else may write (chmod go-w)"
         }
         DriverError::Compile { .. } => "name a C++ compiler in CXX, or fix what the compiler says",
         _ => "see what nvidia-smi says",
+    }
+}
+
+/// What to do about a library that is missing or cannot be used.
+pub fn library_cure(library: &str) -> &'static str {
+    match library {
+        "NVRTC" => {
+            "install NVRTC (pip install nvidia-cuda-nvrtc, or nvidia-cuda-nvrtc-cu12 for a driver \
+             of CUDA 12), or name its folder in ROWMILL_CUDA_LIBRARIES"
+        }
+        "cuBLASLt" => {
+            "install cuBLASLt (pip install nvidia-cublas, or nvidia-cublas-cu12 for a driver of \
+             CUDA 12), or name its folder in ROWMILL_CUDA_LIBRARIES"
+        }
+        _ => "nothing: no command uses it yet",
     }
 }

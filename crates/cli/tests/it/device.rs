@@ -1,52 +1,64 @@
 //! `rowmill doctor device`, with a GPU's driver that only answers, and without; `--device` of the
 //! commands that compute a model.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use device::backend::SOURCES;
-use device::cuda::nvrtc;
+use device::cuda::{LibraryVersion, nvrtc};
 use serde_json::Value;
 
 use crate::fixture::{Place, Ran};
 
-/// The binary with `folder` where the linker looks first.
+/// `doctor device` with `folder` where the linker looks first, as the folder of Python's packages
+/// and as the home of the user.
 fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
     let mut rowmill = Command::new(env!("CARGO_BIN_EXE_rowmill"));
     rowmill.args(["doctor", "device"]).args(words).env("LD_LIBRARY_PATH", folder);
-    let output = rowmill.env("ROWMILL_STUB", folder.join("calls")).output().unwrap();
+    rowmill.env("ROWMILL_STUB", folder.join("calls")).env("HOME", folder);
+    for unset in ["ROWMILL_CUDA_LIBRARIES", "ROWMILL_KERNELS", "XDG_CACHE_HOME", "CONDA_PREFIX"] {
+        rowmill.env_remove(unset);
+    }
+    let output = rowmill.env("VIRTUAL_ENV", folder.join("venv")).output().unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
-/// Puts a driver that only answers into `folder`; whether there is a C compiler to make it.
-fn stub(folder: &Path) -> bool {
-    library(folder, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c"))
+/// What `doctor device` prints, as JSON.
+fn diagnosis(folder: &Path) -> (Option<i32>, Value) {
+    let (code, text) = doctor(folder, &["--format", "json"]);
+    (code, serde_json::from_str(&text).unwrap())
 }
 
-fn library(folder: &Path, source: &Path) -> bool {
+/// Compiles a stub library of the tests of `device`; false without a C compiler.
+fn library(path: &Path, source: &str, flags: &[&str]) -> bool {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        let mut command = Command::new(&compiler);
-        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(name)).arg(source);
-        let Ok(status) = command.status() else {
-            println!("SKIPPED a driver that only answers: no C compiler (CC) here");
-            return false;
-        };
-        assert!(status.success());
-    }
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut command = Command::new(&compiler);
+    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(path).args(flags).arg(sources.join(source));
+    let Ok(status) = command.status() else {
+        println!("SKIPPED a driver that only answers: no C compiler (CC) here");
+        return false;
+    };
+    assert!(status.success());
     true
+}
+
+/// Puts a driver that only answers into `folder`; false without a C compiler.
+fn stub(folder: &Path) -> bool {
+    ["libcuda.so", "libcuda.so.1"].iter().all(|name| library(&folder.join(name), "stub.c", &[]))
 }
 
 #[test]
 fn a_gpu_is_listed_and_its_absence_explained() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, text) = doctor(folder.path(), &["--format", "json"]);
-    let found: Value = serde_json::from_str(&text).unwrap();
+    let (code, found) = diagnosis(folder.path());
     // Where there is a GPU, it is listed instead.
     if code == Some(1) {
         let problem = found["problem"].as_str().unwrap();
-        assert!(problem.contains("driver") || problem.contains("cu"), "{text}");
+        assert!(problem.contains("driver") || problem.contains("cu"), "{found}");
         assert!(found["cure"].is_string() && found["devices"].as_array().unwrap().is_empty());
     }
     if !stub(folder.path()) {
@@ -54,7 +66,92 @@ fn a_gpu_is_listed_and_its_absence_explained() {
     }
     let (code, text) = doctor(folder.path(), &[]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("cuda:0") && text.contains("stub, 0.0 GiB of 0.0 GiB free"), "{text}");
+    for part in [
+        "cuda:0",
+        "stub, 0.0 GiB of 0.0 GiB free",
+        "compute capability 9.0",
+        "227 KiB of shared memory",
+        "0 of 11 for sm_90a",
+        "NVRTC is needed",
+        "CUDA 13.0",
+    ] {
+        // Lines of the table may be broken at spaces.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// What is found of a library: its path in `folder`, its version, and why others are passed over.
+fn library_found(found: &Value, folder: &Path, name: &str) -> (String, String, String) {
+    let libraries = found["libraries"].as_array().unwrap();
+    let library = libraries.iter().find(|library| library["library"] == name).unwrap();
+    let path = library["path"].as_str().unwrap_or_default();
+    let path = Path::new(path).strip_prefix(folder).map(|path| path.display().to_string());
+    let others = library["passed_over"].to_string().replace(&folder.display().to_string(), "");
+    (path.unwrap_or_default(), library["version"].as_str().unwrap_or_default().to_owned(), others)
+}
+
+#[test]
+fn libraries_of_python_packages_are_reported_with_path_and_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = fs::canonicalize(folder.path()).unwrap();
+    let packages = "venv/lib/python3.12/site-packages/nvidia";
+    let path = |name: &str| folder.join(packages).join(name);
+    let newest = path("cu14/lib/libnvrtc.so.14");
+    let has_all = stub(&folder)
+        && library(&newest, "stub_nvrtc.c", &["-DMAJOR=14"])
+        && library(&path("cu13/lib/libnvrtc.so.13"), "stub_nvrtc.c", &[])
+        && library(&path("cuda_nvrtc/lib/libnvrtc.so.12"), "stub_nvrtc.c", &["-DMAJOR=12"])
+        && library(&path("cublas/lib/libcublasLt.so.13"), "stub_blas.c", &[])
+        && library(&path("nccl/lib/libnccl.so.2"), "stub_nccl.c", &[]);
+    if !has_all {
+        return;
+    }
+    fs::write(path("cublas/lib/libcublasLt.so.14"), "not a library").unwrap();
+    let (code, found) = diagnosis(&folder);
+    assert_eq!(code, Some(0), "{found}");
+    let check = |name: &str, expected: (&str, &str), passed_over: &[&str]| {
+        let (path, version, others) = library_found(&found, &folder, name);
+        let expected_path = format!("{packages}/{}", expected.0);
+        assert_eq!((path, version), (expected_path, expected.1.to_owned()), "{found}");
+        for part in passed_over {
+            assert!(others.contains(part), "{part}: {others}");
+        }
+    };
+    // Of the three versions one is for a later driver, and one is broken.
+    let of_nvrtc = [
+        "cu14/lib/libnvrtc.so.14: is version 14.0, but the driver is for CUDA 13.0",
+        "cu13/lib/libnvrtc.so.13: has no function nvrtcVersion",
+    ];
+    check("NVRTC", ("cuda_nvrtc/lib/libnvrtc.so.12", "12.0"), &of_nvrtc);
+    check("cuBLASLt", ("cublas/lib/libcublasLt.so.13", "13.1.0"), &["file too short"]);
+    check("NCCL", ("nccl/lib/libnccl.so.2", "2.27.5"), &[]);
+    assert_eq!(found["libraries"][0]["version"], "CUDA 13.0");
+    let (_, text) = doctor(&folder, &[]);
+    assert!(text.contains("NVRTC passed over: ") && text.contains("2.27.5, "), "{text}");
+}
+
+#[test]
+fn a_missing_library_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    if !stub(folder.path()) {
+        return;
+    }
+    fs::create_dir_all(folder.path().join("venv/lib/python3.12/site-packages/nvidia/nccl/lib"))
+        .unwrap();
+    let nccl = "venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
+    fs::write(folder.path().join(nccl), "").unwrap();
+    let (code, found) = diagnosis(folder.path());
+    // Without a library a GPU can still be used.
+    assert_eq!(code, Some(0), "{found}");
+    let nccl = &found["libraries"][3];
+    assert_eq!((&nccl["library"], &nccl["version"]), (&"NCCL".into(), &Value::Null));
+    // The machine that runs the tests may have a usable one in another place.
+    let problem = nccl["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("NCCL cannot be used: ") && problem.contains("libnccl.so.2"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -62,15 +159,18 @@ fn a_driver_that_lacks_a_function_is_explained() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("other.c");
     fs::write(&source, "int cuInit(unsigned flags) { return 0; }").unwrap();
-    if !library(folder.path(), &source) {
+    let source = source.to_str().unwrap();
+    if !["libcuda.so", "libcuda.so.1"]
+        .iter()
+        .all(|name| library(&folder.path().join(name), source, &[]))
+    {
         return;
     }
-    let (code, text) = doctor(folder.path(), &["--format", "json"]);
-    let found: Value = serde_json::from_str(&text).unwrap();
+    let (code, found) = diagnosis(folder.path());
     let expected =
         "libcuda.so.1 has no function cuCtxSetCurrent: its version is too old or too new";
     assert_eq!((code, found["problem"].as_str()), (Some(1), Some(expected)));
-    assert!(found["cure"].as_str().unwrap().contains("CUDA 13"), "{text}");
+    assert!(found["cure"].as_str().unwrap().contains("CUDA 13"), "{found}");
 }
 
 #[test]
@@ -96,6 +196,72 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
     assert!(ran.stderr.contains("expected cpu, cuda, cuda:N or emulated"), "{}", ran.stderr);
 }
 
+/// Puts compiled kernels for the stub's device into the folder of the test.
+fn store_kernels(place: &Place) {
+    let version = LibraryVersion { major: 13, minor: 0, patch: None };
+    for &source in SOURCES {
+        nvrtc::store(&place.path(""), (source, "sm_90a"), b"code", version).unwrap();
+    }
+}
+
+#[test]
+fn each_process_of_a_host_uses_its_own_gpu() {
+    let place = Place::new();
+    if !stub(&place.path("")) {
+        return;
+    }
+    store_kernels(&place);
+    // The stub's devices have too little memory, so the run ends before its first step.
+    let check = |local_rank: &str, device: &str, expected: &str, shares: bool| {
+        let words = format!(
+            "train job.toml --train train.csv --run run --transport in-process -v --device {device}"
+        );
+        let mut command = place.command(&words);
+        for (name, value) in [
+            ("OMPI_COMM_WORLD_RANK", local_rank),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", local_rank),
+            ("ROWMILL_STUB_DEVICES", "2"),
+        ] {
+            command.env(name, value);
+        }
+        command.env("LD_LIBRARY_PATH", place.path("")).env("ROWMILL_KERNELS", place.path(""));
+        let ran = Ran::of(&command.env("ROWMILL_STUB", place.path("calls")).output().unwrap());
+        let device = format!("device: {expected}\n");
+        assert!(ran.stderr.contains(&device), "{local_rank}: {expected}\n{}", ran.stderr);
+        let note = "more processes on this host than its 2 GPUs: local rank 2 shares cuda:0";
+        assert_eq!(ran.stderr.contains(note), shares, "{}", ran.stderr);
+    };
+    check("0", "cuda", "stub", false);
+    check("1", "cuda", "stub 1", false);
+    check("2", "cuda", "stub", true);
+    check("3", "cuda", "stub 1", false);
+    check("0", "cuda:1", "stub 1", false);
+}
+
+#[test]
+fn kernels_without_a_folder_or_in_a_shared_one_are_refused() {
+    let place = Place::new();
+    let run = |variables: &[(&str, &Path)]| {
+        let mut command = place.command("train job.toml --train train.csv --device emulated");
+        for unset in ["HOME", "XDG_CACHE_HOME", "ROWMILL_KERNELS"] {
+            command.env_remove(unset);
+        }
+        command.envs(variables.iter().copied());
+        Ran::of(&command.output().unwrap())
+    };
+    let ran = run(&[]);
+    let expected = "ROWMILL_KERNELS: expected a folder for compiled kernels, or HOME";
+    assert!(ran.code == Some(2) && ran.stderr.contains(expected), "{}", ran.stderr);
+    let shared = place.path("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o777)).unwrap();
+    let ran = run(&[("ROWMILL_KERNELS", &shared)]);
+    for part in ["shared: other users may write it (mode 777)", "hint: ", "chmod go-w"] {
+        assert!(ran.code == Some(2) && ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+}
+
 #[test]
 fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_fit() {
     let place = Place::new();
@@ -103,15 +269,13 @@ fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_f
     if !stub(&place.path("")) {
         return;
     }
-    for &source in SOURCES {
-        fs::write(place.path(&nvrtc::image_name(source, "sm_90a")), "code").unwrap();
-    }
+    store_kernels(&place);
     let words = "train job.toml --train train.csv --run run --device cuda";
     let mut command = place.command(words);
     command.env("LD_LIBRARY_PATH", place.path("")).env("ROWMILL_KERNELS", place.path(""));
     let ran = Ran::of(&command.env("ROWMILL_STUB", place.path("calls")).output().unwrap());
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    for part in ["at most 1000 B free of 2.0 KiB on cuda:0", "activations", "hint: "] {
+    for part in ["at most 1000 B free of 2.0 KiB on cuda", "activations", "hint: "] {
         assert!(ran.stderr.contains(part), "{part}\n{}", ran.stderr);
     }
     assert!(place.names("run").is_empty());

@@ -27,6 +27,17 @@ impl LauncherKind {
             Self::Torchrun => "torchrun",
         }
     }
+
+    /// Variables that hold the number of a process among those of its host; the first that is set
+    /// counts.
+    fn local_rank_variables(self) -> &'static [&'static str] {
+        match self {
+            Self::OpenMpi => &["OMPI_COMM_WORLD_LOCAL_RANK"],
+            Self::Hydra => &["MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"],
+            Self::Slurm | Self::SlurmPmi2 => &["SLURM_LOCALID"],
+            Self::Torchrun => &["LOCAL_RANK"],
+        }
+    }
 }
 
 /// A launcher and what it says.
@@ -38,14 +49,17 @@ pub struct Launcher {
     pub size: u32,
     /// Which of them this is, whatever the library says.
     pub rank: u32,
+    /// Which of those on this host it is, where the launcher says so.
+    pub local_rank: Option<u32>,
 }
 
 /// The launcher that the environment tells of; `variable` looks one up.
 #[must_use]
 pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
-    let with = |kind, (rank, size): (&str, &str)| {
-        Some(Launcher { kind, size: number(size)?, rank: number(rank)? })
+    let with = |kind: LauncherKind, (rank, size): (&str, &str)| {
+        let local_rank = kind.local_rank_variables().iter().find_map(|name| number(name));
+        Some(Launcher { kind, size: number(size)?, rank: number(rank)?, local_rank })
     };
     if variable("OMPI_COMM_WORLD_RANK").is_some() {
         return with(LauncherKind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
@@ -68,7 +82,7 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Launcher, LauncherKind, detect};
+    use super::{LauncherKind, detect};
 
     #[test]
     fn the_environment_tells_who_started_the_process() {
@@ -77,7 +91,7 @@ mod tests {
                 let at = variables.iter().find(|(known, _)| *known == name);
                 at.map(|(_, value)| (*value).to_owned())
             });
-            let expected = expected.map(|(kind, rank, size)| Launcher { kind, size, rank });
+            let found = found.map(|found| (found.kind, found.rank, found.size));
             assert_eq!(found, expected, "{variables:?}");
         };
         check(&[], None);
@@ -94,5 +108,29 @@ mod tests {
         check(&pmi2, Some((LauncherKind::SlurmPmi2, 2, 3)));
         let pmix = [step[0], step[1], ("PMIX_RANK", "2")];
         check(&pmix, Some((LauncherKind::Slurm, 2, 3)));
+    }
+
+    #[test]
+    fn each_launcher_numbers_the_processes_of_a_host() {
+        let check = |rank_and_size: [&str; 2], more: &[(&str, &str)], expected: Option<u32>| {
+            let launcher = detect(|name| {
+                let known = more.iter().find(|(known, _)| *known == name);
+                let value = known.map(|(_, value)| (*value).to_owned());
+                value.or_else(|| rank_and_size.contains(&name).then(|| "5".to_owned()))
+            });
+            assert_eq!(launcher.unwrap().local_rank, expected, "{more:?}");
+        };
+        let open_mpi = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"];
+        // In an allocation of Slurm, what Slurm says is of the batch script.
+        let of_script = ("SLURM_LOCALID", "0");
+        check(open_mpi, &[("OMPI_COMM_WORLD_LOCAL_RANK", "1"), of_script], Some(1));
+        check(open_mpi, &[of_script], None);
+        let hydra = ["PMI_RANK", "PMI_SIZE"];
+        for name in ["MPI_LOCALRANKID", "PMI_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"] {
+            check(hydra, &[(name, "3")], Some(3));
+        }
+        check(["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"], &[("SLURM_LOCALID", "2")], Some(2));
+        check(["RANK", "WORLD_SIZE"], &[("LOCAL_RANK", "0")], Some(0));
+        check(["RANK", "WORLD_SIZE"], &[("LOCAL_RANK", "x")], None);
     }
 }

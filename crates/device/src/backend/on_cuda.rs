@@ -25,7 +25,7 @@ use super::{
     TileValues, VectorUpdate, WeightPart, WeightShape,
 };
 use crate::cpu::{Cpu, Pool};
-use crate::cuda::{Buffer, Driver, Stream};
+use crate::cuda::{Buffer, Driver, LibraryVersion, Stream};
 use crate::error::Error;
 use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
 use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
@@ -69,7 +69,7 @@ impl Cuda {
 
     /// Version of the library that products are computed by; `None` where the plain kernels do it.
     #[must_use]
-    pub fn library_version(&self) -> Option<usize> {
+    pub fn library_version(&self) -> Option<LibraryVersion> {
         self.kernels.gemm.library_version()
     }
 

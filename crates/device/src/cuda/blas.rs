@@ -6,20 +6,24 @@
 #![expect(unsafe_code, reason = "calls into cuBLASLt; decisions 0002 and 0057")]
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
     cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, cublasLtMatmulHeuristicResult_t,
     cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t,
-    cublasStatus_t, cudaDataType,
+    cudaDataType,
 };
 use schema::Precision;
 
 use super::error::DriverError;
+use super::libraries::{CudaLibrary, LibrarySearch};
+use super::loader::{
+    LibraryReport, LibraryVersion, OpenedLibrary, SharedLibrary, function_table, open_first,
+};
 use super::machine::GpuMachine;
 use super::{Accuracy, Buffer, Driver, Stream};
 
@@ -28,22 +32,74 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 /// The strictest alignment that an algorithm needs.
 const ALIGNMENT: u64 = 256;
 
-/// Every function that is called here, as for the driver's library.
-const FUNCTIONS: [&str; 13] = [
-    "cublasLtCreate",
-    "cublasLtDestroy",
-    "cublasLtMatmul",
-    "cublasLtMatmulAlgoGetHeuristic",
-    "cublasLtMatmulDescCreate",
-    "cublasLtMatmulDescDestroy",
-    "cublasLtMatmulDescSetAttribute",
-    "cublasLtMatmulPreferenceCreate",
-    "cublasLtMatmulPreferenceDestroy",
-    "cublasLtMatmulPreferenceSetAttribute",
-    "cublasLtMatrixLayoutCreate",
-    "cublasLtMatrixLayoutDestroy",
-    "cublasLtGetVersion",
-];
+function_table! {
+    /// Functions of `cublasLt.h`. Results are numbers, because a later version may have others than
+    /// this program knows.
+    CublasLtFunctions {
+        cublasLtGetVersion: fn() -> usize;
+        cublasLtGetStatusString: fn(u32) -> *const c_char;
+        cublasLtCreate: fn(*mut cublasLtHandle_t) -> u32;
+        cublasLtDestroy: fn(cublasLtHandle_t) -> u32;
+        cublasLtMatmul: fn(
+            cublasLtHandle_t,
+            cublasLtMatmulDesc_t,
+            *const c_void,
+            *const c_void,
+            cublasLtMatrixLayout_t,
+            *const c_void,
+            cublasLtMatrixLayout_t,
+            *const c_void,
+            *const c_void,
+            cublasLtMatrixLayout_t,
+            *mut c_void,
+            cublasLtMatrixLayout_t,
+            *const cublasLtMatmulAlgo_t,
+            *mut c_void,
+            usize,
+            sys::cudaStream_t
+        ) -> u32;
+        cublasLtMatmulAlgoGetHeuristic: fn(
+            cublasLtHandle_t,
+            cublasLtMatmulDesc_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t,
+            cublasLtMatmulPreference_t,
+            c_int,
+            *mut cublasLtMatmulHeuristicResult_t,
+            *mut c_int
+        ) -> u32;
+        cublasLtMatmulDescCreate: fn(
+            *mut cublasLtMatmulDesc_t,
+            cublasComputeType_t,
+            cudaDataType
+        ) -> u32;
+        cublasLtMatmulDescDestroy: fn(cublasLtMatmulDesc_t) -> u32;
+        cublasLtMatmulDescSetAttribute: fn(
+            cublasLtMatmulDesc_t,
+            cublasLtMatmulDescAttributes_t,
+            *const c_void,
+            usize
+        ) -> u32;
+        cublasLtMatmulPreferenceCreate: fn(*mut cublasLtMatmulPreference_t) -> u32;
+        cublasLtMatmulPreferenceDestroy: fn(cublasLtMatmulPreference_t) -> u32;
+        cublasLtMatmulPreferenceSetAttribute: fn(
+            cublasLtMatmulPreference_t,
+            cublasLtMatmulPreferenceAttributes_t,
+            *const c_void,
+            usize
+        ) -> u32;
+        cublasLtMatrixLayoutCreate: fn(
+            *mut cublasLtMatrixLayout_t,
+            cudaDataType,
+            u64,
+            u64,
+            i64
+        ) -> u32;
+        cublasLtMatrixLayoutDestroy: fn(cublasLtMatrixLayout_t) -> u32;
+    }
+}
 
 /// A product `C[m, n] = f(β C + A B + bias)` of row-major matrices.
 #[derive(Clone, Copy, Debug)]
@@ -102,9 +158,16 @@ impl NumberFormat {
     }
 }
 
+/// The library, opened.
+#[derive(Clone)]
+pub struct CublasLt {
+    library: Arc<OpenedLibrary<CublasLtFunctions>>,
+}
+
 /// The library with its plans and workspaces. One per rank: calls wait for each other.
 pub struct Blas {
     driver: Driver,
+    library: CublasLt,
     handle: usize,
     compute: cublasComputeType_t,
     state: Mutex<BlasState>,
@@ -118,16 +181,18 @@ struct BlasState {
     workspaces: BTreeMap<usize, Buffer>,
 }
 
-/// What a plan is made for: a form, whether there is a bias, and how addresses are aligned.
+/// What a plan is made for: a form, the address of the bias, and how other addresses are aligned. A
+/// description holds the address of its bias, so a recorded product must not share it with another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PlanKey {
     form: ProductForm,
-    has_bias: bool,
+    bias: Option<u64>,
     alignments: [u32; 3],
 }
 
 /// Descriptions of a product, in the library's own memory, and the algorithm.
 struct ProductPlan {
+    library: CublasLt,
     operation: usize,
     layouts: [usize; 3],
     algorithm: cublasLtMatmulAlgo_t,
@@ -136,53 +201,131 @@ struct ProductPlan {
 
 /// Turns a status into an error that names the call.
 macro_rules! call {
-    ($function:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: `Blas::open` asked for the library and its functions; handles come from the
-        // library, and pointers are to what the call reads or fills.
-        let status = unsafe { sys::$function($($argument),*) };
-        checked(stringify!($function), status)
+    ($library:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let functions: &CublasLtFunctions = &$library.library.functions;
+        // SAFETY: handles come from the library, and pointers are to what the call reads or fills.
+        let status = unsafe { (functions.$function)($($argument),*) };
+        functions.check(stringify!($function), status)
     }};
 }
 
-fn checked(call: &'static str, status: cublasStatus_t) -> Result<(), DriverError> {
-    if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
-        return Ok(());
+impl CublasLtFunctions {
+    fn check(&self, call: &'static str, status: u32) -> Result<(), DriverError> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: the library returns a text of its own that ends with NUL, or nothing.
+        let problem = unsafe {
+            let text = (self.cublasLtGetStatusString)(status);
+            if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
+        };
+        let problem = problem.into_owned();
+        Err(DriverError::Call { call, operation: None, code: status, problem })
     }
-    Err(DriverError::Call { call, code: status as u32, problem: format!("{status:?}") })
+}
+
+impl CublasLt {
+    /// Opens the first usable library of `search`. Libraries of a version later than `driver` is
+    /// for are passed over.
+    ///
+    /// # Errors
+    /// [`DriverError::NoLibrary`].
+    pub fn open(
+        search: &LibrarySearch,
+        driver: Option<LibraryVersion>,
+    ) -> Result<Self, DriverError> {
+        let load = |library: &SharedLibrary| {
+            let functions = CublasLtFunctions::load(library)?;
+            // SAFETY: the function takes nothing and returns a number.
+            let number = unsafe { (functions.cublasLtGetVersion)() } as u32;
+            let (major, minor) = (number / 10_000, number / 100 % 100);
+            let version = LibraryVersion { major, minor, patch: Some(number % 100) };
+            Ok((functions, version))
+        };
+        let library = Arc::new(open_first(search, CudaLibrary::CublasLt, driver, load)?);
+        Ok(Self { library })
+    }
+
+    /// Path and version of the library.
+    #[must_use]
+    pub fn report(&self) -> LibraryReport {
+        self.library.report(CudaLibrary::CublasLt)
+    }
+
+    fn set<T>(
+        &self,
+        operation: cublasLtMatmulDesc_t,
+        attribute: cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), DriverError> {
+        let (value, bytes) = (ptr::from_ref(value).cast(), size_of::<T>());
+        call!(self, cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes))
+    }
+
+    /// A column-major matrix without gaps.
+    fn layout(
+        &self,
+        [rows, columns]: [usize; 2],
+        format: NumberFormat,
+    ) -> Result<cublasLtMatrixLayout_t, DriverError> {
+        let mut layout: cublasLtMatrixLayout_t = ptr::null_mut();
+        let (to, data_type, step) = (&raw mut layout, format.data_type(), rows as i64);
+        let [rows, columns] = [rows, columns].map(|count| count as u64);
+        call!(self, cublasLtMatrixLayoutCreate(to, data_type, rows, columns, step))?;
+        Ok(layout)
+    }
+
+    fn preference(&self, alignments: [u32; 3]) -> Result<cublasLtMatmulPreference_t, DriverError> {
+        use cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let mut preference: cublasLtMatmulPreference_t = ptr::null_mut();
+        call!(self, cublasLtMatmulPreferenceCreate(&raw mut preference))?;
+        let set = |attribute, value: *const c_void, bytes| {
+            call!(self, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes))
+        };
+        let most = WORKSPACE_BYTES;
+        let attribute = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        set(attribute, (&raw const most).cast(), size_of::<usize>())?;
+        let [a, b, to] = alignments;
+        for (attribute, alignment) in [
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, to),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, to),
+        ] {
+            set(attribute, (&raw const alignment).cast(), size_of::<u32>())?;
+        }
+        Ok(preference)
+    }
 }
 
 impl Blas {
-    /// The library, for products on `driver`; `None` of the emulator, and where it is not
-    /// installed.
+    /// The library, for products on `driver`; `None` of the emulator, and where no library can be
+    /// used.
     ///
     /// # Errors
-    /// [`DriverError::NoFunction`], [`DriverError::Call`].
+    /// [`DriverError::Call`].
     pub fn open(driver: &Driver) -> Result<Option<Self>, DriverError> {
         let GpuMachine::Native(device) = &*driver.machine else { return Ok(None) };
-        device.open_library("libcublasLt.so");
-        // SAFETY: opens the library, whose constructors run.
-        if !unsafe { sys::is_culib_present() } {
-            return Ok(None);
-        }
-        // SAFETY: the library is there; a symbol is only looked for, not called.
-        let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-        super::error::complete("libcublasLt.so", &FUNCTIONS, has)?;
+        let library = match CublasLt::open(device.libraries(), Some(device.driver_version())) {
+            Ok(library) => library,
+            Err(DriverError::NoLibrary { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         device.enter()?;
         let mut handle: cublasLtHandle_t = ptr::null_mut();
-        call!(cublasLtCreate(&raw mut handle))?;
+        call!(library, cublasLtCreate(&raw mut handle))?;
         let compute = match driver.accuracy {
             Accuracy::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
             Accuracy::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
         let (driver, handle) = (driver.clone(), handle as usize);
-        Ok(Some(Self { driver, handle, compute, state: Mutex::default() }))
+        Ok(Some(Self { driver, library, handle, compute, state: Mutex::default() }))
     }
 
-    /// Such as 130100 for 13.1.0.
+    /// The version of the library.
     #[must_use]
-    pub fn version(&self) -> usize {
-        // SAFETY: `open` asked for the function.
-        unsafe { sys::cublasLtGetVersion() }
+    pub fn version(&self) -> LibraryVersion {
+        self.library.library.version
     }
 
     /// Allocates what products in `stream` work in.
@@ -204,7 +347,7 @@ impl Blas {
         let GpuMachine::Native(device) = &*self.driver.machine else { return Ok(false) };
         let Product { factors: [a, b], to, bias, form } = product;
         let alignments = [a, b, to].map(|buffer| alignment(buffer.address()));
-        let key = PlanKey { form: *form, has_bias: bias.is_some(), alignments };
+        let key = PlanKey { form: *form, bias: bias.map(Buffer::address), alignments };
         device.enter()?;
         let BlasState { plans, workspaces } = &mut *self.locked();
         let Some(workspace) = workspaces.get(&stream.handle) else { return Ok(false) };
@@ -214,37 +357,39 @@ impl Blas {
         };
         let Some(plan) = plan else { return Ok(false) };
         let operation = plan.operation as cublasLtMatmulDesc_t;
-        if let Some(bias) = bias {
-            let address = bias.address();
-            set(
-                operation,
-                cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                &address,
-            )?;
-        }
         let (alpha, beta) = (1.0f32, if form.accumulates { 1.0f32 } else { 0.0 });
         // Row-major matrices are the transposed column-major ones, so the factors change places:
         // Cᵀ = Bᵀ Aᵀ.
         let [first, second, result] = plan.layouts.map(|layout| layout as cublasLtMatrixLayout_t);
         let at = |buffer: &Buffer| ptr::without_provenance_mut::<c_void>(buffer.address() as usize);
-        call!(cublasLtMatmul(
-            self.handle as cublasLtHandle_t,
-            operation,
-            (&raw const alpha).cast(),
-            at(b),
-            first,
-            at(a),
-            second,
-            (&raw const beta).cast(),
-            at(to),
-            result,
-            at(to),
-            result,
-            &raw const plan.algorithm,
-            at(workspace),
-            plan.workspace_bytes,
-            stream.handle as sys::cudaStream_t,
-        ))?;
+        let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
+        let (algorithm, workspace_bytes) = (&raw const plan.algorithm, plan.workspace_bytes);
+        let [a, b, to, workspace] = [a, b, to, workspace].map(at);
+        let (handle, cuda_stream) =
+            (self.handle as cublasLtHandle_t, stream.handle as sys::cudaStream_t);
+        let started = call!(
+            self.library,
+            cublasLtMatmul(
+                handle,
+                operation,
+                alpha,
+                b,
+                first,
+                a,
+                second,
+                beta,
+                to,
+                result,
+                to,
+                result,
+                algorithm,
+                workspace,
+                workspace_bytes,
+                cuda_stream,
+            )
+        );
+        let [m, n, k] = form.sizes;
+        device.finish(started, stream.handle, || format!("product {m} × {n} × {k}"))?;
         Ok(true)
     }
 
@@ -254,44 +399,46 @@ impl Blas {
         let ProductForm { sizes: [m, n, k], transposed, factors, result, relu, .. } = key.form;
         let mut operation: cublasLtMatmulDesc_t = ptr::null_mut();
         let sums = cudaDataType::CUDA_R_32F;
-        call!(cublasLtMatmulDescCreate(&raw mut operation, self.compute_of(factors), sums))?;
+        let (library, compute) = (&self.library, self.compute_of(factors));
+        call!(library, cublasLtMatmulDescCreate(&raw mut operation, compute, sums))?;
         // CUBLAS_OP_N and CUBLAS_OP_T of cublas_api.h.
         let turned = i32::from;
-        set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turned(transposed[1]))?;
-        set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turned(transposed[0]))?;
-        let epilogue = match (key.has_bias, relu) {
+        library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &turned(transposed[1]))?;
+        library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &turned(transposed[0]))?;
+        let epilogue = match (key.bias.is_some(), relu) {
             (false, false) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
             (false, true) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU,
             (true, false) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
             (true, true) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
-        set(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+        library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
+        if let Some(address) = key.bias {
+            library.set(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)?;
+        }
         // As they lie in memory, rows and columns of the column-major matrix.
         let lies = |[rows, columns]: [usize; 2], is_transposed| {
             if is_transposed { [rows, columns] } else { [columns, rows] }
         };
-        let first = layout(lies([k, n], transposed[1]), factors)?;
-        let second = layout(lies([m, k], transposed[0]), factors)?;
-        let layouts = [first, second, layout([n, m], result)?];
-        let preference = preference(key.alignments)?;
+        let first = library.layout(lies([k, n], transposed[1]), factors)?;
+        let second = library.layout(lies([m, k], transposed[0]), factors)?;
+        let layouts = [first, second, library.layout([n, m], result)?];
+        let preference = library.preference(key.alignments)?;
         // SAFETY: plain numbers, which the library writes.
         let mut found: cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
         let mut count = 0;
-        let asked = call!(cublasLtMatmulAlgoGetHeuristic(
-            self.handle as cublasLtHandle_t,
-            operation,
-            layouts[0],
-            layouts[1],
-            layouts[2],
-            layouts[2],
-            preference,
-            1,
-            &raw mut found,
-            &raw mut count,
-        ));
-        call!(cublasLtMatmulPreferenceDestroy(preference))?;
+        let [a, b, to] = layouts;
+        let (handle, found_at, count_at) =
+            (self.handle as cublasLtHandle_t, &raw mut found, &raw mut count);
+        let asked = call!(
+            library,
+            cublasLtMatmulAlgoGetHeuristic(
+                handle, operation, a, b, to, to, preference, 1, found_at, count_at
+            )
+        );
+        call!(library, cublasLtMatmulPreferenceDestroy(preference))?;
         let has_none = asked.is_err() || count == 0;
         let plan = ProductPlan {
+            library: library.clone(),
             operation: operation as usize,
             layouts: layouts.map(|layout| layout as usize),
             algorithm: found.algo,
@@ -317,68 +464,14 @@ fn alignment(address: u64) -> u32 {
     1 << (address | ALIGNMENT).trailing_zeros()
 }
 
-fn set<T>(
-    operation: cublasLtMatmulDesc_t,
-    attribute: cublasLtMatmulDescAttributes_t,
-    value: &T,
-) -> Result<(), DriverError> {
-    let (value, bytes) = (ptr::from_ref(value).cast(), size_of::<T>());
-    call!(cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes))
-}
-
-/// A column-major matrix without gaps.
-fn layout(
-    [rows, columns]: [usize; 2],
-    format: NumberFormat,
-) -> Result<cublasLtMatrixLayout_t, DriverError> {
-    let mut layout: cublasLtMatrixLayout_t = ptr::null_mut();
-    let (data_type, step) = (format.data_type(), rows as i64);
-    call!(cublasLtMatrixLayoutCreate(
-        &raw mut layout,
-        data_type,
-        rows as u64,
-        columns as u64,
-        step
-    ))?;
-    Ok(layout)
-}
-
-fn preference(alignments: [u32; 3]) -> Result<cublasLtMatmulPreference_t, DriverError> {
-    use cublasLtMatmulPreferenceAttributes_t as Attribute;
-    let mut preference: cublasLtMatmulPreference_t = ptr::null_mut();
-    call!(cublasLtMatmulPreferenceCreate(&raw mut preference))?;
-    let most = WORKSPACE_BYTES;
-    let most = (&raw const most).cast();
-    call!(cublasLtMatmulPreferenceSetAttribute(
-        preference,
-        Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-        most,
-        size_of::<usize>(),
-    ))?;
-    let [a, b, to] = alignments;
-    for (attribute, alignment) in [
-        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
-        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
-        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, to),
-        (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, to),
-    ] {
-        let value = (&raw const alignment).cast();
-        call!(cublasLtMatmulPreferenceSetAttribute(
-            preference,
-            attribute,
-            value,
-            size_of::<u32>()
-        ))?;
-    }
-    Ok(preference)
-}
-
 impl Drop for ProductPlan {
     fn drop(&mut self) {
         // Nothing can be done about a failure while a value is dropped.
-        let _ = call!(cublasLtMatmulDescDestroy(self.operation as cublasLtMatmulDesc_t));
+        let _ =
+            call!(self.library, cublasLtMatmulDescDestroy(self.operation as cublasLtMatmulDesc_t));
         for layout in self.layouts {
-            let _ = call!(cublasLtMatrixLayoutDestroy(layout as cublasLtMatrixLayout_t));
+            let _ =
+                call!(self.library, cublasLtMatrixLayoutDestroy(layout as cublasLtMatrixLayout_t));
         }
     }
 }
@@ -389,7 +482,13 @@ impl Drop for Blas {
             let _ = device.enter();
         }
         *self.locked() = BlasState::default();
-        let _ = call!(cublasLtDestroy(self.handle as cublasLtHandle_t));
+        let _ = call!(self.library, cublasLtDestroy(self.handle as cublasLtHandle_t));
+    }
+}
+
+impl fmt::Debug for CublasLt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CublasLt").field("path", &self.library.path).finish_non_exhaustive()
     }
 }
 

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use super::loader::RejectedLibrary;
+
 /// A refused or failed call to a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
@@ -33,10 +35,13 @@ pub enum DriverError {
         count: usize,
     },
     /// A call of the driver failed.
-    #[error("{call}: {problem} (code {code})")]
+    #[error("{}{call}: {problem} (code {code}){}", of_operation(operation.as_deref()),
+            later_hint(operation.as_deref(), *code))]
     Call {
         /// The driver's function.
         call: &'static str,
+        /// The kernel or copy that failed, if it is known.
+        operation: Option<String>,
         /// Its result.
         code: u32,
         /// What the driver says of it.
@@ -52,13 +57,15 @@ pub enum DriverError {
         /// Bytes of the device.
         total: usize,
     },
-    /// A library that compiles kernels is not installed here.
-    #[error("NVRTC: {library} cannot be opened: {problem}")]
-    NoCompiler {
-        /// The library.
-        library: String,
-        /// Why not.
-        problem: String,
+    /// A library is not installed here, or not in a version that can be used.
+    #[error("{library} {}", no_library(rejected, *folders))]
+    NoLibrary {
+        /// Its name in NVIDIA's documentation.
+        library: &'static str,
+        /// Files that were tried.
+        rejected: Vec<RejectedLibrary>,
+        /// Number of folders that were searched beside the linker's.
+        folders: usize,
     },
     /// A kernel's source does not compile.
     #[error("{source_name} does not compile for {target}:\n{log}")]
@@ -250,6 +257,44 @@ impl fmt::Display for FaultKind {
             }
         }
     }
+}
+
+/// Results that the driver returns from every call after a kernel or copy has failed: illegal
+/// address, time limit, assertion, stack, instruction, alignment, address space, program counter,
+/// and failure of a launch (`cuda.h`).
+const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+impl DriverError {
+    /// Names the operation that a call belongs to. If the device may still have had earlier work, a
+    /// sticky result is no fault of this operation.
+    pub(super) fn in_operation(mut self, name: String, device_was_idle: bool) -> Self {
+        if let Self::Call { operation, code, .. } = &mut self
+            && (device_was_idle || !STICKY.contains(code))
+        {
+            *operation = Some(name);
+        }
+        self
+    }
+}
+
+fn of_operation(operation: Option<&str>) -> String {
+    operation.map(|operation| format!("{operation}: ")).unwrap_or_default()
+}
+
+fn later_hint(operation: Option<&str>, code: u32) -> &'static str {
+    if operation.is_none() && STICKY.contains(&code) {
+        "; an earlier kernel or copy failed: set ROWMILL_CUDA_SYNC=1 to learn which"
+    } else {
+        ""
+    }
+}
+
+fn no_library(rejected: &[RejectedLibrary], folders: usize) -> String {
+    if rejected.is_empty() {
+        return format!("was found neither by the linker nor in {folders} other folders");
+    }
+    let rejected: Vec<String> = rejected.iter().map(ToString::to_string).collect();
+    format!("cannot be used: {}", rejected.join("; "))
 }
 
 /// Refuses a library that lacks one of `functions`.

@@ -5,6 +5,15 @@ use std::sync::Arc;
 use super::error::DriverError;
 use super::machine::GpuMachine;
 
+/// What an event is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventPurpose {
+    /// Streams and the host wait for it. Cheaper, because the device records no time.
+    Order,
+    /// The time between two such events is measured.
+    Timing,
+}
+
 /// A moment of a stream.
 pub struct StreamEvent {
     machine: Arc<GpuMachine>,
@@ -46,7 +55,7 @@ impl StreamEvent {
     /// time.
     ///
     /// # Errors
-    /// [`DriverError::Call`].
+    /// [`DriverError::Call`], also where either event is not for timing.
     pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
         match &*self.machine {
             GpuMachine::Native(device) => device.elapsed_ms([self.handle, later.handle]),

@@ -5,27 +5,39 @@
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::path::PathBuf;
 use std::ptr;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
-use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_attribute, CUevent, CUfunction, CUmodule, CUresult,
+    CUstream,
+};
 
 use super::error::DriverError;
+use super::event::EventPurpose;
 use super::grid::Grid;
-use super::nvrtc;
+use super::libraries::LibrarySearch;
+use super::loader::LibraryVersion;
+use super::nvrtc::{self, Nvrtc};
 use super::source::KernelSource;
+use super::{CudaOptions, GpuProperties};
 
 /// A GPU with its primary context.
 pub(super) struct NativeDevice {
     pub name: String,
     context: usize,
+    device: CUdevice,
+    compute_capability: [c_int; 2],
     /// Such as `sm_90a`.
     architecture: String,
-    libraries: Option<PathBuf>,
-    cache: PathBuf,
+    driver_version: LibraryVersion,
+    elapsed_time: ElapsedTime,
+    options: CudaOptions,
+    compiler: OnceLock<Result<Nvrtc, DriverError>>,
     modules: Mutex<Vec<(&'static str, usize)>>,
 }
+
+type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
 /// Memory of the host that the driver has pinned.
 pub(super) struct Pinned {
@@ -71,7 +83,8 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
         let _ = sys::cuGetErrorString(result, &raw mut text);
         if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
     };
-    Err(DriverError::Call { call, code: result as u32, problem: problem.into_owned() })
+    let (code, problem) = (result as u32, problem.into_owned());
+    Err(DriverError::Call { call, operation: None, code, problem })
 }
 
 /// Every function that is called here: `cudarc` panics at the first call of one that the library
@@ -83,9 +96,9 @@ const FUNCTIONS: [&str; 30] = [
     "cuDeviceGetCount",
     "cuDeviceGetName",
     "cuDevicePrimaryCtxRetain",
+    "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
-    "cuEventElapsedTime_v2",
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
@@ -109,23 +122,58 @@ const FUNCTIONS: [&str; 30] = [
     "cuStreamWaitEvent",
 ];
 
-impl NativeDevice {
-    pub fn open(
-        ordinal: usize,
-        libraries: Option<PathBuf>,
-        cache: PathBuf,
-    ) -> Result<Self, DriverError> {
-        // SAFETY: opens the library, whose constructors run.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
+/// The version of CUDA that the driver is for. Needs no GPU.
+///
+/// # Errors
+/// [`DriverError::NoDriver`], [`DriverError::NoFunction`], [`DriverError::Call`].
+pub fn driver_version() -> Result<LibraryVersion, DriverError> {
+    // SAFETY: opens the library, whose constructors run.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
+    }
+    // SAFETY: the library is there; a symbol is only looked for, not called.
+    let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
+    super::error::complete("libcuda.so.1", &FUNCTIONS, has)?;
+    let mut number: c_int = 0;
+    call!(cuDriverGetVersion(&raw mut number))?;
+    let number = u32::try_from(number).unwrap_or(0);
+    Ok(LibraryVersion { major: number / 1000, minor: number % 1000 / 10, patch: None })
+}
+
+/// The number of GPUs that this process sees.
+///
+/// # Errors
+/// As [`driver_version`].
+pub fn device_count() -> Result<usize, DriverError> {
+    driver_version()?;
+    call!(cuInit(0))?;
+    let mut count: c_int = 0;
+    call!(cuDeviceGetCount(&raw mut count))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Milliseconds between two events. Drivers from 12.8 on prefer the second version of the function,
+/// earlier ones have only the first; both do the same.
+fn elapsed_time() -> Result<ElapsedTime, DriverError> {
+    for name in ["cuEventElapsedTime_v2", "cuEventElapsedTime"] {
+        // SAFETY: `driver_version` found the library; both functions have this type.
+        if let Ok(function) = unsafe { sys::culib().get::<ElapsedTime>(name.as_bytes()) } {
+            return Ok(*function);
         }
-        // SAFETY: the library is there; a symbol is only looked for, not called.
-        let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-        super::error::complete("libcuda.so.1", &FUNCTIONS, has)?;
-        call!(cuInit(0))?;
-        let mut count: c_int = 0;
-        call!(cuDeviceGetCount(&raw mut count))?;
-        let count = usize::try_from(count).unwrap_or(0);
+    }
+    let (library, function) = ("libcuda.so.1", "cuEventElapsedTime".to_owned());
+    Err(DriverError::NoFunction { library, function })
+}
+
+fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<c_int, DriverError> {
+    let mut value: c_int = 0;
+    call!(cuDeviceGetAttribute(&raw mut value, attribute, device)).map(|()| value)
+}
+
+impl NativeDevice {
+    pub fn open(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
+        let count = device_count()?;
+        let driver_version = driver_version()?;
         if ordinal >= count {
             return Err(DriverError::NoDevice { ordinal, count });
         }
@@ -135,13 +183,9 @@ impl NativeDevice {
         call!(cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
         let name = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
         let name = String::from_utf8(name).unwrap_or_default();
-        let attribute = |attribute| {
-            let mut value: c_int = 0;
-            call!(cuDeviceGetAttribute(&raw mut value, attribute, device)).map(|()| value)
-        };
-        use sys::CUdevice_attribute as Attribute;
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        use CUdevice_attribute as Attribute;
+        let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let mut context: CUcontext = ptr::null_mut();
         call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(cuCtxSetCurrent(context))?;
@@ -150,9 +194,13 @@ impl NativeDevice {
         Ok(Self {
             name,
             context: context as usize,
+            device,
+            compute_capability: [major, minor],
             architecture: format!("sm_{major}{minor}{suffix}"),
-            libraries,
-            cache,
+            driver_version,
+            elapsed_time: elapsed_time()?,
+            options,
+            compiler: OnceLock::new(),
             modules: Mutex::default(),
         })
     }
@@ -162,13 +210,31 @@ impl NativeDevice {
         call!(cuCtxSetCurrent(self.context as CUcontext))
     }
 
-    /// Opens a library of the folder of CUDA libraries, where it is there: it is then found by its
-    /// name alone.
-    pub fn open_library(&self, prefix: &str) {
-        if let Some(folder) = &self.libraries {
-            // Without it the linker looks where it always does.
-            let _ = nvrtc::open_library(folder, prefix);
-        }
+    pub fn properties(&self) -> Result<GpuProperties, DriverError> {
+        let limit = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        Ok(GpuProperties {
+            architecture: self.architecture.clone(),
+            compute_capability: self.compute_capability.map(|number| number as u32),
+            shared_bytes_max: attribute(self.device, limit)? as u32,
+        })
+    }
+
+    pub fn has_compiled(&self, source: KernelSource) -> bool {
+        nvrtc::is_cached(source, &self.architecture, &self.options.cache)
+    }
+
+    pub fn libraries(&self) -> &LibrarySearch {
+        &self.options.libraries
+    }
+
+    pub fn driver_version(&self) -> LibraryVersion {
+        self.driver_version
+    }
+
+    /// The compiler, opened once: on a machine without it, code of the cache still runs.
+    fn compiler(&self) -> Result<&Nvrtc, DriverError> {
+        let open = || Nvrtc::open(&self.options.libraries, Some(self.driver_version));
+        self.compiler.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
     pub fn memory(&self) -> Result<[usize; 2], DriverError> {
@@ -184,12 +250,8 @@ impl NativeDevice {
         if let Some((_, module)) = modules.iter().find(|(name, _)| *name == source.name) {
             return Ok(*module);
         }
-        let request = nvrtc::CompileRequest {
-            source,
-            architecture: &self.architecture,
-            libraries: self.libraries.as_deref(),
-        };
-        let image = nvrtc::cached(&request, &self.cache)?;
+        let compiler = || self.compiler();
+        let image = nvrtc::cached(source, &self.architecture, compiler, &self.options.cache)?;
         let mut module: CUmodule = ptr::null_mut();
         call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast::<c_void>()))?;
         modules.push((source.name, module as usize));
@@ -216,7 +278,7 @@ impl NativeDevice {
     pub fn launch(
         &self,
         function: usize,
-        _: &str,
+        name: &str,
         stream: usize,
         grid: Grid,
         mut arguments: Vec<u8>,
@@ -234,7 +296,7 @@ impl NativeDevice {
         ];
         let Grid { blocks: [x, y], threads, shared_bytes } = grid;
         let (function, stream) = (function as CUfunction, stream as CUstream);
-        call!(cuLaunchKernel(
+        let launched = call!(cuLaunchKernel(
             function,
             x,
             y,
@@ -246,7 +308,24 @@ impl NativeDevice {
             stream,
             ptr::null_mut(),
             extra.as_mut_ptr(),
-        ))
+        ));
+        self.finish(launched, stream as usize, || format!("kernel {name}"))
+    }
+
+    /// Completes an operation that was put into `stream`: in synchronous mode waits for it, so that
+    /// an error of the device is found at the operation that caused it.
+    pub fn finish(
+        &self,
+        started: Result<(), DriverError>,
+        stream: usize,
+        operation: impl Fn() -> String,
+    ) -> Result<(), DriverError> {
+        let is_synchronous = self.options.synchronous;
+        let finished = match started {
+            Ok(()) if is_synchronous => call!(cuStreamSynchronize(stream as CUstream)),
+            started => started,
+        };
+        finished.map_err(|error| error.in_operation(operation(), is_synchronous))
     }
 
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
@@ -300,10 +379,14 @@ impl NativeDevice {
         let _ = self.enter().and_then(|()| call!(cuStreamDestroy_v2(stream as CUstream)));
     }
 
-    pub fn event(&self) -> Result<usize, DriverError> {
+    pub fn event(&self, purpose: EventPurpose) -> Result<usize, DriverError> {
         self.enter()?;
+        let flags = match purpose {
+            EventPurpose::Order => sys::CUevent_flags::CU_EVENT_DISABLE_TIMING,
+            EventPurpose::Timing => sys::CUevent_flags::CU_EVENT_DEFAULT,
+        };
         let mut event: CUevent = ptr::null_mut();
-        call!(cuEventCreate(&raw mut event, 0))?;
+        call!(cuEventCreate(&raw mut event, flags as u32))?;
         Ok(event as usize)
     }
 
@@ -313,10 +396,10 @@ impl NativeDevice {
 
     pub fn upload(&self, stream: usize, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
         self.enter()?;
-        let (from, stream) = (bytes.as_ptr().cast(), stream as CUstream);
-        call!(cuMemcpyHtoDAsync_v2(address, from, bytes.len(), stream))?;
+        let (from, count) = (bytes.as_ptr().cast(), bytes.len());
         // Pageable memory has been read when the call returns; see `Stream::upload`.
-        Ok(())
+        let started = call!(cuMemcpyHtoDAsync_v2(address, from, count, stream as CUstream));
+        self.finish(started, stream, || format!("copy of {count} bytes to the device"))
     }
 
     /// The bytes are there once the stream has come so far.
@@ -327,8 +410,9 @@ impl NativeDevice {
         bytes: &mut [u8],
     ) -> Result<(), DriverError> {
         self.enter()?;
-        let to = bytes.as_mut_ptr().cast();
-        call!(cuMemcpyDtoHAsync_v2(to, address, bytes.len(), stream as CUstream))
+        let (to, count) = (bytes.as_mut_ptr().cast(), bytes.len());
+        let started = call!(cuMemcpyDtoHAsync_v2(to, address, count, stream as CUstream));
+        self.finish(started, stream, || format!("copy of {count} bytes to the host"))
     }
 
     pub fn copy(
@@ -338,7 +422,8 @@ impl NativeDevice {
         bytes: usize,
     ) -> Result<(), DriverError> {
         self.enter()?;
-        call!(cuMemcpyDtoDAsync_v2(to, from, bytes, stream as CUstream))
+        let started = call!(cuMemcpyDtoDAsync_v2(to, from, bytes, stream as CUstream));
+        self.finish(started, stream, || format!("copy of {bytes} bytes on the device"))
     }
 
     pub fn fill(
@@ -349,7 +434,8 @@ impl NativeDevice {
         byte: u8,
     ) -> Result<(), DriverError> {
         self.enter()?;
-        call!(cuMemsetD8Async(address, byte, bytes, stream as CUstream))
+        let started = call!(cuMemsetD8Async(address, byte, bytes, stream as CUstream));
+        self.finish(started, stream, || format!("fill of {bytes} bytes"))
     }
 
     pub fn record(&self, event: usize, stream: usize) -> Result<(), DriverError> {
@@ -377,8 +463,10 @@ impl NativeDevice {
     pub fn elapsed_ms(&self, [from, to]: [usize; 2]) -> Result<f32, DriverError> {
         self.enter()?;
         let mut elapsed = 0.0;
-        call!(cuEventElapsedTime_v2(&raw mut elapsed, from as CUevent, to as CUevent))?;
-        Ok(elapsed)
+        // SAFETY: the driver's function has this type; the events are the driver's.
+        let result =
+            unsafe { (self.elapsed_time)(&raw mut elapsed, from as CUevent, to as CUevent) };
+        checked("cuEventElapsedTime", result).map(|()| elapsed)
     }
 
     pub fn synchronize(&self, stream: usize) -> Result<(), DriverError> {

@@ -2,32 +2,50 @@
 //! and no device.
 #![expect(unsafe_code, reason = "calls into NVRTC; decisions 0002 and 0048")]
 
-use std::ffi::{CStr, CString, OsStr, c_char};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Mutex;
 
-use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+use cudarc::nvrtc::sys::nvrtcProgram;
 
 use super::error::DriverError;
+use super::kernel_cache::{self, KernelCache};
+use super::libraries::{CudaLibrary, LibrarySearch, newest_first};
+use super::loader::{
+    LibraryReport, LibraryVersion, OpenedLibrary, SharedLibrary, function_table, open_first,
+};
 use super::source::{KernelSource, PRELUDE};
 
 /// No contraction: multiplies and adds round apart, as in the oracles, so that bytes agree.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v"];
 
-/// What is to be compiled.
-#[derive(Clone, Copy, Debug)]
-pub struct CompileRequest<'a> {
-    /// The source, without the prelude.
-    pub source: KernelSource,
-    /// Such as `sm_90a`.
-    pub architecture: &'a str,
-    /// Folder that has `libnvrtc.so` of any version and its builtins, or `None` for where the
-    /// linker looks.
-    pub libraries: Option<&'a Path>,
+function_table! {
+    /// Functions of `nvrtc.h`. Results are numbers, because a later version may have others than
+    /// this program knows.
+    NvrtcFunctions {
+        nvrtcVersion: fn(*mut c_int, *mut c_int) -> c_int;
+        nvrtcGetErrorString: fn(c_int) -> *const c_char;
+        nvrtcCreateProgram: fn(
+            *mut nvrtcProgram,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const *const c_char,
+            *const *const c_char
+        ) -> c_int;
+        nvrtcCompileProgram: fn(nvrtcProgram, c_int, *const *const c_char) -> c_int;
+        nvrtcGetProgramLogSize: fn(nvrtcProgram, *mut usize) -> c_int;
+        nvrtcGetProgramLog: fn(nvrtcProgram, *mut c_char) -> c_int;
+        nvrtcGetCUBINSize: fn(nvrtcProgram, *mut usize) -> c_int;
+        nvrtcGetCUBIN: fn(nvrtcProgram, *mut c_char) -> c_int;
+        nvrtcDestroyProgram: fn(*mut nvrtcProgram) -> c_int;
+    }
+}
+
+/// The compiler, opened.
+pub struct Nvrtc {
+    library: OpenedLibrary<NvrtcFunctions>,
 }
 
 /// What the compiler makes.
@@ -52,96 +70,189 @@ pub struct Usage {
     pub spill_bytes: u32,
 }
 
-/// Every function that is called here, as for the driver's library.
-const FUNCTIONS: [&str; 7] = [
-    "nvrtcCreateProgram",
-    "nvrtcCompileProgram",
-    "nvrtcGetProgramLogSize",
-    "nvrtcGetProgramLog",
-    "nvrtcGetCUBINSize",
-    "nvrtcGetCUBIN",
-    "nvrtcDestroyProgram",
-];
-
-/// Compiles for one architecture.
-///
-/// # Errors
-/// [`DriverError::NoCompiler`] where the library is not here, [`DriverError::Compile`] with its
-/// words.
-pub fn compile(request: &CompileRequest<'_>) -> Result<Compiled, DriverError> {
-    open(request.libraries)?;
-    let CompileRequest { source, architecture, .. } = request;
-    let text = text(*source);
-    let failed = |log: String| DriverError::Compile {
-        source_name: source.name.to_owned(),
-        target: (*architecture).to_owned(),
-        log,
-    };
-    let plain = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
-    let (text, name) = (plain(&text)?, plain(source.name)?);
-    let mut options = vec![plain(&format!("--gpu-architecture={architecture}"))?];
-    for option in OPTIONS {
-        options.push(plain(option)?);
-    }
-    let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-    let mut program: nvrtcProgram = ptr::null_mut();
-    // SAFETY: `open` found the library; all texts end with NUL and live until the program is
-    // destroyed below; sizes are asked for before buffers of that size are filled.
-    unsafe {
-        let none = ptr::null();
-        let made =
-            sys::nvrtcCreateProgram(&raw mut program, text.as_ptr(), name.as_ptr(), 0, none, none);
-        if made != nvrtcResult::NVRTC_SUCCESS {
-            return Err(failed(format!("{made:?}")));
-        }
-        let result = sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr());
-        let mut bytes = 0;
-        let _ = sys::nvrtcGetProgramLogSize(program, &raw mut bytes);
-        let mut log = vec![0u8; bytes];
-        let _ = sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
-        let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
-        let compiled = if result == nvrtcResult::NVRTC_SUCCESS {
-            let mut bytes = 0;
-            let _ = sys::nvrtcGetCUBINSize(program, &raw mut bytes);
-            let mut image = vec![0u8; bytes];
-            let _ = sys::nvrtcGetCUBIN(program, image.as_mut_ptr().cast());
-            Ok(Compiled { image, log })
-        } else {
-            Err(failed(log))
+impl Nvrtc {
+    /// Opens the first usable library of `search`. Code of a version later than `driver` is for
+    /// would not load, so such a version is passed over.
+    ///
+    /// # Errors
+    /// [`DriverError::NoLibrary`].
+    pub fn open(
+        search: &LibrarySearch,
+        driver: Option<LibraryVersion>,
+    ) -> Result<Self, DriverError> {
+        let load = |library: &SharedLibrary| {
+            let functions = NvrtcFunctions::load(library)?;
+            let (mut major, mut minor) = (0, 0);
+            // SAFETY: both pointers are to numbers that the call writes.
+            let code = unsafe { (functions.nvrtcVersion)(&raw mut major, &raw mut minor) };
+            if code != 0 {
+                return Err(format!("nvrtcVersion: {}", functions.text_of(code)));
+            }
+            let version = LibraryVersion { major: major as u32, minor: minor as u32, patch: None };
+            Ok((functions, version))
         };
-        let _ = sys::nvrtcDestroyProgram(&raw mut program);
-        compiled
+        let library = open_first(search, CudaLibrary::Nvrtc, driver, load)?;
+        // NVRTC opens its builtins by name when it first compiles. The linker does not look where
+        // the library was found, but a library that is open is found by its name.
+        if let Some(folder) = library.path.parent() {
+            for path in newest_first(&[folder.to_path_buf()], "libnvrtc-builtins.so") {
+                // Without them NVRTC itself reports what is missing.
+                let _ = SharedLibrary::open(&path);
+            }
+        }
+        Ok(Self { library })
+    }
+
+    /// Path and version of the library.
+    #[must_use]
+    pub fn report(&self) -> LibraryReport {
+        self.library.report(CudaLibrary::Nvrtc)
+    }
+
+    /// Compiles `source` for an architecture such as `sm_90a`.
+    ///
+    /// # Errors
+    /// [`DriverError::Compile`] with the compiler's log.
+    pub fn compile(
+        &self,
+        source: KernelSource,
+        architecture: &str,
+    ) -> Result<Compiled, DriverError> {
+        let nvrtc = &self.library.functions;
+        let text = text(source);
+        let failed = |log: String| DriverError::Compile {
+            source_name: source.name.to_owned(),
+            target: architecture.to_owned(),
+            log,
+        };
+        let plain = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
+        let (text, name) = (plain(&text)?, plain(source.name)?);
+        let mut options = vec![plain(&format!("--gpu-architecture={architecture}"))?];
+        for option in OPTIONS {
+            options.push(plain(option)?);
+        }
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let (mut program, none): (nvrtcProgram, _) = (ptr::null_mut(), ptr::null());
+        let (text, name, count) = (text.as_ptr(), name.as_ptr(), options.len() as c_int);
+        // SAFETY: all texts end with NUL and live until the program is destroyed below; sizes are
+        // asked for before buffers of that size are filled.
+        unsafe {
+            let made = (nvrtc.nvrtcCreateProgram)(&raw mut program, text, name, 0, none, none);
+            if made != 0 {
+                return Err(failed(nvrtc.text_of(made)));
+            }
+            let result = (nvrtc.nvrtcCompileProgram)(program, count, options.as_ptr());
+            let mut bytes = 0;
+            let _ = (nvrtc.nvrtcGetProgramLogSize)(program, &raw mut bytes);
+            let mut log = vec![0u8; bytes];
+            let _ = (nvrtc.nvrtcGetProgramLog)(program, log.as_mut_ptr().cast());
+            let mut log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
+            let compiled = if result == 0 {
+                let mut bytes = 0;
+                let _ = (nvrtc.nvrtcGetCUBINSize)(program, &raw mut bytes);
+                let mut image = vec![0u8; bytes];
+                let _ = (nvrtc.nvrtcGetCUBIN)(program, image.as_mut_ptr().cast());
+                Ok(Compiled { image, log })
+            } else {
+                // Missing builtins leave no log.
+                if log.trim().is_empty() {
+                    log = nvrtc.text_of(result);
+                }
+                Err(failed(log))
+            };
+            let _ = (nvrtc.nvrtcDestroyProgram)(&raw mut program);
+            compiled
+        }
     }
 }
 
-/// As [`compile`], or the code that an earlier run left in `cache`, also where there is no NVRTC.
+impl NvrtcFunctions {
+    fn text_of(&self, code: c_int) -> String {
+        // SAFETY: the library returns a text of its own that ends with NUL, or nothing.
+        unsafe {
+            let text = (self.nvrtcGetErrorString)(code);
+            if text.is_null() {
+                return format!("code {code}");
+            }
+            format!("{} (code {code})", CStr::from_ptr(text).to_string_lossy())
+        }
+    }
+}
+
+impl fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nvrtc").field("path", &self.library.path).finish_non_exhaustive()
+    }
+}
+
+/// The code that an earlier run left in `cache`, else what `compiler` makes of the source.
+///
+/// Code of another version of NVRTC is compiled anew. Where that cannot be done, as on a machine
+/// without NVRTC, it is used as it is.
 ///
 /// # Errors
-/// As [`compile`].
-pub fn cached(request: &CompileRequest<'_>, cache: &Path) -> Result<Vec<u8>, DriverError> {
-    let path = cache.join(image_name(request.source, request.architecture));
-    if let Ok(image) = fs::read(&path) {
-        return Ok(image);
+/// As [`Nvrtc::open`] and [`Nvrtc::compile`]; [`DriverError::Cache`] of a folder that others can
+/// write, and of a damaged file that cannot be compiled anew.
+pub(super) fn cached<'a>(
+    source: KernelSource,
+    architecture: &str,
+    compiler: impl FnOnce() -> Result<&'a Nvrtc, DriverError>,
+    cache: &Path,
+) -> Result<Vec<u8>, DriverError> {
+    let (cache, name) = (KernelCache::new(cache)?, image_name(source, architecture));
+    let found = cache.read(&name);
+    let compiler = compiler();
+    if let (Ok(Some(found)), Ok(compiler)) = (&found, &compiler)
+        && found.compiler == compiler_word(compiler.library.version)
+    {
+        return Ok(found.code.clone());
     }
-    let Compiled { image, .. } = compile(request)?;
-    let broken = |error: std::io::Error| DriverError::Cache {
-        path: path.clone(),
-        problem: error.to_string(),
-    };
-    fs::create_dir_all(cache).map_err(broken)?;
-    let part = path.with_extension(format!("part{}", std::process::id()));
-    fs::write(&part, &image).and_then(|()| fs::rename(&part, &path)).map_err(broken)?;
-    Ok(image)
+    let compiled = compiler.and_then(|compiler| {
+        let Compiled { image, .. } = compiler.compile(source, architecture)?;
+        cache.write(&name, &image, &compiler_word(compiler.library.version))?;
+        Ok(image)
+    });
+    match (compiled, found) {
+        (Ok(image), _) => Ok(image),
+        (Err(_), Ok(Some(found))) => Ok(found.code),
+        // Why the file cannot be used comes before why it cannot be replaced.
+        (Err(_), Err(damage)) => Err(damage),
+        (Err(error), Ok(None)) => Err(error),
+    }
 }
 
-/// Name of the file that holds a source's code for an architecture: carried to a machine without
-/// NVRTC, it is found there.
-#[must_use]
-pub fn image_name(source: KernelSource, architecture: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    (text(source), OPTIONS).hash(&mut hasher);
+/// Whether `cache` has usable code of a source.
+pub(super) fn is_cached(source: KernelSource, architecture: &str, cache: &Path) -> bool {
+    let found =
+        KernelCache::new(cache).and_then(|cache| cache.read(&image_name(source, architecture)));
+    matches!(found, Ok(Some(_)))
+}
+
+/// Stores the code of a source in a cache of kernels, which may be carried to a machine without
+/// NVRTC; the file.
+///
+/// # Errors
+/// [`DriverError::Cache`].
+pub fn store(
+    cache: &Path,
+    (source, architecture): (KernelSource, &str),
+    image: &[u8],
+    version: LibraryVersion,
+) -> Result<PathBuf, DriverError> {
+    let name = image_name(source, architecture);
+    KernelCache::new(cache)?.write(&name, image, &compiler_word(version))
+}
+
+fn compiler_word(version: LibraryVersion) -> String {
+    format!("nvrtc-{version}")
+}
+
+/// Name of the file that holds a source's code for an architecture. It does not depend on the
+/// version of NVRTC, which a machine without NVRTC does not know.
+fn image_name(source: KernelSource, architecture: &str) -> String {
     let stem = source.name.replace('/', "-").replace(".cu", "");
-    format!("{stem}-{architecture}-{:016x}.cubin", hasher.finish())
+    let key = kernel_cache::key(&[&text(source), &OPTIONS.join(" ")]);
+    format!("{stem}-{architecture}-{key}.cubin")
 }
 
 fn text(source: KernelSource) -> String {
@@ -174,71 +285,76 @@ pub fn usage(log: &str) -> Vec<Usage> {
     found
 }
 
-/// Opens the library before `cudarc` does, which panics where there is none. Its builtins come
-/// first: NVRTC looks for them by name alone.
-fn open(folder: Option<&Path>) -> Result<(), DriverError> {
-    static OPENED: Mutex<bool> = Mutex::new(false);
-    let mut opened = OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if *opened {
-        return Ok(());
-    }
-    if let Some(folder) = folder {
-        for prefix in ["libnvrtc-builtins.so", "libnvrtc.so"] {
-            open_library(folder, prefix)?;
-        }
-    }
-    // SAFETY: opens the library, whose constructors run.
-    if !unsafe { sys::is_culib_present() } {
-        let problem = "expected it in the folder of CUDA libraries or where the linker looks";
-        let library = "libnvrtc.so.13".to_owned();
-        return Err(DriverError::NoCompiler { library, problem: problem.to_owned() });
-    }
-    // SAFETY: the library is there; a symbol is only looked for, not called.
-    let has = |name: &str| unsafe { sys::culib().get::<fn()>(name.as_bytes()).is_ok() };
-    super::error::complete("libnvrtc.so", &FUNCTIONS, has)?;
-    *opened = true;
-    Ok(())
-}
-
-/// Opens the library of a folder whose name begins so, whatever its version.
-///
-/// # Errors
-/// [`DriverError::NoCompiler`].
-pub(super) fn open_library(folder: &Path, prefix: &str) -> Result<(), DriverError> {
-    load(library_of(folder, prefix)?.as_os_str())
-}
-
-fn library_of(folder: &Path, prefix: &str) -> Result<PathBuf, DriverError> {
-    let absent = |problem: String| {
-        let library = folder.join(prefix).display().to_string();
-        DriverError::NoCompiler { library, problem }
-    };
-    let entries = fs::read_dir(folder).map_err(|error| absent(error.to_string()))?;
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_it = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
-    };
-    paths.filter(is_it).max().ok_or_else(|| absent("no such file".to_owned()))
-}
-
-fn load(path: &OsStr) -> Result<(), DriverError> {
-    let failed = |problem: String| DriverError::NoCompiler {
-        library: path.to_string_lossy().into_owned(),
-        problem,
-    };
-    let name = CString::new(path.as_bytes()).map_err(|error| failed(error.to_string()))?;
-    // SAFETY: the name ends with NUL; the constructors of the library run, as asked for.
-    if unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.is_null() {
-        // SAFETY: dlopen has just failed, so there is a text that ends with NUL.
-        let text = unsafe { CStr::from_ptr(libc::dlerror()) };
-        return Err(failed(text.to_string_lossy().into_owned()));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Usage, usage};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use super::{Nvrtc, Usage, cached, image_name, is_cached, usage};
+    use crate::cuda::error::DriverError;
+    use crate::cuda::libraries::{LibraryRoots, LibrarySearch};
+    use crate::ops::activation::cuda::SOURCE;
+
+    /// A stub of the compiler, made with `flags`; `None` without a C compiler.
+    fn compiler(folder: &Path, flags: &[&str]) -> Option<Nvrtc> {
+        let folder = folder.join(flags.concat());
+        fs::create_dir_all(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub_nvrtc.c");
+        let cc = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
+        let mut command = Command::new(&cc);
+        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join("libnvrtc.so.13"));
+        let Ok(status) = command.args(flags).arg(source).status() else {
+            eprintln!("SKIPPED: {} is not there, a C compiler (CC)", cc.display());
+            return None;
+        };
+        assert!(status.success());
+        let search =
+            LibrarySearch::new(&LibraryRoots { named: vec![folder], ..LibraryRoots::default() });
+        Some(Nvrtc::open(&search, None).unwrap())
+    }
+
+    fn place(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("rowmill-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn cached_code_is_compiled_anew_where_that_is_needed_and_possible() {
+        let folder = place("nvrtc");
+        let flags: [&[&str]; 3] =
+            [&["-DMAJOR=13"], &["-DMAJOR=12", "-DMINOR=4"], &["-DMAJOR=14", "-DFAILS"]];
+        let [Some(newer), Some(older), Some(failing)] = flags.map(|f| compiler(&folder, f)) else {
+            return;
+        };
+        let cache = folder.join("cache");
+        let code_by = |compiler: Option<&Nvrtc>| {
+            let library = "NVRTC";
+            let absent = || DriverError::NoLibrary { library, rejected: Vec::new(), folders: 0 };
+            let code = cached(SOURCE, "sm_90a", || compiler.ok_or_else(absent), &cache);
+            code.map(|code| String::from_utf8(code).unwrap())
+        };
+        assert!(matches!(code_by(None), Err(DriverError::NoLibrary { .. })));
+        assert!(!is_cached(SOURCE, "sm_90a", &cache));
+        let of = |version: &str| Ok(format!("code of NVRTC {version}"));
+        assert_eq!(code_by(Some(&newer)), of("13.0"));
+        // A machine without a compiler, another version, and one that does not know the GPU.
+        assert_eq!(code_by(None), of("13.0"));
+        assert_eq!(code_by(Some(&older)), of("12.4"));
+        assert_eq!(code_by(Some(&failing)), of("12.4"));
+        assert!(is_cached(SOURCE, "sm_90a", &cache));
+        // A cut file.
+        let path = cache.join(image_name(SOURCE, "sm_90a"));
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert!(!is_cached(SOURCE, "sm_90a", &cache));
+        let error = code_by(None).unwrap_err().to_string();
+        assert!(error.contains(".cubin: has no checksum at its end"), "{error}");
+        assert_eq!(code_by(Some(&newer)), of("13.0"));
+        assert_eq!(code_by(None), of("13.0"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn the_assembler_says_what_kernels_use() {

@@ -85,13 +85,10 @@ pub fn has_compiler() -> bool {
     found
 }
 
-/// The GPU of `ROWMILL_GPU`, where that is set; NVRTC in `ROWMILL_NVRTC` and compiled kernels in
-/// `ROWMILL_KERNELS`.
+/// The GPU of `ROWMILL_GPU`, where that is set, with compiled kernels in `ROWMILL_KERNELS`.
 pub fn gpu() -> Option<Bench> {
     let ordinal = std::env::var("ROWMILL_GPU").ok()?.parse().unwrap();
-    let folder = |name| std::env::var_os(name).map(PathBuf::from);
-    let cache = folder("ROWMILL_KERNELS").unwrap_or_else(std::env::temp_dir);
-    let driver = Driver::cuda(ordinal, folder("ROWMILL_NVRTC"), cache).unwrap();
+    let driver = Driver::cuda(ordinal, stub_library::options_of_environment()).unwrap();
     Some(Bench::new(driver, "cuda"))
 }
 
@@ -151,5 +148,84 @@ pub fn same(what: &str, got: &[f32], expected: &[f32]) {
     let differs = bits(got).iter().zip(&bits(expected)).position(|(got, expected)| got != expected);
     if let Some(i) = differs {
         panic!("{what}[{i}]: expected {}, got {}", expected[i], got[i]);
+    }
+}
+
+/// How far a result may be from the oracle's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Units in the last place of f32.
+    ulps: u32,
+    /// Where a difference of nearly equal numbers has lost places.
+    absolute: f32,
+    /// Of a sum in f64.
+    relative: f64,
+}
+
+impl Bench {
+    /// The tolerance of results that `exp` and `log1p` in f64 lead to, divided by `normaliser`.
+    ///
+    /// The emulator calls the functions of the host, as the oracle does: the same bytes. A GPU has
+    /// its own. NVIDIA documents at most 1 ulp for each (CUDA C++ Programming Guide, accuracy of
+    /// double-precision functions), and so does glibc: both may be 1 ulp from the true value, on
+    /// different sides. With the division behind them this stays below 8 ulps of f64, 2⁻⁵⁰ of a
+    /// number up to 1, which moves the nearest f32 by at most one. `p − y` and `1 − p` lose leading
+    /// places, so that 2⁻⁵⁰ itself remains. A sum of 1,100 samples in chunks of 512 rounds at most
+    /// 515 times on the way of a value, which is 515 · 2⁻⁵³ < 10⁻¹³ of it. Square roots and divisions
+    /// of a GPU are rounded as the host's are, so other kernels need no tolerance.
+    pub fn math_tolerance(&self, normaliser: f32) -> Tolerance {
+        if self.name == "cuda" {
+            Tolerance { ulps: 1, absolute: 2.0f32.powi(-50) / normaliser, relative: 1e-13 }
+        } else {
+            Tolerance { ulps: 0, absolute: 0.0, relative: 0.0 }
+        }
+    }
+}
+
+impl Tolerance {
+    fn allows(self, got: f32, expected: f32) -> bool {
+        // Numbers in the order of their values, so that neighbors differ by one.
+        let place = |value: f32| {
+            let bits = i64::from(value.to_bits() & 0x7fff_ffff);
+            if value.is_sign_negative() { -bits } else { bits }
+        };
+        let apart = (place(got) - place(expected)).unsigned_abs();
+        let is_near = apart <= u64::from(self.ulps) || (got - expected).abs() <= self.absolute;
+        got.to_bits() == expected.to_bits() || (self.ulps > 0 && is_near)
+    }
+
+    /// Whether two slices are the same within the tolerance.
+    #[track_caller]
+    pub fn same(self, what: &str, got: &[f32], expected: &[f32]) {
+        assert_eq!(got.len(), expected.len(), "{what}");
+        for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+            assert!(self.allows(got, expected), "{what}[{i}]: expected {expected}, got {got}");
+        }
+    }
+
+    /// Whether two sums are the same within the tolerance.
+    #[track_caller]
+    pub fn same_sum(self, what: &str, got: f64, expected: f64) {
+        let apart = (got - expected).abs();
+        let is_near = got.to_bits() == expected.to_bits() || apart < self.relative * expected.abs();
+        assert!(is_near, "{what}: expected {expected}, got {got}");
+    }
+}
+
+#[test]
+fn only_a_gpu_has_a_tolerance_and_it_ends_after_one_ulp() {
+    let next = |value: f32, ulps| f32::from_bits(value.to_bits() + ulps);
+    let exact = Tolerance { ulps: 0, absolute: 0.0, relative: 0.0 };
+    let of_gpu = Tolerance { ulps: 1, absolute: 1e-20, relative: 1e-13 };
+    assert!(exact.allows(0.1, 0.1) && !exact.allows(next(0.1, 1), 0.1));
+    assert!(!exact.allows(0.0, -0.0) && of_gpu.allows(0.0, -0.0));
+    assert!(of_gpu.allows(next(0.1, 1), 0.1) && !of_gpu.allows(next(0.1, 2), 0.1));
+    assert!(of_gpu.allows(9e-21, 0.0) && !of_gpu.allows(2e-20, 0.0));
+    assert!(!of_gpu.allows(f32::NAN, 1.0));
+    if has_compiler() {
+        let emulated = Driver::emulated(emulation(BlockOrder::Ascending, Checks::Few));
+        let tolerance = |name: &str| Bench::new(emulated.clone(), name).math_tolerance(1.0);
+        assert_eq!(tolerance("Ascending"), exact);
+        assert_eq!(tolerance("cuda").ulps, 1);
     }
 }

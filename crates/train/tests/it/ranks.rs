@@ -68,10 +68,8 @@ pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
 /// where `ROWMILL_GPU` has its number, with the compiled kernels of `ROWMILL_KERNELS`.
 pub fn emulated() -> Option<Driver> {
     if let Ok(ordinal) = std::env::var("ROWMILL_GPU") {
-        let folder = |name| std::env::var_os(name).map(PathBuf::from);
-        let kernels = folder("ROWMILL_KERNELS").unwrap_or_else(std::env::temp_dir);
-        let ordinal = ordinal.parse().unwrap();
-        return Some(Driver::cuda(ordinal, folder("ROWMILL_NVRTC"), kernels).unwrap());
+        let options = crate::stub::stub_library::options_of_environment();
+        return Some(Driver::cuda(ordinal.parse().unwrap(), options).unwrap());
     }
     let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
     if std::process::Command::new(&compiler).arg("--version").output().is_err() {

@@ -19,8 +19,8 @@ use train::{Model, RankContext, RunStep, SampleShare};
 use crate::ranks;
 
 #[path = "../../../device/tests/it/cuda/stub_library.rs"]
-mod stub_library;
-use stub_library::Libraries;
+pub mod stub_library;
+use stub_library::{Libraries, options};
 
 /// Samples of a batch.
 pub const SAMPLES: usize = 6;
@@ -29,7 +29,7 @@ pub const SAMPLES: usize = 6;
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
     let libraries =
         if child == "library_child" { Libraries::DriverAndBlas } else { Libraries::Driver };
-    let calls = stub_library::calls(&format!("stub::{child}"), libraries)?;
+    let calls = stub_library::calls(&format!("stub::{child}"), libraries, &[])?;
     let marked = calls.split(|call| call.starts_with("cuMemsetD8Async 1 "));
     Some(marked.skip(2).map(<[String]>::to_vec).collect())
 }
@@ -97,7 +97,7 @@ pub fn batch(len: usize) -> Batch {
 /// given to the device. The first has the most ids.
 fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
-    let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
+    let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
     let (mark, marks) = (driver.alloc(1).unwrap(), driver.stream().unwrap());
     let mut config = ranks::job(model, (optimizer, optimizer), 0.1, SAMPLES);
     config.training.precision = precision;
@@ -142,7 +142,7 @@ fn cross_child() {
 #[test]
 fn recorded_child() {
     let Some(log) = std::env::var_os("ROWMILL_STUB").map(PathBuf::from) else { return };
-    let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
+    let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
     let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
     let optimizer = Optimizer::Sgd;
     let config = ranks::job(model(dot, Pooling::Sum), (optimizer, optimizer), 0.1, SAMPLES);
@@ -189,7 +189,7 @@ fn recorded_child() {
 
 #[test]
 fn a_recorded_step_has_the_times_of_the_device() {
-    let Some(calls) = stub_library::calls("stub::recorded_child", Libraries::Driver) else {
+    let Some(calls) = stub_library::calls("stub::recorded_child", Libraries::Driver, &[]) else {
         return;
     };
     let marks = calls.iter().filter(|call| call.starts_with("cuEventRecord")).count();

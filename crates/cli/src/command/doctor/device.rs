@@ -1,9 +1,13 @@
-//! `rowmill doctor device`: which GPUs there are, or why none, and whether kernels can be emulated.
+//! `rowmill doctor device`: which GPUs and libraries of NVIDIA there are, or why they cannot be used,
+//! and whether kernels can be emulated.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use ::device::cuda::{Driver, DriverError};
+use ::device::backend::SOURCES;
+use ::device::cuda::{
+    CudaOptions, Driver, DriverError, LibraryReport, driver_version, inspect_libraries,
+};
 use serde::Serialize;
 
 use crate::error::{EXIT_FAILED, Error};
@@ -14,6 +18,10 @@ use crate::resolve::{Session, device};
 #[derive(Serialize)]
 struct Diagnosis {
     devices: Vec<CheckedGpu>,
+    /// The driver first.
+    libraries: Vec<CheckedLibrary>,
+    /// Folder of compiled kernels.
+    kernels: Option<PathBuf>,
     /// Why there is no GPU to use.
     problem: Option<String>,
     /// What to do about it.
@@ -28,8 +36,53 @@ struct Diagnosis {
 struct CheckedGpu {
     device: String,
     name: String,
+    /// Such as 9.0.
+    compute_capability: String,
     free_bytes: usize,
     total_bytes: usize,
+    /// Most bytes of shared memory that a block may ask for.
+    shared_bytes_max: u32,
+    /// What kernels are compiled for, such as `sm_90a`.
+    architecture: String,
+    /// Sources of kernels, of which some have been compiled for this device.
+    sources: usize,
+    compiled_sources: usize,
+}
+
+/// A library of NVIDIA.
+#[derive(Serialize)]
+struct CheckedLibrary {
+    library: &'static str,
+    path: Option<PathBuf>,
+    version: Option<String>,
+    /// Why no file can be used.
+    problem: Option<String>,
+    /// What to do about it.
+    cure: Option<&'static str>,
+    /// Files that come before the one that is used and cannot be used.
+    passed_over: Vec<String>,
+}
+
+impl CheckedLibrary {
+    fn of_driver() -> Self {
+        let version = driver_version();
+        let cure = version.as_ref().err().map(device::cure);
+        let problem = version.as_ref().err().map(ToString::to_string);
+        let version = version.ok().map(|version| format!("CUDA {version}"));
+        let (library, path, passed_over) = ("driver", None, Vec::new());
+        Self { library, path, version, problem, cure, passed_over }
+    }
+}
+
+impl From<LibraryReport> for CheckedLibrary {
+    fn from(report: LibraryReport) -> Self {
+        let LibraryReport { library, used, rejected, problem } = report;
+        let cure = problem.is_some().then(|| device::library_cure(library));
+        let (path, version) = used.unzip();
+        let version = version.map(|version| version.to_string());
+        let passed_over = rejected.iter().map(ToString::to_string).collect();
+        Self { library, path, version, problem, cure, passed_over }
+    }
 }
 
 /// Runs the command.
@@ -41,15 +94,21 @@ pub fn run(session: &Session) -> Result<ExitCode, Error> {
 }
 
 fn diagnose() -> Diagnosis {
+    let options = device::cuda_options();
     let mut devices = Vec::new();
     let error = loop {
-        match gpu(devices.len()) {
+        match options.clone().and_then(|options| gpu(devices.len(), options)) {
             Ok(gpu) => devices.push(gpu),
             // The one behind the last.
             Err(DriverError::NoDevice { count, .. }) if count > 0 => break None,
             Err(error) => break Some(error),
         }
     };
+    let mut libraries = vec![CheckedLibrary::of_driver()];
+    if let Ok(options) = &options {
+        let found = inspect_libraries(&options.libraries, driver_version().ok());
+        libraries.extend(found.map(CheckedLibrary::from));
+    }
     let compiler = device::compiler();
     let mut version = Command::new(&compiler);
     let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
@@ -57,38 +116,89 @@ fn diagnose() -> Diagnosis {
     let cure = error.as_ref().map(device::cure);
     let problem = error.map(|error| error.to_string());
     let compiler = compiler.display().to_string();
-    Diagnosis { devices, problem, cure, compiler, has_compiler }
+    let kernels = options.ok().map(|options| options.cache);
+    Diagnosis { devices, libraries, kernels, problem, cure, compiler, has_compiler }
 }
 
-fn gpu(ordinal: usize) -> Result<CheckedGpu, DriverError> {
-    // Nothing is compiled here.
-    let driver = Driver::cuda(ordinal, None, PathBuf::new())?;
+fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> {
+    let driver = Driver::cuda(ordinal, options)?;
     let [free_bytes, total_bytes] = driver.memory()?.unwrap_or_default();
+    let properties = driver.properties()?.unwrap_or_default();
+    let [major, minor] = properties.compute_capability;
     Ok(CheckedGpu {
         device: format!("cuda:{ordinal}"),
         name: driver.name(),
+        compute_capability: format!("{major}.{minor}"),
         free_bytes,
         total_bytes,
+        shared_bytes_max: properties.shared_bytes_max,
+        architecture: properties.architecture,
+        sources: SOURCES.len(),
+        compiled_sources: SOURCES.iter().filter(|source| driver.has_compiled(**source)).count(),
     })
 }
 
 fn table(diagnosis: &Diagnosis) -> String {
-    let gib = |bytes: usize| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
-    let row = |gpu: &CheckedGpu| {
-        let memory = format!("{} of {} free", gib(gpu.free_bytes), gib(gpu.total_bytes));
-        vec![gpu.device.clone(), "ok".into(), format!("{}, {memory}", gpu.name)]
-    };
-    let mut rows: Vec<Vec<String>> = diagnosis.devices.iter().map(row).collect();
+    let mut rows = Vec::new();
+    for gpu in &diagnosis.devices {
+        rows.extend(gpu_rows(gpu, diagnosis.kernels.as_ref()));
+    }
     if let Some(problem) = &diagnosis.problem {
-        rows.push(vec!["cuda".into(), "wrong".into(), problem.clone()]);
+        rows.push(row("cuda", "wrong", problem.clone()));
+    }
+    for library in &diagnosis.libraries {
+        let CheckedLibrary { library, path, version, problem, .. } = library;
+        let path = path.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default();
+        match (version, problem) {
+            (Some(version), _) => rows.push(row(library, "ok", format!("{version}{path}"))),
+            // The first row says so.
+            (None, problem) if *problem == diagnosis.problem => {}
+            (None, problem) => {
+                rows.push(row(library, "wrong", problem.clone().unwrap_or_default()));
+            }
+        }
     }
     let (verdict, found) =
         if diagnosis.has_compiler { ("ok", "found") } else { ("wrong", "absent") };
-    let compiler = format!("C++ compiler {} (CXX): {found}", diagnosis.compiler);
-    rows.push(vec!["emulated".into(), verdict.into(), compiler]);
+    rows.push(row(
+        "emulated",
+        verdict,
+        format!("C++ compiler {} (CXX): {found}", diagnosis.compiler),
+    ));
     let mut text = render::grid(&["device", "", "found"], &rows);
+    for library in &diagnosis.libraries {
+        // A library that cannot be used lists its files in its row.
+        if library.problem.is_none() {
+            for file in &library.passed_over {
+                text += &format!("\n{} passed over: {file}", library.library);
+            }
+        }
+        if let Some(cure) = library.cure.filter(|cure| Some(*cure) != diagnosis.cure) {
+            text += &format!("\n→ {}: {cure}", library.library);
+        }
+    }
     if let Some(cure) = diagnosis.cure {
         text += &format!("\n→ {cure}");
     }
     text
+}
+
+fn gpu_rows(gpu: &CheckedGpu, kernels: Option<&PathBuf>) -> [Vec<String>; 2] {
+    let gib = |bytes: usize| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let CheckedGpu { name, compute_capability, architecture, sources, compiled_sources, .. } = gpu;
+    let memory = format!("{} of {} free", gib(gpu.free_bytes), gib(gpu.total_bytes));
+    let shared = gpu.shared_bytes_max / 1024;
+    let about = format!(
+        "{name}, {memory}, compute capability {compute_capability}, {shared} KiB of shared memory \
+         for a block"
+    );
+    let needs = if compiled_sources == sources { "NVRTC is not needed" } else { "NVRTC is needed" };
+    let folder = kernels.map(|folder| folder.display().to_string()).unwrap_or_default();
+    let kernels =
+        format!("{compiled_sources} of {sources} for {architecture} in {folder}: {needs}");
+    [row(&gpu.device, "ok", about), row("compiled kernels", "", kernels)]
+}
+
+fn row(what: &str, verdict: &str, found: String) -> Vec<String> {
+    vec![what.to_owned(), verdict.to_owned(), found]
 }

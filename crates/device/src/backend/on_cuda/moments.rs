@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{Driver, DriverError, Stream, StreamEvent};
+use crate::cuda::{Driver, DriverError, EventPurpose, Stream, StreamEvent};
 use crate::error::Error;
 
 /// Moments of one queue, counted from one at which the host and the device met.
@@ -19,7 +19,7 @@ pub struct QueueMoments {
 impl QueueMoments {
     pub(super) fn new(driver: &Driver, stream: &Arc<Stream>) -> Result<Self, DriverError> {
         let (driver, stream) = (driver.clone(), Arc::clone(stream));
-        let zero = driver.event()?;
+        let zero = driver.event(EventPurpose::Timing)?;
         Ok(Self { driver, stream, zero, events: Vec::new(), marked: 0 })
     }
 
@@ -39,7 +39,7 @@ impl QueueMoments {
     /// [`Error::Driver`].
     pub fn mark(&mut self) -> Result<(), Error> {
         if self.marked == self.events.len() {
-            self.events.push(self.driver.event()?);
+            self.events.push(self.driver.event(EventPurpose::Timing)?);
         }
         self.stream.record(&self.events[self.marked])?;
         self.marked += 1;

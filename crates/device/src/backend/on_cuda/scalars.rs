@@ -11,7 +11,8 @@ use super::handles::grown;
 use super::staging::Staging;
 use crate::backend::{StepOutcome, StepScalars};
 use crate::cuda::{
-    Buffer, Driver, DriverError, InFlight, KernelArguments, Pinned, Stream, StreamEvent,
+    Buffer, Driver, DriverError, EventPurpose, InFlight, KernelArguments, Pinned, Stream,
+    StreamEvent,
 };
 use crate::error::Error;
 use crate::ops::embedding_backward::Updated;
@@ -64,7 +65,7 @@ impl Scalars {
         let outcome = memory.slice(LOSS..BYTES)?;
         let mut spare = Vec::new();
         for _ in 0..2 {
-            spare.push((driver.pinned(outcome.bytes())?, driver.event()?));
+            spare.push((driver.pinned(outcome.bytes())?, driver.event(EventPurpose::Order)?));
         }
         let block = ScalarBlock {
             dense: memory.slice(0..RULE)?,
@@ -154,7 +155,10 @@ impl ScalarBlock {
     pub fn end(&mut self, stream: &Stream) -> Result<Ended, DriverError> {
         let (pinned, done) = match self.spare.pop() {
             Some(block) => block,
-            None => (stream.driver().pinned(self.outcome.bytes())?, stream.driver().event()?),
+            None => (
+                stream.driver().pinned(self.outcome.bytes())?,
+                stream.driver().event(EventPurpose::Order)?,
+            ),
         };
         Ok(Ended(stream.download_pinned(&self.outcome, pinned, done)?))
     }

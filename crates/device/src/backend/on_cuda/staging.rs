@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cuda::{Driver, DriverError, InFlight, Pinned, StreamEvent};
+use crate::cuda::{Driver, DriverError, EventPurpose, InFlight, Pinned, StreamEvent};
 
 /// How many blocks are used in turn: a step may be given to the device before the last one ends.
 const BLOCKS: usize = 2;
@@ -31,7 +31,7 @@ impl Staging {
             self.in_flight.drain(..).try_for_each(|flight| flight.wait().map(drop))?;
             self.spare.clear();
             for _ in 0..BLOCKS {
-                self.spare.push((driver.pinned(bytes)?, driver.event()?));
+                self.spare.push((driver.pinned(bytes)?, driver.event(EventPurpose::Order)?));
             }
             self.bytes = bytes;
         }

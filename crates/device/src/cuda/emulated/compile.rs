@@ -2,14 +2,17 @@
 //! runs it.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cuda::emulation::{Checks, Emulation};
 use crate::cuda::error::DriverError;
+use crate::cuda::kernel_cache::{KernelCache, key};
 use crate::cuda::source::PRELUDE;
+
+/// Marks files of the cache as made by the host's compiler, whose name is part of theirs.
+const COMPILER: &str = "host";
 
 const SHIM: &str = include_str!("shim.h");
 const RUNTIME: &str = include_str!("runtime.cpp");
@@ -53,34 +56,40 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
     let compiler = emulation.compiler.display().to_string();
     let key = key(&[&compiler, SHIM, RUNTIME, &source, &flags.join(" ")]);
     let stem = name.replace('/', "-").replace(".cu", "");
-    let library = emulation.cache.join(format!("{stem}-{key}.so"));
-    if library.exists() {
+    let (cache, file) = (KernelCache::new(&emulation.cache)?, format!("{stem}-{key}.so"));
+    let library = emulation.cache.join(&file);
+    // A damaged file is made anew.
+    if matches!(cache.read(&file), Ok(Some(_))) {
         return Ok(library);
     }
-    let cache = &emulation.cache;
-    fs::create_dir_all(cache).map_err(|error| broken(cache, &error))?;
+    cache.create()?;
     // A folder of its own: another thread or process may be making the same one.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let folder = cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
+    let folder = emulation.cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| broken(&folder, &error))?;
-    let made = make(emulation, &folder, name, &source, &flags, &library);
+    let made = make(emulation, &folder, name, &source, &flags);
     // What is left of a failed compilation is of no use.
     let _ = fs::remove_dir_all(&folder);
-    made.map(|()| library)
+    cache.write(&file, &made?, COMPILER)
 }
 
+/// The bytes of the library, made in `folder`.
 fn make(
     emulation: &Emulation,
     folder: &Path,
     name: &str,
     source: &str,
     flags: &[&str],
-    library: &Path,
-) -> Result<(), DriverError> {
+) -> Result<Vec<u8>, DriverError> {
     // What runs the blocks is the same for all kernels.
     let compiler = emulation.compiler.display().to_string();
-    let runtime = emulation.cache.join(format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME])));
+    let runtime = format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME]));
+    let cache = KernelCache::new(&emulation.cache)?;
+    let read = |made: &str| {
+        let path = folder.join(made);
+        fs::read(&path).map_err(|error| broken(&path, &error))
+    };
     for (file, text) in [("shim.h", SHIM), ("runtime.cpp", RUNTIME), ("kernel.cpp", source)] {
         let path = folder.join(file);
         fs::write(&path, text).map_err(|error| broken(&path, &error))?;
@@ -102,31 +111,24 @@ fn make(
         Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
     };
     run(&[flags, &["-c", "kernel.cpp", "-o", "kernel.o"]].concat())?;
-    if !runtime.exists() {
-        run(&[FLAGS, &["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]].concat())?;
-        let made = folder.join("runtime.o");
-        fs::rename(&made, &runtime).map_err(|error| broken(&runtime, &error))?;
+    match cache.read(&runtime) {
+        Ok(Some(runtime)) => {
+            let path = folder.join("runtime.o");
+            fs::write(&path, runtime.code).map_err(|error| broken(&path, &error))?;
+        }
+        _ => {
+            run(&[FLAGS, &["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]].concat())?;
+            cache.write(&runtime, &read("runtime.o")?, COMPILER)?;
+        }
     }
-    let runtime = runtime.display().to_string();
-    let mut link = vec!["-shared", "-o", "library.so", "kernel.o", &runtime, "-ldl"];
+    let mut link = vec!["-shared", "-o", "library.so", "kernel.o", "runtime.o", "-ldl"];
     if emulation.checks == Checks::Sanitizers {
         link.extend(SANITIZER_FLAGS);
     }
     run(&link)?;
-    let made = folder.join("library.so");
-    fs::rename(&made, library).map_err(|error| broken(library, &error))
+    read("library.so")
 }
 
 fn broken(path: &Path, error: &std::io::Error) -> DriverError {
     DriverError::Cache { path: path.to_owned(), problem: error.to_string() }
-}
-
-/// 128 bits of what a library is made of.
-fn key(parts: &[&str]) -> String {
-    let half = |seed: u64| {
-        let mut hasher = DefaultHasher::new();
-        (seed, parts).hash(&mut hasher);
-        hasher.finish()
-    };
-    format!("{:016x}{:016x}", half(0), half(1))
 }

@@ -8,7 +8,8 @@ use schema::Precision;
 
 use crate::cuda::blas::{self, Blas};
 use crate::cuda::{
-    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
+    Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, LibraryVersion,
+    Stream,
 };
 
 /// The kernels.
@@ -153,7 +154,7 @@ impl Gemm {
 
     /// Version of the library, where products are its.
     #[must_use]
-    pub fn library_version(&self) -> Option<usize> {
+    pub fn library_version(&self) -> Option<LibraryVersion> {
         Some(self.library.as_ref()?.blas.version())
     }
 

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use device::cuda::DriverError;
+use device::cuda::{DriverError, EventPurpose};
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
@@ -49,7 +49,8 @@ fn seconds(
 ) -> Result<f64, DriverError> {
     work()?;
     bench.stream.synchronize()?;
-    let [begin, end] = [bench.driver.event()?, bench.driver.event()?];
+    let [begin, end] =
+        [bench.driver.event(EventPurpose::Timing)?, bench.driver.event(EventPurpose::Timing)?];
     let started = Instant::now();
     bench.stream.record(&begin)?;
     (0..repeats).try_for_each(|_| work())?;

@@ -279,7 +279,7 @@ pub fn check_activation(bench: &Bench) {
     let (on_logits, out) = (bench.put(&logits), bench.room::<f32>(len));
     kernels.sigmoid(&bench.stream, [&on_logits, &out], len).unwrap();
     let expected: Vec<f32> = logits.iter().map(|&logit| sigmoid(f64::from(logit)) as f32).collect();
-    same("probabilities", &bench.get(&out, len), &expected);
+    bench.math_tolerance(1.0).same("probabilities", &bench.get(&out, len), &expected);
     let mut logits = vec![0.5; 270];
     (logits[1], logits[9], logits[269]) = (f32::INFINITY, f32::NAN, f32::NEG_INFINITY);
     let (on_logits, out) = (bench.put(&logits), bench.put(&vec![0.25f32; 270]));
@@ -346,13 +346,16 @@ pub fn check_loss(bench: &Bench) {
                 |i: usize| loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]));
             let scale = |i| (of(i).gradient / (samples as f64 * 2.0)) as f32;
             let expected: Vec<f32> = (0..samples).map(scale).collect();
-            same("gradient", &bench.get(&gradient, samples), &expected);
+            let tolerance = bench.math_tolerance(samples as f32 * 2.0);
+            tolerance.same("gradient", &bench.get(&gradient, samples), &expected);
             let expected: Vec<f32> = (0..samples).map(|i| of(i).probability as f32).collect();
-            same("probabilities", &bench.get(&probabilities, samples), &expected);
+            let got = bench.get(&probabilities, samples);
+            bench.math_tolerance(1.0).same("probabilities", &got, &expected);
             let each: Vec<f64> = (0..samples).map(|i| of(i).loss).collect();
             let add = |values: &[f64]| values.iter().fold(0.0, |sum, value| sum + value);
             let expected = add(&each.chunks(512).map(add).collect::<Vec<_>>());
-            assert_eq!(bench.get::<f64>(&sum, 1), [expected], "{}", bench.name);
+            let what = format!("sum, {}", bench.name);
+            tolerance.same_sum(&what, bench.get::<f64>(&sum, 1)[0], expected);
         }
     }
 }
@@ -417,7 +420,8 @@ fn products_on_the_device_have_the_bytes_of_the_oracle() {
     benches().iter().for_each(check_gemm);
 }
 
-/// Needs a GPU with cuBLASLt: its products are close to the oracle's, and a ReLU keeps NaN.
+/// Needs a GPU with cuBLASLt: its products are close to the oracle's. NVIDIA does not document what
+/// its ReLU makes of NaN: it may keep it, as the oracle does, or make it 0. A line says which.
 #[test]
 fn products_of_the_library_on_the_device_are_near_the_oracle() {
     for bench in &benches() {
@@ -438,7 +442,11 @@ fn products_of_the_library_on_the_device_are_near_the_oracle() {
         let target = ProductTarget { epilogue: Epilogue::Relu, ..ProductTarget::plain(&y) };
         let factors = [&x, &weight].map(Operand::f32);
         kernels.forward(&bench.stream, shape, factors, None, target).unwrap();
-        assert!(bench.get::<f32>(&y, 256).iter().all(|value| value.is_nan()), "{}", bench.name);
+        let got = bench.get::<f32>(&y, 256);
+        let is_kept = got[0].is_nan();
+        let is_right = |value: &f32| if is_kept { value.is_nan() } else { *value == 0.0 };
+        assert!(got.iter().all(is_right), "{}: {got:?}", bench.name);
+        println!("the ReLU of cuBLASLt {} NaN", if is_kept { "keeps" } else { "removes" });
     }
 }
 

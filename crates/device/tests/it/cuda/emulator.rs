@@ -1,7 +1,8 @@
 //! What the emulator finds: small kernels with one mistake each.
 
 use device::cuda::{
-    BlockOrder, Checks, Driver, DriverError, FaultKind, Grid, KernelArguments, KernelSource,
+    BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, KernelArguments,
+    KernelSource,
 };
 
 use super::{Bench, benches, emulation, has_compiler};
@@ -242,7 +243,7 @@ fn a_source_that_does_not_compile_is_an_error_with_its_line() {
 
 #[test]
 fn a_gpu_that_is_not_there_is_an_error() {
-    let error = Driver::cuda(0, None, std::env::temp_dir()).map(|_| ());
+    let error = Driver::cuda(0, super::stub_library::options(&std::env::temp_dir())).map(|_| ());
     if let Err(error) = error {
         let text = error.to_string();
         let known =
@@ -257,7 +258,7 @@ fn pinned_memory_comes_back_after_its_copy() {
     let buffer = bench.put(&[0u8; 8]);
     let mut pinned = bench.driver.pinned(8).unwrap();
     pinned.bytes_mut().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-    let event = bench.driver.event().unwrap();
+    let event = bench.driver.event(EventPurpose::Order).unwrap();
     let flight = bench.stream.upload_pinned(pinned, event, &[(0..6, &buffer)]).unwrap();
     let (pinned, _) = flight.wait().unwrap();
     assert_eq!(pinned.bytes()[7], 8);

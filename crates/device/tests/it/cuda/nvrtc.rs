@@ -1,30 +1,38 @@
 //! Every kernel through NVIDIA's own compiler, which needs no GPU: `cargo xtask kernels` runs this
-//! with the library's folder in `ROWMILL_NVRTC`.
+//! with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use device::backend::SOURCES;
-use device::cuda::{KernelSource, nvrtc};
+use device::cuda::nvrtc::{self, Nvrtc};
+use device::cuda::{KernelSource, LibraryRoots, LibrarySearch};
 
 /// Those of A100, H100 and B200, unless `ROWMILL_ARCHITECTURES` names others.
 const ARCHITECTURES: &str = "sm_80 sm_90a sm_100";
 
 #[test]
 fn every_kernel_compiles_for_every_gpu() {
-    let Some(libraries) = std::env::var_os("ROWMILL_NVRTC").map(PathBuf::from) else {
-        eprintln!("SKIPPED: ROWMILL_NVRTC is not set; `cargo xtask kernels` installs NVRTC");
+    let Some(folders) = std::env::var_os("ROWMILL_CUDA_LIBRARIES") else {
+        eprintln!(
+            "SKIPPED: ROWMILL_CUDA_LIBRARIES has no NVRTC; `cargo xtask kernels` installs it"
+        );
         return;
     };
+    // That folder alone: `cargo xtask kernels` checks registers of one version.
+    let named = std::env::split_paths(&folders).collect();
+    let search = LibrarySearch::new(&LibraryRoots { named, ..LibraryRoots::default() });
+    let compiler = Nvrtc::open(&search, None).unwrap();
+    let (path, version) = compiler.report().used.unwrap();
+    assert!(std::env::split_paths(&folders).any(|folder| path.starts_with(folder)), "{path:?}");
     let out = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
     let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");
     let architectures = std::env::var("ROWMILL_ARCHITECTURES");
     let architectures = architectures.as_deref().unwrap_or(ARCHITECTURES);
     for &source in SOURCES {
         for architecture in architectures.split(' ') {
-            let libraries = Some(libraries.as_path());
-            let request = nvrtc::CompileRequest { source, architecture, libraries };
-            let compiled = nvrtc::compile(&request).unwrap_or_else(|error| panic!("{error}"));
+            let compiled = compiler.compile(source, architecture);
+            let compiled = compiled.unwrap_or_else(|error| panic!("{error}"));
             assert!(compiled.image.starts_with(b"\x7fELF"), "{}", source.name);
             let usage = nvrtc::usage(&compiled.log);
             let kernels = source.text.matches("\nKERNEL(").count();
@@ -34,8 +42,7 @@ fn every_kernel_compiles_for_every_gpu() {
                 writeln!(table, "{architecture}\t{kernel}\t{numbers}").unwrap();
             }
             if let Some(out) = &out {
-                let path = out.join(nvrtc::image_name(source, architecture));
-                std::fs::write(path, &compiled.image).unwrap();
+                nvrtc::store(out, (source, architecture), &compiled.image, version).unwrap();
             }
         }
     }
@@ -44,9 +51,7 @@ fn every_kernel_compiles_for_every_gpu() {
     }
     let source =
         KernelSource { name: "cuda/mistake.cu", text: "KERNEL(x, u32, 32) { float y = ; }" };
-    let libraries = Some(libraries.as_path());
     let architecture = architectures.split(' ').next().unwrap();
-    let request = nvrtc::CompileRequest { source, architecture, libraries };
-    let error = nvrtc::compile(&request).unwrap_err().to_string();
+    let error = compiler.compile(source, architecture).unwrap_err().to_string();
     assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
 }

@@ -17,15 +17,31 @@ static uintptr_t next = 1;
 /* The slowest of devices: it has done nothing but what the host has waited for. `recorded` numbers
  * the records of events; those up to `done` have passed. */
 static long moments[1 << 16], recorded, done;
+static unsigned event_flags[1 << 16];
+
+/* A device that failed returns the same result from every later call of a context; the next context (cuCtxSetCurrent
+ * after cuDevicePrimaryCtxRetain) starts anew. */
+static int fault;
 
 int cuInit(unsigned flags) { return SAY("cuInit\n"); }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+/* One device, or as many as ROWMILL_STUB_DEVICES says; those behind the first have their number in the name. */
+int cuDeviceGetCount(int *count) {
+  const char *devices = getenv("ROWMILL_STUB_DEVICES");
+  *count = devices ? atoi(devices) : 1;
+  return 0;
+}
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
-int cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "stub"); return 0; }
-/* Compute capability 9.0. */
-int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)1; return 0; }
+int cuDeviceGetName(char *name, int len, int device) {
+  snprintf(name, len, device ? "stub %d" : "stub", device);
+  return 0;
+}
+/* Compute capability 9.0 and 227 KiB of shared memory. */
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == 75 ? 9 : attribute == 97 ? 227 << 10 : 0;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void **context, int device) { fault = 0; *context = (void *)1; return 0; }
 int cuCtxSetCurrent(void *context) { return 0; }
 int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1000; *total = 2000; return 0; }
 int cuGetErrorString(int error, const char **text) { *text = "as the stub was told"; return 0; }
@@ -61,9 +77,13 @@ int cuMemsetD8Async(uintptr_t address, unsigned char byte, size_t count, void *s
 }
 int cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)next++; return SAY("cuStreamCreate %u\n", flags); }
 int cuStreamDestroy_v2(void *stream) { return SAY("cuStreamDestroy\n"); }
-int cuStreamSynchronize(void *stream) { done = recorded; return SAY("cuStreamSynchronize stream %p\n", stream); }
+int cuStreamSynchronize(void *stream) { done = recorded; SAY("cuStreamSynchronize stream %p\n", stream); return fault; }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return SAY("cuStreamWaitEvent stream %p\n", stream); }
-int cuEventCreate(void **event, unsigned flags) { *event = (void *)next++; return SAY("cuEventCreate\n"); }
+int cuEventCreate(void **event, unsigned flags) {
+  event_flags[next % (1 << 16)] = flags;
+  *event = (void *)next++;
+  return SAY("cuEventCreate %u\n", flags);
+}
 int cuEventDestroy_v2(void *event) { return SAY("cuEventDestroy\n"); }
 int cuEventRecord(void *event, void *stream) { moments[(uintptr_t)event % (1 << 16)] = ++recorded; return SAY("cuEventRecord stream %p\n", stream); }
 int cuEventSynchronize(void *event) {
@@ -73,13 +93,20 @@ int cuEventSynchronize(void *event) {
 }
 /* 600: not ready. */
 int cuEventQuery(void *event) { return moments[(uintptr_t)event % (1 << 16)] > done ? 600 : 0; }
-/* A quarter of a millisecond from each record of an event to the next. */
+#ifdef OLD_DRIVER
+#define cuEventElapsedTime_v2 cuEventElapsedTime
+#endif
+/* A quarter of a millisecond from each record of an event to the next; 400 where one has no time. */
 int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) {
+  if ((event_flags[(uintptr_t)from % (1 << 16)] | event_flags[(uintptr_t)to % (1 << 16)]) & 2) return 400;
   *elapsed = 0.25f * (moments[(uintptr_t)to % (1 << 16)] - moments[(uintptr_t)from % (1 << 16)]);
   return 0;
 }
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
+  if (fault) return fault;
+  if (!strcmp(function, "refused")) return 1;
+  if (!strcmp(function, "faulty")) fault = 700;
   if (parameters || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) return 1;
   const unsigned char *bytes = extra[1];
   const size_t count = *(size_t *)extra[3];

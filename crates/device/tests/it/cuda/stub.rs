@@ -1,9 +1,11 @@
 //! The calls that reach NVIDIA's driver, as a stub of its library records them. The test starts
 //! itself with the stub where the linker looks, because a library is looked for once per process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use device::cuda::{Accuracy, Driver, DriverError, Grid, KernelArguments, Stream};
+use device::cuda::{
+    Accuracy, CudaOptions, Driver, DriverError, EventPurpose, Grid, KernelArguments, Stream,
+};
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
@@ -16,18 +18,18 @@ use device::ops::{Slot, SlotOutput};
 use schema::{DataType, Precision};
 
 use super::Bench;
-use super::stub_library::{Libraries, calls};
+use super::stub_library::{Libraries, calls, options};
 
 /// The device of the stub, in the process that was started for it.
 fn stub() -> Option<Bench> {
     let log = PathBuf::from(std::env::var_os("ROWMILL_STUB")?);
-    let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
+    let driver = Driver::cuda(0, options(log.parent().unwrap())).unwrap();
     Some(Bench::new(driver, "stub"))
 }
 
 #[test]
 fn every_call_reaches_the_driver_on_its_stream() {
-    let Some(calls) = calls("cuda::stub::calls_child", Libraries::Driver) else { return };
+    let Some(calls) = calls("cuda::stub::calls_child", Libraries::Driver, &[]) else { return };
     let expected = [
         "cuInit",
         "cuStreamCreate 1",
@@ -36,7 +38,7 @@ fn every_call_reaches_the_driver_on_its_stream() {
         "cuMemcpyHtoDAsync 8 stream 0x1",
         "cuLaunchKernel sigmoid [3 1 1] [256 1 1] 64 stream 0x1 07000000000000000900000000000000",
         "cuMemsetD8Async 8 stream 0x1",
-        "cuEventCreate",
+        "cuEventCreate 2",
         "cuEventRecord stream 0x1",
         "cuStreamWaitEvent stream 0x1",
         "cuMemcpyDtoHAsync 8 stream 0x1",
@@ -62,15 +64,75 @@ fn calls_child() {
     let grid = Grid { shared_bytes: 64, ..Grid::over(700, 256, 256) };
     stream.launch(&kernel, grid, &KernelArguments::new().u32(7).u64(9)).unwrap();
     stream.fill(&buffer, 3).unwrap();
-    let event = driver.event().unwrap();
+    let event = driver.event(EventPurpose::Order).unwrap();
     stream.record(&event).unwrap();
     stream.wait(&event).unwrap();
     assert_eq!(bench.get::<u8>(&buffer, 8), [3; 8]);
     let full = driver.alloc(1 << 41).map(|_| ()).unwrap_err();
     let expected = DriverError::OutOfMemory { bytes: 1 << 41, free: 1000, total: 2000 };
     assert_eq!(full, expected);
-    let absent = Driver::cuda(1, None, PathBuf::new()).map(|_| ()).unwrap_err().to_string();
+    let absent = Driver::cuda(1, options(Path::new(""))).map(|_| ()).unwrap_err().to_string();
     assert_eq!(absent, "device cuda:1: the driver offers 1 devices");
+}
+
+/// Events measure times with a driver that has the second version of the function, and with an
+/// earlier one.
+#[test]
+fn events_for_timing_measure_with_old_and_new_drivers() {
+    for flags in [&[][..], &["-DOLD_DRIVER"]] {
+        let Some(calls) = calls("cuda::stub::timing_child", Libraries::Driver, flags) else {
+            return;
+        };
+        let created = calls.iter().filter(|call| call.starts_with("cuEventCreate"));
+        let expected = ["cuEventCreate 0", "cuEventCreate 0", "cuEventCreate 2"];
+        assert!(created.eq(&expected), "{calls:?}");
+    }
+}
+
+#[test]
+fn timing_child() {
+    let Some(bench) = stub() else { return };
+    let event = |purpose| bench.driver.event(purpose).unwrap();
+    let [begin, end] = [(); 2].map(|()| event(EventPurpose::Timing));
+    bench.stream.record(&begin).unwrap();
+    bench.stream.record(&end).unwrap();
+    assert_eq!(begin.elapsed_ms(&end), Ok(0.25));
+    let order = event(EventPurpose::Order);
+    bench.stream.record(&order).unwrap();
+    assert!(matches!(begin.elapsed_ms(&order), Err(DriverError::Call { code: 400, .. })));
+}
+
+/// The stub's device fails from the launch of `tanh` on, as a GPU does: each later call reports it.
+#[test]
+fn synchronous_mode_names_the_kernel_that_failed() {
+    calls("cuda::stub::fault_child", Libraries::Driver, &[]);
+}
+
+#[test]
+fn fault_child() {
+    let Some(Bench { driver, .. }) = stub() else { return };
+    let log = PathBuf::from(std::env::var_os("ROWMILL_STUB").unwrap());
+    let launch = |driver: &Driver, names: [&'static str; 2]| {
+        let stream = driver.stream().unwrap();
+        let module = driver.module(device::ops::activation::cuda::SOURCE).unwrap();
+        for name in names {
+            let kernel = module.kernel(name).unwrap();
+            stream.launch(&kernel, Grid::over(1, 1, 1), &KernelArguments::new().u32(7))?;
+        }
+        stream.synchronize()
+    };
+    let later = launch(&driver, ["faulty", "sigmoid"]).unwrap_err().to_string();
+    let expected = "cuLaunchKernel: as the stub was told (code 700); an earlier kernel or copy \
+                    failed: set ROWMILL_CUDA_SYNC=1 to learn which";
+    assert_eq!(later, expected);
+    let options = CudaOptions { synchronous: true, ..options(log.parent().unwrap()) };
+    let driver = Driver::cuda(0, options).unwrap();
+    let named = launch(&driver, ["sigmoid", "faulty"]).unwrap_err().to_string();
+    assert_eq!(named, "kernel faulty: cuStreamSynchronize: as the stub was told (code 700)");
+    // A launch that the driver refuses is the kernel's own in either mode.
+    let Bench { driver, .. } = stub().unwrap();
+    let refused = launch(&driver, ["refused", "sigmoid"]).unwrap_err().to_string();
+    assert_eq!(refused, "kernel refused: cuLaunchKernel: as the stub was told (code 1)");
 }
 
 /// The three products of a layer, in f32, TF32 and bf16; what the library has no algorithm for, and
@@ -78,7 +140,7 @@ fn calls_child() {
 #[test]
 fn products_are_those_of_the_library() {
     let libraries = Libraries::DriverAndBlas;
-    let Some(calls) = calls("cuda::stub::products_child", libraries) else { return };
+    let Some(calls) = calls("cuda::stub::products_child", libraries, &[]) else { return };
     let kept = |call: &&String| call.starts_with("cublas") || call.starts_with("cuLaunch");
     let short = |call: &String| {
         // Of a kernel its name; addresses differ from run to run.
@@ -113,12 +175,15 @@ fn products_are_those_of_the_library() {
     for (compute, of) in [(f32, 0), (tf32, 0), (f32, 14)] {
         expected.push("cublasLtCreate".to_owned());
         for (i, product) in products(compute, of, "epilogue 6").into_iter().enumerate() {
-            expected.extend([heuristic.to_owned(), product]);
-            match (i, of) {
-                // A bias of f32 goes into f32, which is rounded behind it.
-                (0, 14) => expected.push("cuLaunchKernel round_bf16".to_owned()),
-                (1, _) => expected.push("cuLaunchKernel mask_product".to_owned()),
-                _ => {}
+            // The first with two biases, which have a plan each.
+            for _ in 0..if i == 0 { 2 } else { 1 } {
+                expected.extend([heuristic.to_owned(), product.clone()]);
+                match (i, of) {
+                    // A bias of f32 goes into f32, which is rounded behind it.
+                    (0, 14) => expected.push("cuLaunchKernel round_bf16".to_owned()),
+                    (1, _) => expected.push("cuLaunchKernel mask_product".to_owned()),
+                    _ => {}
+                }
             }
         }
         // The plan is kept.
@@ -152,13 +217,15 @@ fn products_child() {
     ] {
         let driver = driver.clone().with_accuracy(accuracy);
         let gemm = Gemm::load(&driver).unwrap().with_library(&driver).unwrap();
-        assert_eq!(gemm.library_version(), Some(130_100));
+        assert_eq!(gemm.library_version().unwrap().to_string(), "13.1.0");
         gemm.prepare(stream).unwrap();
         let shape = LinearShape { b: 5, n: 3, k: 7 };
         let [x, weight, d_y, out] =
             [0, 1, 2, 3].map(|i| Operand { matrix: &buffers[i], precision });
         let y = ProductTarget { to: out, epilogue: Epilogue::Relu };
-        gemm.forward(stream, shape, [x, weight], Some(&buffers[2]), y).unwrap();
+        for bias in [&buffers[2], &buffers[3]] {
+            gemm.forward(stream, shape, [x, weight], Some(bias), y).unwrap();
+        }
         let d_x = ProductTarget { to: out, epilogue: Epilogue::BeforeRelu(x) };
         gemm.backward_input(stream, shape, [d_y, weight], d_x, Join::Add).unwrap();
         let (factors, d_weight) = ([d_y, x], &buffers[3]);
@@ -179,7 +246,7 @@ fn offsets(len: u64) -> Vec<u64> {
 
 #[test]
 fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
-    let Some(calls) = calls("cuda::stub::steps_child", Libraries::Driver) else { return };
+    let Some(calls) = calls("cuda::stub::steps_child", Libraries::Driver, &[]) else { return };
     let steps: Vec<&[String]> =
         calls.split(|call| call.starts_with("cuMemsetD8Async 1 ")).skip(1).collect();
     assert_eq!(steps.len(), 4, "{calls:#?}");

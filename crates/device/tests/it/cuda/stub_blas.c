@@ -12,13 +12,15 @@ static FILE *out(void) {
 }
 #define SAY(...) (fprintf(out(), __VA_ARGS__), fflush(out()), 0)
 
-typedef struct { int compute, scale, attributes[16]; uintptr_t bias; } Operation;
+/* A description that was planned must not change any more: a recorded product may refer to it. */
+typedef struct { int compute, scale, attributes[16], planned; uintptr_t bias; } Operation;
 typedef struct { int type; uint64_t rows, columns; int64_t step; } Layout;
 typedef struct { uint64_t workspace; unsigned alignments[16]; } Preference;
 /* As the library lays it out. */
 typedef struct { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } Found;
 
 size_t cublasLtGetVersion(void) { return 130100; }
+const char *cublasLtGetStatusString(int status) { return "as the stub was told"; }
 int cublasLtCreate(void **handle) { *handle = (void *)77; return SAY("cublasLtCreate\n"); }
 int cublasLtDestroy(void *handle) { return SAY("cublasLtDestroy\n"); }
 int cublasLtMatmulDescCreate(Operation **operation, int compute, int scale) {
@@ -28,6 +30,7 @@ int cublasLtMatmulDescCreate(Operation **operation, int compute, int scale) {
 }
 int cublasLtMatmulDescDestroy(Operation *operation) { free(operation); return 0; }
 int cublasLtMatmulDescSetAttribute(Operation *operation, int attribute, const void *value, size_t bytes) {
+  if (operation->planned) return 7;
   if (attribute == 8) return memcpy(&operation->bias, value, bytes), 0;
   return bytes == 4 ? (memcpy(&operation->attributes[attribute], value, 4), 0) : 7;
 }
@@ -45,6 +48,7 @@ int cublasLtMatmulPreferenceSetAttribute(Preference *preference, int attribute, 
 }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, Operation *operation, Layout *a, Layout *b, Layout *c, Layout *d,
                                    Preference *preference, int wanted, Found *found, int *count) {
+  operation->planned = 1;
   *count = c->rows != 13;
   found->algorithm[0] = 0xa1b2, found->workspace = 4096;
   return SAY("cublasLtMatmulAlgoGetHeuristic workspace %lu alignments %u %u %u %u\n", preference->workspace,

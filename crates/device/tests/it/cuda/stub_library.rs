@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use device::backend::SOURCES;
-use device::cuda::nvrtc;
+use device::cuda::{CudaOptions, LibrarySearch, LibraryVersion, nvrtc};
 
 /// Which libraries of NVIDIA's there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +14,29 @@ pub enum Libraries {
     DriverAndBlas,
 }
 
-/// Runs the test `child` with the stub; the calls it made, or `None` without a C compiler.
-pub fn calls(child: &str, libraries: Libraries) -> Option<Vec<String>> {
+/// A GPU whose libraries are those that the linker finds, with compiled kernels in `cache`.
+pub fn options(cache: &Path) -> CudaOptions {
+    CudaOptions { libraries: LibrarySearch::default(), cache: cache.to_owned(), synchronous: false }
+}
+
+/// As the product uses a GPU, with compiled kernels in `ROWMILL_KERNELS`.
+pub fn options_of_environment() -> CudaOptions {
+    let cache = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
+    let cache = cache.unwrap_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins"));
+    CudaOptions::from_variables(|name| std::env::var_os(name), cache)
+}
+
+/// Puts code of all kernels for the stub's device into `folder`.
+pub fn store_kernels(folder: &Path) {
+    let version = LibraryVersion { major: 13, minor: 0, patch: None };
+    for &source in SOURCES {
+        nvrtc::store(folder, (source, "sm_90a"), b"code", version).unwrap();
+    }
+}
+
+/// Runs the test `child` with the stub, compiled with `flags`; the calls it made, or `None` without
+/// a C compiler.
+pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<String>> {
     let folder = format!("stub-{}", child.replace("::", "-"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
     std::fs::create_dir_all(&folder).unwrap();
@@ -29,6 +50,7 @@ pub fn calls(child: &str, libraries: Libraries) -> Option<Vec<String>> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda");
         let mut command = Command::new(&compiler);
         command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(library));
+        command.args(flags);
         let Ok(status) = command.arg(sources.join(source)).status() else {
             eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
             return None;
@@ -37,9 +59,7 @@ pub fn calls(child: &str, libraries: Libraries) -> Option<Vec<String>> {
     }
     let _ = std::fs::remove_file(&log);
     // Modules come from the cache: there is no NVRTC, and the stub reads none.
-    for &source in SOURCES {
-        std::fs::write(folder.join(nvrtc::image_name(source, "sm_90a")), "code").unwrap();
-    }
+    store_kernels(&folder);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", child, "--nocapture"]).env("LD_LIBRARY_PATH", &folder);
     let output = command.env("ROWMILL_STUB", &log).output().unwrap();

@@ -1,0 +1,195 @@
+//! Files of compiled kernels, in a folder that nobody else can write: their code is loaded into this
+//! process or run on its GPU. Each file ends with a line that tells whether it is whole. Knows no
+//! compiler.
+//!
+//! The line is behind the code, where loaders and tools of NVIDIA and of the host do not look:
+//! `rowmill-kernels 1 COMPILER BYTES CHECKSUM`, with the XXH3 of name, compiler and code.
+#![expect(unsafe_code, reason = "asks which user this process is")]
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+use super::error::DriverError;
+
+/// Begins the last line; the number is that of the format.
+const MARK: &str = "rowmill-kernels 1";
+
+/// A folder of compiled kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KernelCache<'a> {
+    folder: &'a Path,
+}
+
+/// The code of a file, whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CachedCode {
+    pub code: Vec<u8>,
+    /// What made it, a word.
+    pub compiler: String,
+}
+
+impl<'a> KernelCache<'a> {
+    /// Refuses a folder in which somebody else could put code; it need not exist.
+    ///
+    /// # Errors
+    /// [`DriverError::Cache`].
+    pub fn new(folder: &'a Path) -> Result<Self, DriverError> {
+        let resolved = match fs::canonicalize(folder) {
+            Ok(resolved) => resolved,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self { folder }),
+            Err(error) => return Err(refused(folder, error.to_string())),
+        };
+        let about = |path: &Path| fs::metadata(path).map_err(|e| refused(path, e.to_string()));
+        check_owner(&about(&resolved)?).map_err(|problem| refused(folder, problem))?;
+        for parent in resolved.ancestors().skip(1) {
+            // Whoever may rename the folder can replace it. In a folder with the sticky bit, such
+            // as /tmp, only the owner may.
+            let mode = about(parent)?.mode();
+            if mode & 0o002 != 0 && mode & 0o1000 == 0 {
+                let problem =
+                    format!("lies in {}, where everybody can replace it", parent.display());
+                return Err(refused(folder, problem));
+            }
+        }
+        Ok(Self { folder })
+    }
+
+    /// The code of a file; `None` where there is no such file.
+    ///
+    /// # Errors
+    /// [`DriverError::Cache`] where the file is damaged or somebody else's.
+    pub fn read(&self, name: &str) -> Result<Option<CachedCode>, DriverError> {
+        let path = self.folder.join(name);
+        let refused = |problem: String| refused(&path, problem);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(refused(error.to_string())),
+        };
+        let about = file.metadata().map_err(|error| refused(error.to_string()))?;
+        check_owner(&about).map_err(refused)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| refused(error.to_string()))?;
+        unseal(name, bytes).map(Some).map_err(refused)
+    }
+
+    /// Stores the code of a file whole or not at all; its path.
+    ///
+    /// # Errors
+    /// [`DriverError::Cache`].
+    pub fn write(&self, name: &str, code: &[u8], compiler: &str) -> Result<PathBuf, DriverError> {
+        self.create()?;
+        let path = self.folder.join(name);
+        let line = seal(name, code, compiler);
+        let (mut file, part) = self.create_part(name)?;
+        let written = file.write_all(code).and_then(|()| file.write_all(line.as_bytes()));
+        let written = written.and_then(|()| fs::rename(&part, &path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&part);
+            refused(&path, error.to_string())
+        })?;
+        Ok(path)
+    }
+
+    /// Makes the folder where it is missing, for this user alone.
+    ///
+    /// # Errors
+    /// [`DriverError::Cache`].
+    pub fn create(&self) -> Result<(), DriverError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(self.folder);
+        made.map_err(|error| refused(self.folder, error.to_string()))?;
+        // Somebody else may have made it since the last look.
+        Self::new(self.folder).map(|_| ())
+    }
+
+    /// A new file under a name that nothing had before; a link there is not followed.
+    fn create_part(&self, name: &str) -> Result<(File, PathBuf), DriverError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let part = self.folder.join(format!(".{name}.{}-{number}", std::process::id()));
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part) {
+                Ok(file) => return Ok((file, part)),
+                // Left by a process of this number that was killed.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(refused(&part, error.to_string())),
+            }
+        }
+    }
+}
+
+/// 128 bits of what a file is made of, the same in every version of this program.
+pub(super) fn key(parts: &[&str]) -> String {
+    // Lengths keep parts apart: "ab", "c" is not "a", "bc".
+    let joined: String = parts.iter().map(|part| format!("{} {part}", part.len())).collect();
+    format!("{:032x}", xxh3_128(joined.as_bytes()))
+}
+
+fn refused(path: &Path, problem: String) -> DriverError {
+    DriverError::Cache { path: path.to_owned(), problem }
+}
+
+/// Refuses what belongs to another user than this one and root, and what others may write.
+fn check_owner(about: &Metadata) -> Result<(), String> {
+    let user = effective_user();
+    let (owner, mode) = (about.uid(), about.mode());
+    if owner != user && owner != 0 {
+        return Err(format!("belongs to user {owner}, expected user {user} or root"));
+    }
+    // Many systems give each user a group of the same number, with nobody else in it.
+    let is_shared_group = about.gid() != about.uid();
+    if mode & 0o002 != 0 || (mode & 0o020 != 0 && is_shared_group) {
+        return Err(format!("other users may write it (mode {:03o})", mode & 0o777));
+    }
+    Ok(())
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: takes nothing and touches no memory of ours.
+    unsafe { libc::geteuid() }
+}
+
+fn seal(name: &str, code: &[u8], compiler: &str) -> String {
+    format!("\n{MARK} {compiler} {} {:032x}\n", code.len(), checksum(name, code, compiler))
+}
+
+/// The code of a file, without its last line.
+fn unseal(name: &str, mut bytes: Vec<u8>) -> Result<CachedCode, String> {
+    const NO_LINE: &str = "has no checksum at its end: the file is empty or cut, or another \
+                           version of this program wrote it";
+    let absent = || NO_LINE.to_owned();
+    let line_end = bytes.len().checked_sub(1).filter(|end| bytes[*end] == b'\n');
+    let line_end = line_end.ok_or_else(absent)?;
+    let start = bytes[..line_end].iter().rposition(|byte| *byte == b'\n').ok_or_else(absent)?;
+    let line = String::from_utf8_lossy(&bytes[start + 1..line_end]).into_owned();
+    let line = line.strip_prefix(MARK).ok_or_else(absent)?;
+    let [compiler, length, sum] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+        return Err(absent());
+    };
+    bytes.truncate(start);
+    if length != bytes.len().to_string() {
+        return Err(format!("expected {length} bytes of code, got {}", bytes.len()));
+    }
+    let got = format!("{:032x}", checksum(name, &bytes, compiler));
+    if sum != got {
+        return Err(format!("expected checksum {sum}, got {got}: the file was altered"));
+    }
+    Ok(CachedCode { code: bytes, compiler: compiler.to_owned() })
+}
+
+fn checksum(name: &str, code: &[u8], compiler: &str) -> u128 {
+    let mut hasher = Xxh3Default::new();
+    // The name too: the code of another kernel is not this one's.
+    for part in [name.as_bytes(), b"\n", compiler.as_bytes(), b"\n", code] {
+        hasher.update(part);
+    }
+    hasher.digest128()
+}
+
+#[cfg(test)]
+mod tests;

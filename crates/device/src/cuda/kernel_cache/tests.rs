@@ -1,0 +1,93 @@
+//! Damaged files, and folders of other users.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use super::{CachedCode, KernelCache, effective_user};
+
+/// A path of this test's own, where nothing is.
+fn place(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("rowmill-cache-{}-{name}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    path
+}
+
+fn set_mode(path: &PathBuf, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn stored_code_comes_back_and_every_damage_is_found() {
+    let folder = place("damage").join("below");
+    let cache = KernelCache::new(&folder).unwrap();
+    assert_eq!(cache.read("a.cubin"), Ok(None));
+    let code = b"\x7fELF code\n of a kernel\n".to_vec();
+    let path = cache.write("a.cubin", &code, "nvrtc-13.0").unwrap();
+    let whole = fs::read(&path).unwrap();
+    assert!(whole.starts_with(&code));
+    let compiler = "nvrtc-13.0".to_owned();
+    assert_eq!(cache.read("a.cubin"), Ok(Some(CachedCode { code: code.clone(), compiler })));
+    assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+    let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["a.cubin"]);
+    // Every shorter file, and every altered byte.
+    for end in 0..whole.len() {
+        fs::write(&path, &whole[..end]).unwrap();
+        let error = cache.read("a.cubin").unwrap_err().to_string();
+        assert!(error.contains("a.cubin: "), "{end}: {error}");
+    }
+    for at in 0..whole.len() {
+        let mut altered = whole.clone();
+        altered[at] ^= 1;
+        fs::write(&path, altered).unwrap();
+        assert!(cache.read("a.cubin").is_err(), "byte {at}");
+    }
+    // The code of another kernel.
+    fs::write(folder.join("b.cubin"), &whole).unwrap();
+    let error = cache.read("b.cubin").unwrap_err().to_string();
+    assert!(error.contains("the file was altered"), "{error}");
+    fs::remove_dir_all(place("damage")).unwrap_or_default();
+}
+
+#[test]
+fn a_folder_that_others_can_write_is_refused() {
+    let folder = place("writable");
+    fs::create_dir(&folder).unwrap();
+    set_mode(&folder, 0o755);
+    KernelCache::new(&folder).unwrap().write("a", b"code", "host").unwrap();
+    set_mode(&folder.join("a"), 0o666);
+    let error = KernelCache::new(&folder).unwrap().read("a").unwrap_err().to_string();
+    assert!(error.contains("other users may write it (mode 666)"), "{error}");
+    set_mode(&folder, 0o777);
+    let error = KernelCache::new(&folder).unwrap_err().to_string();
+    assert!(error.contains("other users may write it (mode 777)"), "{error}");
+    // Below it everybody could put another folder in place of this one.
+    let below = folder.join("below");
+    fs::create_dir(&below).unwrap();
+    set_mode(&below, 0o700);
+    let error = KernelCache::new(&below).unwrap_err().to_string();
+    assert!(error.contains("where everybody can replace it"), "{error}");
+    set_mode(&folder, 0o1777);
+    KernelCache::new(&below).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused() {
+    if effective_user() != 0 {
+        eprintln!("SKIPPED: needs root, to give a folder to another user");
+        return;
+    }
+    let folder = place("foreign");
+    fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::chown(&folder, Some(12_345), Some(12_345)).unwrap();
+    let error = KernelCache::new(&folder).unwrap_err().to_string();
+    assert!(error.contains("belongs to user 12345, expected user 0 or root"), "{error}");
+    let link = place("link");
+    let _ = fs::remove_file(&link);
+    symlink(&folder, &link).unwrap();
+    assert!(KernelCache::new(&link).is_err());
+    fs::remove_file(&link).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,236 @@
+//! Finds the files of NVIDIA's libraries on a machine and puts them in the order in which they are
+//! tried. Opens none of them (see `loader.rs`) and reads no environment variable.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A library of NVIDIA that is opened at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudaLibrary {
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Collectives between GPUs.
+    Nccl,
+}
+
+impl CudaLibrary {
+    /// The name in NVIDIA's documentation.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nvrtc => "NVRTC",
+            Self::CublasLt => "cuBLASLt",
+            Self::Nccl => "NCCL",
+        }
+    }
+
+    /// The file name without a version.
+    #[must_use]
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Nvrtc => "libnvrtc.so",
+            Self::CublasLt => "libcublasLt.so",
+            Self::Nccl => "libnccl.so",
+        }
+    }
+
+    /// Version numbers of the names that the linker is asked for, newest first. The name without a
+    /// version exists only where development packages are installed, so it comes last.
+    fn linker_versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvrtc | Self::CublasLt => &[".13", ".12", ""],
+            Self::Nccl => &[".2", ""],
+        }
+    }
+}
+
+/// Folders of a machine that may hold NVIDIA's libraries or Python packages with them.
+#[derive(Clone, Debug, Default)]
+pub struct LibraryRoots {
+    /// Folders that hold the libraries themselves. They come before what the linker finds.
+    pub named: Vec<PathBuf>,
+    /// Prefixes of Python environments, such as `VIRTUAL_ENV`.
+    pub environments: Vec<PathBuf>,
+    /// Folders of Python packages, such as those of `PYTHONPATH`.
+    pub packages: Vec<PathBuf>,
+    /// Folders of programs, of which `python3` leads to its packages.
+    pub programs: Vec<PathBuf>,
+    /// Prefixes of Python installations that come after all others, such as `/usr`.
+    pub installations: Vec<PathBuf>,
+    /// Folders that hold toolkits, such as `/usr/local` with `/usr/local/cuda/lib64`.
+    pub toolkits: Vec<PathBuf>,
+}
+
+impl LibraryRoots {
+    /// The folders that a process's environment leads to; `variable` looks up one variable.
+    #[must_use]
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let variable = |name| variable(name).filter(|value: &OsString| !value.is_empty());
+        let one = |name| variable(name).map(PathBuf::from);
+        let list = |name| -> Vec<PathBuf> {
+            variable(name).iter().flat_map(std::env::split_paths).collect()
+        };
+        let of_user = one("HOME").map(|home| home.join(".local"));
+        Self {
+            named: list("ROWMILL_CUDA_LIBRARIES"),
+            environments: [one("VIRTUAL_ENV"), one("CONDA_PREFIX")].into_iter().flatten().collect(),
+            packages: list("PYTHONPATH"),
+            programs: list("PATH"),
+            installations: of_user
+                .into_iter()
+                .chain(["/usr".into(), "/usr/local".into()])
+                .collect(),
+            toolkits: vec!["/usr/local".into()],
+        }
+    }
+}
+
+/// The order in which folders are searched for NVIDIA's libraries. The default searches only where
+/// the linker looks.
+#[derive(Clone, Debug, Default)]
+pub struct LibrarySearch {
+    /// Each member is one place: folders of which the newest version counts.
+    before_linker: Vec<Vec<PathBuf>>,
+    after_linker: Vec<Vec<PathBuf>>,
+}
+
+impl LibrarySearch {
+    /// Lists the folders below `roots`: named ones, the linker's, those of Python packages
+    /// (`nvidia/*/lib`), those of toolkits.
+    #[must_use]
+    pub fn new(roots: &LibraryRoots) -> Self {
+        let of_programs = roots.programs.iter().flat_map(|folder| python_prefixes(folder));
+        let packages = (roots.environments.iter().flat_map(|prefix| python_packages(prefix)))
+            .chain(roots.packages.iter().cloned())
+            .chain(of_programs.flat_map(|prefix| python_packages(&prefix)))
+            .chain(roots.installations.iter().flat_map(|prefix| python_packages(prefix)));
+        let mut seen = Vec::new();
+        let is_new = |folder: &PathBuf| {
+            let resolved = fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+            let is_new = !seen.contains(&resolved);
+            seen.push(resolved);
+            is_new
+        };
+        let packages: Vec<PathBuf> = packages.filter(is_new).collect();
+        let of_packages = packages.iter().map(|folder| library_folders(&folder.join("nvidia"), ""));
+        let of_toolkits = roots
+            .toolkits
+            .iter()
+            .flat_map(|folder| [vec![folder.join("cuda/lib64")], library_folders(folder, "cuda")]);
+        let is_there = |place: &Vec<PathBuf>| place.iter().any(|folder| folder.is_dir());
+        Self {
+            before_linker: roots.named.iter().map(|folder| vec![folder.clone()]).collect(),
+            after_linker: of_packages.chain(of_toolkits).filter(is_there).collect(),
+        }
+    }
+
+    /// All folders that are searched beside the linker's.
+    pub fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.before_linker.iter().chain(&self.after_linker).flatten().map(PathBuf::as_path)
+    }
+
+    /// Named folders that are not there.
+    pub(super) fn missing_folders(&self) -> impl Iterator<Item = &Path> {
+        self.before_linker.iter().flatten().map(PathBuf::as_path).filter(|folder| !folder.is_dir())
+    }
+
+    /// Files to try, in order. A name without a folder stands for what the linker finds.
+    #[must_use]
+    pub fn candidates(&self, library: CudaLibrary) -> Vec<PathBuf> {
+        let file = library.file();
+        let names = library.linker_versions().iter().map(|version| format!("{file}{version}"));
+        let mut candidates: Vec<PathBuf> = Vec::new();
+        candidates.extend(self.before_linker.iter().flat_map(|place| newest_first(place, file)));
+        candidates.extend(names.map(PathBuf::from));
+        candidates.extend(self.after_linker.iter().flat_map(|place| newest_first(place, file)));
+        candidates
+    }
+}
+
+/// Files of a library in `folders`, newest version first. Of several names of one file only the
+/// most exact one is kept.
+pub(super) fn newest_first(folders: &[PathBuf], file: &str) -> Vec<PathBuf> {
+    let mut found: Vec<(Vec<u32>, PathBuf)> = Vec::new();
+    for folder in folders {
+        for path in entries(folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(version) = version_of(&name, file) {
+                found.push((version, path));
+            }
+        }
+    }
+    found.sort_by(|(one, _), (other, _)| other.cmp(one));
+    let mut files = Vec::new();
+    found.retain(|(_, path)| {
+        let resolved = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        let is_new = !files.contains(&resolved);
+        files.push(resolved);
+        is_new
+    });
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+/// The numbers behind `file` in `name`; `None` if that is not a name of this library.
+fn version_of(name: &str, file: &str) -> Option<Vec<u32>> {
+    let rest = name.strip_prefix(file)?;
+    if rest.is_empty() {
+        return Some(Vec::new());
+    }
+    rest.strip_prefix('.')?.split('.').map(|number| number.parse().ok()).collect()
+}
+
+/// `lib` or `lib64` of the folders in `folder` whose name begins with `prefix`.
+fn library_folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let fits = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    let members = entries(folder).into_iter().filter(fits);
+    let libraries = members.flat_map(|path| [path.join("lib"), path.join("lib64")]);
+    libraries.filter(|path| path.is_dir()).collect()
+}
+
+/// Folders of Python packages below the prefix of an installation.
+fn python_packages(prefix: &Path) -> Vec<PathBuf> {
+    let is_python = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    };
+    let libraries = [prefix.join("lib"), prefix.join("lib64")];
+    let versions = libraries.iter().flat_map(|folder| entries(folder)).filter(is_python);
+    let packages =
+        versions.flat_map(|path| [path.join("site-packages"), path.join("dist-packages")]);
+    packages.filter(|path| path.is_dir()).collect()
+}
+
+/// Prefixes of the installations that `python3` in `folder` belongs to. The program of a virtual
+/// environment is a link to another one, so each link on the way counts.
+fn python_prefixes(folder: &Path) -> Vec<PathBuf> {
+    /// As many links as Linux follows.
+    const LINKS_MAX: usize = 40;
+    let mut program = folder.join("python3");
+    let mut prefixes = Vec::new();
+    for _ in 0..LINKS_MAX {
+        if !program.exists() {
+            break;
+        }
+        // The folder itself may be a link, as `/bin` is.
+        let Some(Ok(parent)) = program.parent().map(fs::canonicalize) else { break };
+        prefixes.extend(parent.parent().map(PathBuf::from));
+        let Ok(target) = fs::read_link(&program) else { break };
+        program = parent.join(target);
+    }
+    prefixes
+}
+
+/// Paths in a folder, sorted; none where it cannot be read.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests;
