@@ -21,7 +21,7 @@ to=$(cd "$1" && pwd)
 cd "$root"
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
-cargo build --release -p rowmill
+cargo build --release
 mkdir "$files/kernels"
 if [ -n "$kernels" ]; then
   cp "$kernels"/*.cubin "$files/kernels/"
