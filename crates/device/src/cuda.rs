@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub use argument::KernelArguments;
 use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
-pub use emulation::{BlockOrder, Checks, Emulation};
+pub use emulation::{BlockOrder, Checks, Emulation, H100_SHARED_BYTES};
 pub use error::{DriverError, Fault, FaultKind, SourceLine};
 pub use event::StreamEvent;
 pub use grid::Grid;
@@ -139,6 +139,16 @@ impl Driver {
         }
     }
 
+    /// Bytes of shared memory that a block may have. A kernel that needs more than the 48 KB of
+    /// every GPU is granted them at its first launch.
+    #[must_use]
+    pub fn shared_limit(&self) -> usize {
+        match &*self.machine {
+            GpuMachine::Native(device) => device.shared_limit,
+            GpuMachine::Emulated(device) => device.shared_limit(),
+        }
+    }
+
     /// Compiles a source, or takes what an earlier run compiled.
     ///
     /// # Errors
@@ -246,6 +256,7 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
+        let grid = grid.checked(kernel.name, self.driver.shared_limit())?;
         let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
         match (&*self.driver.machine, &kernel.handle) {
             (GpuMachine::Native(device), KernelHandle::Native(function)) if is_here => {

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use device::backend::Cuda;
-use device::cuda::{Accuracy, BlockOrder, Checks, Driver, DriverError, Emulation};
+use device::cuda::{
+    Accuracy, BlockOrder, Checks, Driver, DriverError, Emulation, H100_SHARED_BYTES,
+};
 
 use schema::Bytes;
 
@@ -99,7 +101,8 @@ pub fn compiler() -> PathBuf {
 fn emulation() -> Emulation {
     let (compiler, cache) = (compiler(), kernels());
     let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
-    Emulation { compiler, cache, order, checks, replaced }
+    let shared_limit = H100_SHARED_BYTES;
+    Emulation { compiler, cache, order, checks, shared_limit, replaced }
 }
 
 /// The folder of compiled kernels: that of `ROWMILL_KERNELS`, else one below the user's cache.

@@ -4,6 +4,7 @@
 //! point checks first. Knows no kernel.
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;
 use std::ptr;
@@ -12,9 +13,12 @@ use std::sync::Mutex;
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use super::error::DriverError;
-use super::grid::Grid;
+use super::grid::CheckedGrid;
 use super::nvrtc;
 use super::source::KernelSource;
+
+/// Bytes of dynamic shared memory that every kernel may have without asking for more.
+const SHARED_BY_DEFAULT: u32 = 48 << 10;
 
 /// A GPU with its primary context.
 pub(super) struct NativeDevice {
@@ -25,6 +29,10 @@ pub(super) struct NativeDevice {
     libraries: Option<PathBuf>,
     cache: PathBuf,
     modules: Mutex<Vec<(&'static str, usize)>>,
+    /// Bytes of shared memory that a block may have, once its kernel is granted them.
+    pub shared_limit: usize,
+    /// Bytes granted to each function above [`SHARED_BY_DEFAULT`].
+    granted_shared: Mutex<BTreeMap<usize, u32>>,
 }
 
 /// Memory of the host that the driver has pinned.
@@ -76,7 +84,7 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
 
 /// Every function that is called here: `cudarc` panics at the first call of one that the library
 /// lacks, so [`NativeDevice::open`] asks for all of them.
-const FUNCTIONS: [&str; 30] = [
+const FUNCTIONS: [&str; 31] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -89,6 +97,7 @@ const FUNCTIONS: [&str; 30] = [
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuFuncSetAttribute",
     "cuGetErrorString",
     "cuInit",
     "cuLaunchKernel",
@@ -142,6 +151,8 @@ impl NativeDevice {
         use sys::CUdevice_attribute as Attribute;
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let shared = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared_limit = usize::try_from(attribute(shared)?).unwrap_or(0);
         let mut context: CUcontext = ptr::null_mut();
         call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(cuCtxSetCurrent(context))?;
@@ -154,6 +165,8 @@ impl NativeDevice {
             libraries,
             cache,
             modules: Mutex::default(),
+            shared_limit,
+            granted_shared: Mutex::default(),
         })
     }
 
@@ -218,7 +231,7 @@ impl NativeDevice {
         function: usize,
         _: &str,
         stream: usize,
-        grid: Grid,
+        grid: CheckedGrid,
         mut arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         self.enter()?;
@@ -232,8 +245,9 @@ impl NativeDevice {
             (&raw mut bytes).cast(),
             ptr::null_mut(),
         ];
-        let Grid { blocks: [x, y], threads, shared_bytes } = grid;
+        let CheckedGrid { blocks: [x, y], threads, shared_bytes } = grid;
         let (function, stream) = (function as CUfunction, stream as CUstream);
+        self.grant_shared(function, shared_bytes)?;
         call!(cuLaunchKernel(
             function,
             x,
@@ -247,6 +261,23 @@ impl NativeDevice {
             ptr::null_mut(),
             extra.as_mut_ptr(),
         ))
+    }
+
+    /// Lets blocks of `function` have so many bytes of dynamic shared memory.
+    fn grant_shared(&self, function: CUfunction, bytes: u32) -> Result<(), DriverError> {
+        if bytes <= SHARED_BY_DEFAULT {
+            return Ok(());
+        }
+        let granted = self.granted_shared.lock();
+        let mut granted = granted.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let most = granted.entry(function as usize).or_default();
+        if bytes > *most {
+            use sys::CUfunction_attribute as Attribute;
+            let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            call!(cuFuncSetAttribute(function, dynamic, bytes as c_int))?;
+            *most = bytes;
+        }
+        Ok(())
     }
 
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {

@@ -23,8 +23,14 @@ int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 int cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "stub"); return 0; }
-/* Compute capability 9.0. */
-int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
+/* Compute capability 9.0, and 227 KB of shared memory for a block that asks for them. */
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == 75 ? 9 : attribute == 97 ? 227 << 10 : 0;
+  return 0;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  return SAY("cuFuncSetAttribute %s %d %d\n", (char *)function, attribute, value);
+}
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)1; return 0; }
 int cuCtxSetCurrent(void *context) { return 0; }
 int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1000; *total = 2000; return 0; }
