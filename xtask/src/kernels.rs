@@ -1,7 +1,10 @@
 //! `cargo xtask kernels`: every kernel through NVIDIA's compiler, without a GPU, and what each uses
 //! beside what is recorded. The compiling itself is a test of `device`.
 
+mod loads;
+
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,10 +14,16 @@ use crate::error::Error;
 use crate::tree;
 
 pub const HELP: &str = "\
-Compiles every kernel of crates/device for sm_80, sm_90a and sm_100 with NVRTC 13, or for sm_70 with
-NVRTC 12, the last that knows it; either is installed into target/ through pip where it is missing
-(90 MB). Prints registers, shared memory and spilled bytes. Fails where a kernel does not compile,
-spills, uses more than crates/device/kernels.tsv says, or is not in it.
+Compiles every kernel of crates/device for sm_75, sm_80, sm_89, sm_90a, sm_100 and sm_120 with NVRTC
+13, or for sm_70 with NVRTC 12, the last that knows it; either is installed into target/ through pip
+where it is missing (90 MB). Prints registers, shared memory and spilled bytes.
+
+Sources mark the loads of their main loops with `// in flight`. The disassembly, by nvdisasm of pip
+too, shows how many of them a kernel issues before it waits for one. It prints the least number of
+all its loops: 0 where a kernel has no marked load, and for sm_70, which nvdisasm does not know.
+
+Fails where a kernel does not compile, spills, has 1 to 3 loads in flight, uses more registers or
+memory or has fewer loads in flight than crates/device/kernels.tsv says, or is not in it.
 
 Usage: cargo xtask kernels [--sm-70] [--emit FOLDER] [--record]
 
@@ -32,13 +41,16 @@ struct Toolkit {
     folder: &'static str,
     libraries: &'static str,
     architectures: &'static str,
+    /// Package of the disassembler of its code, pinned too.
+    disassembler: Option<&'static str>,
 }
 
 const CUDA_13: Toolkit = Toolkit {
     package: "nvidia-cuda-nvrtc==13.0.88",
     folder: "target/nvrtc",
     libraries: "nvidia/cu13/lib",
-    architectures: "sm_80 sm_90a sm_100",
+    architectures: "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120",
+    disassembler: Some("nvidia-cuda-nvdisasm==13.2.51"),
 };
 /// Version 13 has no V100.
 const CUDA_12: Toolkit = Toolkit {
@@ -46,12 +58,21 @@ const CUDA_12: Toolkit = Toolkit {
     folder: "target/nvrtc12",
     libraries: "nvidia/cuda_nvrtc/lib",
     architectures: "sm_70",
+    // There is no version 12 in pip.
+    disassembler: None,
 };
+/// Where the disassembler is installed, and the program there.
+const DISASSEMBLER: [&str; 2] = ["target/nvdisasm", "nvidia/cu13/bin/nvdisasm"];
 /// Where recorded figures are.
 const RECORD: &str = "crates/device/kernels.tsv";
 
-/// Registers, bytes of shared memory and of spills.
-type KernelFigures = [u32; 3];
+/// Sources of kernels.
+const SOURCES: &str = "crates/device/src";
+/// Loads that a kernel with marked loads has in flight, at least.
+const LOADS_IN_FLIGHT: u32 = 4;
+
+/// Registers, bytes of shared memory and of spills, loads in flight.
+type KernelFigures = [u32; 4];
 /// By architecture and kernel.
 type FigureTable = BTreeMap<String, KernelFigures>;
 
@@ -71,13 +92,17 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         }
     }
     let root = tree::root();
-    let libraries = install(&root, toolkit)?;
+    let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let used = parse(&compile((toolkit, &libraries), &out)?);
-    for (kernel, [registers, shared, spills]) in &used {
+    let mut used = parse(&compile((toolkit, &libraries), &out)?);
+    if let Some(package) = toolkit.disassembler {
+        count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
+    }
+    for (kernel, [registers, shared, spills, loads]) in &used {
         println!(
-            "{kernel:<48} {registers:>4} registers {shared:>6} B shared {spills:>4} B spilled"
+            "{kernel:<48} {registers:>4} registers {shared:>6} B shared {spills:>4} B spilled \
+             {loads:>4} loads in flight"
         );
     }
     let path = root.join(RECORD);
@@ -122,16 +147,57 @@ impl Toolkit {
     }
 }
 
-/// The folder of NVRTC's libraries.
-fn install(root: &Path, toolkit: &Toolkit) -> Result<PathBuf, Error> {
-    let target = root.join(toolkit.folder);
-    let libraries = target.join(toolkit.libraries);
-    if !libraries.exists() {
+/// Installs a package into a folder where that is missing; gives the path of a part of it.
+fn install(root: &Path, package: &str, [folder, part]: [&str; 2]) -> Result<PathBuf, Error> {
+    let target = root.join(folder);
+    let part = target.join(part);
+    if !part.exists() {
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
         let mut python = Command::new("python3");
-        command::run(python.args(pip).arg("--target").arg(&target).arg(toolkit.package))?;
+        command::run(python.args(pip).arg("--target").arg(&target).arg(package))?;
     }
-    Ok(libraries)
+    Ok(part)
+}
+
+/// Adds the loads in flight to the figures of each kernel of a source that marks some. `out` has
+/// the code, and in `images.tsv` the source, architecture and file of each part of it.
+fn count_loads(
+    root: &Path,
+    disassembler: &Path,
+    out: &Path,
+    used: &mut FigureTable,
+) -> Result<(), Error> {
+    let path = out.join("images.tsv");
+    let images = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let count = |line: &str| -> Result<FigureTable, Error> {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [source, architecture, file] = cells[..] else { return Ok(FigureTable::new()) };
+        let path = root.join(SOURCES).join(source);
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        let marked = loads::marked_lines(&text);
+        if marked.is_empty() {
+            return Ok(FigureTable::new());
+        }
+        let mut command = Command::new(disassembler);
+        let listing = command::output(command.args(["-c", "-gi"]).arg(out.join(file)))?;
+        let counts = loads::in_flight(&listing, source, &marked);
+        let named = |(kernel, count)| (format!("{architecture} {kernel}"), [0, 0, 0, count]);
+        Ok(counts.into_iter().map(named).collect())
+    };
+    let counts: Vec<Result<FigureTable, Error>> = std::thread::scope(|scope| {
+        let (lines, count) = (images.lines().skip(1), &count);
+        let threads: Vec<_> = lines.map(|line| scope.spawn(move || count(line))).collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.map(|counts| counts.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    for table in counts {
+        for (kernel, [.., loads]) in table? {
+            if let Some(figures) = used.get_mut(&kernel) {
+                figures[3] = loads;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What each kernel uses, as the test that compiles them writes it.
@@ -146,12 +212,13 @@ fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String
 }
 
 /// The first line of the record.
-const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n";
+const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\tloads_in_flight\n";
 
 /// The record of a table: as [`parse`] reads it.
 fn written(table: &FigureTable) -> String {
-    let line = |(kernel, [registers, shared, spills]): (&String, &KernelFigures)| {
-        format!("{}\t{registers}\t{shared}\t{spills}\n", kernel.replacen(' ', "\t", 1))
+    let line = |(kernel, figures): (&String, &KernelFigures)| {
+        let figures = figures.map(|figure| figure.to_string()).join("\t");
+        format!("{}\t{figures}\n", kernel.replacen(' ', "\t", 1))
     };
     table.iter().map(line).fold(HEAD.to_owned(), |text, line| text + &line)
 }
@@ -160,25 +227,42 @@ fn parse(text: &str) -> FigureTable {
     let line = |line: &str| {
         let cells: Vec<&str> = line.split('\t').collect();
         let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
-        let figures: Vec<u32> = figures.iter().filter_map(|cell| cell.parse().ok()).collect();
+        let mut figures: Vec<u32> = figures.iter().filter_map(|cell| cell.parse().ok()).collect();
+        // What the compiler gives has no loads in flight.
+        figures.extend((figures.len() == 3).then_some(0));
         Some((format!("{architecture} {kernel}"), figures.try_into().ok()?))
     };
     text.lines().filter_map(line).collect()
 }
 
-/// Kernels that use more than is recorded, or are recorded on one side only.
+/// Kernels that spill, wait for loads too soon, use more than is recorded, or are recorded on one
+/// side only.
 fn compared(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
     let mut problems = Vec::new();
     let spilling = used.iter().filter(|(_, figures)| figures[2] > 0);
     problems.extend(spilling.map(|(kernel, figures)| format!("{kernel}: spills {} B", figures[2])));
+    let waiting = used.iter().filter(|(_, figures)| (1..LOADS_IN_FLIGHT).contains(&figures[3]));
+    problems.extend(waiting.map(|(kernel, figures)| {
+        format!(
+            "{kernel}: loads in flight: expected at least {LOADS_IN_FLIGHT}, got {}",
+            figures[3]
+        )
+    }));
     for (kernel, got) in used {
         match recorded.get(kernel) {
             None => problems.push(format!("{kernel}: not recorded")),
-            Some(expected) if got.iter().zip(expected).any(|(got, expected)| got > expected) => {
-                let what = "registers, shared and spilled bytes";
-                problems.push(format!("{kernel}: {what}: at most {expected:?}, got {got:?}"));
+            Some(expected) => {
+                let ([got @ .., loads], [expected @ .., loads_expected]) = (got, expected);
+                if got.iter().zip(expected).any(|(got, expected)| got > expected) {
+                    let what = "registers, shared and spilled bytes";
+                    problems.push(format!("{kernel}: {what}: at most {expected:?}, got {got:?}"));
+                }
+                if loads < loads_expected {
+                    let what = "loads in flight";
+                    problems
+                        .push(format!("{kernel}: {what}: at least {loads_expected}, got {loads}"));
+                }
             }
-            Some(_) => {}
         }
     }
     let gone = recorded.keys().filter(|kernel| !used.contains_key(*kernel));
@@ -207,6 +291,13 @@ mod tests {
         assert_eq!(parse(&super::written(&recorded)), recorded);
         let spilling = parse("sm_80\ta\t20\t0\t4\n");
         assert_eq!(compared(&spilling, &spilling), ["sm_80 a: spills 4 B"]);
+        let waiting = parse("sm_80\ta\t20\t0\t0\t1\n");
+        let what = "sm_80 a: loads in flight";
+        assert_eq!(compared(&waiting, &waiting), [format!("{what}: expected at least 4, got 1")]);
+        let flying = parse("sm_80\ta\t20\t0\t0\t4\n");
+        assert!(compared(&flying, &flying).is_empty());
+        let unmarked = parse("sm_80\ta\t20\t0\t0\n");
+        assert_eq!(compared(&unmarked, &flying), [format!("{what}: at least 4, got 0")]);
         assert!(super::CUDA_13.knows("sm_80 a") && !super::CUDA_12.knows("sm_80 a"));
     }
 }

@@ -20,8 +20,8 @@ use schema::{JaggedTensor, Optimizer, Precision};
 
 use crate::cpu::Pool;
 use crate::error::Error;
-use crate::ops::Slot;
 use crate::ops::embedding_backward::{TileOrigin, Updated};
+use crate::ops::{Slot, interaction};
 use crate::optimizer::UpdateRule;
 use crate::weights::{Weights, WeightsView};
 
@@ -392,6 +392,13 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: CrossBackward<'_, Self>,
     ) -> Result<(), Error>;
+    /// Refuses an interaction that the device cannot run. A model asks before its first step.
+    ///
+    /// # Errors
+    /// If a sample's vectors do not fit the device.
+    fn check_interaction(&self, _shape: &interaction::Shape) -> Result<(), Error> {
+        Ok(())
+    }
     /// [`crate::ops::interaction::forward`].
     ///
     /// # Errors

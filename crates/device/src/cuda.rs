@@ -31,7 +31,7 @@ use std::sync::Arc;
 pub use argument::KernelArguments;
 use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
-pub use emulation::{BlockOrder, Checks, Emulation};
+pub use emulation::{BlockOrder, Checks, Emulation, H100_SHARED_BYTES};
 pub use error::{DriverError, Fault, FaultKind, SourceLine};
 pub use event::{EventPurpose, StreamEvent};
 pub use grid::Grid;
@@ -57,7 +57,7 @@ pub struct GpuProperties {
     /// Major and minor number.
     pub compute_capability: [u32; 2],
     /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
-    pub shared_bytes_max: u32,
+    pub shared_bytes_max: usize,
 }
 
 /// How a GPU is used.
@@ -178,13 +178,11 @@ impl Driver {
     }
 
     /// What the GPU can do; `None` of the emulator.
-    ///
-    /// # Errors
-    /// [`DriverError::Call`].
-    pub fn properties(&self) -> Result<Option<GpuProperties>, DriverError> {
+    #[must_use]
+    pub fn properties(&self) -> Option<GpuProperties> {
         match &*self.machine {
-            GpuMachine::Native(device) => device.properties().map(Some),
-            GpuMachine::Emulated(_) => Ok(None),
+            GpuMachine::Native(device) => Some(device.properties()),
+            GpuMachine::Emulated(_) => None,
         }
     }
 
@@ -194,6 +192,16 @@ impl Driver {
         match &*self.machine {
             GpuMachine::Native(device) => device.has_compiled(source),
             GpuMachine::Emulated(_) => false,
+        }
+    }
+
+    /// Bytes of shared memory that a block may have. A kernel that needs more than the 48 KB of
+    /// every GPU is granted them at its first launch.
+    #[must_use]
+    pub fn shared_limit(&self) -> usize {
+        match &*self.machine {
+            GpuMachine::Native(device) => device.shared_limit,
+            GpuMachine::Emulated(device) => device.shared_limit(),
         }
     }
 
@@ -304,6 +312,7 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
+        let grid = grid.checked(kernel.name, self.driver.shared_limit())?;
         let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
         match (&*self.driver.machine, &kernel.handle) {
             (GpuMachine::Native(device), KernelHandle::Native(function)) if is_here => {

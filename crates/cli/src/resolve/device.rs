@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use comm::mpi::launcher;
 use device::backend::Cuda;
 use device::cuda::{
-    Accuracy, BlockOrder, Checks, CudaOptions, Driver, DriverError, Emulation, device_count,
+    Accuracy, BlockOrder, Checks, CudaOptions, Driver, DriverError, Emulation, H100_SHARED_BYTES,
+    device_count,
 };
 
 use schema::Bytes;
@@ -136,7 +137,8 @@ pub fn cuda_options() -> Result<CudaOptions, DriverError> {
 fn emulation() -> Result<Emulation, DriverError> {
     let (compiler, cache) = (compiler(), kernels()?);
     let (order, checks, replaced) = (BlockOrder::Ascending, Checks::Few, Vec::new());
-    Ok(Emulation { compiler, cache, order, checks, replaced })
+    let shared_limit = H100_SHARED_BYTES;
+    Ok(Emulation { compiler, cache, order, checks, shared_limit, replaced })
 }
 
 /// The folder of compiled kernels: that of `ROWMILL_KERNELS`, else one below the user's cache.

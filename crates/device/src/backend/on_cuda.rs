@@ -31,9 +31,10 @@ use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
 use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
 use crate::ops::embedding_backward::ScratchShape;
 use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Operand, ProductTarget};
+use crate::ops::interaction::cuda::Interaction;
 use crate::ops::jagged::cuda::{Regroup, RegroupMode};
 use crate::ops::loss::cuda::LossBuffers;
-use crate::ops::{Slot, extent, gemm};
+use crate::ops::{Slot, extent, gemm, interaction};
 use crate::weights::WeightsView;
 
 pub use exchange::Exchange;
@@ -146,10 +147,8 @@ impl Backend for Cuda {
     }
 
     fn moments(&self, queue: &Queue) -> Result<Option<QueueMoments>, Error> {
-        if self.driver.is_emulated() {
-            return Ok(None);
-        }
-        Ok(Some(QueueMoments::new(&self.driver, &queue.stream)?))
+        let moments = || QueueMoments::new(&self.driver, &queue.stream);
+        Ok(if self.driver.is_emulated() { None } else { Some(moments()?) })
     }
 
     fn matrix(&self, precision: Precision, rows: usize, columns: usize) -> Result<Matrix, Error> {
@@ -596,6 +595,10 @@ impl Backend for Cuda {
         Ok(self.column_sums(queue, shape.into(), Operand::f32(d_u), d_bias)?)
     }
 
+    fn check_interaction(&self, shape: &interaction::Shape) -> Result<(), Error> {
+        Ok(Interaction::check(&self.driver, shape)?)
+    }
+
     fn interaction_forward(
         &self,
         queue: &Queue,
@@ -604,9 +607,8 @@ impl Backend for Cuda {
         const OP: &str = "interaction forward";
         let InteractionForward { shape, dense, pooled, out } = arguments;
         let pooled = pooled.get(OP, "pooled [B, F·D]", shape.b * shape.pooled_width())?;
-        let dense = dense.f32(OP, (shape.b, shape.dense_width()))?;
+        let dense = shape.dense.then_some(dense.f32(OP, (shape.b, shape.dense_width()))?);
         let out = out.f32(OP, (shape.b, shape.width()))?;
-        let dense = shape.dense.then_some(dense);
         Ok(self.kernels.interaction.forward(&queue.stream, &shape, dense, pooled, out)?)
     }
 

@@ -11,15 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::emulation::{BlockOrder, Checks, Emulation};
 use super::error::{DriverError, Fault, FaultKind, SourceLine};
-use super::grid::Grid;
+use super::grid::CheckedGrid;
 use super::source::KernelSource;
 
 pub(super) use ffi::{Entry, KernelLibrary};
 
 /// Bytes before and after each buffer that must not be written.
 const RED_ZONE: usize = 1024;
-/// What a block of any GPU may have without asking for more.
-const SHARED_LIMIT: u32 = 48 << 10;
 /// Threads of a block, at most.
 const THREADS_LIMIT: u32 = 1024;
 
@@ -45,6 +43,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl EmulatedDevice {
     pub fn new(emulation: Emulation) -> Self {
         Self { emulation, memory: Mutex::default(), libraries: Mutex::default() }
+    }
+
+    pub fn shared_limit(&self) -> usize {
+        self.emulation.shared_limit
     }
 
     pub fn library(&self, source: KernelSource) -> Result<Arc<KernelLibrary>, DriverError> {
@@ -115,7 +117,7 @@ impl EmulatedDevice {
         &self,
         entry: &Entry,
         name: &str,
-        grid: Grid,
+        grid: CheckedGrid,
         arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         let extent = |what, expected, got| {
@@ -128,6 +130,15 @@ impl EmulatedDevice {
         if grid.threads == 0 || grid.threads > threads.min(THREADS_LIMIT) {
             return extent("threads of a block, at most", threads as usize, grid.threads as usize);
         }
+        let (declared, dynamic) = (entry.declared_shared(), grid.shared_bytes as usize);
+        if declared + dynamic > self.shared_limit() {
+            let what = "bytes of shared memory of a block, declared and dynamic, at most";
+            return extent(what, self.shared_limit(), declared + dynamic);
+        }
+        let blocks = grid.blocks.iter().map(|&blocks| blocks as usize).product();
+        if blocks > u32::MAX as usize {
+            return extent("blocks under emulation, at most", u32::MAX as usize, blocks);
+        }
         let order = match self.emulation.order {
             BlockOrder::Ascending => 0,
             BlockOrder::Descending => 1,
@@ -137,7 +148,6 @@ impl EmulatedDevice {
         let settings = ffi::LaunchOptions {
             order,
             checked: u32::from(self.emulation.checks == Checks::Every),
-            shared_limit: SHARED_LIMIT,
             red_zone: RED_ZONE as u32,
         };
         let fault = entry.run(grid, settings, &arguments, buffers, stamp);
@@ -185,7 +195,6 @@ fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocati
             (at_call(), FaultKind::RedZone { bytes })
         }
         7 => (at_call(), FaultKind::Stack),
-        8 => (at_call(), FaultKind::SharedMemory { bytes: raw.bytes }),
         _ => (at_call(), FaultKind::LaneNotNamed { lane: raw.other_thread }),
     };
     Fault { kernel: kernel.to_owned(), place, block: raw.block, thread: raw.thread, kind }

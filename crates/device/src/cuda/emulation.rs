@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+/// Bytes of shared memory that a block of an H100 may have: its opt-in limit.
+pub const H100_SHARED_BYTES: usize = 227 << 10;
+
 /// How the emulator works.
 #[derive(Clone, Debug)]
 pub struct Emulation {
@@ -13,6 +16,8 @@ pub struct Emulation {
     pub order: BlockOrder,
     /// Whether each access is checked.
     pub checks: Checks,
+    /// Bytes of shared memory that a block may have, declared and dynamic.
+    pub shared_limit: usize,
     /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
     /// tests.
     pub replaced: Vec<(&'static str, String)>,

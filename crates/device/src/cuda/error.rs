@@ -192,11 +192,6 @@ pub enum FaultKind {
     },
     /// The thread's own memory ran out.
     Stack,
-    /// More shared memory than a block may have.
-    SharedMemory {
-        /// Bytes asked for.
-        bytes: u64,
-    },
 }
 
 impl fmt::Display for SourceLine {
@@ -252,9 +247,6 @@ impl fmt::Display for FaultKind {
                 write!(f, "store before or behind a buffer of {bytes} bytes")
             }
             Self::Stack => f.write_str("the thread's own memory ran out"),
-            Self::SharedMemory { bytes } => {
-                write!(f, "{bytes} bytes of shared memory are more than a block may have")
-            }
         }
     }
 }

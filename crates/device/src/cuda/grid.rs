@@ -1,13 +1,26 @@
-//! The size of a launch.
+//! The size of a launch, and whether a device can have it.
+
+use super::error::DriverError;
+
+/// Blocks that a launch may have along x and y, on every GPU.
+const BLOCKS_LIMIT: [usize; 2] = [i32::MAX as usize, 65_535];
 
 /// How many threads a launch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks along x and y.
-    pub blocks: [u32; 2],
+    pub blocks: [usize; 2],
     /// Threads of a block.
     pub threads: u32,
     /// Bytes of a block's shared memory beyond what the kernel declares.
+    pub shared_bytes: usize,
+}
+
+/// A grid that the device can launch, in the driver's types.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CheckedGrid {
+    pub blocks: [u32; 2],
+    pub threads: u32,
     pub shared_bytes: u32,
 }
 
@@ -15,7 +28,24 @@ impl Grid {
     /// One-dimensional: so many blocks that every one of `items` has its own of `per_block`.
     #[must_use]
     pub fn over(items: usize, per_block: u32, threads: u32) -> Self {
-        let blocks = items.div_ceil(per_block as usize) as u32;
-        Self { blocks: [blocks, 1], threads, shared_bytes: 0 }
+        Self { blocks: [items.div_ceil(per_block as usize), 1], threads, shared_bytes: 0 }
+    }
+
+    /// Refuses a grid with more blocks than any GPU launches, or with more shared memory for a
+    /// block than `shared_limit`.
+    pub(super) fn checked(
+        self,
+        kernel: &str,
+        shared_limit: usize,
+    ) -> Result<CheckedGrid, DriverError> {
+        let fit = |what, expected, got: usize| match u32::try_from(got) {
+            Ok(fitting) if got <= expected => Ok(fitting),
+            _ => Err(DriverError::Extent { of: format!("kernel {kernel}"), what, expected, got }),
+        };
+        let x = fit("blocks along x, at most", BLOCKS_LIMIT[0], self.blocks[0])?;
+        let y = fit("blocks along y, at most", BLOCKS_LIMIT[1], self.blocks[1])?;
+        let what = "bytes of shared memory of a block, at most";
+        let shared_bytes = fit(what, shared_limit, self.shared_bytes)?;
+        Ok(CheckedGrid { blocks: [x, y], threads: self.threads, shared_bytes })
     }
 }

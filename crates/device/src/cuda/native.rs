@@ -4,6 +4,7 @@
 //! point checks first. Knows no kernel.
 #![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, OnceLock};
@@ -15,18 +16,20 @@ use cudarc::driver::sys::{
 
 use super::error::DriverError;
 use super::event::EventPurpose;
-use super::grid::Grid;
+use super::grid::CheckedGrid;
 use super::libraries::LibrarySearch;
 use super::loader::LibraryVersion;
 use super::nvrtc::{self, Nvrtc};
 use super::source::KernelSource;
 use super::{CudaOptions, GpuProperties};
 
+/// Bytes of dynamic shared memory that every kernel may have without asking for more.
+const SHARED_BY_DEFAULT: u32 = 48 << 10;
+
 /// A GPU with its primary context.
 pub(super) struct NativeDevice {
     pub name: String,
     context: usize,
-    device: CUdevice,
     compute_capability: [c_int; 2],
     /// Such as `sm_90a`.
     architecture: String,
@@ -35,6 +38,10 @@ pub(super) struct NativeDevice {
     options: CudaOptions,
     compiler: OnceLock<Result<Nvrtc, DriverError>>,
     modules: Mutex<Vec<(&'static str, usize)>>,
+    /// Bytes of shared memory that a block may have, once its kernel is granted them.
+    pub shared_limit: usize,
+    /// Bytes granted to each function above [`SHARED_BY_DEFAULT`].
+    granted_shared: Mutex<BTreeMap<usize, u32>>,
 }
 
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
@@ -89,7 +96,7 @@ fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
 
 /// Every function that is called here: `cudarc` panics at the first call of one that the library
 /// lacks, so [`NativeDevice::open`] asks for all of them.
-const FUNCTIONS: [&str; 30] = [
+const FUNCTIONS: [&str; 31] = [
     "cuCtxSetCurrent",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
@@ -102,6 +109,7 @@ const FUNCTIONS: [&str; 30] = [
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuFuncSetAttribute",
     "cuGetErrorString",
     "cuInit",
     "cuLaunchKernel",
@@ -186,6 +194,8 @@ impl NativeDevice {
         use CUdevice_attribute as Attribute;
         let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let limit = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let shared_limit = usize::try_from(attribute(device, limit)?).unwrap_or(0);
         let mut context: CUcontext = ptr::null_mut();
         call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
         call!(cuCtxSetCurrent(context))?;
@@ -194,7 +204,6 @@ impl NativeDevice {
         Ok(Self {
             name,
             context: context as usize,
-            device,
             compute_capability: [major, minor],
             architecture: format!("sm_{major}{minor}{suffix}"),
             driver_version,
@@ -202,6 +211,8 @@ impl NativeDevice {
             options,
             compiler: OnceLock::new(),
             modules: Mutex::default(),
+            shared_limit,
+            granted_shared: Mutex::default(),
         })
     }
 
@@ -210,13 +221,12 @@ impl NativeDevice {
         call!(cuCtxSetCurrent(self.context as CUcontext))
     }
 
-    pub fn properties(&self) -> Result<GpuProperties, DriverError> {
-        let limit = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        Ok(GpuProperties {
+    pub fn properties(&self) -> GpuProperties {
+        GpuProperties {
             architecture: self.architecture.clone(),
             compute_capability: self.compute_capability.map(|number| number as u32),
-            shared_bytes_max: attribute(self.device, limit)? as u32,
-        })
+            shared_bytes_max: self.shared_limit,
+        }
     }
 
     pub fn has_compiled(&self, source: KernelSource) -> bool {
@@ -280,7 +290,7 @@ impl NativeDevice {
         function: usize,
         name: &str,
         stream: usize,
-        grid: Grid,
+        grid: CheckedGrid,
         mut arguments: Vec<u8>,
     ) -> Result<(), DriverError> {
         self.enter()?;
@@ -294,8 +304,9 @@ impl NativeDevice {
             (&raw mut bytes).cast(),
             ptr::null_mut(),
         ];
-        let Grid { blocks: [x, y], threads, shared_bytes } = grid;
+        let CheckedGrid { blocks: [x, y], threads, shared_bytes } = grid;
         let (function, stream) = (function as CUfunction, stream as CUstream);
+        self.grant_shared(function, shared_bytes)?;
         let launched = call!(cuLaunchKernel(
             function,
             x,
@@ -326,6 +337,23 @@ impl NativeDevice {
             started => started,
         };
         finished.map_err(|error| error.in_operation(operation(), is_synchronous))
+    }
+
+    /// Lets blocks of `function` have so many bytes of dynamic shared memory.
+    fn grant_shared(&self, function: CUfunction, bytes: u32) -> Result<(), DriverError> {
+        if bytes <= SHARED_BY_DEFAULT {
+            return Ok(());
+        }
+        let granted = self.granted_shared.lock();
+        let mut granted = granted.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let most = granted.entry(function as usize).or_default();
+        if bytes > *most {
+            use sys::CUfunction_attribute as Attribute;
+            let dynamic = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            call!(cuFuncSetAttribute(function, dynamic, bytes as c_int))?;
+            *most = bytes;
+        }
+        Ok(())
     }
 
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {

@@ -29,8 +29,6 @@ DEVICE float f32_of_f16(u16 half) { return rowmill_f32_of_f16(half); }
 DEVICE u16 f16_of_f32(float value) { return rowmill_f16_of_f32(value); }
 DEVICE u32 bits_of(float value) { u32 bits; __builtin_memcpy(&bits, &value, 4); return bits; }
 DEVICE float f32_of_bits(u32 bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
-template <class T>
-DEVICE T read_only(const T *place) { return *place; }
 #else
 #define KERNEL(name, Arguments, threads)                                              \
   extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Arguments a)
@@ -49,9 +47,6 @@ DEVICE u16 f16_of_f32(float value) {
 }
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
 DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
-// Reads global memory that the kernel does not write: LDG.CONSTANT rather than a generic load.
-template <class T>
-DEVICE T read_only(const T *place) { return __ldg(place); }
 #endif
 
 #define WARP 32u

@@ -22,7 +22,7 @@ mod stub_library;
 use std::path::PathBuf;
 
 use bytemuck::Pod;
-use device::cuda::{BlockOrder, Buffer, Checks, Driver, Emulation, Stream};
+use device::cuda::{BlockOrder, Buffer, Checks, Driver, Emulation, H100_SHARED_BYTES, Stream};
 use schema::random::CounterRng;
 
 /// A device to run on, and copies to and from it.
@@ -63,7 +63,8 @@ impl Bench {
 pub fn emulation(order: BlockOrder, checks: Checks) -> Emulation {
     let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
-    Emulation { compiler, cache, order, checks, replaced: replaced() }
+    let shared_limit = H100_SHARED_BYTES;
+    Emulation { compiler, cache, order, checks, shared_limit, replaced: replaced() }
 }
 
 /// The source that `ROWMILL_REPLACED`, as NAME=FILE, puts in place of the one of that name: the

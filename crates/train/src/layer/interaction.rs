@@ -40,14 +40,18 @@ impl<B: Backend> InteractionLayer<B> {
     ) -> Self {
         let output_width = model.interaction_width();
         let kind = match model.interaction {
-            Interaction::Dot { order, itself } => InteractionKind::Dot(interaction::Shape {
-                b: 0,
-                features: model.sparse_vectors(),
-                dense: model.has_dense(),
-                dim: model.dot_dim(),
-                order,
-                itself,
-            }),
+            Interaction::Dot { order, itself } => {
+                let shape = interaction::Shape {
+                    b: 0,
+                    features: model.sparse_vectors(),
+                    dense: model.has_dense(),
+                    dim: model.dot_dim(),
+                    order,
+                    itself,
+                };
+                parameters.room.check_interaction(&shape);
+                InteractionKind::Dot(shape)
+            }
             Interaction::Cat => InteractionKind::Cat,
             Interaction::DcnV2 { layers, rank } => {
                 let shape = (layers, rank);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use device::Backend;
 use device::backend::{ExchangeLayout, TileValues, WeightShape};
-use device::ops::Slot;
+use device::ops::{Slot, interaction};
 use schema::Precision;
 
 use super::MemoryUse;
@@ -83,6 +83,11 @@ impl<'a, B: Backend> ZeroBuffers<'a, B> {
     /// The exchange of pooled vectors with other ranks.
     pub fn exchange(&mut self, layout: ExchangeLayout) -> B::Exchange {
         self.made(|device| device.exchange(layout))
+    }
+
+    /// Has the device refuse a dot interaction that it cannot run.
+    pub fn check_interaction(&mut self, shape: &interaction::Shape) {
+        self.made(|device| device.check_interaction(shape));
     }
 
     /// The numbers of a step.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use device::backend::{Cuda, TileRoom, TileRows};
-use device::cuda::{BlockOrder, Checks, Driver, Emulation};
+use device::cuda::{BlockOrder, Checks, Driver, Emulation, H100_SHARED_BYTES};
 use device::{Backend, Cpu, Weights, WeightsView};
 use schema::model::ModelConfig;
 use schema::optimizer::LearningRateSchedule;
@@ -78,7 +78,8 @@ pub fn emulated() -> Option<Driver> {
     }
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let (order, checks, replaced) = (BlockOrder::Shuffled(1), Checks::Few, Vec::new());
-    Some(Driver::emulated(Emulation { compiler, cache, order, checks, replaced }))
+    let shared_limit = H100_SHARED_BYTES;
+    Some(Driver::emulated(Emulation { compiler, cache, order, checks, shared_limit, replaced }))
 }
 
 /// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones

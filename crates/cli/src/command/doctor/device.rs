@@ -41,7 +41,7 @@ struct CheckedGpu {
     free_bytes: usize,
     total_bytes: usize,
     /// Most bytes of shared memory that a block may ask for.
-    shared_bytes_max: u32,
+    shared_bytes_max: usize,
     /// What kernels are compiled for, such as `sm_90a`.
     architecture: String,
     /// Sources of kernels, of which some have been compiled for this device.
@@ -123,7 +123,7 @@ fn diagnose() -> Diagnosis {
 fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> {
     let driver = Driver::cuda(ordinal, options)?;
     let [free_bytes, total_bytes] = driver.memory()?.unwrap_or_default();
-    let properties = driver.properties()?.unwrap_or_default();
+    let properties = driver.properties().unwrap_or_default();
     let [major, minor] = properties.compute_capability;
     Ok(CheckedGpu {
         device: format!("cuda:{ordinal}"),

@@ -6,12 +6,13 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::ptr;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cuda::error::DriverError;
-use crate::cuda::grid::Grid;
+use crate::cuda::grid::CheckedGrid;
 
 /// As the driver aligns what it allocates.
 const ALIGNMENT: usize = 256;
@@ -168,7 +169,6 @@ struct EmulatedTask {
 pub struct LaunchOptions {
     pub order: u32,
     pub checked: u32,
-    pub shared_limit: u32,
     pub red_zone: u32,
 }
 
@@ -180,6 +180,8 @@ pub struct KernelLibrary {
     pub path: PathBuf,
     handle: *mut c_void,
     launch: LaunchFunction,
+    /// Symbols with their sizes, as `nm -S` prints them.
+    symbols: String,
     /// The state of its runtime is one for all threads.
     busy: Mutex<()>,
 }
@@ -218,7 +220,11 @@ impl KernelLibrary {
         let launch = launch.ok_or_else(|| broken("no rowmill_launch in it".to_owned()))?;
         // SAFETY: `runtime.cpp` gives the function this signature.
         let launch = unsafe { std::mem::transmute::<*mut c_void, LaunchFunction>(launch) };
-        Ok(Self { path: path.to_owned(), handle, launch, busy: Mutex::new(()) })
+        // `nm` comes with the compiler.
+        let symbols = Command::new("nm").arg("-S").arg(path).env_remove("LD_PRELOAD").output();
+        let symbols = symbols.map_err(|error| broken(format!("nm: {error}")))?;
+        let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
+        Ok(Self { path: path.to_owned(), handle, launch, symbols, busy: Mutex::new(()) })
     }
 }
 
@@ -227,6 +233,15 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // with NUL.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!address.is_null()).then_some(address)
+}
+
+/// Bytes of a static variable of the kernel `name`, if a line of `nm -S` shows one. The shim gives
+/// shared memory that storage; kernels have no other static variables.
+fn declared(line: &str, name: &str) -> Option<usize> {
+    let mut words = line.split(' ').skip(1);
+    let (bytes, _, symbol) = (words.next()?, words.next()?, words.next()?);
+    let is_of_kernel = symbol.starts_with(&format!("_ZZL{}{name}", name.len()));
+    is_of_kernel.then(|| usize::from_str_radix(bytes, 16).ok())?
 }
 
 /// Whether AddressSanitizer's library is part of this process.
@@ -240,6 +255,7 @@ pub struct Entry {
     library: Arc<KernelLibrary>,
     function: EntryFunction,
     shape: [u32; 2],
+    declared_shared: usize,
 }
 
 impl Entry {
@@ -252,11 +268,17 @@ impl Entry {
             let function = std::mem::transmute::<*mut c_void, EntryFunction>(function);
             (function, shape.cast::<[u32; 2]>().read())
         };
-        Some(Self { library: Arc::clone(library), function, shape })
+        let declared_shared = library.symbols.lines().filter_map(|line| declared(line, name)).sum();
+        Some(Self { library: Arc::clone(library), function, shape, declared_shared })
     }
 
     pub fn library(&self) -> &KernelLibrary {
         &self.library
+    }
+
+    /// Bytes of the shared memory that the kernel declares.
+    pub fn declared_shared(&self) -> usize {
+        self.declared_shared
     }
 
     /// Bytes of the arguments and threads of a block, at most.
@@ -267,7 +289,7 @@ impl Entry {
     /// Runs all blocks; gives what went wrong. `arguments` are as long as [`Self::shape`] says.
     pub fn run(
         &self,
-        grid: Grid,
+        grid: CheckedGrid,
         settings: LaunchOptions,
         arguments: &[u8],
         buffers: &mut [Allocation],

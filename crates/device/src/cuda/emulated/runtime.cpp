@@ -15,7 +15,7 @@ namespace {
 
 enum State : uint8_t { READY, IN_WARP, IN_BLOCK, DONE };
 enum Kind : uint32_t {
-  FINE, OUTSIDE, MISALIGNED, RACE, BARRIER, LANE, RED_ZONE, STACK, SHARED, OUTSIDE_LANE
+  FINE, OUTSIDE, MISALIGNED, RACE, BARRIER, LANE, RED_ZONE, STACK, OUTSIDE_LANE
 };
 
 // As `Fault` in emulated/ffi.rs.
@@ -38,7 +38,7 @@ struct Task {
   Region *regions;
   uint64_t region_count;
   uint32_t blocks[2];
-  uint32_t threads, shared_bytes, order, checked, shared_limit, red_zone;
+  uint32_t threads, shared_bytes, order, checked, red_zone;
   // Counts the starts of launches and blocks and the barriers, over all kernels of a device.
   uint32_t *stamp;
 };
@@ -528,12 +528,6 @@ int rowmill_launch(const Task *given, Fault *result) {
     dynamic_capacity = task.shared_bytes;
     dynamic_shared = (char *)zeroed(dynamic_capacity + task.red_zone);
     if (task.checked) dynamic_shadow = (Cell *)zeroed((dynamic_capacity / CELL_BYTES + 1) * sizeof(Cell));
-  }
-  if (task.shared_bytes > task.shared_limit) {
-    report(SHARED, nullptr, 0);
-    fault.bytes = task.shared_bytes;
-    *result = fault;
-    return 1;
   }
   for (size_t i = 0; i < task.region_count && task.checked; ++i) {
     Region &region = task.regions[i];

@@ -62,6 +62,8 @@ static inline __attribute__((always_inline)) T rowmill_shuffled(unsigned kind, u
   return value;
 }
 
+// Reads what no thread of the launch writes.
+#define __ldg(place) (*(place))
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline int __ffs(int bits) { return __builtin_ffs(bits); }
 static inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz((unsigned)bits); }

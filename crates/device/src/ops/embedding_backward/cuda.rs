@@ -8,7 +8,7 @@ use super::numbering::bits_below;
 use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
-use crate::ops::embedding_forward::cuda::DeviceLookup;
+use crate::ops::embedding_forward::cuda::{DeviceLookup, IDS_LIMIT};
 use crate::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth, scratch_bytes};
 
 /// The kernels.
@@ -18,7 +18,7 @@ const THREADS: u32 = 256;
 const WARP: u32 = 32;
 /// Warps of a block, each with a row of the widest table in shared memory.
 const UPDATE_WARPS: u32 = 4;
-/// Shared memory that a block has by default.
+/// Shared memory of a block up to which it has [`UPDATE_WARPS`].
 const SHARED_BYTES: usize = 48 << 10;
 /// Of the sort.
 const DIGIT_BITS: u32 = 8;
@@ -27,7 +27,7 @@ const PAIRS_PER_TILE: usize = 2048;
 /// What the launches depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceShape {
-    /// Ids of the largest batch, below 2³².
+    /// Ids of the largest batch, at most [`IDS_LIMIT`].
     pub capacity: usize,
     /// Rows of all tiles.
     pub rows: usize,
@@ -75,8 +75,9 @@ impl Workspace {
         };
         let bits = bits_below(shape.rows) + shape.payload_bits();
         extent("bits of a row number and a place in the gradient, at most", 64, bits as usize)?;
-        extent("D of a tile, at most", SHARED_BYTES / size_of::<f32>(), shape.widest)?;
-        extent("ids of a batch, at most", u32::MAX as usize - 1, shape.capacity)?;
+        let widest = driver.shared_limit() / size_of::<f32>();
+        extent("D of a tile, at most", widest, shape.widest)?;
+        extent("ids of a batch, at most", IDS_LIMIT, shape.capacity)?;
         let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
         Ok(Self {
             shape,
@@ -315,11 +316,12 @@ impl EmbeddingBackward {
         let places = 2 * shape.capacity.div_ceil(IDS_PER_PART);
         stream.launch(&self.partials, Grid::over(places, UPDATE_WARPS, threads), &arguments)?;
         let row_bytes = shape.widest * size_of::<f32>();
+        // Blocks of one warp where a row is long: more of them then share a multiprocessor.
         let is_wide = row_bytes * UPDATE_WARPS as usize > SHARED_BYTES;
         let warps = if is_wide { 1 } else { UPDATE_WARPS };
         // No more rows than ids, nor than there are.
         let grid = Grid::over(shape.capacity.min(shape.rows), warps, warps * WARP);
-        let grid = Grid { shared_bytes: warps * row_bytes as u32, ..grid };
+        let grid = Grid { shared_bytes: warps as usize * row_bytes, ..grid };
         stream.launch(&self.update, grid, &arguments)
     }
 }

@@ -16,7 +16,7 @@ pub const SOURCE: KernelSource =
 const THREADS: u32 = 256;
 /// Ids and bags of a batch, at most: the kernels count both in 32 bits.
 pub const IDS_LIMIT: usize = i32::MAX as usize;
-/// Columns that a thread sums at a time.
+/// Columns of f32 that a thread sums at a time.
 const COLUMNS: usize = 4;
 /// What the first position with a bad id is where there is none.
 pub const NO_BAD_ID: u64 = u64::MAX;

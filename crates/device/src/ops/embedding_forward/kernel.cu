@@ -7,12 +7,13 @@
 //       out[place(k, b) + d] = scale · sum          (a sequence: one row per j, not summed)
 //
 // 1. `lanes` threads share a bag, as many as the widest row keeps busy: with D 4 a warp has 8 bags.
-// 2. The format of the table and the way to read its rows are chosen once per bag, so that nothing
-//    branches between the loads.
-// 3. A thread reads its columns of four ids before it adds the first of them.
+// 2. The format of the table and the way to read its rows are chosen once per bag. A branch per
+//    element keeps one load in flight.
+// 3. A thread reads its columns of four ids before it adds the first of them: four loads in flight,
+//    by `loads_in_flight` of kernels.tsv.
 // 4. Rows of whole, aligned 16 bytes are read and written 16 bytes at a time: four f32 or eight
 //    halves in one load. Other rows are read element by element.
-// `cargo xtask kernels` counts the loads of 3 in the compiled code.
+// 5. Bags and positions are counted in 32 bits, which the launch checks: 64 registers, none spilled.
 // A bag with an id that is no row reports its position; its output is unspecified.
 
 struct EmbeddingForward {
@@ -31,10 +32,10 @@ struct EmbeddingForward {
 DEVICE void read_ids(const EmbeddingForward &a, u32 first, u32 end, u64 *ids) {
   if (a.is_wide) {
     for (u32 i = 0; i < IDS_IN_FLIGHT; ++i)
-      ids[i] = LESS(first + i, end) ? read_only((const u64 *)a.ids + first + i) : NO_ID;
+      ids[i] = LESS(first + i, end) ? __ldg((const u64 *)a.ids + first + i) : NO_ID;
   } else {
     for (u32 i = 0; i < IDS_IN_FLIGHT; ++i)
-      ids[i] = LESS(first + i, end) ? (u64)(i64)read_only((const i32 *)a.ids + first + i) : NO_ID;
+      ids[i] = LESS(first + i, end) ? (u64)(i64)__ldg((const i32 *)a.ids + first + i) : NO_ID;
   }
 }
 
@@ -42,12 +43,12 @@ DEVICE void read_ids(const EmbeddingForward &a, u32 first, u32 end, u64 *ids) {
 template <u32 FORMAT, bool IS_ALIGNED>
 DEVICE void read_row(u64 row, const u32 *at, u32 *words) {
   if (IS_ALIGNED) {
-    const uint4 four = read_only((const uint4 *)(row + at[0] * BYTES_OF(FORMAT)));  // in flight
+    const uint4 four = __ldg((const uint4 *)(row + at[0] * BYTES_OF(FORMAT)));  // in flight
     words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
   } else if (FORMAT == FORMAT_F32) {
-    for (u32 i = 0; i < 4; ++i) words[i] = read_only((const u32 *)row + at[i]);  // in flight
+    for (u32 i = 0; i < 4; ++i) words[i] = __ldg((const u32 *)row + at[i]);  // in flight
   } else {
-    for (u32 i = 0; i < 4; ++i) words[i] = read_only((const u16 *)row + at[i]);  // in flight
+    for (u32 i = 0; i < 4; ++i) words[i] = __ldg((const u16 *)row + at[i]);  // in flight
   }
 }
 
@@ -84,11 +85,12 @@ DEVICE void look_up(const EmbeddingForward &a, const Tile &tile, u32 start, u32 
         if (!is_row[i] && column == 0 && LESS(j + i, end)) atomicMin((u64 *)a.first_bad, (u64)(j + i));
       }
       for (u32 i = 0; i < IDS_IN_FLIGHT; ++i) {
-        weights[i] = a.weights && is_row[i] ? read_only((const float *)a.weights + j + i) : 1.0f;
+        weights[i] = a.weights && is_row[i] ? __ldg((const float *)a.weights + j + i) : 1.0f;
         const u64 row = tile.weights + ids[i] * tile.dim * BYTES_OF(FORMAT);
         words[i][0] = words[i][1] = words[i][2] = words[i][3] = 0;
         if (is_row[i]) read_row<FORMAT, IS_ALIGNED>(row, at, words[i]);
       }
+      // Without the choice the compiler adds the first row before it reads the last.
       for (u32 i = 0; i < IDS_IN_FLIGHT; ++i)
         for (u32 c = 0; c < COLUMNS; ++c) {
           const float next = sums[c] + weights[i] * element_of<FORMAT, IS_ALIGNED>(words[i], c);

@@ -274,7 +274,7 @@ impl Gemm {
             .u32(matrix.format())
             .u32(0);
         let total = Grid::over(columns, SUM_THREADS, SUM_THREADS);
-        let blocks = [total.blocks[0], rows.div_ceil(BLOCK_ROWS) as u32];
+        let blocks = [total.blocks[0], rows.div_ceil(BLOCK_ROWS)];
         stream.launch(&self.blocks, Grid { blocks, ..total }, &arguments)?;
         stream.launch(&self.total, total, &arguments)
     }
@@ -360,7 +360,7 @@ impl Gemm {
             .u32(a.format())
             .u32(target.to.format())
             .u32(mask.map_or(0, |mask| mask.format()));
-        let blocks = [n.div_ceil(EDGE) as u32, m.div_ceil(EDGE) as u32];
+        let blocks = [n.div_ceil(EDGE), m.div_ceil(EDGE)];
         let grid = Grid { blocks, threads: (EDGE * EDGE) as u32, shared_bytes: 0 };
         stream.launch(&self.product, grid, &arguments)
     }

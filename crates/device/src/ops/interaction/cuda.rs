@@ -32,6 +32,20 @@ impl Interaction {
         })
     }
 
+    /// Refuses a shape that the device cannot run, before the first step.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where the vectors of a sample exceed the shared memory of a block.
+    pub fn check(driver: &Driver, shape: &Shape) -> Result<(), DriverError> {
+        let (expected, got) = (driver.shared_limit(), shared_bytes(shape));
+        if got <= expected {
+            return Ok(());
+        }
+        let of = format!("dot interaction of {} vectors x {}", shape.vectors(), shape.dim);
+        let what = "bytes of shared memory of a block, at most";
+        Err(DriverError::Extent { of, what, expected, got })
+    }
+
     /// [`super::scalar::forward`] on the device: `pooled` `[B, F·D]`, `out` `[B, width]`, `dense`
     /// `[B, D]` where the shape has it.
     ///
@@ -90,6 +104,12 @@ fn launch(
         .u32(u32::from(shape.order == TriangleOrder::Upper))
         .u32(u32::from(shape.itself))
         .u32(0);
-    let shared_bytes = (shape.vectors() * (shape.dim + 1) * size_of::<f32>()) as u32;
-    stream.launch(kernel, Grid { shared_bytes, ..Grid::over(shape.b, 1, THREADS) }, &arguments)
+    let grid = Grid { shared_bytes: shared_bytes(shape), ..Grid::over(shape.b, 1, THREADS) };
+    stream.launch(kernel, grid, &arguments)
+}
+
+/// Bytes of a sample's vectors, each of which has a padding of one element.
+fn shared_bytes(shape: &Shape) -> usize {
+    let elements = shape.vectors().saturating_mul(shape.dim + 1);
+    elements.saturating_mul(size_of::<f32>())
 }

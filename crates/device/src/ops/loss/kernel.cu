@@ -3,6 +3,10 @@
 //
 //   bce = max(z, 0) − z·y + ln(1 + e^−|z|);  mse = (σ(z) − y)²
 //
+// 1. A thread adds a chunk, in order. 16 neighboring threads read 16 neighboring losses of it into
+//    shared memory, so that loads are of whole cache lines: 9 or more are in flight, by
+//    `loads_in_flight` of kernels.tsv.
+//
 // A sum that is no finite number raises `stop`, which the updates read; so does a lookup that found
 // an id that is no row.
 
@@ -15,6 +19,7 @@ struct Loss {
 };
 #define SAMPLES_PER_CHUNK 512u
 #define LOSS_THREADS 128u
+#define LOSSES_PER_PASS 16u
 #define NO_BAD 0xffffffffffffffffull
 #define NOT_FINITE 1u
 #define BAD_ID 2u
@@ -40,14 +45,25 @@ KERNEL(loss_samples, Loss, 256) {
 }
 
 KERNEL(loss_sum, Loss, LOSS_THREADS) {
-  __shared__ double chunks[LOSS_THREADS];
+  __shared__ double chunks[LOSS_THREADS], losses[LOSS_THREADS][LOSSES_PER_PASS + 1];
   const u32 count = (a.samples + SAMPLES_PER_CHUNK - 1) / SAMPLES_PER_CHUNK;
   double total = 0.0;
   for (u32 start = 0; start < count; start += LOSS_THREADS) {
-    const u64 first = (u64)(start + threadIdx.x) * SAMPLES_PER_CHUNK;
     double sum = 0.0;
-    for (u64 i = first; i < first + SAMPLES_PER_CHUNK && LESS(i, a.samples); ++i)
-      sum += ((const double *)a.losses)[i];
+    for (u32 from = 0; from < SAMPLES_PER_CHUNK; from += LOSSES_PER_PASS) {
+      const u32 at = threadIdx.x % LOSSES_PER_PASS, first = threadIdx.x / LOSSES_PER_PASS;
+      double read[LOSSES_PER_PASS] = {};
+      for (u32 k = 0; k < LOSSES_PER_PASS; ++k) {
+        const u64 chunk = start + first + k * (LOSS_THREADS / LOSSES_PER_PASS);
+        const u64 i = chunk * SAMPLES_PER_CHUNK + from + at;
+        if (LESS(i, a.samples)) read[k] = __ldg((const double *)a.losses + i);  // in flight
+      }
+      for (u32 k = 0; k < LOSSES_PER_PASS; ++k)
+        losses[first + k * (LOSS_THREADS / LOSSES_PER_PASS)][at] = read[k];
+      __syncthreads();
+      for (u32 k = 0; k < LOSSES_PER_PASS; ++k) sum += losses[threadIdx.x][k];
+      __syncthreads();
+    }
     chunks[threadIdx.x] = sum;
     __syncthreads();
     for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS; ++chunk) total += chunks[chunk];

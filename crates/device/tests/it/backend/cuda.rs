@@ -9,10 +9,11 @@ use device::backend::{
     VectorUpdate, WeightPart, WeightShape,
 };
 use device::buffer::Array;
-use device::cuda::{BlockOrder, Checks, Driver};
+use device::cuda::{BlockOrder, Checks, Driver, Emulation, H100_SHARED_BYTES};
 use device::ops::embedding_backward::TileOrigin;
 use device::ops::exchange::{OwnedColumns, PooledColumns};
 use device::ops::gemm::Activation;
+use device::ops::interaction::cuda::Interaction;
 use device::ops::{Slot, interaction};
 use device::optimizer::UpdateRule;
 use device::{Cpu, Weights};
@@ -479,6 +480,29 @@ fn every_operation_on_the_device_is_that_of_the_cpu() {
             }
         }
     }
+}
+
+/// On an H100, 100 tables of 128 columns fit the shared memory of a block and 460 do not; a device
+/// without the opt-in limit refuses both.
+#[test]
+fn an_interaction_beyond_shared_memory_is_refused_before_the_first_step() {
+    let check = |shared_limit, features| {
+        let emulation = Emulation { shared_limit, ..emulation(BlockOrder::Ascending, Checks::Few) };
+        let order = TriangleOrder::Lower;
+        let shape =
+            interaction::Shape { b: 0, features, dense: true, dim: 128, order, itself: false };
+        Interaction::check(&Driver::emulated(emulation), &shape).map_err(|error| error.to_string())
+    };
+    assert_eq!(check(H100_SHARED_BYTES, 100), Ok(()));
+    let what = "bytes of shared memory of a block, at most";
+    assert_eq!(
+        check(H100_SHARED_BYTES, 460).unwrap_err(),
+        format!("dot interaction of 461 vectors x 128: {what}: expected 232448, got 237876")
+    );
+    assert_eq!(
+        check(48 << 10, 100).unwrap_err(),
+        format!("dot interaction of 101 vectors x 128: {what}: expected 49152, got 52116")
+    );
 }
 
 /// Whether two results agree within what the order of f32 sums changes.

@@ -1,7 +1,8 @@
 //! What the emulator finds: small kernels with one mistake each.
 
 use device::cuda::{
-    BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, KernelArguments,
+    BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, H100_SHARED_BYTES,
+    KernelArguments,
     KernelSource,
 };
 
@@ -12,7 +13,7 @@ use super::{Bench, benches, emulation, has_compiler};
 pub fn run(
     bench: &Bench,
     text: &'static str,
-    shared_bytes: u32,
+    shared_bytes: usize,
 ) -> (Option<DriverError>, Vec<f32>) {
     let buffer = bench.put(&[0.0f32; 64]);
     let result = (|| {
@@ -206,9 +207,6 @@ fn what_a_launch_is_made_with_is_checked() {
     let Some(bench) = checked(Checks::Few) else { return };
     let text = kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n");
     assert_eq!(run(&bench, text, 1024).0, None);
-    let too_much = run(&bench, text, 64 << 10).0;
-    let Some(DriverError::Fault(fault)) = &too_much else { panic!("{too_much:?}") };
-    assert_eq!(fault.kind, FaultKind::SharedMemory { bytes: 64 << 10 });
     let source = KernelSource { name: "cuda/mistake.cu", text };
     let module = bench.driver.module(source).unwrap();
     let missing = module.kernel("other").map(|_| ()).unwrap_err().to_string();
@@ -229,6 +227,47 @@ fn what_a_launch_is_made_with_is_checked() {
     let buffer = bench.put(&[1.0f32; 4]);
     let error = bench.stream.upload(&buffer, 8, &[0; 16]).unwrap_err().to_string();
     assert_eq!(error, "upload: bytes, at most: expected 8, got 16");
+}
+
+#[test]
+fn a_block_has_declared_and_dynamic_shared_memory_up_to_the_limit() {
+    let limit = H100_SHARED_BYTES;
+    let dynamic = kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n");
+    let both = kernel!(
+        "__shared__ float own[96];\nDYNAMIC_SHARED(float, big);\n\
+         own[threadIdx.x] = 2.0f;\nbig[threadIdx.x] = own[threadIdx.x];\n"
+    );
+    // A device keeps what it has compiled under a source's name.
+    for (text, declared) in [(dynamic, 0), (both, 4 * 96)] {
+        let Some(bench) = checked(Checks::Every) else { return };
+        assert_eq!(run(&bench, text, limit - declared).0, None);
+        let more = run(&bench, text, limit - declared + 4).0.unwrap();
+        let DriverError::Extent { of, expected, got, .. } = &more else { panic!("{more}") };
+        assert_eq!((of.as_str(), *expected, *got), ("kernel mistake", limit, limit + 4), "{more}");
+    }
+}
+
+#[test]
+fn a_launch_with_more_blocks_than_a_gpu_has_is_refused() {
+    let Some(bench) = checked(Checks::Few) else { return };
+    let text = kernel!("(void)a;\n");
+    let source = KernelSource { name: "cuda/mistake.cu", text };
+    let kernel = bench.driver.module(source).unwrap().kernel("mistake").unwrap();
+    let launch = |grid: Grid| {
+        let arguments = KernelArguments::new().u64(0).u32(0).u32(0);
+        bench.stream.launch(&kernel, grid, &arguments).map_err(|error| error.to_string())
+    };
+    // 2³² + 1 blocks are 1 in 32 bits.
+    assert_eq!(
+        launch(Grid::over((1 << 32) + 1, 1, 32)).unwrap_err(),
+        "kernel mistake: blocks along x, at most: expected 2147483647, got 4294967297"
+    );
+    let high = Grid { blocks: [1, 65_536], ..Grid::over(1, 1, 32) };
+    assert_eq!(
+        launch(high).unwrap_err(),
+        "kernel mistake: blocks along y, at most: expected 65535, got 65536"
+    );
+    assert_eq!(launch(Grid { blocks: [1, 65_535], ..high }), Ok(()));
 }
 
 #[test]

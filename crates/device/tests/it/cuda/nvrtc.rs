@@ -2,14 +2,36 @@
 //! with the library's folder in `ROWMILL_CUDA_LIBRARIES`.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use device::backend::SOURCES;
 use device::cuda::nvrtc::{self, Nvrtc};
-use device::cuda::{KernelSource, LibraryRoots, LibrarySearch};
+use device::cuda::{KernelSource, LibraryRoots, LibrarySearch, LibraryVersion};
 
-/// Those of A100, H100 and B200, unless `ROWMILL_ARCHITECTURES` names others.
-const ARCHITECTURES: &str = "sm_80 sm_90a sm_100";
+/// Those of T4, A100, L4, H100, B200 and RTX 50, unless `ROWMILL_ARCHITECTURES` names others.
+const ARCHITECTURES: &str = "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120";
+
+/// A source's code for an architecture, and what its kernels use.
+struct Image {
+    source: KernelSource,
+    architecture: String,
+    code: Vec<u8>,
+    usage: Vec<nvrtc::Usage>,
+}
+
+/// Compiles every source for an architecture.
+fn compile_all(compiler: &Nvrtc, architecture: &str) -> Vec<Image> {
+    let compile = |&source: &KernelSource| {
+        let compiled = compiler.compile(source, architecture);
+        let compiled = compiled.unwrap_or_else(|error| panic!("{error}"));
+        assert!(compiled.image.starts_with(b"\x7fELF"), "{}", source.name);
+        let usage = nvrtc::usage(&compiled.log);
+        let kernels = source.text.matches("\nKERNEL(").count();
+        assert_eq!(usage.len(), kernels, "{}: {}", source.name, compiled.log);
+        Image { source, architecture: architecture.to_owned(), code: compiled.image, usage }
+    };
+    SOURCES.iter().map(compile).collect()
+}
 
 #[test]
 fn every_kernel_compiles_for_every_gpu() {
@@ -26,32 +48,38 @@ fn every_kernel_compiles_for_every_gpu() {
     let (path, version) = compiler.report().used.unwrap();
     assert!(std::env::split_paths(&folders).any(|folder| path.starts_with(folder)), "{path:?}");
     let out = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
-    let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");
     let architectures = std::env::var("ROWMILL_ARCHITECTURES");
     let architectures = architectures.as_deref().unwrap_or(ARCHITECTURES);
-    for &source in SOURCES {
-        for architecture in architectures.split(' ') {
-            let compiled = compiler.compile(source, architecture);
-            let compiled = compiled.unwrap_or_else(|error| panic!("{error}"));
-            assert!(compiled.image.starts_with(b"\x7fELF"), "{}", source.name);
-            let usage = nvrtc::usage(&compiled.log);
-            let kernels = source.text.matches("\nKERNEL(").count();
-            assert_eq!(usage.len(), kernels, "{}: {}", source.name, compiled.log);
-            for nvrtc::Usage { kernel, registers, shared_bytes, spill_bytes } in usage {
-                let numbers = format!("{registers}\t{shared_bytes}\t{spill_bytes}");
-                writeln!(table, "{architecture}\t{kernel}\t{numbers}").unwrap();
-            }
-            if let Some(out) = &out {
-                nvrtc::store(out, (source, architecture), &compiled.image, version).unwrap();
-            }
-        }
-    }
+    // The sources of an architecture one after the other, all architectures at once.
+    let images: Vec<Image> = std::thread::scope(|scope| {
+        let compiler = &compiler;
+        let compile = |architecture| scope.spawn(move || compile_all(compiler, architecture));
+        let threads: Vec<_> = architectures.split(' ').map(compile).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
     if let Some(out) = &out {
-        std::fs::write(out.join("usage.tsv"), table).unwrap();
+        write(out, &images, version);
     }
     let source =
         KernelSource { name: "cuda/mistake.cu", text: "KERNEL(x, u32, 32) { float y = ; }" };
     let architecture = architectures.split(' ').next().unwrap();
     let error = compiler.compile(source, architecture).unwrap_err().to_string();
     assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
+}
+
+/// Writes the code of each image, `images.tsv` with the file of each, and `usage.tsv`.
+fn write(out: &Path, images: &[Image], version: LibraryVersion) {
+    let mut names = String::from("source\tarchitecture\tfile\n");
+    let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");
+    for Image { source, architecture, code, usage } in images {
+        let path = nvrtc::store(out, (*source, architecture), code, version).unwrap();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        writeln!(names, "{}\t{architecture}\t{file}", source.name).unwrap();
+        for nvrtc::Usage { kernel, registers, shared_bytes, spill_bytes } in usage {
+            let numbers = format!("{registers}\t{shared_bytes}\t{spill_bytes}");
+            writeln!(table, "{architecture}\t{kernel}\t{numbers}").unwrap();
+        }
+    }
+    std::fs::write(out.join("images.tsv"), names).unwrap();
+    std::fs::write(out.join("usage.tsv"), table).unwrap();
 }

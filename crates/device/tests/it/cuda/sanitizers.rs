@@ -10,7 +10,7 @@ use super::emulator::run;
 use super::{Bench, emulation, has_compiler};
 
 /// Small kernels with one mistake each, bytes of shared memory, and what the sanitizers say of it.
-const MISTAKES: [(&str, u32, &str); 6] = [
+const MISTAKES: [(&str, usize, &str); 6] = [
     (kernel!("((volatile float *)a.out)[threadIdx.x];\n"), 0, "use-after-poison"),
     (kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n"), 380, "use-after-poison"),
     (

@@ -41,6 +41,9 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 75 ? 9 : attribute == 97 ? 227 << 10 : 0;
   return 0;
 }
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+  return SAY("cuFuncSetAttribute %s %d %d\n", (char *)function, attribute, value);
+}
 int cuDevicePrimaryCtxRetain(void **context, int device) { fault = 0; *context = (void *)1; return 0; }
 int cuCtxSetCurrent(void *context) { return 0; }
 int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1000; *total = 2000; return 0; }

@@ -37,6 +37,9 @@ fn every_call_reaches_the_driver_on_its_stream() {
         "cuMemAlloc 8",
         "cuMemcpyHtoDAsync 8 stream 0x1",
         "cuLaunchKernel sigmoid [3 1 1] [256 1 1] 64 stream 0x1 07000000000000000900000000000000",
+        "cuFuncSetAttribute sigmoid 8 65536",
+        "cuLaunchKernel sigmoid [1 1 1] [256 1 1] 65536 stream 0x1 ",
+        "cuLaunchKernel sigmoid [1 1 1] [256 1 1] 65536 stream 0x1 ",
         "cuMemsetD8Async 8 stream 0x1",
         "cuEventCreate 2",
         "cuEventRecord stream 0x1",
@@ -63,6 +66,14 @@ fn calls_child() {
     let buffer = bench.put(&[7u64]);
     let grid = Grid { shared_bytes: 64, ..Grid::over(700, 256, 256) };
     stream.launch(&kernel, grid, &KernelArguments::new().u32(7).u64(9)).unwrap();
+    // More shared memory than every kernel may have is granted once.
+    let large = Grid { shared_bytes: 64 << 10, ..Grid::over(1, 256, 256) };
+    stream.launch(&kernel, large, &KernelArguments::new()).unwrap();
+    stream.launch(&kernel, large, &KernelArguments::new()).unwrap();
+    let excessive = Grid { shared_bytes: driver.shared_limit() + 1, ..large };
+    let error = stream.launch(&kernel, excessive, &KernelArguments::new()).unwrap_err().to_string();
+    let what = "bytes of shared memory of a block, at most";
+    assert_eq!(error, format!("kernel sigmoid: {what}: expected 232448, got 232449"));
     stream.fill(&buffer, 3).unwrap();
     let event = driver.event(EventPurpose::Order).unwrap();
     stream.record(&event).unwrap();
