@@ -154,7 +154,8 @@ fn table(diagnosis: &Diagnosis) -> String {
             // The first row says so.
             (None, problem) if *problem == diagnosis.problem => {}
             (None, problem) => {
-                rows.push(row(library, "wrong", problem.clone().unwrap_or_default()));
+                let verdict = if *library == "NCCL" { "absent" } else { "wrong" };
+                rows.push(row(library, verdict, problem.clone().unwrap_or_default()));
             }
         }
     }
