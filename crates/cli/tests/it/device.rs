@@ -200,7 +200,7 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
 fn store_kernels(place: &Place) {
     let version = LibraryVersion { major: 13, minor: 0, patch: None };
     for &source in SOURCES {
-        nvrtc::store(&place.path(""), (source, "sm_90a"), b"code", version).unwrap();
+        nvrtc::store(&place.path(""), source, "sm_90a", b"code", version).unwrap();
     }
 }
 

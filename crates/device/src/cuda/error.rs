@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::loader::RejectedLibrary;
+use super::libraries::RejectedLibrary;
 
 /// A refused or failed call to a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

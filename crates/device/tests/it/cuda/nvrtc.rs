@@ -42,7 +42,7 @@ fn every_kernel_compiles_for_every_gpu() {
                 writeln!(table, "{architecture}\t{kernel}\t{numbers}").unwrap();
             }
             if let Some(out) = &out {
-                nvrtc::store(out, (source, architecture), &compiled.image, version).unwrap();
+                nvrtc::store(out, source, architecture, &compiled.image, version).unwrap();
             }
         }
     }
