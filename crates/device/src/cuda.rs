@@ -20,12 +20,11 @@ mod loader;
 mod machine;
 mod native;
 pub mod nvrtc;
+mod options;
 mod source;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use argument::KernelArguments;
@@ -33,13 +32,14 @@ use buffer::PinnedMemory;
 pub use buffer::{Buffer, InFlight, Pinned};
 pub use emulation::{BlockOrder, Checks, Emulation, H100_SHARED_BYTES};
 pub use error::{DriverError, Fault, FaultKind, SourceLine};
-pub use event::{EventPurpose, StreamEvent};
+pub use event::StreamEvent;
 pub use grid::Grid;
 pub use inspection::inspect_libraries;
-pub use libraries::{CudaLibrary, LibraryRoots, LibrarySearch};
-pub use loader::{LibraryReport, LibraryVersion, RejectedLibrary};
+pub use libraries::{CudaLibrary, LibraryRoots, LibrarySearch, RejectedLibrary};
+pub use loader::{LibraryReport, LibraryVersion};
 use machine::GpuMachine;
-pub use native::{device_count, driver_version};
+pub use native::{GpuProperties, device_count, driver_version};
+pub use options::{CudaOptions, EventPurpose};
 pub use source::{KernelSource, PRELUDE};
 
 /// A device and the way to talk to it; cheap to clone.
@@ -47,40 +47,6 @@ pub use source::{KernelSource, PRELUDE};
 pub struct Driver {
     machine: Arc<GpuMachine>,
     accuracy: Accuracy,
-}
-
-/// What a GPU can do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GpuProperties {
-    /// The target that kernels are compiled for, such as `sm_90a`.
-    pub architecture: String,
-    /// Major and minor number.
-    pub compute_capability: [u32; 2],
-    /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
-    pub shared_bytes_max: usize,
-}
-
-/// How a GPU is used.
-#[derive(Clone, Debug)]
-pub struct CudaOptions {
-    /// Where NVRTC and cuBLASLt are looked for.
-    pub libraries: LibrarySearch,
-    /// Folder of compiled kernels; made where it is missing.
-    pub cache: PathBuf,
-    /// Whether the host waits for each kernel and copy, so that an error of the device names the
-    /// one that caused it. Slow.
-    pub synchronous: bool,
-}
-
-impl CudaOptions {
-    /// What the environment of a process asks for; `variable` looks up one variable.
-    #[must_use]
-    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, cache: PathBuf) -> Self {
-        let synchronous =
-            variable("ROWMILL_CUDA_SYNC").is_some_and(|value| !value.is_empty() && value != "0");
-        let libraries = LibrarySearch::new(&LibraryRoots::from_variables(variable));
-        Self { libraries, cache, synchronous }
-    }
 }
 
 /// How a library multiplies f32 factors.

@@ -7,8 +7,8 @@ use clap::Args;
 /// Where a model is computed.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct OnDevice {
-    /// Device: cpu; cuda:N, a GPU (see rowmill doctor device); cuda, the GPU of this process's local
-    /// rank, or cuda:0; emulated, GPU kernels on the CPU, very slowly
+    /// Device: cpu; cuda:N, a GPU (see rowmill doctor device); cuda, the GPU of this process's
+    /// local rank, or cuda:0; emulated, GPU kernels on the CPU, very slowly
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = name)]
     pub device: DeviceName,
     /// Let cuBLASLt round f32 factors to TF32 for tensor cores: faster, but 10 mantissa bits, not

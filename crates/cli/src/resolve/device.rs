@@ -188,6 +188,6 @@ pub fn library_cure(library: &str) -> &'static str {
             "install cuBLASLt (pip install nvidia-cublas, or nvidia-cublas-cu12 for a driver of \
              CUDA 12), or name its folder in ROWMILL_CUDA_LIBRARIES"
         }
-        _ => "nothing: no command uses it yet",
+        _ => "nothing needs to be done: no command uses it yet",
     }
 }

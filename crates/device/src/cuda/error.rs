@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::loader::RejectedLibrary;
+use super::libraries::RejectedLibrary;
 
 /// A refused or failed call to a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -286,7 +286,8 @@ fn no_library(rejected: &[RejectedLibrary], folders: usize) -> String {
         return format!("was found neither by the linker nor in {folders} other folders");
     }
     let rejected: Vec<String> = rejected.iter().map(ToString::to_string).collect();
-    format!("cannot be used: {}", rejected.join("; "))
+    let rejected = rejected.join("; ");
+    format!("cannot be used: {rejected}; nothing else found by the linker and in {folders} folders")
 }
 
 /// Refuses a library that lacks one of `functions`.

@@ -5,15 +5,6 @@ use std::sync::Arc;
 use super::error::DriverError;
 use super::machine::GpuMachine;
 
-/// What an event is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventPurpose {
-    /// Streams and the host wait for it. Cheaper, because the device records no time.
-    Order,
-    /// The time between two such events is measured.
-    Timing,
-}
-
 /// A moment of a stream.
 pub struct StreamEvent {
     machine: Arc<GpuMachine>,

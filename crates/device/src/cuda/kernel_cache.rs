@@ -1,6 +1,6 @@
-//! Files of compiled kernels, in a folder that nobody else can write: their code is loaded into this
-//! process or run on its GPU. Each file ends with a line that tells whether it is whole. Knows no
-//! compiler.
+//! Files of compiled kernels, in a folder that nobody else can write: their code is loaded into
+//! this process or run on its GPU. Each file ends with a line that tells whether it is whole. Knows
+//! no compiler.
 //!
 //! The line is behind the code, where loaders and tools of NVIDIA and of the host do not look:
 //! `rowmill-kernels 1 COMPILER BYTES CHECKSUM`, with the XXH3 of name, compiler and code.

@@ -2,6 +2,7 @@
 //! tried. Opens none of them (see `loader.rs`) and reads no environment variable.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -147,6 +148,21 @@ impl LibrarySearch {
         candidates.extend(names.map(PathBuf::from));
         candidates.extend(self.after_linker.iter().flat_map(|place| newest_first(place, file)));
         candidates
+    }
+}
+
+/// A file that may be the library but cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejectedLibrary {
+    /// Its path, or the name that the linker was asked for.
+    pub path: PathBuf,
+    /// Why it cannot be used.
+    pub reason: String,
+}
+
+impl fmt::Display for RejectedLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
     }
 }
 

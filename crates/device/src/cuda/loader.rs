@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::error::DriverError;
-use super::libraries::{CudaLibrary, LibrarySearch};
+use super::libraries::{CudaLibrary, LibrarySearch, RejectedLibrary};
 
 /// The version of a library, or of CUDA that a driver is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,21 +26,6 @@ impl fmt::Display for LibraryVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)?;
         self.patch.map_or(Ok(()), |patch| write!(f, ".{patch}"))
-    }
-}
-
-/// A file that may be the library but cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectedLibrary {
-    /// Its path, or the name that the linker was asked for.
-    pub path: PathBuf,
-    /// Why it cannot be used.
-    pub reason: String,
-}
-
-impl fmt::Display for RejectedLibrary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.reason)
     }
 }
 

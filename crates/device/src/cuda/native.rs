@@ -15,13 +15,23 @@ use cudarc::driver::sys::{
 };
 
 use super::error::DriverError;
-use super::event::EventPurpose;
 use super::grid::CheckedGrid;
 use super::libraries::LibrarySearch;
 use super::loader::LibraryVersion;
 use super::nvrtc::{self, Nvrtc};
+use super::options::{CudaOptions, EventPurpose};
 use super::source::KernelSource;
-use super::{CudaOptions, GpuProperties};
+
+/// What a GPU can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuProperties {
+    /// The target that kernels are compiled for, such as `sm_90a`.
+    pub architecture: String,
+    /// Major and minor number.
+    pub compute_capability: [u32; 2],
+    /// Bytes of shared memory that a block may have if its kernel asks for more than 48 KiB.
+    pub shared_bytes_max: usize,
+}
 
 /// Bytes of dynamic shared memory that every kernel may have without asking for more.
 const SHARED_BY_DEFAULT: u32 = 48 << 10;

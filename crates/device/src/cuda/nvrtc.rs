@@ -235,7 +235,8 @@ pub(super) fn is_cached(source: KernelSource, architecture: &str, cache: &Path) 
 /// [`DriverError::Cache`].
 pub fn store(
     cache: &Path,
-    (source, architecture): (KernelSource, &str),
+    source: KernelSource,
+    architecture: &str,
     image: &[u8],
     version: LibraryVersion,
 ) -> Result<PathBuf, DriverError> {

@@ -172,8 +172,8 @@ impl Bench {
     /// different sides. With the division behind them this stays below 8 ulps of f64, 2⁻⁵⁰ of a
     /// number up to 1, which moves the nearest f32 by at most one. `p − y` and `1 − p` lose leading
     /// places, so that 2⁻⁵⁰ itself remains. A sum of 1,100 samples in chunks of 512 rounds at most
-    /// 515 times on the way of a value, which is 515 · 2⁻⁵³ < 10⁻¹³ of it. Square roots and divisions
-    /// of a GPU are rounded as the host's are, so other kernels need no tolerance.
+    /// 515 times on the way of a value, which is 515 · 2⁻⁵³ < 10⁻¹³ of it. Square roots and
+    /// divisions of a GPU are rounded as the host's are, so other kernels need no tolerance.
     pub fn math_tolerance(&self, normaliser: f32) -> Tolerance {
         if self.name == "cuda" {
             Tolerance { ulps: 1, absolute: 2.0f32.powi(-50) / normaliser, relative: 1e-13 }

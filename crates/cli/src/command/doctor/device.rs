@@ -1,7 +1,7 @@
-//! `rowmill doctor device`: which GPUs and libraries of NVIDIA there are, or why they cannot be used,
-//! and whether kernels can be emulated.
+//! `rowmill doctor device`: which GPUs and libraries of NVIDIA there are, or why they cannot be
+//! used, and whether kernels can be emulated.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use ::device::backend::SOURCES;
@@ -141,7 +141,7 @@ fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> 
 fn table(diagnosis: &Diagnosis) -> String {
     let mut rows = Vec::new();
     for gpu in &diagnosis.devices {
-        rows.extend(gpu_rows(gpu, diagnosis.kernels.as_ref()));
+        rows.extend(gpu_rows(gpu, diagnosis.kernels.as_deref()));
     }
     if let Some(problem) = &diagnosis.problem {
         rows.push(row("cuda", "wrong", problem.clone()));
@@ -154,7 +154,8 @@ fn table(diagnosis: &Diagnosis) -> String {
             // The first row says so.
             (None, problem) if *problem == diagnosis.problem => {}
             (None, problem) => {
-                rows.push(row(library, "wrong", problem.clone().unwrap_or_default()));
+                let verdict = if *library == "NCCL" { "absent" } else { "wrong" };
+                rows.push(row(library, verdict, problem.clone().unwrap_or_default()));
             }
         }
     }
@@ -183,7 +184,7 @@ fn table(diagnosis: &Diagnosis) -> String {
     text
 }
 
-fn gpu_rows(gpu: &CheckedGpu, kernels: Option<&PathBuf>) -> [Vec<String>; 2] {
+fn gpu_rows(gpu: &CheckedGpu, kernels: Option<&Path>) -> [Vec<String>; 2] {
     let gib = |bytes: usize| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let CheckedGpu { name, compute_capability, architecture, sources, compiled_sources, .. } = gpu;
     let memory = format!("{} of {} free", gib(gpu.free_bytes), gib(gpu.total_bytes));

@@ -2,8 +2,7 @@
 
 use device::cuda::{
     BlockOrder, Checks, Driver, DriverError, EventPurpose, FaultKind, Grid, H100_SHARED_BYTES,
-    KernelArguments,
-    KernelSource,
+    KernelArguments, KernelSource,
 };
 
 use super::{Bench, benches, emulation, has_compiler};

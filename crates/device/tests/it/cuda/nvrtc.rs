@@ -72,7 +72,7 @@ fn write(out: &Path, images: &[Image], version: LibraryVersion) {
     let mut names = String::from("source\tarchitecture\tfile\n");
     let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");
     for Image { source, architecture, code, usage } in images {
-        let path = nvrtc::store(out, (*source, architecture), code, version).unwrap();
+        let path = nvrtc::store(out, *source, architecture, code, version).unwrap();
         let file = path.file_name().unwrap().to_str().unwrap();
         writeln!(names, "{}\t{architecture}\t{file}", source.name).unwrap();
         for nvrtc::Usage { kernel, registers, shared_bytes, spill_bytes } in usage {

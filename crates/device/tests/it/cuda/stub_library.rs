@@ -30,7 +30,7 @@ pub fn options_of_environment() -> CudaOptions {
 pub fn store_kernels(folder: &Path) {
     let version = LibraryVersion { major: 13, minor: 0, patch: None };
     for &source in SOURCES {
-        nvrtc::store(folder, (source, "sm_90a"), b"code", version).unwrap();
+        nvrtc::store(folder, source, "sm_90a", b"code", version).unwrap();
     }
 }
 
