@@ -29,7 +29,9 @@ DEVICE_TESTS = """#!/bin/sh
 case "$*" in
   *--list*) ;;
   *--exact*exchanges_on_the_device*) kill -SEGV $$ ;;
-  *--exact*jagged*) exec sleep 600 ;;
+  *--exact*exclusive_sums*) exec sleep 600 ;;
+  # The everyday tests run these, which take the emulator long.
+  *backward_on_the_device*|*every_operation*) exit 0 ;;
 esac
 exec "{real}" "$@"
 """
@@ -92,7 +94,7 @@ def stand_ins(folder, package):
     real.rename(package / "device-tests-real")
     wrong = folder / "wrong.cu"
     source = (ROOT / "crates/device/src" / ACTIVATION).read_text()
-    wrong.write_text(source.replace("1.0f", "1.5f"))
+    wrong.write_text(source.replace("1.0 + e", "1.5 + e"))
     assert wrong.read_text() != source, "the kernel has no constant to change"
     for path, text in (
         (real, DEVICE_TESTS.format(real=package / "device-tests-real")),
@@ -130,13 +132,12 @@ def quick(folder, package, environment):
     faults = {
         "conformance activations_on_the_device": (run.FAILED, "expected"),
         "conformance exchanges_on_the_device": (run.FAILED, "SIGSEGV"),
-        "conformance bags_on_the_device_go_where_the_oracle_puts_them": (run.TIMED_OUT, "ended after"),
         "conformance exclusive_sums_on_the_device_are_exact": (run.TIMED_OUT, "ended after"),
         "NVRTC": (run.FAILED, ""),
         "training PyTorch": (run.FAILED, "SIGKILL"),
     }
     passed = [
-        "gpu", "driver", "cuBLASLt", "conformance forward_on_the_device", "conformance products_on_the_device",
+        "gpu", "driver", "cuBLASLt", "conformance forward_on_the_device", "conformance losses_on_the_device", "conformance products_on_the_device",
         "golden tiny_mse_sgd", "golden torchrec_dcnv2_adagrad", "bandwidth copy", "training rowmill f32",
         "training rowmill tf32", "training rowmill bf16", "training eager f32", "training graph f32",
         "training rowmill again tf32",
@@ -150,7 +151,7 @@ def quick(folder, package, environment):
         if rows.get(stage, {}).get("verdict") != run.PASSED:
             problems.append(f"quick: {stage}: expected {run.PASSED}, got {rows.get(stage)}")
     others = [row for stage, row in rows.items() if stage not in faults and row["verdict"] not in (run.PASSED, run.SKIPPED)]
-    problems += [f"quick: no fault was injected into {row}" for row in others if row["stage"] != "NCCL"]
+    problems += [f"quick: no fault was injected into {row}" for row in others]
     return problems + small(ended, out)
 
 

@@ -214,17 +214,18 @@ fn bytes_are_those_that_must_move() {
     }
 }
 
-/// The shapes that `ROWMILL_BANDWIDTH` names: `tiny` fits the emulator, `one` a profiler, `quick` a
-/// few seconds; `all` is the table of docs/measurements.md.
-fn shapes(name: &str) -> (usize, Vec<Shape>) {
+/// What `ROWMILL_BANDWIDTH` names: `tiny` fits the emulator, `one` a profiler that runs each kernel
+/// several times, `quick` a few seconds; `all` are 48 shapes. Returns the bytes of a copy, how often
+/// each operation is repeated, and the shapes.
+fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     let base = Shape { tables: 26, rows: 1_000_000, dim: 128, pooling: 20, samples: 2048, ..TINY };
     let zipf = Some(1.15);
     match name {
-        "tiny" => (1 << 12, vec![TINY]),
-        "one" => (1 << 30, vec![base]),
+        "tiny" => (1 << 12, 20, vec![TINY]),
+        "one" => (1 << 30, 1, vec![Shape { rows: 100_000, ..base }]),
         "quick" => {
             let half = Shape { data_type: DataType::F16, ..base };
-            (1 << 30, vec![base, Shape { exponent: zipf, ..base }, half])
+            (1 << 30, 20, vec![base, Shape { exponent: zipf, ..base }, half])
         }
         "all" => {
             let mut shapes = Vec::new();
@@ -241,7 +242,7 @@ fn shapes(name: &str) -> (usize, Vec<Shape>) {
                     }
                 }
             }
-            (1 << 30, shapes)
+            (1 << 30, 20, shapes)
         }
         _ => panic!("ROWMILL_BANDWIDTH: expected tiny, one, quick or all, got {name:?}"),
     }
@@ -254,11 +255,11 @@ fn bandwidths() {
         eprintln!("SKIPPED: ROWMILL_BANDWIDTH is not set; bench/gpu/run.py sets it");
         return;
     };
-    let (copied_bytes, shapes) = shapes(&name);
+    let (copied_bytes, repeats, shapes) = plan(&name);
     let bench = &benches()[0];
     let copied = copied(bench, copied_bytes).unwrap();
     println!("{{\"device\":{:?},\"copied_bytes_per_second\":{copied:e}}}", bench.driver.name());
     for shape in shapes {
-        println!("{}", line(&shape, measure(bench, &shape, 20), copied));
+        println!("{}", line(&shape, measure(bench, &shape, repeats), copied));
     }
 }
