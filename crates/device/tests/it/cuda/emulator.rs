@@ -234,7 +234,8 @@ fn a_block_has_declared_and_dynamic_shared_memory_up_to_the_limit() {
     let dynamic = kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n");
     let both = kernel!(
         "__shared__ float own[96];\nDYNAMIC_SHARED(float, big);\n\
-         own[threadIdx.x] = 2.0f;\nbig[threadIdx.x] = own[threadIdx.x];\n"
+         own[threadIdx.x] = 2.0f;\n__syncthreads();\n\
+         big[threadIdx.x] = own[95 - threadIdx.x];\n"
     );
     // A device keeps what it has compiled under a source's name.
     for (text, declared) in [(dynamic, 0), (both, 4 * 96)] {
