@@ -13,6 +13,7 @@ use fleet::ipc::socket::{Socket, SocketPlace};
 use fleet::roster;
 use fleet::server::Server;
 use fleet::steps;
+use fleet::untrusted::{MissingFolder, OwnFolder};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -20,7 +21,6 @@ mod audit;
 mod config;
 mod control;
 mod counters;
-mod file;
 mod hearing;
 mod hub;
 mod net;
@@ -45,6 +45,8 @@ use traces::Traces;
 const LOOK: Duration = Duration::from_secs(5);
 /// Between two looks for sockets of processes that are gone.
 const SWEEP: Duration = Duration::from_secs(60);
+/// Requests that are answered at once from `/proc` or the disk.
+const BLOCKING_MAX: usize = 24;
 /// Wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
 
@@ -69,25 +71,32 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     if let Some(listen) = &config.listen {
         control::tls(listen)?;
     }
+    let missing = if args.check { MissingFolder::Refuse } else { MissingFolder::Make(0o700) };
+    for folder in [config.state(), config.spool()] {
+        match OwnFolder::open(&folder, missing) {
+            // The start makes it below a folder that was found safe.
+            Err(error) if args.check && error.is_missing() => {}
+            opened => drop(opened?),
+        }
+    }
     if args.check {
         say("the configuration is right");
         return Ok(());
     }
+    fleet::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(BLOCKING_MAX)
         .thread_stack_size(512 << 10)
         .build()
         .map_err(ConfigError::start("cannot start the runtime"))?;
-    let audit = config.audit.clone();
-    let audit = Audit::open(audit.as_deref()).map_err(ConfigError::start("audit"))?;
+    let audit = Audit::open(config.audit.as_deref(), config.audit_mib() << 20)?;
     let place = config.place();
     let socket = polls(&place)?;
     let server =
         Server::start(socket, 0, None).map_err(ConfigError::start("cannot start a thread"))?;
     let mut told = vec![format!("answering at {}", place.words())];
     let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
-    let own = control::own_socket(&place);
     let state = Arc::new(AgentState::new(config, server, audit)?);
     let sink = RowSink::open(state.config.json.as_deref(), state.hub.clone());
     let sink = sink.map_err(ConfigError::start("json"))?;
@@ -107,10 +116,8 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     // A name left behind would make every process wait at its exit.
     state.server.end();
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if !own.to_string_lossy().starts_with('@') {
-        let _ = std::fs::remove_file(own);
-    }
     if let SocketPlace::Folder(folder) = &place {
+        fleet::ipc::control::remove(folder);
         let _ = std::fs::remove_file(folder.join(steps::NAME));
     }
     Ok(())
@@ -156,6 +163,7 @@ fn look(state: &AgentState, place: &SocketPlace) {
     while !state.is_ending() {
         if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             state.look();
+            state.audit.tell_suppressed();
             looked = Some(Instant::now());
         }
         if let SocketPlace::Folder(folder) = place

@@ -66,7 +66,7 @@ async fn identify(
         }
         None => {
             let path = request.uri().path().to_owned();
-            doors.state.audit.line(&from.ip().to_string(), "?", &path, "refused: no valid token");
+            doors.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
             refuse(
                 StatusCode::UNAUTHORIZED,
                 "expected a token that is valid from this host, got none",
@@ -253,10 +253,9 @@ async fn remove(
         return refused.into_response();
     }
     let traces = Arc::clone(&doors.traces);
-    let state = Arc::clone(&doors.state);
     doors.state.audit.line(&caller.name, "forget", &token, "done");
     // Another caller may have been quicker; it is gone either way.
-    let _ = tokio::task::spawn_blocking(move || traces.cancel(&state, &token)).await;
+    let _ = tokio::task::spawn_blocking(move || traces.cancel(&token)).await;
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -276,7 +275,7 @@ async fn fetch(
     if let Err(refused) = find(&doors, &caller, &token) {
         return refused.into_response();
     }
-    let Some(mut file) = doors.traces.open(&doors.state, &token, &name) else {
+    let Some(mut file) = doors.traces.open(&token, &name) else {
         return refuse(StatusCode::NOT_FOUND, format!("{name:?}: no such trace of {token:?}"));
     };
     let read = tokio::task::spawn_blocking(move || {
