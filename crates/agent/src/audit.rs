@@ -76,6 +76,18 @@ impl Audit {
         Ok(Self { log, began: Instant::now() })
     }
 
+    /// Whether a file could be opened; one that is not there is not made.
+    ///
+    /// # Errors
+    /// Its folder is missing, or it is not the agent's own file.
+    pub fn check(path: &Path) -> Result<(), UntrustedError> {
+        let (folder, name) = place(path)?;
+        if folder.owner(&name).is_some() {
+            folder.append(&name)?;
+        }
+        Ok(())
+    }
+
     /// Writes a line, unless its caller has had too many.
     pub fn line(&self, who: &str, verb: &str, what: &str, outcome: &str) {
         let who = cut(who);
@@ -128,9 +140,7 @@ impl AuditLog {
 
 impl AuditFile {
     fn open(path: &Path, bytes_max: u64) -> Result<Self, UntrustedError> {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let folder = OwnFolder::hold(path.parent().unwrap_or(Path::new("/")))?;
-        let name = PathBuf::from(path.file_name().unwrap_or_default());
+        let (folder, name) = place(path)?;
         let file = folder.append(&name)?;
         let bytes = folder.size(&name);
         Ok(Self { folder, name, file, bytes, bytes_max })
@@ -148,6 +158,22 @@ impl AuditFile {
         self.bytes += line.len() as u64;
         Ok(())
     }
+}
+
+/// The folder of a file, and its name there.
+fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let folder = OwnFolder::hold(path.parent().unwrap_or(Path::new("/")))?;
+    Ok((folder, PathBuf::from(path.file_name().unwrap_or_default())))
+}
+
+/// Opens a file of the agent to add to its end: its own, and never through a link.
+///
+/// # Errors
+/// Its folder is missing, or it is not the agent's own file.
+pub fn append(path: &Path) -> Result<File, UntrustedError> {
+    let (folder, name) = place(path)?;
+    folder.append(name)
 }
 
 /// A field without control characters, and no longer than a field may be.

@@ -37,6 +37,10 @@ takes the name @dynolog of the kernel, which containers of another network do no
 Pages at --metrics:
   /metrics        0.0.4 text, or OpenMetrics where the scraper accepts it
   /metrics/dcgm   the names and labels of dcgm-exporter
+Everyone may read them, unless the file names a secret (mode 0600) that scrapers have to bring as
+\"Authorization: Bearer\"; the port of [listen] has them too, over TLS, for tokens with the verb status:
+  metrics_token_file = \"/etc/rowmill/metrics.token\"
+
 Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
 group_left (job, user) rowmill_run_info.
 
@@ -65,6 +69,11 @@ Rows can go to a hub, and orders come from there, without any port here:
   verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
   users = [1000]                             # whose jobs; [] for everyone's
 
+What others can fill is bounded:
+  audit_mib = 64                             # lines of the audit file and the one before it
+  spool_mib = 8192                           # traces that wait to be fetched
+  spool_user_mib = 4096                      # of them, those of one user [default: half]
+
 Tools of dynolog (dyno, unitrace.py) on this host find it at its port; off unless said:
   dynolog = \"127.0.0.1:1778\"               # loopback only; a user's own processes only
 
@@ -89,7 +98,7 @@ pub struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Check the configuration and end
+    /// Check everything that could keep the agent from its start, and end
     #[arg(long)]
     pub check: bool,
     /// The jobs' KINETO_IPC_SOCKET_DIR [default: the kernel's name @dynolog]
@@ -124,6 +133,8 @@ pub struct Config {
     pub socket_dir: Option<PathBuf>,
     /// As `--metrics`.
     pub metrics: Option<SocketAddr>,
+    /// The file with the secret that scrapers have to bring; none where not said.
+    pub metrics_token_file: Option<PathBuf>,
     /// As `--state-dir`.
     pub state_dir: Option<PathBuf>,
     /// As `--json`.
@@ -397,6 +408,9 @@ impl Config {
         };
         if self.listen.is_some() && self.tokens.is_empty() {
             return Err(wrong("listen", "at least one [[token]] beside it", "none"));
+        }
+        if self.metrics_token_file.is_some() && self.metrics.is_none() {
+            return Err(wrong("metrics_token_file", "metrics = \"ADDRESS\" beside it", "none"));
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
             return Err(wrong("token", "a [listen] with certificate and key", "none"));

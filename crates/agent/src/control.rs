@@ -2,7 +2,7 @@
 //! tokens, and plain HTTP for scrapers. One thread serves all connections.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +85,8 @@ pub struct Doors {
     pub fields: Arc<Vec<crate::page::dcgm::Field>>,
     /// Who may call from elsewhere.
     pub secrets: Arc<Vec<Secret>>,
+    /// Who may read the pages without TLS; everyone where there is none.
+    pub page_secrets: Arc<Vec<Secret>>,
 }
 
 /// Who may have connections at which endpoint.
@@ -122,6 +124,21 @@ impl Gates {
 /// A file cannot be read, is open to others, or holds too short a secret.
 pub fn secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
     config.tokens.iter().map(secret).collect()
+}
+
+/// Reads the secret of scrapers, if there is one.
+///
+/// # Errors
+/// As [`secrets`].
+pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
+    let token = |file: &PathBuf| CallerToken {
+        name: "metrics".to_owned(),
+        file: file.clone(),
+        verbs: vec![Verb::Status],
+        users: Vec::new(),
+        hosts: Vec::new(),
+    };
+    config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
 }
 
 fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
@@ -280,7 +297,8 @@ async fn serve_pages(listener: TcpListener, doors: Doors) {
             continue;
         };
         let Some(pass) = doors.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
-        tokio::spawn(connection(stream, router.clone(), pass, PAGE_LIFE));
+        let router = router.clone().layer(Extension(from));
+        tokio::spawn(connection(stream, router, pass, PAGE_LIFE));
         tokio::task::yield_now().await;
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fleet::ipc::socket::{Socket, SocketPlace};
+use fleet::plain::without_controls;
 use fleet::roster;
 use fleet::server::Server;
 use fleet::steps;
@@ -18,6 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 mod audit;
+mod check;
 mod config;
 mod control;
 mod counters;
@@ -35,6 +37,7 @@ mod traces;
 mod wrong;
 
 use audit::Audit;
+use check::Checked;
 use config::{Args, Config, ConfigError};
 use control::{Doors, Listeners};
 use counters::RowSink;
@@ -66,23 +69,13 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), ConfigError> {
     let config = Config::from_args(args)?;
-    let secrets = Arc::new(control::secrets(&config)?);
-    let fields = Arc::new(page::dcgm::fields(config.dcgm_fields.as_deref())?);
-    if let Some(listen) = &config.listen {
-        control::tls(listen)?;
-    }
-    let missing = if args.check { MissingFolder::Refuse } else { MissingFolder::Make(0o700) };
-    for folder in [config.state(), config.spool()] {
-        match OwnFolder::open(&folder, missing) {
-            // The start makes it below a folder that was found safe.
-            Err(error) if args.check && error.is_missing() => {}
-            opened => drop(opened?),
-        }
-    }
+    let checked = check::everything(&config)?;
     if args.check {
-        say("the configuration is right");
+        say("the agent would start: configuration, folders, files, sockets and ports are right");
         return Ok(());
     }
+    // Made before anything is asked of the agent, and checked again with all that is above it.
+    OwnFolder::open(&config.state(), MissingFolder::Make(0o700))?;
     fleet::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -105,7 +98,8 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
     told.iter().for_each(|line| say(line));
-    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets };
+    let Checked { secrets, page_secrets, fields } = checked;
+    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
     let ended = end_at_signal(&state)?;
     runtime.block_on(async {
         tokio::select! {
@@ -196,5 +190,5 @@ fn end_at_signal(
 
 /// A line on stderr; a closed one must not stop the agent.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", without_controls(text));
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{getsockopt, sockopt};
 
-use super::socket::{SocketError, SocketPlace, remove_foreign};
+use super::socket::{SocketError, SocketPlace, is_foreign, remove_foreign};
 use crate::process::own_uid;
 use crate::untrusted::{MissingFolder, OwnFolder};
 
@@ -53,6 +53,21 @@ pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
     // Every user may ask; what they get is decided by their user, as the kernel reports it.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(open)?;
     Ok(listener)
+}
+
+/// Whether the folder of the socket could be taken, or made.
+///
+/// # Errors
+/// As [`bind`], except that an agent may answer there.
+pub fn check(folder: &Path) -> Result<(), SocketError> {
+    let shared = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+    if own_uid() == 0 && is_foreign(&shared, FOLDER) {
+        return Ok(());
+    }
+    match OwnFolder::open(&folder.join(FOLDER), MissingFolder::Refuse) {
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the socket of an agent that ends, and its folder.

@@ -148,6 +148,20 @@ impl Socket {
         Self::bind_as(place, NAME)
     }
 
+    /// Whether the folder of a place can hold the socket. The name may be in use.
+    ///
+    /// # Errors
+    /// The folder's name is too long, or others could exchange the socket.
+    pub fn check(place: &SocketPlace) -> Result<(), SocketError> {
+        let SocketPlace::Folder(folder) = place else { return Ok(()) };
+        let got = folder.as_os_str().len();
+        if got > FOLDER_MAX {
+            return Err(SocketError::FolderLong { folder: folder.clone(), got });
+        }
+        OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+        Ok(())
+    }
+
     /// Takes another name in the same place.
     ///
     /// # Errors
@@ -160,10 +174,7 @@ impl Socket {
                 (UnixDatagram::bind_addr(&name).map_err(open)?, None)
             }
             SocketPlace::Folder(folder) => {
-                let got = folder.as_os_str().len();
-                if got > FOLDER_MAX {
-                    return Err(SocketError::FolderLong { folder: folder.clone(), got });
-                }
+                Self::check(place)?;
                 let file = folder.join(name);
                 clear(folder, name)?;
                 let socket = UnixDatagram::bind(&file).map_err(open)?;
@@ -289,15 +300,19 @@ fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
 /// # Errors
 /// We are not root and may not remove it, or the operating system refuses.
 pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), SocketError> {
-    let own = own_uid();
-    match folder.owner(name).filter(|&uid| uid != 0 && uid != own) {
-        None => Ok(()),
-        Some(_) if own == 0 => Ok(folder.remove_tree(name)?),
-        Some(uid) => {
-            let place = folder.path().join(name).display().to_string();
-            Err(SocketError::Foreign { place, uid })
-        }
+    if !is_foreign(folder, name) {
+        return Ok(());
     }
+    if own_uid() == 0 {
+        return Ok(folder.remove_tree(name)?);
+    }
+    let place = folder.path().join(name).display().to_string();
+    Err(SocketError::Foreign { place, uid: folder.owner(name).unwrap_or(u32::MAX) })
+}
+
+/// Whether the entry `name` is neither ours nor root's.
+pub(crate) fn is_foreign(folder: &OwnFolder, name: &str) -> bool {
+    folder.owner(name).is_some_and(|uid| uid != 0 && uid != own_uid())
 }
 
 #[cfg(test)]
