@@ -1,19 +1,54 @@
-//! The audit log: who requested what, from where, and the outcome, one JSON line each.
+//! The audit log: who requested what, from where, and the outcome, one JSON line each. Lines, their
+//! rate and the files are bounded: whoever makes the agent refuse something writes here.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Instant;
 
+use fleet::plain::without_controls;
+use fleet::quota::{Quotas, Rate};
+use fleet::untrusted::{OwnFolder, UntrustedError};
 use serde::Serialize;
 
 use crate::state::{lock, unix_ns};
 
+/// Bytes of a field of a line.
+const FIELD_MAX: usize = 512;
+/// Lines of one caller.
+const CALLER: Rate = Rate { burst: 64.0, per_s: 4.0 };
+/// Lines about all who have no valid token: they may have any number of addresses, and must not
+/// push out the lines of the others.
+const STRANGERS: Rate = Rate { burst: 64.0, per_s: 8.0 };
+/// Callers that are told apart.
+const CALLERS_MAX: usize = 1024;
+
 /// Where audit lines go.
 #[derive(Debug)]
 pub struct Audit {
-    file: Option<Mutex<File>>,
+    log: Mutex<AuditLog>,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct AuditLog {
+    file: Option<AuditFile>,
+    callers: Quotas<String>,
+    /// Those without a valid token, each address, and all together. They have a table of their own:
+    /// any number of addresses must not take the place of the callers.
+    addresses: Quotas<String>,
+    strangers: Quotas<()>,
+}
+
+/// The file, and the one before it, which has `.1` at its end.
+#[derive(Debug)]
+struct AuditFile {
+    folder: OwnFolder,
+    name: PathBuf,
+    file: File,
+    bytes: u64,
+    bytes_max: u64,
 }
 
 /// One line.
@@ -27,27 +62,189 @@ struct AuditLine<'a> {
 }
 
 impl Audit {
-    /// Lines go to the end of a file, or to stderr.
+    /// Lines go to the end of a file, or to stderr. The file and the one before it have `bytes_max`
+    /// bytes at most.
     ///
     /// # Errors
-    /// The file cannot be opened.
-    pub fn open(path: Option<&Path>) -> std::io::Result<Self> {
-        let options = |path| OpenOptions::new().append(true).create(true).mode(0o600).open(path);
-        Ok(Self { file: path.map(options).transpose()?.map(Mutex::new) })
+    /// The file cannot be opened, or is not the agent's own.
+    pub fn open(path: Option<&Path>, bytes_max: u64) -> Result<Self, UntrustedError> {
+        let file = path.map(|path| AuditFile::open(path, bytes_max / 2)).transpose()?;
+        let quotas = || Quotas::new(CALLER, CALLERS_MAX);
+        let strangers = Quotas::new(STRANGERS, 1);
+        let log = AuditLog { file, callers: quotas(), addresses: quotas(), strangers };
+        let log = Mutex::new(log);
+        Ok(Self { log, began: Instant::now() })
     }
 
-    /// Writes a line.
+    /// Whether a file could be opened; one that is not there is not made.
+    ///
+    /// # Errors
+    /// Its folder is missing, or it is not the agent's own file.
+    pub fn check(path: &Path) -> Result<(), UntrustedError> {
+        let (folder, name) = place(path)?;
+        if folder.owner(&name).is_some() {
+            folder.append(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a line, unless its caller has had too many.
     pub fn line(&self, who: &str, verb: &str, what: &str, outcome: &str) {
-        let line = AuditLine { audit: unix_ns() / 1_000_000, who, verb, what, outcome };
+        let who = cut(who);
+        let mut log = lock(&self.log);
+        if log.callers.take(self.began.elapsed(), &who) {
+            log.write(&who, verb, what, outcome);
+        }
+    }
+
+    /// Writes a line about someone who may not ask anything.
+    pub fn stranger(&self, from: &str, what: &str, outcome: &str) {
+        let who = cut(from);
+        let mut log = lock(&self.log);
+        let now = self.began.elapsed();
+        if log.addresses.take(now, &who) && log.strangers.take(now, &()) {
+            log.write(&who, "?", what, outcome);
+        }
+    }
+
+    /// Says how many lines were left out since the last call.
+    pub fn tell_suppressed(&self) {
+        let mut log = lock(&self.log);
+        // Of many addresses only their number is told: these lines are not counted themselves.
+        let refused = log.addresses.take_refused().into_iter().map(|(_, count)| count);
+        let strangers = log.strangers.take_refused().into_iter().map(|(_, count)| count);
+        let strangers: u64 = refused.chain(strangers).sum();
+        let callers = log.callers.take_refused();
+        let strangers = Some((Some("without a valid token".to_owned()), strangers));
+        for (who, count) in callers.into_iter().chain(strangers.filter(|(_, count)| *count > 0)) {
+            let who = who.unwrap_or_else(|| "others".to_owned());
+            log.write(&who, "?", "", &format!("{count} more suppressed"));
+        }
+    }
+}
+
+impl AuditLog {
+    fn write(&mut self, who: &str, verb: &str, what: &str, outcome: &str) {
+        let (what, outcome) = (cut(what), cut(outcome));
+        let audit = unix_ns() / 1_000_000;
+        let line = AuditLine { audit, who, verb, what: &what, outcome: &outcome };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');
         // A full disk must not stop the agent; the line is on stderr then.
-        let is_written = self.file.as_ref().is_some_and(|file| {
-            let mut file = lock(file);
-            file.write_all(text.as_bytes()).is_ok()
-        });
+        let is_written = self.file.as_mut().is_some_and(|file| file.write(text.as_bytes()).is_ok());
         if !is_written {
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
+    }
+}
+
+impl AuditFile {
+    fn open(path: &Path, bytes_max: u64) -> Result<Self, UntrustedError> {
+        let (folder, name) = place(path)?;
+        let file = folder.append(&name)?;
+        let bytes = folder.size(&name);
+        Ok(Self { folder, name, file, bytes, bytes_max })
+    }
+
+    fn write(&mut self, line: &[u8]) -> std::io::Result<()> {
+        if self.bytes + line.len() as u64 > self.bytes_max && self.bytes > 0 {
+            let mut before = self.name.clone().into_os_string();
+            before.push(".1");
+            self.folder.rename(&self.name, &self.folder, &before)?;
+            self.file = self.folder.append(&self.name)?;
+            self.bytes = 0;
+        }
+        self.file.write_all(line)?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+}
+
+/// The folder of a file, and its name there.
+fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let folder = OwnFolder::hold(path.parent().unwrap_or(Path::new("/")))?;
+    Ok((folder, PathBuf::from(path.file_name().unwrap_or_default())))
+}
+
+/// Opens a file of the agent to add to its end: its own, and never through a link.
+///
+/// # Errors
+/// Its folder is missing, or it is not the agent's own file.
+pub fn append(path: &Path) -> Result<File, UntrustedError> {
+    let (folder, name) = place(path)?;
+    folder.append(name)
+}
+
+/// A field without control characters, and no longer than a field may be.
+fn cut(text: &str) -> String {
+    let mut end = FIELD_MAX.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let more = if end < text.len() { "…" } else { "" };
+    format!("{}{more}", without_controls(&text[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Audit;
+
+    fn lines(path: &std::path::Path) -> Vec<String> {
+        fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn strangers_write_neither_long_lines_nor_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.json");
+        let audit = Audit::open(Some(&path), 1 << 20).unwrap();
+        let long = "x\u{1b}[2J".repeat(100_000);
+        for at in 0..10_000 {
+            audit.stranger(&format!("10.0.{}.{}", at / 250, at % 250), &long, "refused");
+        }
+        for _ in 0..1000 {
+            audit.line("ops", "trace", "a", "done");
+        }
+        audit.tell_suppressed();
+        let lines = lines(&path);
+        assert!(lines.iter().all(|line| line.len() < 2048 && !line.contains('\u{1b}')));
+        let of = |who: &str| lines.iter().filter(|line| line.contains(who)).count();
+        // The few that the time of the test adds are no matter.
+        assert!((64..100).contains(&of("\"what\":\"x")), "{}", of("\"what\":\"x"));
+        assert!((64..100).contains(&of("ops")), "{}", of("ops"));
+        assert!(lines.iter().any(|line| line.contains("more suppressed")));
+    }
+
+    #[test]
+    fn the_file_is_replaced_before_it_is_too_large() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.json");
+        for round in 0..20 {
+            // Also across a restart.
+            let audit = Audit::open(Some(&path), 4096).unwrap();
+            for at in 0..50 {
+                audit.line(&format!("user {at}"), "trace", "a", &format!("round {round}"));
+            }
+        }
+        let before = folder.path().join("audit.json.1");
+        let sizes = [&path, &before].map(|path| fs::metadata(path).unwrap().len());
+        assert!(sizes.iter().all(|&size| size <= 2048), "{sizes:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert!(lines(&path).last().unwrap().contains("round 19"));
+    }
+
+    #[test]
+    fn a_planted_link_is_not_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("audit.json"), folder.path().join("victim"));
+        fs::write(&victim, "x").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(Audit::open(Some(&path), 4096).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&victim, &path).unwrap();
+        assert!(Audit::open(Some(&path), 4096).is_err());
     }
 }

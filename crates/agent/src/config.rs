@@ -1,16 +1,21 @@
 //! The agent's configuration: a TOML file, overridden by flags.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use fleet::ipc::socket::SocketPlace;
+use fleet::ipc::socket::{SocketError, SocketPlace};
+use fleet::process::own_uid;
+use fleet::untrusted::UntrustedError;
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
 use crate::net::Net;
 use crate::periodic::policy::Policy;
 
+/// Where root's agent keeps its state.
+const STATE_OF_ROOT: &str = "/var/lib/rowmill-agent";
 /// The longest configuration that is read.
 const SIZE_MAX: u64 = 1 << 20;
 
@@ -32,6 +37,10 @@ takes the name @dynolog of the kernel, which containers of another network do no
 Pages at --metrics:
   /metrics        0.0.4 text, or OpenMetrics where the scraper accepts it
   /metrics/dcgm   the names and labels of dcgm-exporter
+Everyone may read them, unless the file names a secret (mode 0600) that scrapers have to bring as
+\"Authorization: Bearer\"; the port of [listen] has them too, over TLS, for tokens with the verb status:
+  metrics_token_file = \"/etc/rowmill/metrics.token\"
+
 Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
 group_left (job, user) rowmill_run_info.
 
@@ -60,6 +69,11 @@ Rows can go to a hub, and orders come from there, without any port here:
   verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
   users = [1000]                             # whose jobs; [] for everyone's
 
+What others can fill is bounded:
+  audit_mib = 64                             # lines of the audit file and the one before it
+  spool_mib = 8192                           # traces that wait to be fetched
+  spool_user_mib = 4096                      # of them, those of one user [default: half]
+
 Tools of dynolog (dyno, unitrace.py) on this host find it at its port; off unless said:
   dynolog = \"127.0.0.1:1778\"               # loopback only; a user's own processes only
 
@@ -84,7 +98,7 @@ pub struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Check the configuration and end
+    /// Check everything that could keep the agent from its start, and end
     #[arg(long)]
     pub check: bool,
     /// The jobs' KINETO_IPC_SOCKET_DIR [default: the kernel's name @dynolog]
@@ -93,7 +107,8 @@ pub struct Args {
     /// Serve /metrics here, such as 127.0.0.1:9465 [default: not at all]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,
-    /// Where traces wait to be fetched [default: rowmill-agent in the folder of temporary files]
+    /// Where traces wait to be fetched [default: /var/lib/rowmill-agent for root, else rowmill-agent
+    /// in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
     /// Write every interval as a JSON line to this file, - for stdout
@@ -118,6 +133,8 @@ pub struct Config {
     pub socket_dir: Option<PathBuf>,
     /// As `--metrics`.
     pub metrics: Option<SocketAddr>,
+    /// The file with the secret that scrapers have to bring; none where not said.
+    pub metrics_token_file: Option<PathBuf>,
     /// As `--state-dir`.
     pub state_dir: Option<PathBuf>,
     /// As `--json`.
@@ -136,6 +153,12 @@ pub struct Config {
     pub host: Option<String>,
     /// Where audit lines go; stderr where not said.
     pub audit: Option<PathBuf>,
+    /// MiB of audit lines, 64 where not said; then the oldest go.
+    pub audit_mib: Option<u64>,
+    /// MiB of traces that wait to be fetched, 8192 where not said.
+    pub spool_mib: Option<u64>,
+    /// MiB of them that one user may have, half of all where not said.
+    pub spool_user_mib: Option<u64>,
     /// Seconds of an interval, 10 where not said: a divisor of 60.
     pub interval_s: Option<u64>,
     /// Where rows go and orders come from.
@@ -257,7 +280,10 @@ pub enum ConfigError {
     },
     /// The socket of PyTorch.
     #[error(transparent)]
-    Socket(#[from] fleet::ipc::socket::SocketError),
+    Socket(#[from] SocketError),
+    /// A folder of the agent.
+    #[error(transparent)]
+    Folder(#[from] UntrustedError),
     /// Certificate and key.
     #[error("{}: {problem}", path.display())]
     Tls {
@@ -272,9 +298,24 @@ impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Socket(fleet::ipc::socket::SocketError::Taken { .. }) => Some(
+            Self::Socket(SocketError::Taken { .. }) => Some(
                 "another agent, `rowmill capture` or dynolog runs here: end it, or name another folder \
                  with --socket-dir"
+                    .to_owned(),
+            ),
+            Self::Socket(SocketError::Foreign { .. }) => Some(
+                "end the program of that user, run the agent as root, or name another folder with \
+                 --socket-dir"
+                    .to_owned(),
+            ),
+            Self::Socket(SocketError::Unsafe(_)) => Some(
+                "another user could exchange what the agent keeps there: make the folder as the \
+                 agent's user, with mode 0755 or 1777"
+                    .to_owned(),
+            ),
+            Self::Folder(_) => Some(
+                "another user could exchange what the agent keeps there: name a folder of the \
+                 agent's user with state_dir"
                     .to_owned(),
             ),
             Self::Toml { .. } | Self::Value { .. } => {
@@ -314,6 +355,9 @@ impl Config {
         config.metrics = args.metrics.or(config.metrics);
         config.dcgm_page = args.dcgm_page.clone().or(config.dcgm_page);
         config.check()?;
+        if config.state_dir.is_none() {
+            config.state_dir = Some(default_state(own_uid(), |name| std::env::var_os(name))?);
+        }
         Ok(config)
     }
 
@@ -322,9 +366,29 @@ impl Config {
         self.socket_dir.clone().map_or(SocketPlace::Abstract, SocketPlace::Folder)
     }
 
-    /// Where traces wait.
+    /// Where traces wait, and what must survive a restart is written.
     pub fn state(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(|| std::env::temp_dir().join("rowmill-agent"))
+        self.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_OF_ROOT))
+    }
+
+    /// The folder of finished traces.
+    pub fn spool(&self) -> PathBuf {
+        self.state().join("traces")
+    }
+
+    /// MiB of audit lines.
+    pub fn audit_mib(&self) -> u64 {
+        self.audit_mib.unwrap_or(64)
+    }
+
+    /// MiB of traces that wait to be fetched.
+    pub fn spool_mib(&self) -> u64 {
+        self.spool_mib.unwrap_or(8192)
+    }
+
+    /// MiB of them that one user may have.
+    pub fn spool_user_mib(&self) -> u64 {
+        self.spool_user_mib.unwrap_or(self.spool_mib().div_ceil(2))
     }
 
     /// Seconds of an interval.
@@ -344,6 +408,9 @@ impl Config {
         };
         if self.listen.is_some() && self.tokens.is_empty() {
             return Err(wrong("listen", "at least one [[token]] beside it", "none"));
+        }
+        if self.metrics_token_file.is_some() && self.metrics.is_none() {
+            return Err(wrong("metrics_token_file", "metrics = \"ADDRESS\" beside it", "none"));
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
             return Err(wrong("token", "a [listen] with certificate and key", "none"));
@@ -370,6 +437,15 @@ impl Config {
             let got = address.to_string();
             return Err(wrong("dynolog", "a loopback address such as 127.0.0.1:1778", &got));
         }
+        for (key, mib) in [
+            ("audit_mib", self.audit_mib()),
+            ("spool_mib", self.spool_mib()),
+            ("spool_user_mib", self.spool_user_mib()),
+        ] {
+            if !(1..=1 << 30).contains(&mib) {
+                return Err(wrong(key, "1 to 1073741824 MiB", &mib.to_string()));
+            }
+        }
         if let Some(Err(problem)) = self.periodic.as_ref().map(Policy::check) {
             return Err(wrong(&problem.what, problem.expected, &problem.got));
         }
@@ -383,6 +459,27 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Where state is kept if the configuration does not say: never below a folder that everyone may
+/// write, where another user could have made it before.
+fn default_state(
+    uid: u32,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<PathBuf, ConfigError> {
+    if uid == 0 {
+        return Ok(PathBuf::from(STATE_OF_ROOT));
+    }
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME");
+    let state = state.or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let state = state.ok_or_else(|| ConfigError::Value {
+        what: "state_dir".to_owned(),
+        expected: "a folder of the agent's own user, as neither XDG_STATE_HOME nor HOME names one"
+            .to_owned(),
+        got: "none".to_owned(),
+    })?;
+    Ok(state.join("rowmill-agent"))
 }
 
 fn read(path: &Path) -> Result<Config, ConfigError> {
@@ -407,7 +504,7 @@ pub fn parse(text: &str) -> Result<Config, toml::de::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Config, Verb, parse};
+    use super::{Config, Verb, default_state, parse};
 
     fn check(text: &str) -> String {
         match parse(text) {
@@ -432,6 +529,20 @@ mod tests {
         assert!(check(&from).contains("hosts: expected an address"), "{}", check(&from));
         let none = format!("{LISTEN}{}", token.replace("'status', 'trace'", ""));
         assert!(check(&none).contains("expected status, trace or pause"), "{}", check(&none));
+    }
+
+    #[test]
+    fn state_is_never_kept_where_everyone_may_write() {
+        let state = |uid, variables: &[(&str, &str)]| {
+            let find = |name: &str| variables.iter().find(|(key, _)| *key == name);
+            let path = default_state(uid, |name| find(name).map(|(_, value)| (*value).into()));
+            path.map_or_else(|error| error.to_string(), |path| path.display().to_string())
+        };
+        let home = ("HOME", "/home/ada");
+        assert_eq!(state(0, &[home]), "/var/lib/rowmill-agent");
+        assert_eq!(state(7, &[home]), "/home/ada/.local/state/rowmill-agent");
+        assert_eq!(state(7, &[home, ("XDG_STATE_HOME", "/x")]), "/x/rowmill-agent");
+        assert!(state(7, &[("HOME", "ada")]).starts_with("state_dir: expected a folder"));
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! The agent's endpoints: a Unix socket with the peer's user from the kernel, a TLS port with
 //! tokens, and plain HTTP for scrapers. One thread serves all connections.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request, State as From};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::{Extension, Router};
 use fleet::ipc::socket::SocketPlace;
-use fleet::wire;
+use fleet::quota::Rate;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,7 +20,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{CallerToken, Config, ConfigError, Listen, Verb};
@@ -30,14 +29,29 @@ use crate::state::AgentState;
 use crate::traces::{Traces, Uids};
 
 pub mod dynolog;
+pub mod gate;
 pub mod route;
 
-/// Connections at once, of all doors together.
-const CONNECTIONS_MAX: usize = 256;
+use gate::{Gate, GateLimits, Pass, Peer};
+
+/// Connections of commands of this host, by user. An order or a sample holds one.
+const COMMANDS: GateLimits =
+    GateLimits { all: 64, peer: 8, arrivals: Some(Rate { burst: 256.0, per_s: 64.0 }) };
+/// Connections of scrapers. All users of this host have one address, so it may have all.
+const PAGES: GateLimits = GateLimits { all: 64, peer: 64, arrivals: None };
+/// Connections of other hosts. Each costs a handshake, so that even the arrivals are counted.
+const REMOTE: GateLimits =
+    GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
+/// Connections of dynolog's tools.
+const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
 /// A handshake, and the head of a request, take no longer.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+const HEAD_PATIENCE: Duration = Duration::from_secs(3);
 /// A connection lives no longer, whatever it does.
 const LIFE: Duration = Duration::from_secs(600);
+/// That of a scraper.
+const PAGE_LIFE: Duration = Duration::from_secs(60);
+/// Bytes of a request's head, and of answers that wait to be sent.
+const HEAD_MAX: usize = 32 << 10;
 /// Bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
 
@@ -71,6 +85,37 @@ pub struct Doors {
     pub fields: Arc<Vec<crate::page::dcgm::Field>>,
     /// Who may call from elsewhere.
     pub secrets: Arc<Vec<Secret>>,
+    /// Who may read the pages without TLS; everyone where there is none.
+    pub page_secrets: Arc<Vec<Secret>>,
+}
+
+/// Who may have connections at which endpoint.
+#[derive(Clone, Debug)]
+pub struct Gates {
+    commands: Arc<Gate>,
+    pages: Arc<Gate>,
+    remote: Arc<Gate>,
+    dynolog: Arc<Gate>,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        let gate = Gate::new;
+        let (commands, pages) = (gate(COMMANDS), gate(PAGES));
+        Self { commands, pages, remote: gate(REMOTE), dynolog: gate(DYNOLOG) }
+    }
+}
+
+impl Gates {
+    /// How many connections each endpoint refused, or ended for others.
+    pub fn refused(&self) -> [(&'static str, u64); 4] {
+        [
+            ("commands", self.commands.refused()),
+            ("pages", self.pages.refused()),
+            ("remote", self.remote.refused()),
+            ("dynolog", self.dynolog.refused()),
+        ]
+    }
 }
 
 /// Reads the secrets of a configuration.
@@ -79,6 +124,21 @@ pub struct Doors {
 /// A file cannot be read, is open to others, or holds too short a secret.
 pub fn secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
     config.tokens.iter().map(secret).collect()
+}
+
+/// Reads the secret of scrapers, if there is one.
+///
+/// # Errors
+/// As [`secrets`].
+pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
+    let token = |file: &PathBuf| CallerToken {
+        name: "metrics".to_owned(),
+        file: file.clone(),
+        verbs: vec![Verb::Status],
+        users: Vec::new(),
+        hosts: Vec::new(),
+    };
+    config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
 }
 
 fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
@@ -107,14 +167,6 @@ pub fn authorize(secrets: &[Secret], header: Option<&str>, from: IpAddr) -> Opti
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differences) == 0
-}
-
-/// Where the agent's own socket is: beside that of PyTorch.
-pub fn own_socket(place: &SocketPlace) -> PathBuf {
-    match place {
-        SocketPlace::Folder(folder) => folder.join(wire::NAME),
-        SocketPlace::Abstract => PathBuf::from(format!("@{}", wire::NAME)),
-    }
 }
 
 /// Loads certificate and key.
@@ -154,7 +206,7 @@ impl Listeners {
     /// # Errors
     /// An address is taken, or certificate and key do not fit.
     pub async fn bind(config: &Config, told: &mut Vec<String>) -> Result<Self, ConfigError> {
-        let unix = unix(&config.place())?;
+        let unix = Some(unix(&config.place())?);
         let tcp = |address: SocketAddr| async move {
             let bound = TcpListener::bind(address).await;
             bound.map_err(ConfigError::start(format!("{address}: cannot listen")))
@@ -186,20 +238,19 @@ impl Listeners {
 
     /// Serves until the runtime ends.
     pub async fn serve(self, doors: Doors) {
-        let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut tasks = Vec::new();
         if let Some(listener) = self.unix {
-            tasks.push(tokio::spawn(serve_unix(listener, doors.clone(), Arc::clone(&limit))));
+            tasks.push(tokio::spawn(serve_unix(listener, doors.clone())));
         }
         if let Some(listener) = self.metrics {
-            tasks.push(tokio::spawn(serve_pages(listener, doors.clone(), Arc::clone(&limit))));
+            tasks.push(tokio::spawn(serve_pages(listener, doors.clone())));
         }
         if let Some(listener) = self.dynolog {
             let state = Arc::clone(&doors.state);
-            tasks.push(tokio::spawn(dynolog::serve(listener, state, Arc::clone(&limit))));
+            tasks.push(tokio::spawn(dynolog::serve(listener, state)));
         }
         if let Some((listener, acceptor)) = self.tls {
-            tasks.push(tokio::spawn(serve_tls(listener, acceptor, doors, limit)));
+            tasks.push(tokio::spawn(serve_tls(listener, acceptor, doors)));
         }
         for task in tasks {
             // A task that panicked leaves the others at work.
@@ -209,42 +260,22 @@ impl Listeners {
     }
 }
 
-fn unix(place: &SocketPlace) -> Result<Option<UnixListener>, ConfigError> {
-    let SocketPlace::Folder(folder) = place else {
-        let name = format!("@{}", wire::NAME);
-        let address = {
-            use std::os::linux::net::SocketAddrExt;
-            std::os::unix::net::SocketAddr::from_abstract_name(wire::NAME)
-        };
-        let bound = address.and_then(|address| {
-            let listener = std::os::unix::net::UnixListener::bind_addr(&address)?;
-            listener.set_nonblocking(true)?;
-            UnixListener::from_std(listener)
-        });
-        return bound.map(Some).map_err(ConfigError::start(format!("{name}: cannot listen")));
-    };
-    let path = folder.join(wire::NAME);
-    if std::os::unix::net::UnixStream::connect(&path).is_err() {
-        // Nobody answers: an agent that died left it.
-        let _ = fs::remove_file(&path);
-    }
-    let what = format!("{}: cannot listen", path.display());
-    let listener = UnixListener::bind(&path).map_err(ConfigError::start(what.clone()))?;
-    let open = fs::Permissions::from_mode(0o666);
-    fs::set_permissions(&path, open).map_err(ConfigError::start(what))?;
-    Ok(Some(listener))
+fn unix(place: &SocketPlace) -> Result<UnixListener, ConfigError> {
+    let listener = fleet::ipc::control::bind(place)?;
+    let ready = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
+    ready.map_err(ConfigError::start("the agent's own socket"))
 }
 
-async fn serve_unix(listener: UnixListener, doors: Doors, limit: Arc<Semaphore>) {
+async fn serve_unix(listener: UnixListener, doors: Doors) {
     let router = route::commands(doors.clone());
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { continue };
         let Ok(peer) = stream.peer_cred() else { continue };
         let uid = peer.uid();
+        let Some(pass) = doors.state.gates.commands.enter(Peer::User(uid)) else { continue };
         let verbs = vec![Verb::Status, Verb::Trace, Verb::Pause];
         let own = fleet::process::own_uid();
         // Counters belong to whoever runs the agent.
@@ -252,62 +283,77 @@ async fn serve_unix(listener: UnixListener, doors: Doors, limit: Arc<Semaphore>)
         let uids = if uid == 0 { Uids::All } else { Uids::Only(vec![uid]) };
         let caller = Caller { name: format!("user {uid}"), verbs, uids };
         let router = router.clone().layer(Extension(caller));
-        tokio::spawn(async move {
-            connection(stream, router).await;
-            drop(permit);
-        });
+        tokio::spawn(connection(stream, router, pass, LIFE));
+        // What was accepted is read before the next is: it may hold a whole request.
+        tokio::task::yield_now().await;
     }
 }
 
-async fn serve_pages(listener: TcpListener, doors: Doors, limit: Arc<Semaphore>) {
-    let router = route::pages(doors);
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(HEAD_PATIENCE / 100).await;
-            continue;
-        };
-        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { continue };
-        let router = router.clone();
-        tokio::spawn(async move {
-            connection(stream, router).await;
-            drop(permit);
-        });
-    }
-}
-
-async fn serve_tls(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    doors: Doors,
-    limit: Arc<Semaphore>,
-) {
-    let router = route::remote(doors);
+async fn serve_pages(listener: TcpListener, doors: Doors) {
+    let router = route::pages(doors.clone());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { continue };
+        let Some(pass) = doors.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
+        let router = router.clone().layer(Extension(from));
+        tokio::spawn(connection(stream, router, pass, PAGE_LIFE));
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, doors: Doors) {
+    let router = route::remote(doors.clone());
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            tokio::time::sleep(HEAD_PATIENCE / 100).await;
+            continue;
+        };
+        // Before the handshake, which costs more than everything else that a stranger can ask for.
+        let Some(pass) = doors.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
             // A slow handshake holds its own task alone.
-            let shaken = tokio::time::timeout(HEAD_PATIENCE, acceptor.accept(stream)).await;
+            let shaken = tokio::time::timeout(HEAD_PATIENCE, acceptor.accept(stream));
+            let shaken = tokio::select! {
+                shaken = shaken => shaken,
+                () = pass.ended() => return,
+            };
             if let Ok(Ok(stream)) = shaken {
-                connection(stream, router).await;
+                connection(stream, router, pass, LIFE).await;
             }
-            drop(permit);
         });
+        tokio::task::yield_now().await;
     }
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
-    let service = TowerToHyperService::new(router.layer(DefaultBodyLimit::max(BODY_MAX)));
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    pass: Pass,
+    life: Duration,
+) {
+    let pass = Arc::new(pass);
+    let router = router.layer(DefaultBodyLimit::max(BODY_MAX));
+    let router = router.layer(middleware::from_fn_with_state(Arc::clone(&pass), answer));
+    let service = TowerToHyperService::new(router);
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);
+    builder.max_buf_size(HEAD_MAX);
     let served = builder.serve_connection(TokioIo::new(stream), service);
-    // How a connection ends is the caller's affair.
-    let _ = tokio::time::timeout(LIFE, served).await;
+    tokio::select! {
+        // How a connection ends is the caller's affair.
+        _ = tokio::time::timeout(life, served) => {}
+        () = pass.ended() => {}
+    }
+}
+
+/// Answers a request whose head has arrived; meanwhile its connection is not ended for another.
+async fn answer(From(pass): From<Arc<Pass>>, request: Request, next: Next) -> Response {
+    let _busy = pass.busy();
+    next.run(request).await
 }
 
 #[cfg(test)]

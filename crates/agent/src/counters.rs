@@ -1,7 +1,6 @@
 //! Counters of this host: the thread that reads them twice a second, and what it writes every ten.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use fleet::proto::Body;
 use serde::Serialize;
 
+use crate::audit;
 use crate::hub::{self, Hub};
 use crate::state::{AgentState, GpuState, HostState, lock, unix_ns};
 use gpu::{GpuIdentity, Gpus};
@@ -72,7 +72,7 @@ impl RowSink {
         let lines: Option<Box<dyn Write + Send>> = match path {
             None => None,
             Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
-            Some(path) => Some(Box::new(File::options().append(true).create(true).open(path)?)),
+            Some(path) => Some(Box::new(audit::append(path)?)),
         };
         Ok(Self { lines, hub, pending: Vec::new(), start_unix_s: 0 })
     }

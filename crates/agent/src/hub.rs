@@ -100,6 +100,14 @@ impl Hub {
         })
     }
 
+    /// Whether token and certificate can be read.
+    ///
+    /// # Errors
+    /// A file cannot be read, is open to others, or holds nothing.
+    pub fn check(config: &HubConfig) -> Result<(), ConfigError> {
+        HubLink::new(config).map(drop)
+    }
+
     /// Queues rows of an interval; a clock that was set back while no agent ran does not double
     /// them. What the disk does not take is counted.
     pub fn add_rows(&self, start_unix_s: u64, rows: Vec<Body>) -> std::io::Result<()> {

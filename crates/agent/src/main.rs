@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fleet::ipc::socket::{Socket, SocketPlace};
+use fleet::plain::without_controls;
 use fleet::roster;
 use fleet::server::Server;
 use fleet::steps;
+use fleet::untrusted::{MissingFolder, OwnFolder};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 mod audit;
+mod check;
 mod config;
 mod control;
 mod counters;
-mod file;
 mod hearing;
 mod hub;
 mod net;
@@ -35,6 +37,7 @@ mod traces;
 mod wrong;
 
 use audit::Audit;
+use check::Checked;
 use config::{Args, Config, ConfigError};
 use control::{Doors, Listeners};
 use counters::RowSink;
@@ -45,6 +48,8 @@ use traces::Traces;
 const LOOK: Duration = Duration::from_secs(5);
 /// Between two looks for sockets of processes that are gone.
 const SWEEP: Duration = Duration::from_secs(60);
+/// Requests that are answered at once from `/proc` or the disk.
+const BLOCKING_MAX: usize = 24;
 /// Wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
 
@@ -64,30 +69,27 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), ConfigError> {
     let config = Config::from_args(args)?;
-    let secrets = Arc::new(control::secrets(&config)?);
-    let fields = Arc::new(page::dcgm::fields(config.dcgm_fields.as_deref())?);
-    if let Some(listen) = &config.listen {
-        control::tls(listen)?;
-    }
+    let checked = check::everything(&config)?;
     if args.check {
-        say("the configuration is right");
+        say("the agent would start: configuration, folders, files, sockets and ports are right");
         return Ok(());
     }
+    // Made before anything is asked of the agent, and checked again with all that is above it.
+    OwnFolder::open(&config.state(), MissingFolder::Make(0o700))?;
+    fleet::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(BLOCKING_MAX)
         .thread_stack_size(512 << 10)
         .build()
         .map_err(ConfigError::start("cannot start the runtime"))?;
-    let audit = config.audit.clone();
-    let audit = Audit::open(audit.as_deref()).map_err(ConfigError::start("audit"))?;
+    let audit = Audit::open(config.audit.as_deref(), config.audit_mib() << 20)?;
     let place = config.place();
     let socket = polls(&place)?;
     let server =
         Server::start(socket, 0, None).map_err(ConfigError::start("cannot start a thread"))?;
     let mut told = vec![format!("answering at {}", place.words())];
     let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
-    let own = control::own_socket(&place);
     let state = Arc::new(AgentState::new(config, server, audit)?);
     let sink = RowSink::open(state.config.json.as_deref(), state.hub.clone());
     let sink = sink.map_err(ConfigError::start("json"))?;
@@ -96,7 +98,8 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
     told.iter().for_each(|line| say(line));
-    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets };
+    let Checked { secrets, page_secrets, fields } = checked;
+    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
     let ended = end_at_signal(&state)?;
     runtime.block_on(async {
         tokio::select! {
@@ -107,10 +110,8 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     // A name left behind would make every process wait at its exit.
     state.server.end();
     runtime.shutdown_timeout(Duration::from_secs(1));
-    if !own.to_string_lossy().starts_with('@') {
-        let _ = std::fs::remove_file(own);
-    }
     if let SocketPlace::Folder(folder) = &place {
+        fleet::ipc::control::remove(folder);
         let _ = std::fs::remove_file(folder.join(steps::NAME));
     }
     Ok(())
@@ -156,6 +157,7 @@ fn look(state: &AgentState, place: &SocketPlace) {
     while !state.is_ending() {
         if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             state.look();
+            state.audit.tell_suppressed();
             looked = Some(Instant::now());
         }
         if let SocketPlace::Folder(folder) = place
@@ -188,5 +190,5 @@ fn end_at_signal(
 
 /// A line on stderr; a closed one must not stop the agent.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", without_controls(text));
 }

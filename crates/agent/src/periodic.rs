@@ -3,9 +3,7 @@
 //! with the number of steps it represents.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
@@ -16,10 +14,10 @@ use fleet::process::Process;
 use fleet::server::SeenProcess;
 use fleet::steps::Phase;
 use fleet::tracing::{self, unix_ms};
+use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{PeriodicRow, RecordWhen, TraceOrder, TraceRow};
 use schema::random::CounterRng;
 
-use crate::file;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::traces::{Traces, Uids};
 use book::{Wait, WallTime};
@@ -42,6 +40,10 @@ const REFRESH: Duration = Duration::from_secs(5);
 const SAVE: Duration = Duration::from_secs(60);
 /// The shortest patience with a process that makes no step or writes nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What was spent of the budgets.
+const BOOK: &str = "periodic.json";
+/// A larger one is not ours.
+const BOOK_MAX: u64 = 16 << 20;
 /// Who asks, in audit lines.
 const WHO: &str = "periodic";
 
@@ -51,7 +53,7 @@ struct PeriodicDesk {
     traces: Arc<Traces>,
     policy: Policy,
     shelf: Shelf,
-    path: PathBuf,
+    folder: OwnFolder,
     watched: BTreeMap<u32, Watched>,
     /// Who asked when `watched` was made, and when that was.
     seen: Vec<u32>,
@@ -93,9 +95,10 @@ struct OpenTrace {
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<()> {
     let Some(policy) = state.config.periodic.clone() else { return Ok(()) };
     let folder = state.config.state();
-    let shelf = Shelf::open(folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
-    let path = folder.join("periodic.json");
-    *lock(&state.periodic) = book::Book::parse(&fs::read(&path).unwrap_or_default());
+    let shelf = Shelf::open(&folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
+    let folder = OwnFolder::open(&folder, MissingFolder::Make(0o700))?;
+    let known = folder.read(BOOK, BOOK_MAX)?.unwrap_or_default();
+    *lock(&state.periodic) = book::Book::parse(&known);
     let (state, traces) = (Arc::clone(state), Arc::clone(traces));
     let now = Instant::now();
     let mut desk = PeriodicDesk {
@@ -103,7 +106,7 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<()> {
         traces,
         policy,
         shelf,
-        path,
+        folder,
         watched: BTreeMap::new(),
         seen: Vec::new(),
         refreshed: now,
@@ -163,9 +166,10 @@ impl PeriodicDesk {
     fn save(&mut self) {
         self.saved = Instant::now();
         let text = serde_json::to_vec(&*lock(&self.state.periodic));
-        let saved = text.map_err(io::Error::from).and_then(|text| file::replace(&self.path, &text));
+        let saved = text.map_err(io::Error::from);
+        let saved = saved.and_then(|text| Ok(self.folder.replace(BOOK, &text)?));
         if let Err(error) = saved {
-            self.state.note(format!("{}: {error}", self.path.display()));
+            self.state.note(format!("{BOOK}: {error}"));
         }
     }
 
@@ -344,7 +348,7 @@ impl PeriodicDesk {
             }
         }
         self.state.audit.line(WHO, "keep", &open.token, &outcome);
-        self.traces.cancel(&self.state, &open.token);
+        self.traces.cancel(&open.token);
         self.save();
     }
 
@@ -371,7 +375,7 @@ impl PeriodicDesk {
             step_ns_while: while_ns,
             file,
         };
-        let from = self.state.spool().join(&open.token).join(&file.name);
+        let from = self.traces.folder(&open.token).map_err(|error| error.to_string())?;
         self.shelf.put(&from, &sample).map_err(|error| format!("cannot be kept: {error}"))?;
         Ok(file.bytes_unpacked)
     }

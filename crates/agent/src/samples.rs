@@ -1,7 +1,6 @@
 //! Samples processes on request: their resource use, and where their threads wait.
 
 use std::fs;
-use std::sync::TryLockError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,8 @@ use crate::traces::Uids;
 
 /// The longest order, and the shortest pause between looks.
 const BOUNDS_MS: (u64, u64) = (60_000, 10);
+/// Orders of different callers at once.
+const ORDERS_MAX: usize = 8;
 /// Processes of an order.
 const PROCESSES_MAX: usize = 64;
 
@@ -31,13 +32,7 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
              with looks every {every} ms"
         ));
     }
-    let _alone = match state.sampling.try_lock() {
-        Ok(alone) => alone,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => {
-            return Err("another order to sample is at work; try again when it is done".to_owned());
-        }
-    };
+    let _turn = Turn::take(state, uids)?;
     let processes = processes(state, order, uids)?;
     let began = Instant::now();
     let length = Duration::from_millis(order.length_ms);
@@ -51,6 +46,29 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     let processes = sampler.end();
     let spent_ms = cpu_ns().zip(before).map(|(now, before)| (now - before) as f64 * 1e-6);
     Ok(Samples { length_ms, spent_ms, processes })
+}
+
+/// One caller's order at work.
+struct Turn<'a> {
+    state: &'a AgentState,
+    uids: &'a Uids,
+}
+
+impl<'a> Turn<'a> {
+    fn take(state: &'a AgentState, uids: &'a Uids) -> Result<Self, String> {
+        let mut running = lock(&state.sampling);
+        if running.contains(uids) || running.len() >= ORDERS_MAX {
+            return Err("another order to sample is at work; try again when it is done".to_owned());
+        }
+        running.push(uids.clone());
+        Ok(Self { state, uids })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.state.sampling).retain(|uids| uids != self.uids);
+    }
 }
 
 /// CPU time of this thread, if the kernel reports it.

@@ -1,7 +1,6 @@
 //! State shared by the agent's threads: tables behind locks held only for a lookup.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,17 +9,23 @@ use fleet::allocation::{self, Holders, SchedulerRun};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::Server;
+use fleet::spool::SpoolBudget;
 use fleet::steps::{ReportedSteps, StepProgress};
 use fleet::wire::Pause;
+use schema::Bytes;
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
+use crate::control::Gates;
 use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{CounterReading, Intervals};
 use crate::hub::Hub;
 use crate::periodic::book::Book;
+use crate::traces::Uids;
 
+/// What was seen of processes is used for so long.
+const LOOKED: Duration = Duration::from_millis(500);
 /// The longest pause, in seconds.
 const PAUSE_MAX: u64 = 86_400;
 
@@ -47,8 +52,12 @@ pub struct AgentState {
     pub pods: Mutex<Holders>,
     /// What periodic traces have cost.
     pub periodic: Mutex<Book>,
-    /// Held while processes are sampled: one order at a time.
-    pub sampling: Mutex<()>,
+    /// Whose processes are being sampled: one order at a time for each caller.
+    pub sampling: Mutex<Vec<Uids>>,
+    /// Who may have connections.
+    pub gates: Gates,
+    /// Room for finished traces.
+    pub spool: Arc<SpoolBudget>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
     /// Counters left to others: GPU → when that ends.
@@ -60,6 +69,7 @@ pub struct AgentState {
     /// Set to end.
     pub stop: AtomicBool,
     began: Instant,
+    looked: Mutex<Option<Instant>>,
 }
 
 /// One GPU as it stands.
@@ -108,6 +118,8 @@ impl AgentState {
         let host = config.host.clone().unwrap_or_else(host_name);
         let folder = config.state().join("hub");
         let hub = config.hub.as_ref().map(|hub| Hub::open(hub, &folder, &host)).transpose()?;
+        let mib = |mib: u64| Bytes(mib.saturating_mul(1 << 20));
+        let spool = SpoolBudget::new(mib(config.spool_user_mib()), mib(config.spool_mib()));
         Ok(Self {
             config,
             host,
@@ -120,12 +132,15 @@ impl AgentState {
             pods: Mutex::default(),
             periodic: Mutex::default(),
             sampling: Mutex::default(),
+            gates: Gates::default(),
+            spool,
             notes: Mutex::default(),
             pauses: Mutex::default(),
             audit,
             hub: hub.map(Arc::new),
             stop: AtomicBool::new(false),
             began: Instant::now(),
+            looked: Mutex::default(),
         })
     }
 
@@ -168,8 +183,21 @@ impl AgentState {
         Ok(())
     }
 
-    /// Looks at processes, and at whose they and the GPUs are.
+    /// Looks at processes, and at whose they and the GPUs are. One who asks again at once gets what
+    /// was seen a moment ago, unless another process has asked since.
     pub fn look(&self) {
+        let mut looked = lock(&self.looked);
+        if looked.is_some_and(|at| at.elapsed() < LOOKED) {
+            let roster = lock(&self.roster);
+            if self.server.seen().iter().all(|seen| roster.process(seen.pid).is_some()) {
+                return;
+            }
+        }
+        self.look_now();
+        *looked = Some(Instant::now());
+    }
+
+    fn look_now(&self) {
         let processes = {
             let mut roster = lock(&self.roster);
             roster.refresh(&self.server);
@@ -222,11 +250,6 @@ impl AgentState {
         if !notes.contains(&text) {
             notes.push(text);
         }
-    }
-
-    /// The folder of finished traces.
-    pub fn spool(&self) -> PathBuf {
-        self.config.state().join("traces")
     }
 }
 

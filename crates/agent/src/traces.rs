@@ -3,10 +3,8 @@
 //! Results wait in the spool folder until fetched and removed, or expired.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,7 +15,9 @@ use fleet::capture::{choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
 use fleet::ipc::request::RequestState;
 use fleet::process::Process;
-use fleet::tracing::{self, Tracing, TracingOrder, TracingOutcome};
+use fleet::spool::SpoolShare;
+use fleet::tracing::{self, TracePlace, Tracing, TracingOrder, TracingOutcome};
+use fleet::untrusted::{MissingFolder, OFlags, OwnFolder, UntrustedError};
 use fleet::wire::{RecordWhen, TraceFile, TraceOrder, TraceRow, TraceState};
 use schema::Bytes;
 use xxhash_rust::xxh3::Xxh3;
@@ -30,8 +30,13 @@ const LOOK: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_secs(1);
 /// Finished orders are kept so long.
 const KEPT: Duration = Duration::from_secs(3600);
-/// Orders that are open or kept at once.
+/// Orders that are open or kept at once, and those of one caller.
 const ORDERS_MAX: usize = 64;
+const CALLER_ORDERS_MAX: usize = 16;
+/// Orders of one caller that are open.
+const CALLER_OPEN_MAX: usize = 4;
+/// Processes of an order: a host has as many GPUs, or instances of them.
+const PROCESSES_MAX: usize = 128;
 /// The longest name of an order.
 const TOKEN_MAX: usize = 64;
 /// How long an order may wait before it begins.
@@ -45,6 +50,10 @@ pub struct Traces {
     orders: Mutex<BTreeMap<String, TraceState>>,
     owners: Mutex<BTreeMap<String, Uids>>,
     inbox: Sender<Wish>,
+    /// Finished traces, a folder for each order.
+    spool: OwnFolder,
+    /// The room that they take, by order.
+    shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
 }
 
 /// Requests to the thread.
@@ -87,7 +96,7 @@ impl Uids {
 /// An order at work.
 struct Running {
     order: TraceOrder,
-    folder: PathBuf,
+    folder: Arc<OwnFolder>,
     /// Chosen, and not asked yet: behind the pause between polls, and not before a moment.
     waiting: Option<(Vec<Process>, Duration)>,
     tracing: Option<Tracing>,
@@ -101,7 +110,8 @@ struct Running {
 struct Parcel {
     token: String,
     pid: u32,
-    file: PathBuf,
+    folder: Arc<OwnFolder>,
+    name: String,
 }
 
 type Packed = (String, u32, Result<TraceFile, String>);
@@ -112,17 +122,20 @@ impl Traces {
     /// # Errors
     /// The spool folder cannot be made, or there is no thread.
     pub fn start(state: &Arc<AgentState>) -> io::Result<Arc<Self>> {
-        let spool = state.spool();
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
-        clear(&spool);
+        let spool = OwnFolder::open(&state.config.spool(), MissingFolder::Make(0o700))?;
+        // What an agent that died left.
+        for name in spool.names()? {
+            spool.remove_tree(name)?;
+        }
         let (inbox, wishes) = mpsc::channel();
-        let traces = Arc::new(Self { orders: Mutex::default(), owners: Mutex::default(), inbox });
+        let (orders, owners, shares) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let traces = Arc::new(Self { orders, owners, inbox, spool, shares });
         let (parcels, unpacked) = mpsc::channel::<Parcel>();
         let (done, packed) = mpsc::channel::<Packed>();
         let builder = || std::thread::Builder::new().stack_size(512 << 10);
         builder().name("packing".to_owned()).spawn(move || {
-            for Parcel { token, pid, file } in unpacked {
-                let result = pack(&file).map_err(|error| error.to_string());
+            for Parcel { token, pid, folder, name } in unpacked {
+                let result = pack(&folder, &name).map_err(|error| error.to_string());
                 if done.send((token, pid, result)).is_err() {
                     return;
                 }
@@ -164,20 +177,27 @@ impl Traces {
     }
 
     /// The file of an order's trace, opened.
-    pub fn open(&self, state: &AgentState, token: &str, name: &str) -> Option<File> {
+    pub fn open(&self, token: &str, name: &str) -> Option<File> {
         let known = self.state(token)?;
         let files = known.rows.iter().filter_map(|row| row.file.as_ref());
         let file = files.into_iter().find(|file| file.name == name)?;
-        // Both names are ours: they were made here, and the folder is closed to others.
-        File::open(state.spool().join(token).join(&file.name)).ok()
+        self.folder(token).ok()?.open_file(&file.name, OFlags::RDONLY).ok()
+    }
+
+    /// The folder of an order's traces.
+    ///
+    /// # Errors
+    /// There is no such order.
+    pub fn folder(&self, token: &str) -> Result<OwnFolder, UntrustedError> {
+        self.spool.folder(token)
     }
 
     /// Forgets an order and removes its files; one that is not over ends first. Whether there was
     /// one.
-    pub fn cancel(&self, state: &AgentState, token: &str) -> bool {
+    pub fn cancel(&self, token: &str) -> bool {
         let is_over = lock(&self.orders).get(token).map(|order| order.is_over);
         match is_over {
-            Some(true) => self.remove(state, token),
+            Some(true) => self.remove(token),
             // The thread lives as long as the agent.
             Some(false) => drop(self.inbox.send(Wish::Cancel { token: token.to_owned() })),
             None => {}
@@ -185,10 +205,19 @@ impl Traces {
         is_over.is_some()
     }
 
-    fn remove(&self, state: &AgentState, token: &str) {
+    /// Keeps the room of a trace that was compressed for as long as its order is kept.
+    fn keep_room(&self, token: &str, running: &mut Running, pid: u32, file: Option<&TraceFile>) {
+        let share = running.tracing.as_mut().and_then(|tracing| tracing.take_share(pid));
+        let Some((mut share, file)) = share.zip(file) else { return };
+        share.shrink(file.bytes);
+        lock(&self.shares).entry(token.to_owned()).or_default().push(share);
+    }
+
+    fn remove(&self, token: &str) {
         lock(&self.orders).remove(token);
         lock(&self.owners).remove(token);
-        let _ = fs::remove_dir_all(state.spool().join(token));
+        let _ = self.spool.remove_tree(token);
+        lock(&self.shares).remove(token);
     }
 }
 
@@ -217,6 +246,7 @@ impl TraceDesk {
             }
             for (token, pid, result) in packed.try_iter() {
                 if let Some(running) = self.running.get_mut(&token) {
+                    self.traces.keep_room(&token, running, pid, result.as_ref().ok());
                     running.packing.remove(&pid);
                     running.packed.insert(pid, result);
                 }
@@ -236,16 +266,11 @@ impl TraceDesk {
         if lock(&self.traces.orders).contains_key(&order.token) {
             return Err(format!("order {:?}: there is one of that name", order.token));
         }
-        if lock(&self.traces.orders).len() >= ORDERS_MAX {
-            return Err(format!("expected at most {ORDERS_MAX} orders at once, got one more"));
-        }
+        self.make_room(uids)?;
         self.state.look();
         let chosen = self.choose(&order, uids)?;
-        let folder = self.state.spool().join(&order.token);
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .map_err(|error| format!("{}: cannot make the folder: {error}", folder.display()))?;
+        let folder = self.traces.spool.make_folder(&order.token);
+        let folder = Arc::new(folder.map_err(|error| error.to_string())?);
         let server = &self.state.server;
         let now = server.now();
         let mut start = now;
@@ -265,6 +290,36 @@ impl TraceDesk {
         lock(&self.traces.orders).insert(token.clone(), first.clone());
         self.running.insert(token, running);
         Ok(first)
+    }
+
+    /// Removes the oldest finished order if there are too many, of the caller or of all.
+    fn make_room(&mut self, uids: &Uids) -> Result<(), String> {
+        let owners = lock(&self.traces.owners).clone();
+        let own: Vec<&String> =
+            owners.iter().filter(|(_, of)| *of == uids).map(|(token, _)| token).collect();
+        let open = own.iter().filter(|token| self.running.contains_key(**token)).count();
+        // Root and operators share what all may have.
+        let (open_max, kept_max) = match uids {
+            Uids::All => (ORDERS_MAX, ORDERS_MAX),
+            Uids::Only(_) => (CALLER_OPEN_MAX, CALLER_ORDERS_MAX),
+        };
+        if open >= open_max {
+            return Err(format!(
+                "expected at most {open_max} orders of yours at once, got one more"
+            ));
+        }
+        let mut kept: Vec<(&String, &Instant)> = self.finished.iter().collect();
+        if own.len() >= kept_max {
+            kept.retain(|(token, _)| own.contains(token));
+        } else if owners.len() < ORDERS_MAX {
+            return Ok(());
+        }
+        let oldest = kept.into_iter().min_by_key(|(_, at)| **at).map(|(token, _)| token.clone());
+        let oldest = oldest
+            .ok_or_else(|| format!("expected at most {ORDERS_MAX} orders at once, got one more"))?;
+        self.finished.remove(&oldest);
+        self.traces.remove(&oldest);
+        Ok(())
     }
 
     fn cancel(&mut self, token: &str) {
@@ -298,6 +353,12 @@ impl TraceDesk {
                 if reasons.is_empty() { "nobody asks".to_owned() } else { reasons.join(", ") };
             return Err(format!("no process to trace: {why}"));
         }
+        if kept.len() > PROCESSES_MAX {
+            return Err(format!(
+                "expected at most {PROCESSES_MAX} processes, got {}: name some of them by pids",
+                kept.len()
+            ));
+        }
         Ok(kept)
     }
 
@@ -309,9 +370,11 @@ impl TraceDesk {
                 && server.now() >= *start
                 && let Some((chosen, _)) = running.waiting.take()
             {
-                let targets = tracing::files(chosen, &running.folder);
-                running.tracing =
-                    Some(Tracing::begin(server, targets, &fleet_order(&running.order)));
+                let order = fleet_order(&running.order);
+                running.tracing = Some({
+                    let place = TracePlace::budgeted(&running.folder, &self.state.spool);
+                    Tracing::begin(server, chosen, place, &order)
+                });
             }
             let Some(tracing) = &mut running.tracing else {
                 if running.is_cancelled {
@@ -326,9 +389,9 @@ impl TraceDesk {
                 let is_new = !is_known && !running.is_cancelled;
                 if outcome.state == RequestState::Written && is_new {
                     running.packing.insert(pid);
-                    let file = outcome.file;
+                    let (folder, name) = (Arc::clone(&running.folder), outcome.name);
                     // The other end lives as long as this thread.
-                    let _ = self.parcels.send(Parcel { token: token.clone(), pid, file });
+                    let _ = self.parcels.send(Parcel { token: token.clone(), pid, folder, name });
                 }
             }
             let is_gone = running.is_cancelled && tracing.is_over() && running.packing.is_empty();
@@ -340,7 +403,7 @@ impl TraceDesk {
         }
         for token in over {
             match self.running.remove(&token) {
-                Some(running) if running.is_cancelled => self.traces.remove(&self.state, &token),
+                Some(running) if running.is_cancelled => self.traces.remove(&token),
                 _ => drop(self.finished.insert(token, Instant::now())),
             }
         }
@@ -356,7 +419,7 @@ impl TraceDesk {
             .collect();
         for token in gone {
             self.finished.remove(&token);
-            self.traces.remove(&self.state, &token);
+            self.traces.remove(&token);
         }
     }
 }
@@ -468,12 +531,10 @@ fn fleet_order(order: &TraceOrder) -> TracingOrder {
 }
 
 /// Compresses a trace beside itself and removes the original.
-fn pack(path: &Path) -> io::Result<TraceFile> {
-    let mut from = File::open(path)?;
-    let mut name = path.as_os_str().to_owned();
-    name.push(".gz");
-    let target = PathBuf::from(name);
-    let to = Summed { file: File::create(&target)?, hash: Xxh3::new(), bytes: 0 };
+fn pack(folder: &OwnFolder, name: &str) -> io::Result<TraceFile> {
+    let mut from = folder.open_file(name, OFlags::RDONLY)?;
+    let target = format!("{name}.gz");
+    let to = Summed { file: folder.create(&target)?, hash: Xxh3::new(), bytes: 0 };
     let mut encoder = GzEncoder::new(to, Compression::fast());
     let mut block = vec![0; BLOCK];
     let mut bytes_unpacked = 0;
@@ -487,10 +548,9 @@ fn pack(path: &Path) -> io::Result<TraceFile> {
     }
     let summed = encoder.finish()?;
     summed.file.sync_all()?;
-    fs::remove_file(path)?;
-    let name = target.file_name().map(|name| name.to_string_lossy().into_owned());
+    folder.remove_file(name);
     Ok(TraceFile {
-        name: name.unwrap_or_default(),
+        name: target,
         bytes: summed.bytes,
         bytes_unpacked,
         checksum: format!("{:016x}", summed.hash.digest()),
@@ -514,14 +574,5 @@ impl Write for Summed {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
-    }
-}
-
-/// Removes what an agent that died left.
-fn clear(spool: &Path) {
-    for entry in fs::read_dir(spool).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let _ = fs::remove_dir_all(entry.path());
-        }
     }
 }

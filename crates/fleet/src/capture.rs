@@ -9,6 +9,10 @@ use crate::ipc::request::{CaptureRequest, POLL, Reason, Sight};
 use crate::ipc::socket::Peer;
 use crate::process::Process;
 
+/// Processes of one user, and of all, that are kept: a host has fewer that ask.
+const USER_MAX: usize = 1024;
+const ALL_MAX: usize = 4096;
+
 /// A process that asked.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -137,6 +141,14 @@ impl Capture {
         }
         let is_free = message::is_free(free);
         let may_trace = self.uid == 0 || self.uid == peer.uid;
+        if !self.members.contains_key(&peer.pid) {
+            let of_user = self.members.values().filter(|member| member.peer.uid == peer.uid);
+            // Anyone can start processes that ask once; the others are still known then.
+            if self.members.len() >= ALL_MAX || of_user.count() >= USER_MAX {
+                self.refused += 1;
+                return None;
+            }
+        }
         let fresh = Member { peer, own_pid, job, polled: now, is_free, request: None };
         let member = self.members.entry(peer.pid).or_insert(fresh);
         (member.polled, member.is_free, member.own_pid) = (now, is_free, own_pid);

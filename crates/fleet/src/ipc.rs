@@ -4,6 +4,7 @@
 //! reply; [`request`] infers the outcome of a request from polls and files.
 
 pub mod config;
+pub mod control;
 pub mod message;
 pub mod request;
 pub mod socket;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
@@ -13,6 +13,46 @@ use schema::Bytes;
 
 use crate::untrusted::{Credentials, Expected, Owner, UntrustedError, UntrustedFolder};
 
+/// The variables of a process that are kept. Their owner sets any number of others of any length.
+const VARIABLES: [&str; 29] = [
+    "KINETO_IPC_SOCKET_DIR",
+    "KINETO_ONDEMAND_TRACE_DIR",
+    "KINETO_USE_DAEMON",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "POD_UID",
+    "PT_PROFILER_JOB_NAME",
+    "RANK",
+    "ROWMILL_WORKFLOW",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_JOBID",
+    "SLURM_JOB_ACCOUNT",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_USER",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_STEP_GPUS",
+    "SLURM_STEP_ID",
+    "TORCHELASTIC_RUN_ID",
+    "WORLD_SIZE",
+];
+/// Bytes of an environment that are read, of one variable, and of all that are kept.
+const ENVIRONMENT_MAX: u64 = 1 << 20;
+const VALUE_MAX: usize = 4096;
+const VALUES_MAX: usize = 8192;
+/// Bytes of a command line that are kept.
+const COMMAND_MAX: u64 = 2048;
+/// Bytes of a list of mapped files that are read.
+const MAPS_MAX: u64 = 16 << 20;
 /// Larger files are not searched: the largest library of PyTorch has about a gigabyte.
 const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 
@@ -35,7 +75,8 @@ pub struct Process {
     pub groups: Vec<u32>,
     /// Its command line.
     pub command: Vec<String>,
-    /// Its environment when it started; `None` where we may not look.
+    /// The variables of its environment that are of use, as they were when it started; `None` where
+    /// we may not look.
     pub environment: Option<BTreeMap<String, String>>,
 }
 
@@ -46,8 +87,11 @@ impl Process {
         let (parent, state, started) = stat(&fs::read_to_string(place.join("stat")).ok()?)?;
         // Not the owner of the folder: that is root for a process that hides its memory.
         let owner = credentials(&fs::read_to_string(place.join("status")).ok()?)?;
-        let command = fs::read(place.join("cmdline")).unwrap_or_default();
-        let environment = fs::read(place.join("environ")).ok();
+        let mut command = Vec::new();
+        let opened = fs::File::open(place.join("cmdline"));
+        // What cannot be read is empty, as that of a thread of the kernel.
+        let _ = opened.and_then(|file| file.take(COMMAND_MAX).read_to_end(&mut command));
+        let environment = fs::File::open(place.join("environ")).and_then(variables).ok();
         Some(Self {
             pid,
             started,
@@ -57,7 +101,7 @@ impl Process {
             gid: owner.gid,
             groups: owner.groups,
             command: texts(&command).collect(),
-            environment: environment.map(|bytes| variables(&bytes)),
+            environment,
         })
     }
 
@@ -122,7 +166,9 @@ impl Process {
 
     /// Files it has mapped whose names contain a word; `None` where we may not look.
     pub fn libraries(&self, word: &str) -> Option<Vec<PathBuf>> {
-        let maps = fs::read_to_string(folder(self.pid).join("maps")).ok()?;
+        let mut maps = String::new();
+        let file = fs::File::open(folder(self.pid).join("maps")).ok()?;
+        file.take(MAPS_MAX).read_to_string(&mut maps).ok()?;
         let mut found: Vec<PathBuf> = maps
             .lines()
             .filter_map(|line| line.find('/').map(|at| &line[at..]))
@@ -175,6 +221,15 @@ fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     }
 }
 
+/// Allows this process as many open files as the system lets it: a trace holds two, and so does a
+/// connection of anyone.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    // It goes on with fewer where that is refused.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+}
+
 /// The user that this process makes files as; nobody where the kernel does not say.
 pub fn own_uid() -> u32 {
     let status = fs::read_to_string("/proc/self/status").ok();
@@ -211,27 +266,58 @@ fn texts(bytes: &[u8]) -> impl Iterator<Item = String> {
     parts.map(|part| String::from_utf8_lossy(part).into_owned())
 }
 
-fn variables(bytes: &[u8]) -> BTreeMap<String, String> {
-    let pair = |text: String| text.split_once('=').map(|(a, b)| (a.to_owned(), b.to_owned()));
-    texts(bytes).filter_map(pair).collect()
+/// The variables that are kept, read piece by piece.
+fn variables(file: impl Read) -> io::Result<BTreeMap<String, String>> {
+    let mut kept = BTreeMap::new();
+    let (mut left, mut pair) = (VALUES_MAX, Vec::new());
+    let mut file = BufReader::new(file.take(ENVIRONMENT_MAX));
+    while file.read_until(0, &mut pair)? > 0 {
+        let text = pair.strip_suffix(&[0]).unwrap_or(&pair);
+        let at = text.iter().position(|&byte| byte == b'=').unwrap_or(0);
+        let (name, value) = (&text[..at], text.get(at + 1..).unwrap_or_default());
+        let known = VARIABLES.iter().find(|known| known.as_bytes() == name);
+        if let Some(name) = known
+            && value.len() <= VALUE_MAX.min(left)
+        {
+            left -= value.len();
+            kept.insert((*name).to_owned(), String::from_utf8_lossy(value).into_owned());
+        }
+        pair.clear();
+    }
+    Ok(kept)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{Process, all, contains, credentials, own_uid, stat};
+    use super::{Process, all, contains, credentials, own_uid, stat, variables};
 
     #[test]
     fn our_own_process_is_known() {
         let own = Process::read(std::process::id()).unwrap();
         assert!(own.is_alive() && all().contains(&own.pid));
-        assert_eq!(own.variable("PATH"), std::env::var("PATH").ok().as_deref());
+        // Only what is of use is kept.
+        assert!(own.environment.is_some() && own.variable("PATH").is_none());
         assert_eq!(own.path(Path::new("/tmp/x")), Path::new("/tmp/x"));
         assert_eq!(own.shares("net"), Some(true));
         assert!(!own.libraries("libc").unwrap().is_empty());
         assert!(!Process { started: own.started + 1, ..own.clone() }.is_alive());
         assert_eq!(Process::read(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_large_environment_takes_little_memory() {
+        let mut bytes = vec![b'x'; 600_000];
+        bytes.extend_from_slice(b"\0RANK=3\0SLURM_JOB_NAME=");
+        bytes.extend(std::iter::repeat_n(b'y', 200_000));
+        bytes.extend_from_slice(b"\0=\0\0WORLD_SIZE\0RANKS=1\0SLURM_JOB_ID=7\0");
+        bytes.extend(std::iter::repeat_n(b'z', 600_000));
+        bytes.extend_from_slice(b"\0WORLD_SIZE=4");
+        let kept: Vec<(String, String)> =
+            variables(bytes.as_slice()).unwrap().into_iter().collect();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(kept, [pair("RANK", "3"), pair("SLURM_JOB_ID", "7")]);
     }
 
     #[test]

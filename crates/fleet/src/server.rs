@@ -13,12 +13,19 @@ use std::time::{Duration, Instant};
 
 use crate::capture::Capture;
 use crate::ipc::request::{CaptureRequest, Reason, RequestState, Sight};
-use crate::ipc::socket::{Datagram, Socket, SocketError};
+use crate::ipc::socket::{Datagram, Peer, Socket, SocketError};
+use crate::quota::{Quotas, Rate};
 
 /// Kineto waits 90 ms for an answer; a poll that is older than this is not answered.
 pub const LATE: Duration = Duration::from_millis(50);
 /// How often the thread looks whether to end.
 const TICK: Duration = Duration::from_millis(250);
+/// Messages of a user that are looked at, and of one process, which polls once a second at most.
+const USER: Rate = Rate { burst: 4096.0, per_s: 2048.0 };
+const PROCESS: Rate = Rate { burst: 256.0, per_s: 64.0 };
+/// Users and processes whose messages are counted apart.
+const USERS_MAX: usize = 256;
+const PROCESSES_MAX: usize = 8192;
 /// Latencies of answers are counted up to these, in microseconds; the last count is of all others.
 const LATENCY_BOUNDS_US: [u64; 7] = [50, 100, 500, 1_000, 5_000, 20_000, 50_000];
 
@@ -60,6 +67,8 @@ pub struct ServerTally {
     pub late: u64,
     /// Messages that were none.
     pub refused: u64,
+    /// Messages of senders that had sent too many.
+    pub dropped: u64,
     /// Answers by how long they took, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
     pub within_us: [u64; 7],
     /// Microseconds of all answers together.
@@ -74,6 +83,7 @@ struct ServerShared {
     stop: AtomicBool,
     answered: AtomicU64,
     late: AtomicU64,
+    dropped: AtomicU64,
     within_us: [AtomicU64; 7],
     sum_us: AtomicU64,
 }
@@ -100,6 +110,7 @@ impl Server {
             stop: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             late: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
             within_us: Default::default(),
             sum_us: AtomicU64::new(0),
         });
@@ -214,6 +225,7 @@ impl Server {
             answered: read(&self.shared.answered),
             late: read(&self.shared.late),
             refused,
+            dropped: read(&self.shared.dropped),
             within_us: std::array::from_fn(|at| read(&self.shared.within_us[at])),
             sum_us: read(&self.shared.sum_us),
         }
@@ -247,6 +259,7 @@ impl ServerShared {
     fn run(&self, socket: &Socket, tap: Option<&Tap>) {
         // When the queue of messages was last seen empty.
         let mut emptied = Instant::now();
+        let mut senders = Senders::new();
         while !self.stop.load(Ordering::SeqCst) {
             let asked = Instant::now();
             let message = match socket.receive(TICK) {
@@ -261,8 +274,13 @@ impl ServerShared {
             if message.is_none() || asked.elapsed() > Duration::from_millis(1) {
                 emptied = Instant::now();
             }
-            if let Some(message) = message {
+            let Some(message) = message else { continue };
+            // The queue is the same for all: what too many messages of one sender take of it is
+            // only the time to read them.
+            if senders.may_send(self.began.elapsed(), message.peer) {
                 self.serve(socket, &message, emptied, tap);
+            } else {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -307,6 +325,24 @@ impl ServerShared {
             }
         }
         self.heard.notify_all();
+    }
+}
+
+/// How much the senders of messages may still send.
+struct Senders {
+    users: Quotas<u32>,
+    processes: Quotas<u32>,
+}
+
+impl Senders {
+    fn new() -> Self {
+        let users = Quotas::new(USER, USERS_MAX);
+        Self { users, processes: Quotas::new(PROCESS, PROCESSES_MAX) }
+    }
+
+    fn may_send(&mut self, now: Duration, peer: Peer) -> bool {
+        // The process first: one that floods does not silence the others of its user.
+        self.processes.take(now, &peer.pid) && self.users.take(now, &peer.uid)
     }
 }
 

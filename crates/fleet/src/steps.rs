@@ -23,7 +23,7 @@ const HANG_MIN: Duration = Duration::from_secs(120);
 /// The share of time a GPU is busy in a collective that waits for ever.
 const HANG_BUSY: f64 = 0.95;
 /// Processes that are kept: a host has fewer.
-const PROCESSES_MAX: usize = 65_536;
+const PROCESSES_MAX: usize = 16_384;
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

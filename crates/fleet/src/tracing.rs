@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use schema::Bytes;
@@ -13,7 +14,8 @@ use crate::ipc::request::{CaptureRequest, POLL, Reason, RequestState, Sight, Tim
 use crate::ipc::staging::Staging;
 use crate::process::Process;
 use crate::server::Server;
-use crate::untrusted::Copying;
+use crate::spool::{SpoolBudget, SpoolFull, SpoolShare};
+use crate::untrusted::{Copying, OwnFolder};
 
 /// How long one copy runs before the others, and files, are checked again.
 const COPY_TURN: Duration = Duration::from_millis(20);
@@ -35,9 +37,35 @@ pub struct TracingOrder {
     pub patience: Duration,
 }
 
+/// Where traces are copied to.
+#[derive(Clone, Debug)]
+pub struct TracePlace {
+    folder: Arc<OwnFolder>,
+    budget: Option<Arc<SpoolBudget>>,
+}
+
+impl TracePlace {
+    /// A folder whose owner looks after its room.
+    pub fn unlimited(folder: OwnFolder) -> Self {
+        Self { folder: Arc::new(folder), budget: None }
+    }
+
+    /// A folder of a spool: a trace for which its user has no room is lost.
+    pub fn budgeted(folder: &Arc<OwnFolder>, budget: &Arc<SpoolBudget>) -> Self {
+        Self { folder: Arc::clone(folder), budget: Some(Arc::clone(budget)) }
+    }
+
+    /// Room for a trace and, beside it, for itself compressed.
+    fn reserve(&self, uid: u32, bytes: u64) -> Result<Option<SpoolShare>, SpoolFull> {
+        let reserve = |budget: &Arc<SpoolBudget>| budget.reserve(uid, bytes.saturating_mul(2));
+        self.budget.as_ref().map(reserve).transpose()
+    }
+}
+
 /// An order at work.
 #[derive(Debug)]
 pub struct Tracing {
+    place: TracePlace,
     targets: Vec<TracedProcess>,
 }
 
@@ -50,7 +78,9 @@ struct TracedProcess {
     staging: Option<Staging>,
     /// The copy that is being made.
     copying: Option<Copying>,
-    file: PathBuf,
+    /// Its room on the disk.
+    share: Option<SpoolShare>,
+    name: String,
     bytes: u64,
     state: RequestState,
     /// What was left of its folder.
@@ -75,6 +105,8 @@ pub struct TracingOutcome {
     pub state: RequestState,
     /// Where its trace is, if it is written.
     pub file: PathBuf,
+    /// The name of its trace in the folder of the order.
+    pub name: String,
     /// Bytes of the trace.
     pub bytes: u64,
     /// A folder that could not be removed.
@@ -82,10 +114,16 @@ pub struct TracingOutcome {
 }
 
 impl Tracing {
-    /// Asks every chosen process for its trace, which will be copied to the path beside it.
-    pub fn begin(server: &Server, chosen: Vec<(Process, PathBuf)>, order: &TracingOrder) -> Self {
+    /// Asks every chosen process for its trace, which will be copied to `place`.
+    pub fn begin(
+        server: &Server,
+        chosen: Vec<Process>,
+        place: TracePlace,
+        order: &TracingOrder,
+    ) -> Self {
         let timing = timing(order.trigger, server.now());
-        let target = |(process, file): (Process, PathBuf)| {
+        let names = names(&chosen);
+        let target = |(process, name): (Process, String)| {
             let id = format!("{}-{}", order.token, process.pid);
             let (staging, text, problem) = match prepare(&process, &id, order) {
                 Ok((staging, text)) => (Some(staging), text, None),
@@ -107,13 +145,15 @@ impl Tracing {
                 own_pid,
                 staging,
                 copying: None,
-                file,
+                share: None,
+                name,
                 bytes: 0,
                 state,
                 left: None,
             }
         };
-        Self { targets: chosen.into_iter().map(target).collect() }
+        let targets = chosen.into_iter().zip(names).map(target).collect();
+        Self { place, targets }
     }
 
     /// Checks every process and file, and continues one copy; returns what changed.
@@ -125,9 +165,12 @@ impl Tracing {
                 continue;
             }
             let before = target.state.word();
-            target.look(server);
+            target.look(server, &self.place);
             if target.is_over() {
                 target.copying = None;
+                if target.state != RequestState::Written {
+                    target.share = None;
+                }
                 target.left = target.staging.take().and_then(Staging::remove);
             }
             if target.state.word() != before {
@@ -155,12 +198,18 @@ impl Tracing {
         }
     }
 
+    /// Hands over the room that a process's trace takes.
+    pub fn take_share(&mut self, pid: u32) -> Option<SpoolShare> {
+        self.targets.iter_mut().find(|target| target.process.pid == pid)?.share.take()
+    }
+
     /// Every process as it stands.
     pub fn outcomes(&self) -> Vec<TracingOutcome> {
         let outcome = |target: &TracedProcess| TracingOutcome {
             process: target.process.clone(),
             state: target.state.clone(),
-            file: target.file.clone(),
+            file: self.place.folder.path().join(&target.name),
+            name: target.name.clone(),
             bytes: target.bytes,
             left: target.left.clone(),
         };
@@ -191,7 +240,7 @@ impl TracedProcess {
         matches!(self.state, RequestState::Written | RequestState::Lost(_))
     }
 
-    fn look(&mut self, server: &Server) {
+    fn look(&mut self, server: &Server, place: &TracePlace) {
         let pid = self.process.pid;
         let sight = match &mut self.staging {
             Some(staging) if self.state != RequestState::Finished => {
@@ -203,17 +252,23 @@ impl TracedProcess {
         let gone = RequestState::Lost(Reason::Killed);
         self.state = server.look(pid, &sight).unwrap_or(gone);
         if self.state == RequestState::Finished && self.copying.is_none() {
-            self.begin_copy(server);
+            self.begin_copy(server, place);
         }
     }
 
-    fn begin_copy(&mut self, server: &Server) {
+    fn begin_copy(&mut self, server: &Server, place: &TracePlace) {
         let Some(staging) = &mut self.staging else { return };
-        match staging.collect(&self.process, &self.file) {
-            Ok(copying) => self.copying = copying,
-            Err(error) => {
+        let bytes = staging.finished_bytes().unwrap_or(0);
+        let begun = place.reserve(self.process.uid, bytes).map_err(|full| full.to_string());
+        let begun = begun.and_then(|share| {
+            let collected = staging.collect(&self.process, &place.folder, &self.name);
+            collected.map(|copying| (share, copying)).map_err(|error| error.to_string())
+        });
+        match begun {
+            Ok((share, copying)) => (self.share, self.copying) = (share, copying),
+            Err(problem) => {
                 let pid = self.process.pid;
-                server.lose(pid, Reason::NotCopied(error.to_string()));
+                server.lose(pid, Reason::NotCopied(problem));
                 self.state = server.state(pid).unwrap_or(RequestState::Lost(Reason::Killed));
             }
         }
@@ -221,7 +276,7 @@ impl TracedProcess {
 }
 
 /// File names: ranks where every process has one of its own, else process numbers.
-pub fn names(processes: &[Process]) -> Vec<String> {
+fn names(processes: &[Process]) -> Vec<String> {
     let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
     for rank in processes.iter().filter_map(Process::rank) {
         *ranks.entry(rank).or_default() += 1;
@@ -271,12 +326,6 @@ fn prepare(process: &Process, id: &str, order: &TracingOrder) -> Result<(Staging
     let config = Config { path, trigger: order.trigger, detail, trace_id: id.to_owned() };
     let text = config.text().map_err(|error| error.to_string())?;
     Ok((staging, text))
-}
-
-/// The file of a process in a folder, by its name among the others.
-pub fn files(processes: Vec<Process>, folder: &Path) -> Vec<(Process, PathBuf)> {
-    let names = names(&processes);
-    processes.into_iter().zip(names).map(|(process, name)| (process, folder.join(name))).collect()
 }
 
 #[cfg(test)]

@@ -12,16 +12,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 use schema::Bytes;
 
 use crate::process;
 
 mod copying;
+mod own;
 mod walk;
 
 pub use copying::{Copying, Insertion};
+pub use own::{MissingFolder, OwnFolder};
+pub use rustix::fs::OFlags;
 use walk::Mounts;
 
 /// Entries of a folder that [`UntrustedFolder::clear`] looks at: its owner may add more all the
@@ -142,6 +145,25 @@ pub enum UntrustedError {
         /// The user.
         uid: u32,
     },
+    /// A folder that should be ours, or only root's, belongs to somebody who could exchange its
+    /// entries.
+    #[error("{}: expected a folder of user {expected} or of root, got one of user {got}", path.display())]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// Our user.
+        expected: u32,
+        /// The folder's.
+        got: u32,
+    },
+    /// Other users may exchange entries of a folder.
+    #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]
+    Shared {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
     /// A folder was exchanged as soon as it was made.
     #[error("{}: no longer the folder that was made there", path.display())]
     Replaced {
@@ -165,6 +187,25 @@ impl UntrustedError {
     fn io<E: Into<io::Error>>(path: &Path, doing: &'static str) -> impl FnOnce(E) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, doing, source: source.into() }
+    }
+
+    /// Whether nothing has the name.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
+impl From<UntrustedError> for io::Error {
+    fn from(error: UntrustedError) -> Self {
+        let kind = match &error {
+            UntrustedError::Io { source, .. } => source.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 

@@ -3,8 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The name of the agent's own socket beside that of PyTorch.
-pub const NAME: &str = "rowmill-agent";
 /// The version in every path.
 pub const ROOT: &str = "/v1";
 

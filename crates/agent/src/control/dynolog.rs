@@ -21,11 +21,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use super::gate::{Pass, Peer};
 use crate::state::{AgentState, lock};
 use crate::traces::Uids;
 
 /// A connection takes no longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Requests that are answered at once: each looks a connection up among all of this host.
+const ANSWERS_MAX: usize = 2;
 /// Bytes of a request.
 const REQUEST_MAX: usize = 64 << 10;
 /// Most bytes of a request: Kineto reads no more.
@@ -68,23 +71,33 @@ struct Matched {
 }
 
 /// Serves until the runtime ends.
-pub async fn serve(listener: TcpListener, state: Arc<AgentState>, limit: Arc<Semaphore>) {
+pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
+    let answers = Arc::new(Semaphore::new(ANSWERS_MAX));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(PATIENCE / 100).await;
             continue;
         };
-        let Ok(permit) = Arc::clone(&limit).try_acquire_owned() else { continue };
-        let state = Arc::clone(&state);
+        let Some(pass) = state.gates.dynolog.enter(Peer::at(from.ip())) else { continue };
+        let (state, answers) = (Arc::clone(&state), Arc::clone(&answers));
         tokio::spawn(async move {
-            // Whoever is too slow, or says what nobody understands, hears nothing.
-            let _ = tokio::time::timeout(PATIENCE, connection(stream, from, state)).await;
-            drop(permit);
+            let served = connection(stream, from, (state, answers), &pass);
+            tokio::select! {
+                // Whoever is too slow, or says what nobody understands, hears nothing.
+                _ = tokio::time::timeout(PATIENCE, served) => {}
+                () = pass.ended() => {}
+            }
         });
+        tokio::task::yield_now().await;
     }
 }
 
-async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<AgentState>) -> Option<()> {
+async fn connection(
+    mut stream: TcpStream,
+    from: SocketAddr,
+    (state, answers): (Arc<AgentState>, Arc<Semaphore>),
+    pass: &Pass,
+) -> Option<()> {
     let to = stream.local_addr().ok()?;
     let mut length = [0; 4];
     stream.read_exact(&mut length).await.ok()?;
@@ -94,6 +107,8 @@ async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<AgentSta
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await.ok()?;
+    let _busy = pass.busy();
+    let turn = answers.acquire().await.ok()?;
     let own = Arc::clone(&state);
     let (answer, asked) = tokio::task::spawn_blocking(move || {
         let uid = owner(from, to)?;
@@ -101,6 +116,7 @@ async fn connection(mut stream: TcpStream, from: SocketAddr, state: Arc<AgentSta
     })
     .await
     .ok()??;
+    drop(turn);
     for (pid, since) in asked {
         tokio::spawn(hand_over(Arc::clone(&state), pid, since));
     }

@@ -18,7 +18,7 @@ use fleet::wire::{
 };
 use serde::Deserialize;
 
-use super::{Caller, Doors, authorize};
+use super::{Caller, Doors, Secret, authorize};
 use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
 use crate::samples;
@@ -27,8 +27,16 @@ use crate::state::{AgentState, lock, unix_ns};
 /// Bytes of a trace per answer: a fetch resumes where it stopped.
 const PART: u64 = 4 << 20;
 
-/// The pages of scrapers.
+/// The pages of scrapers, who bring a token if the configuration names one.
 pub fn pages(doors: Doors) -> Router {
+    let pages = pages_alone(doors.clone());
+    if doors.page_secrets.is_empty() {
+        return pages;
+    }
+    pages.layer(middleware::from_fn_with_state((doors.page_secrets.clone(), doors), identify))
+}
+
+fn pages_alone(doors: Doors) -> Router {
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/metrics/dcgm", get(dcgm_page))
@@ -47,26 +55,39 @@ pub fn commands(doors: Doors) -> Router {
         .with_state(doors)
 }
 
-/// The same for callers from elsewhere, who bring a token.
+/// The same, and the pages, for callers from elsewhere, who bring a token.
 pub fn remote(doors: Doors) -> Router {
-    commands(doors.clone()).layer(middleware::from_fn_with_state(doors, identify))
+    let state = (doors.secrets.clone(), doors.clone());
+    let pages = pages_alone(doors.clone()).layer(middleware::from_fn(may_read_pages));
+    commands(doors).merge(pages).layer(middleware::from_fn_with_state(state, identify))
+}
+
+async fn may_read_pages(
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if caller.verbs.contains(&Verb::Status) {
+        return next.run(request).await;
+    }
+    refuse(StatusCode::FORBIDDEN, format!("{}: not granted: status", caller.name))
 }
 
 async fn identify(
-    From(doors): From<Doors>,
+    From((secrets, doors)): From<(Arc<Vec<Secret>>, Doors)>,
     Extension(from): Extension<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match authorize(&doors.secrets, header, from.ip()) {
+    match authorize(&secrets, header, from.ip()) {
         Some(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
         None => {
             let path = request.uri().path().to_owned();
-            doors.state.audit.line(&from.ip().to_string(), "?", &path, "refused: no valid token");
+            doors.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
             refuse(
                 StatusCode::UNAUTHORIZED,
                 "expected a token that is valid from this host, got none",
@@ -253,10 +274,9 @@ async fn remove(
         return refused.into_response();
     }
     let traces = Arc::clone(&doors.traces);
-    let state = Arc::clone(&doors.state);
     doors.state.audit.line(&caller.name, "forget", &token, "done");
     // Another caller may have been quicker; it is gone either way.
-    let _ = tokio::task::spawn_blocking(move || traces.cancel(&state, &token)).await;
+    let _ = tokio::task::spawn_blocking(move || traces.cancel(&token)).await;
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -276,7 +296,7 @@ async fn fetch(
     if let Err(refused) = find(&doors, &caller, &token) {
         return refused.into_response();
     }
-    let Some(mut file) = doors.traces.open(&doors.state, &token, &name) else {
+    let Some(mut file) = doors.traces.open(&token, &name) else {
         return refuse(StatusCode::NOT_FOUND, format!("{name:?}: no such trace of {token:?}"));
     };
     let read = tokio::task::spawn_blocking(move || {

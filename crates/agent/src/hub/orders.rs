@@ -3,9 +3,7 @@
 //! starts it twice nor leaves the hub without a result.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,13 +11,13 @@ use fleet::proto::{
     self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, PartAck, TracePart,
     VERSION, Wanted,
 };
+use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{self, TraceState};
 use serde::{Deserialize, Serialize};
 
 use super::link::SendFailure;
 use super::{Hub, TICK, WAIT_MIN, pause};
 use crate::config::Verb;
-use crate::file;
 use crate::state::{AgentState, lock};
 use crate::traces::{Traces, Uids};
 
@@ -27,6 +25,10 @@ use crate::traces::{Traces, Uids};
 const HELD: Duration = Duration::from_secs(30);
 /// Bytes of a part.
 const PART: u64 = 4 << 20;
+/// The file of the orders that are not over.
+const BOOK: &str = "orders.json";
+/// A larger one is not ours.
+const BOOK_MAX: u64 = 1 << 20;
 /// Who orders, in audit lines.
 const WHO: &str = "hub";
 
@@ -46,7 +48,7 @@ struct OrderDesk {
     state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
-    path: PathBuf,
+    folder: OwnFolder,
     book: Mutex<Book>,
     /// Orders for traces that this agent has begun.
     begun: Mutex<BTreeSet<String>>,
@@ -59,11 +61,11 @@ pub fn start(
     traces: &Arc<Traces>,
     builder: impl Fn(&str) -> std::thread::Builder,
 ) -> std::io::Result<()> {
-    let path = state.config.state().join("hub/orders.json");
-    let book = Mutex::new(read(&path, &queue_name(hub)));
+    let folder = OwnFolder::open(&state.config.state().join("hub"), MissingFolder::Make(0o700))?;
+    let book = Mutex::new(read(&folder, &queue_name(hub))?);
     let (own, to, traces) = (Arc::clone(state), Arc::clone(hub), Arc::clone(traces));
     let desk =
-        Arc::new(OrderDesk { state: own, hub: to, traces, path, book, begun: Mutex::default() });
+        Arc::new(OrderDesk { state: own, hub: to, traces, folder, book, begun: Mutex::default() });
     desk.close_what_was_left();
     if state.config.hub.as_ref().is_none_or(|config| config.verbs.is_empty()) {
         return Ok(());
@@ -79,11 +81,12 @@ fn queue_name(hub: &Hub) -> String {
 }
 
 /// What was written down for this queue; another queue begins at the first order.
-fn read(path: &Path, queue: &str) -> Book {
-    let bytes = fs::read(path).unwrap_or_default();
+fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<Book> {
+    let bytes = folder.read(BOOK, BOOK_MAX)?.unwrap_or_default();
     let book: Option<Book> = serde_json::from_slice(&bytes).ok();
-    book.filter(|book| book.queue == queue)
-        .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() })
+    Ok(book
+        .filter(|book| book.queue == queue)
+        .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() }))
 }
 
 impl OrderDesk {
@@ -140,14 +143,14 @@ impl OrderDesk {
                 book.open.insert(token, id);
             }
         }) {
-            self.state.note(format!("{}: {error}", self.path.display()));
+            self.state.note(format!("{BOOK}: {error}"));
         }
         match wanted {
             Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),
             Some(Wanted::Cancel(token)) => {
                 let error = self.granted(Verb::Trace, &token).err().unwrap_or_default();
                 if error.is_empty() {
-                    self.traces.cancel(&self.state, &token);
+                    self.traces.cancel(&token);
                 }
                 self.tell(OrderState::ended(id, "", error));
             }
@@ -218,7 +221,7 @@ impl OrderDesk {
                 match self.send_part(&state, &mut sent) {
                     Ok(true) if state.is_over => {
                         self.end(&token, now);
-                        self.traces.cancel(&self.state, &token);
+                        self.traces.cancel(&token);
                         told.remove(&token);
                         sent.retain(|(of, _), _| *of != token);
                     }
@@ -250,7 +253,7 @@ impl OrderDesk {
             let mut bytes = Vec::new();
             // The first message has no bytes: an agent before this one may have sent some.
             if let Some(from) = known {
-                let open = self.traces.open(&self.state, &state.token, &file.name);
+                let open = self.traces.open(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
                 opened
                     .seek(SeekFrom::Start(from))
@@ -295,6 +298,6 @@ impl OrderDesk {
     fn write(&self, change: impl FnOnce(&mut Book)) -> std::io::Result<()> {
         let mut book = lock(&self.book);
         change(&mut book);
-        file::replace(&self.path, &serde_json::to_vec(&*book)?)
+        Ok(self.folder.replace(BOOK, &serde_json::to_vec(&*book)?)?)
     }
 }

@@ -6,13 +6,14 @@
 //! record truncated by a kill ends its segment. Knows nothing of the network.
 
 use std::collections::VecDeque;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 use fleet::proto::Entry;
+use fleet::untrusted::{MissingFolder, OFlags, OwnFolder};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -33,7 +34,7 @@ const OPENING: u64 = 24;
 /// The queue.
 #[derive(Debug)]
 pub struct DiskQueue {
-    folder: PathBuf,
+    folder: OwnFolder,
     /// Held for as long as the queue is open.
     _lock: File,
     id: [u8; 16],
@@ -80,16 +81,16 @@ impl DiskQueue {
     /// # Errors
     /// The folder cannot be written, or another agent has it.
     pub fn open(folder: &Path, limit: u64) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let lock = options().create(true).open(folder.join("lock"))?;
+        let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
+        let lock = folder.open_file("lock", OFlags::RDWR | OFlags::CREATE)?;
         lock_soon(&lock)?;
-        let known = Position::read(&folder.join("position"));
+        let known = Position::read(&folder);
         let position = match known {
             Some(position) => position,
             None => Position { id: random()?, gone_through: 0, last_start: 0 },
         };
         let mut queue = Self {
-            folder: folder.to_owned(),
+            folder,
             _lock: lock,
             id: position.id,
             limit: limit.max(SEGMENTS * 4096),
@@ -180,7 +181,7 @@ impl DiskQueue {
         };
         for at in first..self.segments.len() {
             let segment = self.segments[at];
-            let file = File::open(self.path(segment.first))?;
+            let file = self.folder.open_file(name(segment.first), OFlags::RDONLY)?;
             let known = self.reader.filter(|(first, _)| *first == segment.first);
             let mut offset = known.map_or(OPENING, |(_, offset)| offset);
             while let Some((record, behind)) = read(&file, offset, segment.bytes)? {
@@ -231,10 +232,6 @@ impl DiskQueue {
         self.forget(sequence)
     }
 
-    fn path(&self, first: u64) -> PathBuf {
-        self.folder.join(format!("{first:020}.segment"))
-    }
-
     fn write(&mut self, block: &[u8]) -> io::Result<()> {
         let part = self.limit / SEGMENTS;
         let is_full = self
@@ -264,12 +261,12 @@ impl DiskQueue {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        let path = self.path(self.next);
-        let mut file = options().create(true).truncate(true).open(path)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
+        let mut file = self.folder.open_file(name(self.next), flags)?;
         file.write_all(&MAGIC)?;
         file.write_all(&self.id)?;
         file.sync_all()?;
-        File::open(&self.folder)?.sync_all()?;
+        self.folder.sync();
         // An empty one, left by a failure, has the same name.
         self.segments.retain(|segment| segment.first != self.next);
         self.segments.push_back(QueueFile { first: self.next, bytes: OPENING, end: self.next });
@@ -280,24 +277,22 @@ impl DiskQueue {
     fn remove_first(&mut self) {
         if let Some(gone) = self.segments.pop_front() {
             // A file that stays is removed at the next start.
-            let _ = fs::remove_file(self.path(gone.first));
+            self.folder.remove_file(name(gone.first));
         }
     }
 
     /// Reads what an agent before this one left.
     fn recover(&mut self) -> io::Result<()> {
         let mut firsts: Vec<u64> = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let name = entry?.file_name();
+        for name in self.folder.names()? {
             let first = name.to_str().and_then(|name| name.strip_suffix(".segment"));
             firsts.extend(first.and_then(|first| first.parse::<u64>().ok()));
         }
         firsts.sort_unstable();
         for first in firsts {
-            let path = self.path(first);
             let found = self.recover_segment(first)?;
             let Some(segment) = found.filter(|segment| segment.end > self.gone_through + 1) else {
-                fs::remove_file(path)?;
+                self.folder.remove_file(name(first));
                 continue;
             };
             // What lay before it was dropped by a full queue, or was damaged.
@@ -314,7 +309,7 @@ impl DiskQueue {
 
     /// One segment as far as it is whole; `None` where it is of another queue.
     fn recover_segment(&mut self, first: u64) -> io::Result<Option<QueueFile>> {
-        let file = options().open(self.path(first))?;
+        let file = self.folder.open_file(name(first), OFlags::RDWR)?;
         let mut opening = [0; OPENING as usize];
         let is_ours = (&file).read_exact(&mut opening).is_ok()
             && opening[..8] == MAGIC
@@ -346,8 +341,8 @@ impl DiskQueue {
 
 impl Position {
     /// `None` where it is not there or not whole: a new queue begins.
-    fn read(path: &Path) -> Option<Self> {
-        let bytes: [u8; 40] = fs::read(path).ok()?.try_into().ok()?;
+    fn read(folder: &OwnFolder) -> Option<Self> {
+        let bytes: [u8; 40] = folder.read("position", 41).ok()??.try_into().ok()?;
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
         if xxh3_64(&bytes[..32]) != long(32) {
             return None;
@@ -356,16 +351,12 @@ impl Position {
         Some(Self { id, gone_through: long(16), last_start: long(24) })
     }
 
-    fn write(self, folder: &Path) -> io::Result<()> {
+    fn write(self, folder: &OwnFolder) -> io::Result<()> {
         let mut bytes = self.id.to_vec();
         bytes.extend_from_slice(&self.gone_through.to_le_bytes());
         bytes.extend_from_slice(&self.last_start.to_le_bytes());
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
-        let beside = folder.join("position.new");
-        let mut file = options().create(true).truncate(true).open(&beside)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(beside, folder.join("position"))
+        Ok(folder.replace("position", &bytes)?)
     }
 }
 
@@ -380,10 +371,8 @@ fn lock_soon(lock: &File) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent has this queue"))
 }
 
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    options
+fn name(first: u64) -> String {
+    format!("{first:020}.segment")
 }
 
 fn random() -> io::Result<[u8; 16]> {

@@ -18,9 +18,12 @@ pub fn add(out: &mut Families, state: &AgentState) {
         seen,
     );
     let polls = ("rowmill_polls", "Polls, by what became of them.", MetricKind::Counter);
-    for (outcome, count) in
-        [("answered", tally.answered), ("late", tally.late), ("refused", tally.refused)]
-    {
+    for (outcome, count) in [
+        ("answered", tally.answered),
+        ("late", tally.late),
+        ("refused", tally.refused),
+        ("dropped", tally.dropped),
+    ] {
         out.add(polls, vec![("outcome", outcome.to_owned())], count as f64);
     }
     let within = (
@@ -32,6 +35,17 @@ pub fn add(out: &mut Families, state: &AgentState) {
         let bound = format!("{}", *bound_us as f64 / 1e6);
         out.add(within, vec![("seconds", bound)], count as f64);
     }
+    let refused = (
+        "rowmill_connections_refused",
+        "Connections that were refused, or ended for others, by endpoint.",
+        MetricKind::Counter,
+    );
+    for (endpoint, count) in state.gates.refused() {
+        out.add(refused, vec![("endpoint", endpoint.to_owned())], count as f64);
+    }
+    let spooled =
+        ("rowmill_spool_bytes", "Bytes of traces that wait to be fetched.", MetricKind::Gauge);
+    out.add(spooled, vec![], state.spool.used() as f64);
     of_hub(out, state);
     let missing = lock(&state.notes).len() as f64;
     let help = "Things the agent lacks; `rowmill fleet doctor` names them.";

@@ -1,15 +1,12 @@
 //! The kept traces: one folder each, with the trace and its weight. Removes the oldest when there
 //! are too many. Knows no budget but that of the disk.
 
-use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::TraceFile;
 use serde::Serialize;
-
-use crate::file;
 
 /// Metadata stored with a trace.
 const SAMPLE: &str = "sample.json";
@@ -50,7 +47,7 @@ pub struct KeptTrace<'a> {
 /// Where traces are kept.
 #[derive(Debug)]
 pub struct Shelf {
-    folder: PathBuf,
+    folder: OwnFolder,
     bytes_max: u64,
 }
 
@@ -59,12 +56,13 @@ impl Shelf {
     ///
     /// # Errors
     /// The folder cannot be made.
-    pub fn open(folder: PathBuf, bytes_max: u64) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        for entry in fs::read_dir(&folder)?.flatten() {
+    pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
+        let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
+        for name in folder.names()? {
             // An agent that was killed left it behind: without its weight it stands for nothing.
-            if !entry.path().join(SAMPLE).exists() {
-                let _ = fs::remove_dir_all(entry.path());
+            let is_whole = folder.folder(&name).is_ok_and(|kept| kept.size(SAMPLE) > 0);
+            if !is_whole {
+                let _ = folder.remove_tree(&name);
             }
         }
         Ok(Self { folder, bytes_max })
@@ -74,24 +72,23 @@ impl Shelf {
     ///
     /// # Errors
     /// The trace cannot be moved, or its metadata cannot be written.
-    pub fn put(&self, from: &Path, sample: &KeptTrace<'_>) -> io::Result<()> {
-        let own = self.folder.join(sample.token);
-        DirBuilder::new().mode(0o700).create(&own)?;
-        fs::rename(from, own.join(&sample.file.name))?;
+    pub fn put(&self, from: &OwnFolder, sample: &KeptTrace<'_>) -> io::Result<()> {
+        let own = self.folder.make_folder(sample.token)?;
+        from.rename(&sample.file.name, &own, &sample.file.name)?;
         let mut text = serde_json::to_vec_pretty(sample)?;
         text.push(b'\n');
-        file::replace(&own.join(SAMPLE), &text)?;
-        File::open(&own)?.sync_all()?;
+        own.replace(SAMPLE, &text)?;
+        own.sync();
         self.bound()
     }
 
     /// Removes the oldest: their names begin with their time.
     fn bound(&self) -> io::Result<()> {
         let mut kept = Vec::new();
-        for entry in fs::read_dir(&self.folder)?.flatten() {
-            let files = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-            let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-            kept.push((entry.file_name(), bytes));
+        for name in self.folder.names()? {
+            let own = self.folder.folder(&name)?;
+            let bytes: u64 = own.names()?.iter().map(|file| own.size(file)).sum();
+            kept.push((name, bytes));
         }
         kept.sort();
         let mut all: u64 = kept.iter().map(|(_, bytes)| bytes).sum();
@@ -99,7 +96,7 @@ impl Shelf {
             if all <= self.bytes_max {
                 break;
             }
-            fs::remove_dir_all(self.folder.join(name))?;
+            self.folder.remove_tree(name)?;
             all -= bytes;
         }
         Ok(())
@@ -110,6 +107,7 @@ impl Shelf {
 mod tests {
     use std::fs;
 
+    use fleet::untrusted::OwnFolder;
     use fleet::wire::TraceFile;
 
     use super::{KeptTrace, Shelf};
@@ -119,7 +117,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let shelf = root.path().join("periodic");
         fs::create_dir_all(shelf.join("0-half")).unwrap();
-        let shelf = Shelf::open(shelf, 2500).unwrap();
+        let shelf = Shelf::open(&shelf, 2500).unwrap();
         let names = || {
             let mut names: Vec<_> = fs::read_dir(root.path().join("periodic"))
                 .unwrap()
@@ -151,7 +149,7 @@ mod tests {
                 step_ns_while: None,
                 file: &file,
             };
-            shelf.put(&from, &sample).unwrap();
+            shelf.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
             assert!(!from.exists());
         }
         assert_eq!(names(), ["2-b", "3-c"]);

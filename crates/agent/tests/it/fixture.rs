@@ -94,7 +94,7 @@ impl Agent {
 
     /// A request at the door of this host.
     pub fn local(&self, method: &str, path: &str, body: &str) -> Answer {
-        let stream = UnixStream::connect(self.sockets().join("rowmill-agent")).unwrap();
+        let stream = UnixStream::connect(self.sockets().join("rowmill/agent")).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
         let length = body.len();
         ask(

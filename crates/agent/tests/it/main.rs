@@ -2,6 +2,7 @@
 //! sockets and, where they are installed, the real Prometheus and curl.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod attack;
 mod cost;
 mod counters;
 mod dynolog;

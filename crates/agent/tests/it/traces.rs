@@ -129,6 +129,19 @@ fn is_lost(state: &str, reason: &str) {
 }
 
 #[test]
+fn a_trace_for_which_its_user_has_no_room_is_lost() {
+    let agent = Agent::start("spool_mib = 1", None);
+    let job = Job::start(&agent.sockets(), |path, id| {
+        let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(800_000));
+        fs::write(path, text).unwrap();
+    });
+    is_lost(&order(&agent, "large"), "traces on the agent's disk: expected at most");
+    let page = agent.page("/metrics", "*/*").body;
+    assert_eq!(value(&page, "rowmill_spool_bytes", &[]), Some(0.0));
+    drop(job);
+}
+
+#[test]
 fn a_file_that_is_no_trace_is_lost_with_its_reason() {
     let agent = Agent::start("", None);
     type Write = fn(&str, &str);

@@ -20,7 +20,8 @@ use fleet::ipc::socket::{Socket, SocketError, SocketPlace};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::{Server, Tap};
-use fleet::tracing::{self, Tracing, TracingOrder, unix_ms};
+use fleet::tracing::{self, TracePlace, Tracing, TracingOrder, unix_ms};
+use fleet::untrusted::OwnFolder;
 use fleet::wire::RecordWhen;
 use schema::Bytes;
 
@@ -234,7 +235,9 @@ fn ask(
         patience: args.timeout,
     };
     let count = render::counted(chosen.len() as u64, "process");
-    let tracing = Tracing::begin(&desk.server, tracing::files(chosen, &args.output), &order);
+    let folder = OwnFolder::hold(&args.output).map_err(io::Error::from);
+    let place = TracePlace::unlimited(folder.map_err(Error::io(&args.output, "open"))?);
+    let tracing = Tracing::begin(&desk.server, chosen, place, &order);
     desk.say(format_args!("asked {count} for {}", words(args)));
     Ok(tracing)
 }

@@ -20,6 +20,9 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeSpec;
 
+use crate::process::own_uid;
+use crate::untrusted::{MissingFolder, OwnFolder, UntrustedError};
+
 /// The name PyTorch sends to. In the kernel's name space its closing zero belongs to it.
 const NAME: &str = "dynolog";
 /// The variable that names the folder, in the process that asks.
@@ -56,6 +59,17 @@ pub enum SocketError {
         /// Its bytes.
         got: usize,
     },
+    /// Another user has the name, and we may not remove it.
+    #[error("{place}: user {uid} has taken the name")]
+    Foreign {
+        /// The name.
+        place: String,
+        /// The user.
+        uid: u32,
+    },
+    /// Others could exchange the socket.
+    #[error(transparent)]
+    Unsafe(#[from] UntrustedError),
     /// The system refuses.
     #[error("{place}: cannot open a socket: {source}")]
     Open {
@@ -67,6 +81,16 @@ pub enum SocketError {
     /// Reading fails.
     #[error("cannot read from the socket: {0}")]
     Receive(io::Error),
+}
+
+impl SocketError {
+    /// Why the name `place` could not be taken.
+    pub(crate) fn open(place: String, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::Taken { place },
+            _ => Self::Open { place, source },
+        }
+    }
 }
 
 /// Who sent a message, by the kernel.
@@ -124,27 +148,35 @@ impl Socket {
         Self::bind_as(place, NAME)
     }
 
+    /// Whether the folder of a place can hold the socket. The name may be in use.
+    ///
+    /// # Errors
+    /// The folder's name is too long, or others could exchange the socket.
+    pub fn check(place: &SocketPlace) -> Result<(), SocketError> {
+        let SocketPlace::Folder(folder) = place else { return Ok(()) };
+        let got = folder.as_os_str().len();
+        if got > FOLDER_MAX {
+            return Err(SocketError::FolderLong { folder: folder.clone(), got });
+        }
+        OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+        Ok(())
+    }
+
     /// Takes another name in the same place.
     ///
     /// # Errors
     /// As [`Socket::bind`].
     pub fn bind_as(place: &SocketPlace, name: &str) -> Result<Self, SocketError> {
-        let open = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => SocketError::Taken { place: place.words() },
-            _ => SocketError::Open { place: place.words(), source },
-        };
+        let open = |source: io::Error| SocketError::open(place.words(), source);
         let (socket, file) = match place {
             SocketPlace::Abstract => {
                 let name = SocketAddr::from_abstract_name(format!("{name}\0")).map_err(open)?;
                 (UnixDatagram::bind_addr(&name).map_err(open)?, None)
             }
             SocketPlace::Folder(folder) => {
-                let got = folder.as_os_str().len();
-                if got > FOLDER_MAX {
-                    return Err(SocketError::FolderLong { folder: folder.clone(), got });
-                }
+                Self::check(place)?;
                 let file = folder.join(name);
-                clear(&file, place)?;
+                clear(folder, name)?;
                 let socket = UnixDatagram::bind(&file).map_err(open)?;
                 (socket, Some(file))
             }
@@ -246,15 +278,41 @@ fn since(arrived: TimeSpec) -> Option<Duration> {
     now.checked_sub(Duration::from(arrived))
 }
 
-/// Removes what a dead daemon left; one that lives keeps its name.
-fn clear(file: &Path, place: &SocketPlace) -> Result<(), SocketError> {
-    let probe = UnixDatagram::unbound().and_then(|socket| socket.connect(file));
+/// Removes what a dead daemon or another user left; a daemon that lives keeps its name.
+fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
+    let own = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+    remove_foreign(&own, name)?;
+    let file = folder.join(name);
+    let place = || file.display().to_string();
+    let probe = UnixDatagram::unbound().and_then(|socket| socket.connect(&file));
     match probe {
-        Ok(()) => Err(SocketError::Taken { place: place.words() }),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(file)
-            .map_err(|source| SocketError::Open { place: place.words(), source }),
+        Ok(()) => Err(SocketError::Taken { place: place() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(&file).map_err(|source| SocketError::open(place(), source))
+        }
         Err(_) => Ok(()),
     }
+}
+
+/// Removes the entry `name` if it is neither ours nor root's: whoever takes the agent's names first
+/// must not keep it from its start.
+///
+/// # Errors
+/// We are not root and may not remove it, or the operating system refuses.
+pub(crate) fn remove_foreign(folder: &OwnFolder, name: &str) -> Result<(), SocketError> {
+    if !is_foreign(folder, name) {
+        return Ok(());
+    }
+    if own_uid() == 0 {
+        return Ok(folder.remove_tree(name)?);
+    }
+    let place = folder.path().join(name).display().to_string();
+    Err(SocketError::Foreign { place, uid: folder.owner(name).unwrap_or(u32::MAX) })
+}
+
+/// Whether the entry `name` is neither ours nor root's.
+pub(crate) fn is_foreign(folder: &OwnFolder, name: &str) -> bool {
+    folder.owner(name).is_some_and(|uid| uid != 0 && uid != own_uid())
 }
 
 #[cfg(test)]

@@ -4,14 +4,17 @@
 //! the process's user and checked before anything is asked. What lies in it afterwards is the
 //! process's word: it is opened as [`untrusted`] and copied from the descriptor that was checked.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use memchr::memmem;
 use schema::Bytes;
 
 use super::request::Sight;
 use crate::process::Process;
-use crate::untrusted::{self, Copying, Expected, Insertion, Owner, UntrustedFile, UntrustedFolder};
+use crate::untrusted::{
+    self, Copying, Expected, Insertion, OwnFolder, Owner, UntrustedFile, UntrustedFolder,
+};
 
 /// Where Kineto may write if nothing else is said.
 const DEFAULT: &str = "/tmp/";
@@ -130,7 +133,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Begins to copy the finished trace of `process` to `to`; `None` where none was seen.
+    /// Begins to copy the finished trace of `process` to the file `name` in `folder`; `None` where
+    /// none was seen.
     ///
     /// Kineto writes a job's rank and size (`distributedInfo`) only where NCCL runs; elsewhere the
     /// copy gets them from `RANK` and `WORLD_SIZE`.
@@ -140,14 +144,20 @@ impl Staging {
     pub fn collect(
         &mut self,
         process: &Process,
-        to: &Path,
+        folder: &Arc<OwnFolder>,
+        name: &str,
     ) -> Result<Option<Copying>, untrusted::UntrustedError> {
         let Some(file) = self.finished.take() else { return Ok(None) };
         let insertion = match (process.rank(), process.world_size()) {
             (Some(rank), Some(size)) => distributed_info(&file.head(HEAD)?, rank, size),
             _ => None,
         };
-        Copying::begin(file, to, insertion).map(Some)
+        Copying::begin(file, folder, name, insertion).map(Some)
+    }
+
+    /// The size of the finished trace that was seen last.
+    pub fn finished_bytes(&self) -> Option<u64> {
+        self.finished.as_ref().map(UntrustedFile::size)
     }
 
     /// Removes the folder. What stays, if anything: something that is not the process's own file.
@@ -208,6 +218,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use schema::Bytes;
@@ -218,6 +229,10 @@ mod tests {
 
     const SIZE_MAX: Bytes = Bytes(1 << 20);
     const LONG: Duration = Duration::from_secs(60);
+
+    fn hold(folder: &Path) -> Arc<untrusted::OwnFolder> {
+        Arc::new(untrusted::OwnFolder::hold(folder).unwrap())
+    }
 
     fn process(allowed: &Path) -> Process {
         let own = Process::read(std::process::id()).unwrap();
@@ -237,11 +252,11 @@ mod tests {
         let tmp = place.path().join("rowmill-1/trace_7.json.tmp");
         fs::write(&tmp, "{\n  \"trace_id\": \"id-1\",").unwrap();
         assert_eq!(staging.look(&process, 7).growing, Some(23));
-        let target = to.path().join("rank-0.json");
-        assert!(staging.collect(&process, &target).unwrap().is_none());
+        let (target, to) = (to.path().join("rank-0.json"), hold(to.path()));
+        assert!(staging.collect(&process, &to, "rank-0.json").unwrap().is_none());
         fs::rename(&tmp, &finished).unwrap();
         assert_eq!(staging.look(&process, 7).finished.as_deref(), Some("id-1"));
-        let mut copying = staging.collect(&process, &target).unwrap().unwrap();
+        let mut copying = staging.collect(&process, &to, "rank-0.json").unwrap().unwrap();
         assert_eq!(copying.step(LONG).unwrap(), Some(23));
         assert_eq!(fs::read(&target).unwrap(), b"{\n  \"trace_id\": \"id-1\",");
         assert_eq!(staging.remove(), None);
@@ -255,12 +270,12 @@ mod tests {
         let variables = process.environment.as_mut().unwrap();
         variables.insert("RANK".into(), "3".into());
         variables.insert("WORLD_SIZE".into(), "4".into());
-        let target = to.path().join("rank-3.json");
+        let (target, to) = (to.path().join("rank-3.json"), hold(to.path()));
         let copied = |text: &str| {
             let mut staging = Staging::prepare(&process, "r", SIZE_MAX).unwrap();
             fs::write(place.path().join("r/trace_7.json"), text).unwrap();
             staging.look(&process, 7);
-            let mut copying = staging.collect(&process, &target).unwrap().unwrap();
+            let mut copying = staging.collect(&process, &to, "rank-3.json").unwrap().unwrap();
             let bytes = copying.step(LONG).unwrap().unwrap();
             let copy = fs::read_to_string(&target).unwrap();
             assert_eq!(copy.len() as u64, bytes);

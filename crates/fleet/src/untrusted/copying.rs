@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{UntrustedError, UntrustedFile};
+use super::{OwnFolder, UntrustedError, UntrustedFile};
 
 /// Bytes between two looks at the clock.
 const BLOCK: usize = 1 << 20;
@@ -18,7 +19,9 @@ const SYNCED: u64 = 64 << 20;
 pub struct Copying {
     from: UntrustedFile,
     to: fs::File,
-    partial: PathBuf,
+    folder: Arc<OwnFolder>,
+    partial: String,
+    name: String,
     target: PathBuf,
     copied: u64,
     synced: u64,
@@ -36,26 +39,25 @@ pub struct Insertion {
 }
 
 impl Copying {
-    /// Begins to copy `from` to the file `target`, which appears when it is whole.
+    /// Begins to copy `from` to the file `name` in `folder`, which appears when it is whole.
     ///
     /// # Errors
     /// The file cannot be made.
     pub fn begin(
         from: UntrustedFile,
-        target: &Path,
+        folder: &Arc<OwnFolder>,
+        name: &str,
         insertion: Option<Insertion>,
     ) -> Result<Self, UntrustedError> {
-        let mut partial = target.as_os_str().to_owned();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let made = fs::File::options().write(true).create_new(true).open(&partial);
-        let to = made.map_err(UntrustedError::io(target, "create"))?;
-        let target = target.to_owned();
+        let partial = format!("{name}.{}.partial", std::process::id());
+        let to = folder.create(&partial)?;
         Ok(Self {
             from,
             to,
             partial,
-            target,
+            target: folder.path().join(name),
+            name: name.to_owned(),
+            folder: Arc::clone(folder),
             copied: 0,
             synced: 0,
             block: vec![0; BLOCK],
@@ -81,13 +83,9 @@ impl Copying {
             return Err(UntrustedError::Changed { path: self.from.path.clone() });
         }
         self.to.sync_all().map_err(UntrustedError::io(&self.target, "write"))?;
-        fs::rename(&self.partial, &self.target)
-            .map_err(UntrustedError::io(&self.target, "write"))?;
-        if let Some(folder) = self.target.parent() {
-            // The name is as durable as the disk allows; some have no such call for folders.
-            let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
-        }
-        let length = fs::metadata(&self.target).map_or(self.copied, |found| found.len());
+        self.folder.rename(&self.partial, &self.folder, &self.name)?;
+        self.folder.sync();
+        let length = self.to.metadata().map_or(self.copied, |found| found.len());
         Ok(Some(length))
     }
 
@@ -124,6 +122,6 @@ impl Copying {
 impl Drop for Copying {
     fn drop(&mut self) {
         // Nothing has this name any more once the copy is whole.
-        let _ = fs::remove_file(&self.partial);
+        self.folder.remove_file(&self.partial);
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -11,7 +12,10 @@ use rustix::io::Errno;
 use schema::Bytes;
 
 use super::walk::{Mounts, open_name, open_name_by_steps};
-use super::{Copying, Credentials, Expected, Owner, UntrustedError, UntrustedFolder};
+use super::{
+    Copying, Credentials, Expected, MissingFolder, OwnFolder, Owner, UntrustedError,
+    UntrustedFolder,
+};
 use crate::process::{Process, own_uid};
 
 /// Anyone who is neither root nor who runs the tests.
@@ -218,10 +222,11 @@ fn a_copy_is_of_the_file_that_was_checked() {
     let place = tempfile::tempdir().unwrap();
     let folder = open(place.path(), &own()).unwrap();
     let (path, target) = (place.path().join("file"), place.path().join("copy"));
+    let to = Arc::new(OwnFolder::hold(place.path()).unwrap());
     let open = |size: usize| {
         fs::write(&path, vec![b'x'; size]).unwrap();
         let file = folder.file("file", &Expected { size_max: Bytes(9 << 20), ..expected() });
-        Copying::begin(file.unwrap().unwrap(), &target, None).unwrap()
+        Copying::begin(file.unwrap().unwrap(), &to, "copy", None).unwrap()
     };
     // Exchanged, even removed: the descriptor stays.
     let mut copying = open(3 << 20);
@@ -264,4 +269,81 @@ fn names_are_opened_alike_with_and_without_the_newer_call() {
     let new = open_name(&proc.descriptor, "proc", OFlags::PATH, Mounts::Refuse);
     let old = open_name_by_steps(&proc.descriptor, "proc".as_ref(), OFlags::PATH, Mounts::Refuse);
     assert_eq!((new.err(), old.err()), (Some(Errno::XDEV), Some(Errno::XDEV)));
+}
+
+/// `path` as a folder of our own, made where it is missing.
+fn own_folder(path: &Path) -> Result<OwnFolder, UntrustedError> {
+    OwnFolder::open(path, MissingFolder::Make(0o700))
+}
+
+#[test]
+fn a_folder_that_another_user_could_exchange_is_not_our_own() {
+    if needs_root("folders of another user") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    let mode = |name: &str, mode| fs::set_permissions(path(name), fs::Permissions::from_mode(mode));
+    assert!(own_folder(&path("new/state")).is_ok());
+    assert_eq!(fs::metadata(path("new/state")).unwrap().mode() & 0o7777, 0o700);
+    for name in ["theirs", "open", "sticky"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    chown(path("theirs"), Some(SOMEBODY), None).unwrap();
+    mode("open", 0o777).unwrap();
+    mode("sticky", 0o1777).unwrap();
+    // Whoever owns a folder can exchange what is in it, and so can everyone where no bit forbids it.
+    for name in ["theirs", "theirs/state"] {
+        assert!(matches!(own_folder(&path(name)), Err(UntrustedError::Foreign { .. })), "{name}");
+    }
+    for name in ["open", "open/state", "sticky"] {
+        assert!(matches!(own_folder(&path(name)), Err(UntrustedError::Shared { .. })), "{name}");
+    }
+    assert!(own_folder(&path("sticky/state")).is_ok());
+    assert!(OwnFolder::open_shared(&path("sticky"), MissingFolder::Refuse).is_ok());
+    // A link that root made leads on; one of another user does not.
+    symlink(path("new"), path("link")).unwrap();
+    assert!(own_folder(&path("link/state")).is_ok());
+    symlink(path("new"), path("sticky/link")).unwrap();
+    rustix::fs::chownat(
+        CWD,
+        path("sticky/link"),
+        Some(rustix::fs::Uid::from_raw(SOMEBODY)),
+        None,
+        rustix::fs::AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .unwrap();
+    let planted = own_folder(&path("sticky/link/state"));
+    assert!(matches!(planted, Err(UntrustedError::Kind { .. })), "{planted:?}");
+    let missing = OwnFolder::open(&path("none"), MissingFolder::Refuse).unwrap_err();
+    assert!(missing.is_missing());
+}
+
+#[test]
+fn nothing_in_our_own_folder_is_reached_through_a_link() {
+    let place = tempfile::tempdir().unwrap();
+    let outside = place.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "x").unwrap();
+    let own = own_folder(&place.path().join("own")).unwrap();
+    let path = |name: &str| place.path().join("own").join(name);
+    symlink(&outside, path("folder")).unwrap();
+    symlink(outside.join("kept"), path("file")).unwrap();
+    pipe(&path("pipe"));
+    let read = OFlags::RDONLY;
+    assert!(own.folder("folder").is_err() && own.open_file("file", read).is_err());
+    assert!(own.append("file").is_err() && own.create("file").is_err());
+    assert!(matches!(own.open_file("pipe", read), Err(UntrustedError::Kind { .. })));
+    assert!(own.open_file("../outside/kept", read).is_err() && own.folder("..").is_err());
+    fs::create_dir_all(path("tree/below")).unwrap();
+    symlink(&outside, path("tree/below/link")).unwrap();
+    for name in ["tree", "folder", "file", "pipe", "none"] {
+        own.remove_tree(name).unwrap();
+    }
+    assert!(own.names().unwrap().is_empty());
+    assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "x");
+    own.replace("whole", b"text").unwrap();
+    assert_eq!(own.read("whole", 3).unwrap().unwrap(), b"tex");
+    assert_eq!((own.names().unwrap().len(), own.size("whole")), (1, 4));
+    assert_eq!(own.read("none", 3).unwrap(), None);
 }

@@ -48,7 +48,7 @@ pub fn open(root: &Path, path: &Path, who: &Credentials) -> Result<OwnedFd, Untr
 }
 
 /// The components of a path, without a leading `/` and without `.`.
-fn names(path: &Path) -> impl Iterator<Item = OsString> {
+pub fn names(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

@@ -4,15 +4,13 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fleet::ipc::control;
 use fleet::ipc::socket::SocketPlace;
 use fleet::wire::{
-    NAME, OrderRefusal, Pause, ROOT, SampleOrder, Samples, Status, TraceFile, TraceOrder,
-    TraceState,
+    OrderRefusal, Pause, ROOT, SampleOrder, Samples, Status, TraceFile, TraceOrder, TraceState,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -129,7 +127,7 @@ impl Client {
     /// Whether anyone answers at the socket of this host.
     pub fn is_there(&self) -> bool {
         match &self.door {
-            Door::Unix(place) => connect(place).is_ok(),
+            Door::Unix(place) => control::connect(place).is_ok(),
             Door::Tls { .. } => true,
         }
     }
@@ -187,7 +185,11 @@ impl Client {
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = Partial::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
-        let mut out = File::create(&partial.path).map_err(io)?;
+        // One that a killed command left, or a link of somebody who may write the folder: the name is
+        // removed, never what it leads to.
+        let _ = fs::remove_file(&partial.path);
+        let made = File::options().write(true).create_new(true).open(&partial.path);
+        let mut out = made.map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
         while fetched < file.bytes {
             let path = format!("{ROOT}/traces/{token}/{}?from={fetched}", file.name);
@@ -246,7 +248,7 @@ impl Client {
         body: Option<&[u8]>,
     ) -> Result<(u16, Vec<u8>), String> {
         let words = |error: std::io::Error| format!("the agent of this host: {error}");
-        let mut stream = connect(place).map_err(|error| match error.kind() {
+        let mut stream = control::connect(place).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
                 "no agent answers on this host; start rowmill-agent (docs/agent.md)".to_owned()
             }
@@ -327,13 +329,6 @@ fn ask_tls(
     let status = answer.status().as_u16();
     let body = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
     body.map(|bytes| (status, bytes)).map_err(|error| error.to_string())
-}
-
-fn connect(place: &SocketPlace) -> std::io::Result<UnixStream> {
-    match place {
-        SocketPlace::Folder(folder) => UnixStream::connect(folder.join(NAME)),
-        SocketPlace::Abstract => UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?),
-    }
 }
 
 fn unix_ns() -> i64 {

@@ -1,0 +1,222 @@
+//! Who may have how many connections at an endpoint. Every endpoint has a gate of its own, so that
+//! one that is full does not close the others.
+//!
+//! A full gate ends the oldest connection whose request has not arrived: one who opens many and
+//! sends nothing loses them, and one who asks at once is served. Knows no sockets.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use fleet::quota::{Quotas, Rate};
+use tokio::sync::Notify;
+
+use crate::state::lock;
+
+/// Peers whose rate is known at once.
+const PEERS_MAX: usize = 1024;
+
+/// Whose connections count together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peer {
+    /// Those of a user of this host.
+    User(u32),
+    /// Those of an address; of IPv6, those of a network of 64 bits, which one host may own.
+    Address(IpAddr),
+}
+
+/// What an endpoint allows.
+#[derive(Clone, Copy, Debug)]
+pub struct GateLimits {
+    /// Connections at once.
+    pub all: usize,
+    /// Connections of one peer at once.
+    pub peer: usize,
+    /// New connections of one peer, where they cost something by themselves.
+    pub arrivals: Option<Rate>,
+}
+
+/// The connections of an endpoint.
+#[derive(Debug)]
+pub struct Gate {
+    limits: GateLimits,
+    began: Instant,
+    table: Mutex<GateTable>,
+}
+
+#[derive(Debug)]
+struct GateTable {
+    next: u64,
+    open: BTreeMap<u64, OpenConnection>,
+    arrivals: Option<Quotas<Peer>>,
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct OpenConnection {
+    peer: Peer,
+    /// Whether a request is being answered.
+    is_busy: bool,
+    ended: Arc<Notify>,
+}
+
+/// Leave to have a connection, until it is dropped.
+#[derive(Debug)]
+pub struct Pass {
+    gate: Arc<Gate>,
+    id: u64,
+    ended: Arc<Notify>,
+}
+
+/// While it is there, the connection is not ended for another.
+#[derive(Debug)]
+pub struct Busy<'a>(&'a Pass);
+
+impl Peer {
+    /// The peer at an address.
+    pub fn at(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(address) => {
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
+            }
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+}
+
+impl Gate {
+    /// An endpoint without connections.
+    pub fn new(limits: GateLimits) -> Arc<Self> {
+        let arrivals = limits.arrivals.map(|rate| Quotas::new(rate, PEERS_MAX));
+        let table = GateTable { next: 0, open: BTreeMap::new(), arrivals, refused: 0 };
+        Arc::new(Self { limits, began: Instant::now(), table: Mutex::new(table) })
+    }
+
+    /// Lets a connection in, if need be in place of an older one; `None` where it is refused.
+    pub fn enter(self: &Arc<Self>, peer: Peer) -> Option<Pass> {
+        let mut table = lock(&self.table);
+        let now = self.began.elapsed();
+        let may_arrive = table.arrivals.as_mut().is_none_or(|arrivals| arrivals.take(now, &peer));
+        if !may_arrive || !table.make_room(peer, self.limits) {
+            table.refused += 1;
+            return None;
+        }
+        let (id, ended) = (table.next, Arc::new(Notify::new()));
+        table.next += 1;
+        table.open.insert(id, OpenConnection { peer, is_busy: false, ended: Arc::clone(&ended) });
+        Some(Pass { gate: Arc::clone(self), id, ended })
+    }
+
+    /// Connections that were refused or ended for another.
+    pub fn refused(&self) -> u64 {
+        lock(&self.table).refused
+    }
+}
+
+impl GateTable {
+    /// Whether there is room for one more of `peer`.
+    fn make_room(&mut self, peer: Peer, limits: GateLimits) -> bool {
+        let count = |of: Peer| self.open.values().filter(|one| one.peer == of).count();
+        let crowded = if count(peer) >= limits.peer {
+            Some(peer)
+        } else if self.open.len() >= limits.all {
+            self.open.values().map(|one| one.peer).max_by_key(|&peer| (count(peer), peer))
+        } else {
+            return true;
+        };
+        let oldest = self.open.iter().find(|(_, one)| Some(one.peer) == crowded && !one.is_busy);
+        let Some(id) = oldest.map(|(&id, _)| id) else { return false };
+        if let Some(gone) = self.open.remove(&id) {
+            self.refused += 1;
+            gone.ended.notify_one();
+        }
+        true
+    }
+}
+
+impl Pass {
+    /// Waits until the connection has to end for another.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
+    }
+
+    /// Marks a request that is being answered.
+    pub fn busy(&self) -> Busy<'_> {
+        self.mark(true);
+        Busy(self)
+    }
+
+    fn mark(&self, is_busy: bool) {
+        if let Some(own) = lock(&self.gate.table).open.get_mut(&self.id) {
+            own.is_busy = is_busy;
+        }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.mark(false);
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        lock(&self.gate.table).open.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use fleet::quota::Rate;
+
+    use super::{Gate, GateLimits, Pass, Peer};
+
+    fn is_ended(pass: &Pass) -> bool {
+        !super::lock(&pass.gate.table).open.contains_key(&pass.id)
+    }
+
+    #[test]
+    fn one_who_opens_many_loses_the_oldest() {
+        let gate = Gate::new(GateLimits { all: 4, peer: 3, arrivals: None });
+        let enter = |uid| gate.enter(Peer::User(uid)).unwrap();
+        let first = [enter(1), enter(1), enter(1)];
+        let busy = first[0].busy();
+        let fourth = enter(1);
+        assert_eq!(first.each_ref().map(is_ended), [false, true, false]);
+        // Another user takes nothing from a third one.
+        let other = enter(2);
+        let third = enter(3);
+        assert!(!is_ended(&other) && !is_ended(&third) && is_ended(&first[2]));
+        assert!(!is_ended(&first[0]) && !is_ended(&fourth));
+        drop(busy);
+        drop((first, fourth, other, third));
+        assert!(super::lock(&gate.table).open.is_empty());
+    }
+
+    #[test]
+    fn requests_that_are_answered_are_not_ended() {
+        let gate = Gate::new(GateLimits { all: 2, peer: 2, arrivals: None });
+        let passes = [gate.enter(Peer::User(1)).unwrap(), gate.enter(Peer::User(1)).unwrap()];
+        let busy = passes.each_ref().map(Pass::busy);
+        assert!(gate.enter(Peer::User(1)).is_none() && gate.enter(Peer::User(2)).is_none());
+        assert_eq!(gate.refused(), 2);
+        drop(busy);
+        assert!(gate.enter(Peer::User(2)).is_some());
+    }
+
+    #[test]
+    fn arrivals_are_counted_by_address_and_network() {
+        let arrivals = Some(Rate { burst: 2.0, per_s: 0.0 });
+        let gate = Gate::new(GateLimits { all: 9, peer: 9, arrivals });
+        let enter = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            gate.enter(Peer::at(address)).is_some()
+        };
+        assert!(enter("10.0.0.1") && enter("::ffff:10.0.0.1") && !enter("10.0.0.1"));
+        assert!(enter("10.0.0.2"));
+        assert!(enter("fd00::1") && enter("fd00::2") && !enter("fd00::3") && enter("fd00:0:0:1::"));
+    }
+}

@@ -1,0 +1,188 @@
+//! The agent's own socket on this host: where it is, how the agent takes it, and how a command
+//! reaches it.
+//!
+//! Clients of PyTorch bind their sockets beside that of the daemon, so that folder is open to
+//! everyone. The agent's socket lies in a folder of its own below, which only the agent's user may
+//! write. Knows nothing of what is said over it.
+
+use std::fs;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{getsockopt, sockopt};
+
+use super::socket::{SocketError, SocketPlace, is_foreign, remove_foreign};
+use crate::process::own_uid;
+use crate::untrusted::{MissingFolder, OwnFolder};
+
+/// The folder below the socket folder, and the socket in it.
+const FOLDER: &str = "rowmill";
+const FILE: &str = "agent";
+/// The name in the kernel where there is no socket folder.
+const NAME: &str = "rowmill-agent";
+
+/// The socket in a socket folder.
+pub fn file(folder: &Path) -> PathBuf {
+    folder.join(FOLDER).join(FILE)
+}
+
+/// Takes the socket. A folder that another user made in its place is removed if we are root.
+///
+/// # Errors
+/// Another agent answers there; the folder is not safe; the operating system refuses.
+pub fn bind(place: &SocketPlace) -> Result<UnixListener, SocketError> {
+    let SocketPlace::Folder(folder) = place else {
+        let place = format!("@{NAME}");
+        let address = SocketAddr::from_abstract_name(NAME);
+        let bound = address.and_then(|address| UnixListener::bind_addr(&address));
+        return bound.map_err(|source| SocketError::open(place, source));
+    };
+    let shared = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+    remove_foreign(&shared, FOLDER)?;
+    let own = OwnFolder::open(&folder.join(FOLDER), MissingFolder::Make(0o755))?;
+    let path = file(folder);
+    if UnixStream::connect(&path).is_err() {
+        // Nobody answers: an agent that died left it.
+        own.remove_file(FILE);
+    }
+    let open = |source| SocketError::open(path.display().to_string(), source);
+    let listener = UnixListener::bind(&path).map_err(open)?;
+    // Every user may ask; what they get is decided by their user, as the kernel reports it.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(open)?;
+    Ok(listener)
+}
+
+/// Whether the folder of the socket could be taken, or made.
+///
+/// # Errors
+/// As [`bind`], except that an agent may answer there.
+pub fn check(folder: &Path) -> Result<(), SocketError> {
+    let shared = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
+    if own_uid() == 0 && is_foreign(&shared, FOLDER) {
+        return Ok(());
+    }
+    match OwnFolder::open(&folder.join(FOLDER), MissingFolder::Refuse) {
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the socket of an agent that ends, and its folder.
+pub fn remove(folder: &Path) {
+    let _ = fs::remove_file(file(folder));
+    let _ = fs::remove_dir(folder.join(FOLDER));
+}
+
+/// Reaches the agent, and makes sure that it is one of root or of our own user: what an agent is
+/// asked and what it answers is not for others.
+///
+/// # Errors
+/// Nobody answers, or a program of another user does.
+pub fn connect(place: &SocketPlace) -> io::Result<UnixStream> {
+    let (stream, path) = match place {
+        SocketPlace::Folder(folder) => {
+            let path = file(folder);
+            (UnixStream::connect(&path)?, path.display().to_string())
+        }
+        SocketPlace::Abstract => {
+            let address = SocketAddr::from_abstract_name(NAME)?;
+            (UnixStream::connect_addr(&address)?, format!("@{NAME}"))
+        }
+    };
+    let uid = getsockopt(&stream, sockopt::PeerCredentials)?.uid();
+    if uid != 0 && uid != own_uid() {
+        let expected = own_uid();
+        let text = format!(
+            "{path}: expected an agent of root or of user {expected}, got one of user {uid}"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    use super::{bind, connect, file};
+    use crate::ipc::socket::{Socket, SocketError, SocketPlace};
+    use crate::process::own_uid;
+
+    /// A user without rights, as whom the attacks run.
+    const SOMEBODY: u32 = 54_321;
+
+    /// A folder that is open to everyone, as `/run/kineto`.
+    fn open_folder(mode: u32) -> tempfile::TempDir {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
+        folder
+    }
+
+    /// A process of somebody that holds what `script` makes; `None`, said loudly, where it cannot.
+    fn somebody(script: &str, folder: &Path, ready: &Path) -> Option<Child> {
+        if own_uid() != 0 {
+            println!("SKIPPED an attack of another user: needs root");
+            return None;
+        }
+        let script = format!(
+            "import os, socket, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\ntime.sleep(600)"
+        );
+        let mut python = Command::new("python3");
+        let child = python.args(["-c", &script]).arg(folder).stderr(Stdio::null()).spawn();
+        let Ok(child) = child else {
+            println!("SKIPPED an attack of another user: python3 is not there");
+            return None;
+        };
+        while !ready.exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Some(child)
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn names_taken_by_another_user_do_not_keep_root_from_starting() {
+        let folder = open_folder(0o1777);
+        let place = SocketPlace::Folder(folder.path().to_owned());
+        let script = "os.makedirs('rowmill/deep')\ns = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)\ns.bind('rowmill/agent')\ns.listen()\nd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\nd.bind('dynolog')";
+        let Some(child) = somebody(script, folder.path(), &folder.path().join("dynolog")) else {
+            return;
+        };
+        // A command does not talk to whoever took the name.
+        let refused = connect(&place).unwrap_err().to_string();
+        assert!(refused.contains("expected an agent of root"), "{refused}");
+        let _socket = Socket::bind(&place).unwrap();
+        let _listener = bind(&place).unwrap();
+        assert!(connect(&place).is_ok());
+        end(child);
+        // Our own agent keeps its names.
+        assert!(matches!(Socket::bind(&place), Err(SocketError::Taken { .. })));
+        assert!(bind(&place).is_err());
+    }
+
+    #[test]
+    fn a_socket_folder_whose_entries_others_may_exchange_is_refused() {
+        let folder = open_folder(0o777);
+        let place = SocketPlace::Folder(folder.path().to_owned());
+        let refused = Socket::bind(&place).unwrap_err().to_string();
+        assert!(refused.contains("expected a folder that only its owner may write"), "{refused}");
+        assert!(bind(&place).is_err() && !file(folder.path()).exists());
+        if own_uid() != 0 {
+            println!("SKIPPED a folder of another user: needs root");
+            return;
+        }
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        chown(folder.path(), Some(SOMEBODY), None).unwrap();
+        let refused = Socket::bind(&place).unwrap_err().to_string();
+        assert!(refused.contains(&format!("got one of user {SOMEBODY}")), "{refused}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Disk space for finished traces: so much for each user, and so much for all together. Knows no
+//! file: whoever holds a [`SpoolShare`] has room for that many bytes until it is dropped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use schema::Bytes;
+
+/// The room and who has how much of it.
+#[derive(Debug)]
+pub struct SpoolBudget {
+    user_max: Bytes,
+    all_max: Bytes,
+    used: Mutex<BTreeMap<u32, u64>>,
+}
+
+/// Room for some bytes of one user.
+#[derive(Debug)]
+pub struct SpoolShare {
+    budget: Arc<SpoolBudget>,
+    uid: u32,
+    bytes: u64,
+}
+
+/// Why there is no room.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{whose} traces on the agent's disk: expected at most {max}, got {got} with this one; fetch and remove others first"
+)]
+pub struct SpoolFull {
+    /// Whose quota it is.
+    pub whose: String,
+    /// The quota.
+    pub max: Bytes,
+    /// Bytes with the new trace.
+    pub got: Bytes,
+}
+
+impl SpoolBudget {
+    /// Room for `user_max` bytes of each user, and `all_max` of all.
+    pub fn new(user_max: Bytes, all_max: Bytes) -> Arc<Self> {
+        Arc::new(Self { user_max, all_max, used: Mutex::default() })
+    }
+
+    /// Reserves room for a trace.
+    ///
+    /// # Errors
+    /// The user, or all together, would have more than they may.
+    pub fn reserve(self: &Arc<Self>, uid: u32, bytes: u64) -> Result<SpoolShare, SpoolFull> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = used.get(&uid).copied().unwrap_or(0).saturating_add(bytes);
+        let all = used.values().sum::<u64>().saturating_add(bytes);
+        let full = |whose: String, max, got| Err(SpoolFull { whose, max, got: Bytes(got) });
+        if own > self.user_max.0 {
+            return full(format!("user {uid}'s"), self.user_max, own);
+        }
+        if all > self.all_max.0 {
+            return full("all".to_owned(), self.all_max, all);
+        }
+        used.insert(uid, own);
+        Ok(SpoolShare { budget: Arc::clone(self), uid, bytes })
+    }
+
+    /// Bytes that are reserved.
+    pub fn used(&self) -> u64 {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+
+    fn give_back(&self, uid: u32, bytes: u64) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = used.get_mut(&uid) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                used.remove(&uid);
+            }
+        }
+    }
+}
+
+impl SpoolShare {
+    /// Gives back all but `bytes`.
+    pub fn shrink(&mut self, bytes: u64) {
+        let rest = self.bytes.saturating_sub(bytes);
+        self.budget.give_back(self.uid, rest);
+        self.bytes -= rest;
+    }
+}
+
+impl Drop for SpoolShare {
+    fn drop(&mut self) {
+        self.budget.give_back(self.uid, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::Bytes;
+
+    use super::SpoolBudget;
+
+    #[test]
+    fn one_user_cannot_fill_the_spool() {
+        let budget = SpoolBudget::new(Bytes(100), Bytes(150));
+        let mut first = budget.reserve(1, 80).unwrap();
+        let own = budget.reserve(1, 30).unwrap_err();
+        assert_eq!((own.whose.as_str(), own.got), ("user 1's", Bytes(110)));
+        assert_eq!(budget.reserve(2, 90).unwrap_err().whose, "all");
+        let second = budget.reserve(2, 70).unwrap();
+        first.shrink(10);
+        assert_eq!(budget.used(), 80);
+        assert!(budget.reserve(1, 50).is_ok());
+        drop((first, second));
+        assert_eq!(budget.used(), 0);
+        assert!(budget.reserve(1, u64::MAX).is_err());
+    }
+}
