@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fleet::process::uid_of;
 use fleet::proto::Body;
 use serde::Serialize;
 
@@ -26,6 +27,8 @@ pub mod machine;
 const PERIOD: Duration = Duration::from_millis(500);
 /// Time after which a lost device is looked up again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Readings between two questions to the driver, whose processes compute on a GPU.
+const COMPUTING_EVERY: u64 = 10;
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 
@@ -148,7 +151,7 @@ fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[
     if rows.is_empty() || sink.is_none() {
         return;
     }
-    let holders = lock(&state.owners).runs_on(identity).to_vec();
+    let holders = lock(&state.owners).runs_on(&identity.uuid).to_vec();
     let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
     let length_s = state.config.interval_s();
     for row in rows {
@@ -201,6 +204,8 @@ fn read_gpus(
     sink: &mut RowSink,
 ) {
     gpus.hear();
+    // All devices are read in step, so the first one counts for all.
+    let reads = lock(&state.gpus).first().map_or(0, |gpu| gpu.intervals.total.reads);
     for (which, retry) in retry.iter_mut().enumerate() {
         if *retry > Instant::now() {
             let lost = lock(&state.gpus).get(which).and_then(|gpu| gpu.lost.clone());
@@ -213,6 +218,12 @@ fn read_gpus(
         let mut reading = gpus.read(which, is_paused);
         if let (Ok(reading), false) = (&mut reading, is_paused) {
             page.fill(&identity.uuid, reading);
+        }
+        if reads.is_multiple_of(COMPUTING_EVERY) && reading.is_ok() {
+            let users = gpus.computing(which).into_iter().filter_map(uid_of).collect();
+            if let Some(gpu) = lock(&state.gpus).get_mut(which) {
+                gpu.computing = users;
+            }
         }
         if reading.is_err() {
             // A call on a lost device can take long; the others are read meanwhile.
@@ -244,8 +255,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
 fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);
-        let of_runs = owners.groups.iter().filter(|(pid, _)| owners.runs.contains_key(pid));
-        of_runs.map(|(_, path)| path.clone()).collect()
+        owners.run_groups().into_iter().map(str::to_owned).collect()
     };
     let read = |path: String| {
         let group = host::group(Path::new(GROUPS), &path);

@@ -57,7 +57,7 @@ fn take(state: &AgentState, message: Option<Datagram>) -> bool {
     let Some(message) = message else { return false };
     if let Ok(step) = StepMessage::parse(&message.bytes) {
         let now = state.up();
-        lock(&state.steps).hear(now, message.peer.pid, &step);
+        lock(&state.steps).hear(now, message.peer, &step);
     }
     true
 }

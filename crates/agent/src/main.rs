@@ -24,6 +24,7 @@ mod file;
 mod hearing;
 mod hub;
 mod net;
+mod owners;
 mod page;
 mod periodic;
 mod pods;

@@ -1,12 +1,13 @@
 //! State shared by the agent's threads: tables behind locks held only for a lookup.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet::allocation::{self, Holders, SchedulerRun};
+use fleet::allocation::{self, Holders, mapped};
+use fleet::ownership::{self, Claim, KnownGpu};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::Server;
@@ -19,6 +20,7 @@ use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{CounterReading, Intervals};
 use crate::hub::Hub;
+use crate::owners::{self, Owners};
 use crate::periodic::book::Book;
 
 /// The longest pause, in seconds.
@@ -75,6 +77,8 @@ pub struct GpuState {
     pub xid: u64,
     /// Why it cannot be read.
     pub lost: Option<String>,
+    /// Users whose processes compute on it.
+    pub computing: BTreeSet<u32>,
 }
 
 /// The host as it was read last.
@@ -86,17 +90,6 @@ pub struct HostState {
     pub cores: Option<[f64; 5]>,
     /// Control groups of jobs.
     pub groups: BTreeMap<String, ControlGroup>,
-}
-
-/// Whose what is.
-#[derive(Debug, Default)]
-pub struct Owners {
-    /// Runs of processes.
-    pub runs: BTreeMap<u32, SchedulerRun>,
-    /// Control groups of processes.
-    pub groups: BTreeMap<u32, String>,
-    /// GPUs by index or UUID.
-    pub holders: Holders,
 }
 
 impl AgentState {
@@ -175,29 +168,21 @@ impl AgentState {
             roster.refresh(&self.server);
             roster.processes()
         };
-        let known: BTreeMap<u32, String> = std::mem::take(&mut lock(&self.owners).groups);
-        let mut owners = Owners::default();
-        if let Some(folder) = &self.config.job_mapping {
-            owners.holders = allocation::mapped(folder);
-        }
-        owners.holders.extend(lock(&self.pods).clone());
-        for process in &processes {
-            // A process's group is its own from its start; reading it once is enough.
-            let group = known.get(&process.pid).cloned();
-            let group = group.or_else(|| allocation::group_of(process.pid));
-            if let Some(run) = allocation::run_of(process, group.as_deref()) {
-                owners.hold(process, &run);
-                owners.runs.insert(process.pid, run);
-            }
-            if let Some(group) = group {
-                owners.groups.insert(process.pid, group);
-            }
-        }
+        let groups = lock(&self.owners).groups_of(&processes);
+        let mut scheduler = self.config.job_mapping.as_deref().map_or_else(Holders::new, mapped);
+        scheduler.extend(lock(&self.pods).clone());
+        let gpus: Vec<KnownGpu> = {
+            let gpus = lock(&self.gpus);
+            gpus.iter().map(|gpu| owners::known_gpu(&gpu.identity, &gpu.computing)).collect()
+        };
+        let claim = |process: &Process| Claim::new(process, groups.get(&process.pid));
+        let claims: Vec<Claim> = processes.iter().map(claim).collect();
+        let decided = ownership::decide(&scheduler, &gpus, &claims, &allocation::user_names());
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
         let gone = |pid: &u32| Process::read(*pid).is_none();
         let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
-        *lock(&self.owners) = owners;
+        lock(&self.owners).renew(decided, groups);
     }
 
     /// Whether a process seems to hang: the busiest GPU of its run shows whether it computes. Who
@@ -208,10 +193,11 @@ impl AgentState {
         progress: &StepProgress,
         (gpus, owners): (&[GpuState], &Owners),
     ) -> bool {
-        let Some(run) = owners.runs.get(&pid) else { return false };
-        let held = gpus
-            .iter()
-            .filter(|gpu| owners.runs_on(&gpu.identity).iter().any(|r| r.job == run.job));
+        let Some(run) = owners.runs().get(&pid) else { return false };
+        let is_held = |gpu: &&GpuState| {
+            owners.runs_on(&gpu.identity.uuid).iter().any(|holder| holder.is_same(run))
+        };
+        let held = gpus.iter().filter(is_held);
         let busy = held.filter_map(GpuState::busy).fold(0.0, f64::max);
         progress.is_hung(self.up(), busy)
     }
@@ -230,35 +216,12 @@ impl AgentState {
     }
 }
 
-impl Owners {
-    /// What a prolog says wins: it comes from the scheduler itself.
-    fn hold(&mut self, process: &Process, run: &SchedulerRun) {
-        for gpu in allocation::gpus_of(process) {
-            let runs = self.holders.entry(gpu).or_default();
-            let is_told = runs.iter().any(|known| known.scheduler == "prolog");
-            match runs.iter_mut().find(|known| known.job == run.job) {
-                Some(known) => *known = run.clone(),
-                None if is_told => {}
-                None => runs.push(run.clone()),
-            }
-        }
-    }
-
-    /// Who holds a GPU.
-    pub fn runs_on(&self, identity: &GpuIdentity) -> &[SchedulerRun] {
-        let index = match identity.instance {
-            Some(instance) => format!("{}-{instance}", identity.index),
-            None => identity.index.to_string(),
-        };
-        let held = self.holders.get(&index).or_else(|| self.holders.get(&identity.uuid));
-        held.map_or(&[], Vec::as_slice)
-    }
-}
-
 impl GpuState {
     /// A GPU that has not been read.
     pub fn new(identity: GpuIdentity, interval_s: u64) -> Self {
-        Self { identity, intervals: Intervals::new(interval_s), last: None, xid: 0, lost: None }
+        let intervals = Intervals::new(interval_s);
+        let (last, lost, computing) = (None, None, BTreeSet::new());
+        Self { identity, intervals, last, xid: 0, lost, computing }
     }
 
     /// Share of the last interval that it worked.

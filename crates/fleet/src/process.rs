@@ -175,6 +175,12 @@ fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     }
 }
 
+/// The user of a process; `None` if there is none.
+pub fn uid_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(folder(pid).join("status")).ok()?;
+    credentials(&status).map(|owner| owner.uid)
+}
+
 /// The user that this process makes files as; nobody where the kernel does not say.
 pub fn own_uid() -> u32 {
     let status = fs::read_to_string("/proc/self/status").ok();

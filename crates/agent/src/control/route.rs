@@ -158,7 +158,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
             uid: process.uid,
             rank: process.rank(),
             world_size: process.world_size(),
-            job: owners.runs.get(&pid).map(|run| run.job.clone()),
+            job: owners.runs().get(&pid).map(|run| run.job.clone()),
             command: process.command.join(" "),
             polled_ms: u64::try_from(now.saturating_sub(seen.polled).as_millis())
                 .unwrap_or(u64::MAX),
@@ -179,7 +179,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
         busy: gpu.busy(),
         sm_active: gpu.intervals.share(|sums| sums.sm_active_s),
         observed_s: gpu.intervals.last.as_ref().map_or(0.0, |row| row.sums.observed_s),
-        job: owners.runs_on(&gpu.identity).first().map(|run| run.job.clone()),
+        job: owners.runs_on(&gpu.identity.uuid).first().map(|run| run.job.clone()),
         is_held_idle: metrics::is_held_idle(&owners, gpu).unwrap_or(false),
         paused_s: state.paused(gpu.identity.index),
     };

@@ -167,6 +167,7 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
                 model: label("modelName").unwrap_or_default().to_owned(),
                 pci: label("pci_bus_id").unwrap_or_default().to_owned(),
                 instance,
+                parent: instance.map(|_| uuid.to_owned()),
             };
             (identity, CounterReading::default())
         });

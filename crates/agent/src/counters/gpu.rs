@@ -58,6 +58,8 @@ pub struct GpuIdentity {
     pub pci: String,
     /// The instance, where it is one part of a GPU that is shared out (MIG).
     pub instance: Option<u32>,
+    /// UUID of the whole GPU, where it is an instance.
+    pub parent: Option<String>,
 }
 
 /// Loads NVML from `library`, or where the driver puts it.
@@ -85,8 +87,6 @@ pub struct Gpus<'nvml> {
 struct KnownGpu<'nvml> {
     identity: GpuIdentity,
     device: Device<'nvml>,
-    /// The physical GPU: instances have no events and no clocks of their own.
-    parent_uuid: String,
     has_gpm: bool,
     sample: Option<GpmSample<'nvml>>,
 }
@@ -178,15 +178,20 @@ impl<'nvml> Gpus<'nvml> {
             .into_iter()
             .filter_map(|(kind, count, bits)| Some((kind, count?, bits)))
             .collect();
-        if known.identity.instance.is_none() {
-            reading.xids = self.xids.remove(&known.parent_uuid).unwrap_or_default();
-        }
+        // Instances have no events of their own.
+        reading.xids = self.xids.remove(&known.identity.uuid).unwrap_or_default();
         if is_paused {
             known.sample = None;
         } else if known.has_gpm {
             known.sample_gpm(self.nvml, &mut reading)?;
         }
         Ok(reading)
+    }
+
+    /// Processes that compute on one, as the driver reports; none where it does not.
+    pub fn computing(&self, at: usize) -> Vec<u32> {
+        let running = self.devices[at].device.running_compute_processes().unwrap_or_default();
+        running.into_iter().map(|process| process.pid).collect()
     }
 
     fn add(&mut self, index: u32) -> Result<(), NvmlError> {
@@ -204,19 +209,21 @@ impl<'nvml> Gpus<'nvml> {
                     model: instance.name().unwrap_or_else(|_| model.clone()),
                     pci: pci.clone(),
                     instance: Some(part),
+                    parent: Some(uuid.clone()),
                 };
-                self.push(identity, instance, uuid.clone());
+                self.push(identity, instance);
             }
         }
-        let identity = GpuIdentity { index, uuid: uuid.clone(), model, pci, instance: None };
-        self.push(identity, device, uuid);
+        let (instance, parent) = (None, None);
+        let identity = GpuIdentity { index, uuid, model, pci, instance, parent };
+        self.push(identity, device);
         Ok(())
     }
 
-    fn push(&mut self, identity: GpuIdentity, device: Device<'nvml>, parent_uuid: String) {
+    fn push(&mut self, identity: GpuIdentity, device: Device<'nvml>) {
         // Instances have samples of another call, by their parent; they are left out here.
         let has_gpm = identity.instance.is_none() && device.gpm_support().unwrap_or(false);
-        self.devices.push(KnownGpu { identity, device, parent_uuid, has_gpm, sample: None });
+        self.devices.push(KnownGpu { identity, device, has_gpm, sample: None });
     }
 
     fn register(&self, notes: &mut Vec<String>) -> Option<EventSet<'nvml>> {

@@ -241,7 +241,7 @@ impl World {
 
 fn identity() -> GpuIdentity {
     let (uuid, model, pci) = ("GPU-0".to_owned(), "Stub".to_owned(), String::new());
-    GpuIdentity { index: 0, uuid, model, pci, instance: None }
+    GpuIdentity { index: 0, uuid, model, pci, instance: None, parent: None }
 }
 
 /// Cuts a little from the newest segment, as a lost power supply may.

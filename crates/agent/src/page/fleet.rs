@@ -3,10 +3,13 @@
 //! Series are labelled by host and GPU only. Ownership is on `rowmill_run_info`, to be joined, so
 //! that a new job adds one series, not fifty.
 
+use fleet::allocation::SchedulerRun;
+
 use super::{Families, MetricKind, MetricLabel, agent, periodic};
 use crate::counters::host::HostCounters;
 use crate::counters::interval::IntervalSums;
-use crate::state::{AgentState, GpuState, Owners, lock};
+use crate::owners::Owners;
+use crate::state::{AgentState, GpuState, lock};
 
 type Name = (&'static str, &'static str, MetricKind);
 
@@ -251,19 +254,27 @@ fn of_devices(out: &mut Families, host: &HostCounters) {
 fn of_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
-    let mut told = std::collections::BTreeSet::new();
+    let mut shown = Vec::<&SchedulerRun>::new();
     for gpu in gpus.iter() {
-        for run in owners.runs_on(&gpu.identity) {
-            told.insert(run.job.clone());
+        for run in owners.runs_on(&gpu.identity.uuid) {
+            shown.push(run);
             out.add(RUN, [labels(gpu), run_labels(run)].concat(), 1.0);
         }
     }
-    for run in owners.runs.values() {
-        if told.insert(run.job.clone()) {
+    for run in owners.runs().values() {
+        if !shown.iter().any(|other| other.is_same(run)) {
+            shown.push(run);
             out.add(RUN, run_labels(run), 1.0);
         }
     }
+    for (why, count) in owners.refusals() {
+        let help = "Claims of processes to runs and GPUs that do not count, by the reason.";
+        let name = counter("rowmill_claims_refused", help);
+        out.add(name, vec![("reason", why.word().to_owned())], count as f64);
+    }
     let steps = lock(&state.steps);
+    let help = "Step messages of processes beyond the limit per user.";
+    out.add(counter("rowmill_step_messages_dropped", help), vec![], steps.dropped() as f64);
     for (pid, progress) in steps.all() {
         let label = || vec![("pid", pid.to_string())];
         out.add(
@@ -282,7 +293,7 @@ fn of_runs(out: &mut Families, state: &AgentState) {
         out.add(gauge("rowmill_step_seconds", "Median time of the last steps."), label(), time);
         let hung = f64::from(u8::from(state.is_hung(*pid, progress, (&gpus, &owners))));
         out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
-        if let Some(run) = owners.runs.get(pid) {
+        if let Some(run) = owners.runs().get(pid) {
             let labels = [label(), run_labels(run)].concat();
             out.add(
                 ("rowmill_process", "Processes that report steps.", MetricKind::Info),
@@ -295,11 +306,12 @@ fn of_runs(out: &mut Families, state: &AgentState) {
 
 const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", MetricKind::Info);
 
-fn run_labels(run: &fleet::allocation::SchedulerRun) -> Vec<MetricLabel> {
+fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     vec![
         ("scheduler", run.scheduler.to_owned()),
         ("job_id", run.job.clone()),
+        ("alias", text(&run.alias)),
         ("name", text(&run.name)),
         ("user", text(&run.user)),
         ("account", text(&run.account)),
@@ -310,5 +322,5 @@ fn run_labels(run: &fleet::allocation::SchedulerRun) -> Vec<MetricLabel> {
 /// Whether a GPU is held and did not work; `None` where its work is not known.
 pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
-    Some(!owners.runs_on(&gpu.identity).is_empty() && busy < 0.01)
+    Some(!owners.runs_on(&gpu.identity.uuid).is_empty() && busy < 0.01)
 }

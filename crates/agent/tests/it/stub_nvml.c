@@ -9,10 +9,10 @@
 
 #define GPUS 16
 #define INSTANCES 8
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, LOST = 15 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, LOST = 15 };
 
 typedef struct {
-    int index, instance, lost, blank, gpm, mig, xid, xid_told, is_there;
+    int index, instance, lost, blank, gpm, mig, xid, xid_told, is_there, pid;
     unsigned util, power, temp, sm, mem_clock, replay;
     unsigned long long energy, used, total, ecc, throttle;
     double sm_active, sm_occupancy, tensor, dram;
@@ -61,6 +61,7 @@ static void look(void) {
         d->lost = (int)field(line, "lost", 0);
         d->blank = (int)field(line, "blank", 0);
         d->gpm = (int)field(line, "gpm", 0);
+        d->pid = (int)field(line, "pid", 0);
         d->mig = (int)field(line, "mig", 0);
         d->util = (unsigned)field(line, "util", 0);
         d->power = (unsigned)field(line, "power", 50000);
@@ -169,6 +170,17 @@ int nvmlDeviceGetTotalEccErrors(device *d, int kind, int counter, unsigned long 
     return OK;
 }
 int nvmlDeviceGetPcieReplayCounter(device *d, unsigned *out) { ALIVE(d); *out = d->replay; return OK; }
+
+/* At most one process computes on a GPU: `pid=…`. */
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process;
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *out) {
+    ALIVE(d);
+    unsigned room = *count;
+    *count = d->pid > 0;
+    if (room < *count) return INSUFFICIENT_SIZE;
+    if (d->pid > 0) out[0] = (process){(unsigned)d->pid, 0, 0xFFFFFFFFu, 0xFFFFFFFFu};
+    return OK;
+}
 
 int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
     *current = *pending = d->mig > 0;
