@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -53,15 +53,60 @@ pub struct AgentState {
     pub sampling: Mutex<()>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
+    /// The driver of the GPUs.
+    driver: Mutex<DriverState>,
+    /// Milliseconds from the agent's start to its last whole reading.
+    read_ms: AtomicU64,
     /// Counters left to others: GPU → when that ends.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
     /// Who requested what.
     pub audit: Audit,
     /// Where rows go and orders come from.
     pub hub: Option<Arc<Hub>>,
+    /// Jumps of the wall clock, and rows that they cost.
+    pub clock: ClockTally,
     /// Set to end.
     pub stop: AtomicBool,
     began: Instant,
+}
+
+/// Jumps of the wall clock, and rows that they cost.
+#[derive(Debug, Default)]
+pub struct ClockTally {
+    forward: AtomicU64,
+    back: AtomicU64,
+    discarded: AtomicU64,
+}
+
+impl ClockTally {
+    /// Counts a jump of the clock.
+    pub fn jumped(&self, ns: i64) {
+        let way = if ns > 0 { &self.forward } else { &self.back };
+        way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts rows of intervals that had been written before.
+    pub fn discard(&self, rows: u64) {
+        self.discarded.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Jumps forward and back.
+    pub fn jumps(&self) -> [(&'static str, u64); 2] {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [("forward", read(&self.forward)), ("back", read(&self.back))]
+    }
+
+    /// Rows of intervals that had been written before.
+    pub fn discarded(&self) -> u64 {
+        self.discarded.load(Ordering::Relaxed)
+    }
+}
+
+/// The driver of the GPUs.
+#[derive(Debug, Default)]
+struct DriverState {
+    is_up: bool,
+    notes: Vec<String>,
 }
 
 /// One GPU as it stands.
@@ -79,6 +124,8 @@ pub struct GpuState {
     pub lost: Option<String>,
     /// Users whose processes compute on it.
     pub computing: BTreeSet<u32>,
+    /// Whether only the page of a dcgm-exporter knows it.
+    pub is_from_page: bool,
 }
 
 /// The host as it was read last.
@@ -114,9 +161,12 @@ impl AgentState {
             periodic: Mutex::default(),
             sampling: Mutex::default(),
             notes: Mutex::default(),
+            driver: Mutex::default(),
+            read_ms: AtomicU64::new(0),
             pauses: Mutex::default(),
             audit,
             hub: hub.map(Arc::new),
+            clock: ClockTally::default(),
             stop: AtomicBool::new(false),
             began: Instant::now(),
         })
@@ -175,7 +225,9 @@ impl AgentState {
             let gpus = lock(&self.gpus);
             gpus.iter().map(|gpu| owners::known_gpu(&gpu.identity, &gpu.computing)).collect()
         };
-        let claim = |process: &Process| Claim::new(process, groups.get(&process.pid));
+        let logs = self.config.pod_resources.as_ref().map(|_| self.config.pod_logs());
+        let pods = logs.map(|logs| allocation::pod_names(&logs)).unwrap_or_default();
+        let claim = |process: &Process| Claim::new(process, groups.get(&process.pid), &pods);
         let claims: Vec<Claim> = processes.iter().map(claim).collect();
         let decided = ownership::decide(&scheduler, &gpus, &claims, &allocation::user_names());
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
@@ -202,6 +254,37 @@ impl AgentState {
         progress.is_hung(self.up(), busy)
     }
 
+    /// Changes a GPU, if there is one of that UUID.
+    pub fn with_gpu<T>(&self, uuid: &str, change: impl FnOnce(&mut GpuState) -> T) -> Option<T> {
+        lock(&self.gpus).iter_mut().find(|gpu| gpu.identity.uuid == uuid).map(change)
+    }
+
+    /// Notes that everything was read.
+    pub fn has_read(&self) {
+        let up_ms = u64::try_from(self.up().as_millis()).unwrap_or(u64::MAX);
+        self.read_ms.store(up_ms, Ordering::Relaxed);
+    }
+
+    /// Time since everything was read last.
+    pub fn reading_age(&self) -> Duration {
+        self.up().saturating_sub(Duration::from_millis(self.read_ms.load(Ordering::Relaxed)))
+    }
+
+    /// What the driver lacks, which replaces what it lacked before.
+    pub fn set_driver(&self, is_up: bool, notes: Vec<String>) {
+        *lock(&self.driver) = DriverState { is_up, notes };
+    }
+
+    /// Whether the driver of the GPUs answers.
+    pub fn has_driver(&self) -> bool {
+        lock(&self.driver).is_up
+    }
+
+    /// Everything that is missing, and why.
+    pub fn all_notes(&self) -> Vec<String> {
+        [lock(&self.notes).clone(), lock(&self.driver).notes.clone()].concat()
+    }
+
     /// A note that is there once.
     pub fn note(&self, text: String) {
         let mut notes = lock(&self.notes);
@@ -221,7 +304,7 @@ impl GpuState {
     pub fn new(identity: GpuIdentity, interval_s: u64) -> Self {
         let intervals = Intervals::new(interval_s);
         let (last, lost, computing) = (None, None, BTreeSet::new());
-        Self { identity, intervals, last, xid: 0, lost, computing }
+        Self { identity, intervals, last, xid: 0, lost, computing, is_from_page: false }
     }
 
     /// Share of the last interval that it worked.

@@ -64,14 +64,17 @@ impl SchedulerRun {
         }
     }
 
-    /// Whether a caller means this run: by its job, its alias, or `namespace/name` of a pod.
+    /// Everything that names this run: its job, its alias, and `namespace/name` of a pod.
+    pub fn names(&self) -> Vec<String> {
+        let is_pod = self.scheduler == "kubernetes";
+        let namespace = self.partition.as_ref().filter(|_| is_pod);
+        let in_namespace = namespace.map(|namespace| format!("{namespace}/{}", self.job));
+        [Some(self.job.clone()), self.alias.clone(), in_namespace].into_iter().flatten().collect()
+    }
+
+    /// Whether a caller means this run.
     pub fn is_named(&self, word: &str) -> bool {
-        let in_namespace = |(namespace, name): (&str, &str)| {
-            self.partition.as_deref() == Some(namespace) && self.job == name
-        };
-        self.job == word
-            || self.alias.as_deref() == Some(word)
-            || word.split_once('/').is_some_and(in_namespace)
+        self.names().iter().any(|name| name == word)
     }
 
     /// Takes over what this one lacks from another record of the same run.
@@ -194,13 +197,38 @@ pub fn user_names() -> BTreeMap<u32, String> {
     text.lines().rev().filter_map(line).collect()
 }
 
-/// The control group of a process (version 2), or its Slurm group of version 1.
+/// The control group of a process.
 pub fn group_of(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The group of `/proc/PID/cgroup` that names a run; else that of version 2, or of the memory
+/// controller of version 1.
+fn group_in(text: &str) -> Option<String> {
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
-    let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
-    let slurm = text.lines().find(|line| line.contains("/slurm")).and_then(path);
-    slurm.or(unified)
+    let named = text.lines().filter_map(path).find(|path| group_run(path).is_some());
+    let of = |start: &str| text.lines().find(|line| line.contains(start)).and_then(path);
+    named.or_else(|| of("0::").filter(|path| path != "/")).or_else(|| of(":memory:")).or(of("0::"))
+}
+
+/// Names of pods by their UID, from the folders that the kubelet makes for their logs,
+/// `namespace_name_uid`: the kubelet's list of devices has names only, control groups UIDs only.
+pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
+    let entries = fs::read_dir(logs).into_iter().flatten().flatten();
+    let pod = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let [namespace, name, uid] = name.split('_').collect::<Vec<_>>().try_into().ok()?;
+        let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), uid.to_owned());
+        let run = SchedulerRun {
+            scheduler: "kubernetes",
+            job: name,
+            alias: Some(uid.clone()),
+            partition: Some(namespace),
+            ..SchedulerRun::default()
+        };
+        Some((uid, run))
+    };
+    entries.filter_map(pod).collect()
 }
 
 /// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
@@ -252,7 +280,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
-    use super::{SchedulerRun, environment_run, gpus_of, group_run, mapped, workflow_of};
+    use super::{
+        SchedulerRun, environment_run, gpus_of, group_in, group_run, mapped, pod_names, workflow_of,
+    };
     use crate::process::Process;
 
     fn process(variables: &[(&str, &str)]) -> Process {
@@ -342,6 +372,31 @@ mod tests {
         ] {
             assert_eq!(job(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn the_group_that_names_a_run_is_found_in_both_versions() {
+        let version_1 = "12:devices:/slurm/uid_1000/job_42\n4:memory:/slurm/uid_1000/job_42/step_0\n\
+                         1:name=systemd:/system.slice/slurmd.service\n";
+        assert_eq!(group_in(version_1).as_deref(), Some("/slurm/uid_1000/job_42"));
+        let other = "4:memory:/user.slice\n1:name=systemd:/x\n";
+        assert_eq!(group_in(other).as_deref(), Some("/user.slice"));
+        let hybrid = "4:memory:/docker/a\n0::/\n";
+        assert_eq!(group_in(hybrid).as_deref(), Some("/docker/a"));
+        assert_eq!(group_in("0::/user.slice/x\n").as_deref(), Some("/user.slice/x"));
+        assert_eq!(group_in("0::/\n").as_deref(), Some("/"));
+    }
+
+    #[test]
+    fn log_folders_join_names_and_uids_of_pods() {
+        let logs = tempfile::tempdir().unwrap();
+        for name in ["ads_train-0_0f8a2c3e", "no-pod", "a_b_c_d"] {
+            fs::create_dir(logs.path().join(name)).unwrap();
+        }
+        let pods = pod_names(logs.path());
+        let pod = &pods["0f8a2c3e"];
+        assert_eq!((pods.len(), pod.job.as_str()), (1, "train-0"));
+        assert!(pod.is_named("ads/train-0") && pod.is_named("0f8a2c3e"));
     }
 
     #[test]

@@ -91,12 +91,17 @@ pub struct Ownership {
 }
 
 impl Claim {
-    /// The claim of a process in a control group.
-    pub fn new(process: &Process, group: Option<&str>) -> Self {
+    /// The claim of a process in a control group; `pods` by their UID.
+    pub fn new(
+        process: &Process,
+        group: Option<&str>,
+        pods: &BTreeMap<String, SchedulerRun>,
+    ) -> Self {
+        let group = group.and_then(allocation::group_run);
         Self {
             pid: process.pid,
             uid: process.uid,
-            group: group.and_then(allocation::group_run),
+            group: group.map(|run| pods.get(&run.job).cloned().unwrap_or(run)),
             environment: allocation::environment_run(process),
             gpus: allocation::gpus_of(process),
         }
@@ -153,7 +158,9 @@ pub fn decide(
             let found = gpus.iter().find(|gpu| gpu.index == *name || gpu.uuid == *name);
             match found {
                 Some(gpu) => candidates.entry(&gpu.uuid).or_default().push((claim, run.clone())),
-                None => drop(decided.refused.insert((Refusal::Unproven, claim.pid))),
+                None => {
+                    decided.refused.insert((Refusal::Unproven, claim.pid));
+                }
             }
         }
         decided.runs.insert(claim.pid, run);

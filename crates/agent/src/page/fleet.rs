@@ -21,6 +21,10 @@ const fn counter(name: &'static str, help: &'static str) -> Name {
     (name, help, MetricKind::Counter)
 }
 
+const ERRORS: Name = counter("hw_errors", "Errors, by kind; XID errors by their number.");
+/// XIDs of `deploy/prometheus/rules.yml`: their counters are there before the first one.
+const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
+
 /// Everything the agent knows, as families.
 pub fn families(state: &AgentState) -> Families {
     let mut out = Families::default();
@@ -76,9 +80,19 @@ fn of_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     let limit = gpu.last.as_ref().and_then(|last| last.memory_total).map(|total| total as f64);
     out.add(gauge("hw_gpu_memory_limit_bytes", "Memory."), own.clone(), limit);
     totals(out, &gpu.intervals.total, &own);
-    let repeated = gpu.intervals.repeated as f64;
-    let help = "Intervals that a clock set back showed again, and that were not counted again.";
-    out.add(counter("rowmill_gpu_repeated_intervals", help), own, repeated);
+    if let Some(remap) = gpu.last.as_ref().and_then(|last| last.remap) {
+        let help = "Whether rows of memory wait for a reset to be remapped, or could not be.";
+        for (state, is_so) in [("pending", remap.is_pending), ("failed", remap.has_failed)] {
+            let name = gauge("rowmill_gpu_row_remap", help);
+            out.add(name, with("state", state), f64::from(u8::from(is_so)));
+        }
+    }
+    // A counter that appears with its first event has no increase then.
+    let xids = gpu.intervals.total.xids.iter().map(|(xid, count)| (*xid, *count));
+    let none = ALERT_XIDS.into_iter().filter(|_| identity.instance.is_none()).map(|xid| (xid, 0));
+    for (xid, count) in none.chain(xids).collect::<std::collections::BTreeMap<u64, u64>>() {
+        out.add(ERRORS, with("type", &format!("xid_{xid}")), count as f64);
+    }
 }
 
 /// Shares of the last complete interval.
@@ -146,16 +160,15 @@ fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     let io = counter("hw_gpu_io_bytes", "Bytes over PCIe.");
     out.add(io, with("direction", "transmit"), sums.pcie_sent_bytes);
     out.add(io, with("direction", "receive"), sums.pcie_received_bytes);
+    let nvlink = counter("rowmill_gpu_nvlink_bytes", "Bytes over all links of NVLink.");
+    out.add(nvlink, with("direction", "transmit"), sums.nvlink_sent_bytes);
+    out.add(nvlink, with("direction", "receive"), sums.nvlink_received_bytes);
     for (reason, seconds) in &sums.throttle_s {
         let name = counter("hw_gpu_throttle_seconds", "Seconds the clock was held down.");
         out.add(name, with("reason", reason), *seconds);
     }
-    let errors = counter("hw_errors", "Errors, by kind; XID errors by their number.");
     for (kind, count) in &sums.errors {
-        out.add(errors, with("type", kind), *count as f64);
-    }
-    for (xid, count) in &sums.xids {
-        out.add(errors, with("type", &format!("xid_{xid}")), *count as f64);
+        out.add(ERRORS, with("type", kind), *count as f64);
     }
     let reads = counter("rowmill_gpu_reads", "Readings.");
     out.add(reads, own.to_vec(), sums.reads as f64);
@@ -262,7 +275,10 @@ fn of_runs(out: &mut Families, state: &AgentState) {
         }
     }
     for run in owners.runs().values() {
-        if !shown.iter().any(|other| other.is_same(run)) {
+        let is_shown = |other: &&SchedulerRun| {
+            other.is_same(run) && (other.uid.is_none() || other.uid == run.uid)
+        };
+        if !shown.iter().any(is_shown) {
             shown.push(run);
             out.add(RUN, run_labels(run), 1.0);
         }

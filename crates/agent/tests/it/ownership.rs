@@ -21,15 +21,22 @@ while True:
     time.sleep(0.2)
 ";
 
-/// A process of `nobody` that polls with an environment of its own choice; killed when dropped.
-struct Poller(Child);
+/// A process that polls with an environment of its own choice; killed when dropped.
+pub struct Poller(Child);
 
 impl Poller {
-    fn start(agent: &Agent, variables: &[(&str, &str)]) -> Self {
-        let mut python = Command::new("python3");
-        python.args(["-c", POLL]).arg(agent.sockets()).uid(NOBODY).gid(NOBODY);
+    pub fn start(agent: &Agent, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(&mut Command::new("python3"), agent, variables)
+    }
+
+    fn of_nobody(agent: &Agent, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(Command::new("python3").uid(NOBODY).gid(NOBODY), agent, variables)
+    }
+
+    fn spawn(python: &mut Command, agent: &Agent, variables: &[(&str, &str)]) -> Self {
+        python.args(["-c", POLL]).arg(agent.sockets()).current_dir("/");
         python.env_clear().env("PATH", "/usr/bin:/bin").envs(variables.iter().copied());
-        Self(python.current_dir("/").spawn().unwrap())
+        Self(python.spawn().unwrap())
     }
 }
 
@@ -62,8 +69,9 @@ fn an_unprivileged_user_cannot_claim_gpus_and_jobs_of_others() {
     }
     let gpus = ("SLURM_JOB_GPUS", "0,1");
     let user = ("SLURM_JOB_USER", "root");
-    let false_job = Poller::start(&agent, &[("SLURM_JOB_ID", "666"), gpus, user]);
-    let others_job = Poller::start(&agent, &[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "evil")]);
+    let false_job = Poller::of_nobody(&agent, &[("SLURM_JOB_ID", "666"), gpus, user]);
+    let others_job =
+        Poller::of_nobody(&agent, &[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "evil")]);
     let refused = |page: &str, reason: &str| {
         value(page, "rowmill_claims_refused_total", &[&format!("reason=\"{reason}\"")])
     };

@@ -139,3 +139,29 @@ fn holders_of_a_whole_gpu_hold_its_instances() {
     assert_eq!(jobs(&decided, "MIG-0-1"), ["8 eve"]);
     assert_eq!(jobs(&decided, "GPU-0"), ["7 ada"]);
 }
+
+#[test]
+fn a_pods_process_joins_the_gpus_of_its_pod() {
+    let pod = |namespace: &str| SchedulerRun {
+        partition: Some(namespace.to_owned()),
+        ..run("kubernetes", "train-0")
+    };
+    let named = SchedulerRun { alias: Some("0f8a2c3e".to_owned()), ..pod("ads") };
+    let claim = Claim { group: Some(named), environment: None, ..claim(10, ADA, "", &[]) };
+    let scheduler = [("GPU-0", pod("ads")), ("GPU-1", pod("ranking"))];
+    let decided = check(&scheduler, &[gpu(0, &[]), gpu(1, &[])], &[claim]);
+    let run = &decided.runs[&10];
+    assert!(decided.holders["GPU-0"][0].is_same(run) && !decided.holders["GPU-1"][0].is_same(run));
+    assert_eq!(decided.holders["GPU-0"][0].alias.as_deref(), Some("0f8a2c3e"));
+}
+
+#[test]
+fn a_task_of_an_array_joins_the_gpus_of_its_job() {
+    let task = SchedulerRun { alias: Some("70_4".to_owned()), ..run("slurm", "78") };
+    let claim = Claim { environment: Some(task), ..claim(10, ADA, "78", &[]) };
+    for job in ["78", "70_4"] {
+        let scheduler = [("0", prolog(job, "ada"))];
+        let decided = check(&scheduler, &[gpu(0, &[])], std::slice::from_ref(&claim));
+        assert!(decided.holders["GPU-0"][0].is_same(&decided.runs[&10]), "{job}");
+    }
+}
