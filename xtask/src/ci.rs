@@ -50,6 +50,8 @@ with --full, what is slow or heavy:
              10 minutes, answers to 1,000 processes, memory over 1,000,000 messages, size of the binary
              (bench/compare/agent_cost.py --judge)
   agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
+  agent prometheus  a real Prometheus scrapes three simulated hosts for 10 minutes: no rule and no panel fails,
+             alerts fire and resolve (bench/compare/agent_prometheus.py)
   agent fuzz datagrams, requests, protobuf, configurations and pages of dcgm-exporter that are wrong somewhere,
              10 minutes each
   objects    training data from an S3 server (moto) gives the model that the same files give
@@ -90,6 +92,7 @@ const STAGES: [(&str, bool, StageRun); 26] = [
     ("slurm", true, slurm::slurm),
     ("agent cost", true, agent::cost),
     ("agent slurm", true, agent::attribution),
+    ("agent prometheus", true, agent::prometheus),
     ("agent fuzz", true, agent::wrong),
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),

@@ -20,6 +20,8 @@ use crate::tree;
 const FUZZ_S: &str = "600";
 /// How long the idle agent is watched.
 const WATCHED_S: &str = "600";
+/// How long a real Prometheus scrapes simulated hosts.
+const SCRAPED_S: &str = "600";
 /// Links against an older C library: GPU clusters run systems with glibc 2.28.
 const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
@@ -51,6 +53,20 @@ pub fn cost() -> Result<String, Error> {
     script.arg(root.join("bench/compare/agent_cost.py")).arg("--agent").arg(binary);
     command::run(script.args(["--seconds", WATCHED_S, "--old-glibc", "--judge"]))?;
     Ok("figures are met, no symbol above glibc 2.28".to_owned())
+}
+
+/// A real Prometheus with the rules and the board of `deploy/`, and hosts on which things go wrong.
+pub fn prometheus() -> Result<String, Error> {
+    if let Some(missing) = tool::install_program(full::PROMETHEUS) {
+        return Ok(missing);
+    }
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    let mut script = Command::new("python3");
+    script.arg(root.join("bench/compare/agent_prometheus.py"));
+    script.arg("--agent").arg(root.join("target/release/rowmill-agent"));
+    command::run(script.args(["--seconds", SCRAPED_S]))?;
+    Ok(format!("{SCRAPED_S} s without a failed evaluation"))
 }
 
 /// What others send, each parser for ten minutes.
