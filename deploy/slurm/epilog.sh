@@ -1,9 +1,16 @@
 #!/bin/sh
 # Slurm epilog (Epilog=, as root): the job holds its GPUs no longer.
 folder=${ROWMILL_JOBS:-/run/rowmill-jobs}
-for file in "$folder"/*; do
-    [ -f "$file" ] || continue
-    grep -v "^$SLURM_JOB_ID " "$file" >"$file.new" 2>/dev/null
-    if [ -s "$file.new" ]; then mv "$file.new" "$file"; else rm -f "$file" "$file.new"; fi
-done
+[ -d "$folder" ] || exit 0
+(
+    # Prologs and epilogs of other jobs change the same files at the same time.
+    flock 9
+    for file in "$folder"/*; do
+        [ -f "$file" ] || continue
+        # Readers see the old file or the new one, never a part.
+        awk -v job="$SLURM_JOB_ID" '$1 != job' "$file" >"$folder/.new" || continue
+        if [ -s "$folder/.new" ]; then mv "$folder/.new" "$file"; else rm -f "$file" "$folder/.new"; fi
+    done
+) 9>"$folder/.lock"
+# An epilog that fails would drain the node.
 exit 0

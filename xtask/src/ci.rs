@@ -55,6 +55,8 @@ with --full, what is slow or heavy:
   agent attacks  an unprivileged user and peers without a token attack the agent for a minute: memory, scrapes,
              polls of others, spool and audit file stay within their bars (bench/compare/agent_attacks.py)
   agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
+  agent prometheus  a real Prometheus scrapes three simulated hosts for 10 minutes: no rule and no panel fails,
+             alerts fire and resolve (bench/compare/agent_prometheus.py)
   agent fuzz datagrams, requests, protobuf, configurations and pages of dcgm-exporter that are wrong somewhere,
              10 minutes each
   objects    training data from an S3 server (moto) gives the model that the same files give
@@ -78,7 +80,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, StageRun); 27] = [
+const STAGES: [(&str, bool, StageRun); 29] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -97,6 +99,7 @@ const STAGES: [(&str, bool, StageRun); 27] = [
     ("agent cost", true, agent::cost),
     ("agent attacks", true, agent::attacks),
     ("agent slurm", true, agent::attribution),
+    ("agent prometheus", true, agent::prometheus),
     ("agent fuzz", true, agent::wrong),
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),

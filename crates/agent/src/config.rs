@@ -41,12 +41,17 @@ Everyone may read them, unless the file names a secret (mode 0600) that scrapers
 \"Authorization: Bearer\"; the port of [listen] has them too, over TLS, for tokens with the verb status:
   metrics_token_file = \"/etc/rowmill/metrics.token\"
 
-Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
-group_left (job, user) rowmill_run_info.
+Whose a GPU is stands on rowmill_run_info alone; join from its side, because a GPU may have several runs:
+rowmill_run_info{UUID!=\"\"} * on (instance, UUID) group_left () hw_gpu_utilization_ratio.
 
-Whose a GPU is comes from Slurm's variables, from a folder with a file per GPU, and from the kubelet:
+Whose a GPU is comes from a folder with a file per GPU and from the kubelet; Slurm's variables of a process
+count where its control group, its user or its work on the GPU agrees:
   job_mapping = \"/run/rowmill-jobs\"
   pod_resources = \"/var/lib/kubelet/pod-resources/kubelet.sock\"
+  pod_logs = \"/var/log/pods\"                 # joins names and UIDs of pods
+
+The number of GPUs that this host should have; the page shows it, and the rules compare:
+  expected_gpus = 8
 
 Traces from other hosts (`rowmill fleet trace`) are off until the file has all of this:
   [listen]
@@ -145,10 +150,14 @@ pub struct Config {
     pub dcgm_page: Option<String>,
     /// As `--dcgm-fields`.
     pub dcgm_fields: Option<PathBuf>,
+    /// GPUs that this host should have: fewer are an alert.
+    pub expected_gpus: Option<u32>,
     /// A folder with a file per GPU: dcgm-exporter's job mapping, or a prolog's.
     pub job_mapping: Option<PathBuf>,
     /// The kubelet's socket of pods and their devices, to know which pod holds which GPU.
     pub pod_resources: Option<PathBuf>,
+    /// The kubelet's folder of pods' logs, `/var/log/pods` by default: it joins names and UIDs.
+    pub pod_logs: Option<PathBuf>,
     /// The name this host goes by.
     pub host: Option<String>,
     /// Where audit lines go; stderr where not said.
@@ -389,6 +398,11 @@ impl Config {
     /// MiB of them that one user may have.
     pub fn spool_user_mib(&self) -> u64 {
         self.spool_user_mib.unwrap_or(self.spool_mib().div_ceil(2))
+    }
+
+    /// Where the kubelet keeps logs of pods.
+    pub fn pod_logs(&self) -> PathBuf {
+        self.pod_logs.clone().unwrap_or_else(|| "/var/log/pods".into())
     }
 
     /// Seconds of an interval.

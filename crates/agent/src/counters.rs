@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fleet::process::uid_of;
 use fleet::proto::Body;
+use nvml_wrapper::Nvml;
 use serde::Serialize;
 
 use crate::audit;
@@ -24,8 +26,10 @@ pub mod machine;
 
 /// Between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Time after which a lost device is looked up again.
+/// Time after which devices are listed again, and a lost device or driver is looked up again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Readings between two questions to the driver, whose processes compute on a GPU.
+const COMPUTING_EVERY: u64 = 10;
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
 
@@ -107,40 +111,190 @@ impl RowSink {
     }
 }
 
-/// Reads until the agent ends.
-pub fn run(state: &Arc<AgentState>, mut sink: RowSink) {
-    let nvml = match gpu::load(state.config.nvml.as_deref()) {
-        Ok(nvml) => Some(nvml),
-        Err(problem) => {
-            state.note(problem);
-            None
-        }
-    };
-    let mut notes = Vec::new();
-    let mut gpus = nvml.as_ref().map(|nvml| Gpus::find(nvml, &mut notes));
-    notes.into_iter().for_each(|note| state.note(note));
-    if let Some(gpus) = &gpus {
-        let gpu = |identity| GpuState::new(identity, state.config.interval_s());
-        *lock(&state.gpus) = gpus.identities().into_iter().map(gpu).collect();
-    }
-    let mut page = dcgm::DcgmPage::new(state.config.dcgm_page.clone());
-    let began = Instant::now();
-    let mut watch = Watch::new(state.config.interval_s());
-    let mut retry = vec![Instant::now(); lock(&state.gpus).len()];
-    let mut next = Instant::now();
+/// Reads until the agent ends. A driver that is not there, or stops to answer, is loaded again and
+/// again; the host is read meanwhile.
+pub fn run(state: &Arc<AgentState>, sink: RowSink) {
+    let mut readings = Readings::new(state, sink);
     while !state.is_ending() {
-        let at = moment(began);
-        if let Some(gpus) = &mut gpus {
-            read_gpus(state, (gpus, &page), &mut retry, at, &mut sink);
+        match gpu::load(state.config.nvml.as_deref()) {
+            Ok(nvml) => readings.with_driver(&nvml),
+            Err(problem) => readings.lose_driver(problem),
         }
-        page.look(state, at, &mut sink);
-        read_host(state, &mut watch, at, &mut sink);
-        sink.flush(state);
-        next += PERIOD;
-        // After a sleep of the machine the missed readings are not made up for.
-        next = next.max(Instant::now());
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let again = Instant::now() + AGAIN;
+        while !state.is_ending() && Instant::now() < again {
+            readings.pass(None);
+        }
     }
+}
+
+/// What is kept from one reading to the next.
+struct Readings<'a> {
+    state: &'a AgentState,
+    sink: RowSink,
+    page: dcgm::DcgmPage,
+    watch: Watch,
+    began: Instant,
+    last: ReadingTime,
+    next: Instant,
+    passes: u64,
+    /// Lost devices, and when each is looked up again.
+    retries: BTreeMap<String, Instant>,
+}
+
+impl<'a> Readings<'a> {
+    fn new(state: &'a AgentState, sink: RowSink) -> Self {
+        let began = Instant::now();
+        Self {
+            state,
+            sink,
+            page: dcgm::DcgmPage::new(state.config.dcgm_page.clone()),
+            watch: Watch::new(state.config.interval_s()),
+            began,
+            last: moment(began),
+            next: began,
+            passes: 0,
+            retries: BTreeMap::new(),
+        }
+    }
+
+    /// Reads as long as the driver answers. Devices are listed again every few seconds: new ones
+    /// appear, instances come and go, lost ones return.
+    fn with_driver(&mut self, nvml: &Nvml) {
+        let mut gpus = Gpus::new(nvml);
+        let mut listed = None::<Instant>;
+        while !self.state.is_ending() {
+            if listed.is_none_or(|listed| listed.elapsed() >= AGAIN) {
+                match gpus.list() {
+                    Ok(Some(notes)) => adopt(self.state, &gpus, notes),
+                    Ok(None) => {}
+                    Err(error) => return self.lose_driver(format!("NVML: {error}")),
+                }
+                listed = Some(Instant::now());
+            }
+            let answers = self.pass(Some(&mut gpus));
+            let has_devices = gpus.identities().next().is_some();
+            if has_devices && answers == 0 && self.retries.len() >= gpus.identities().count() {
+                return self.lose_driver("NVML: no GPU answers".to_owned());
+            }
+        }
+    }
+
+    /// Every GPU is lost with its driver.
+    fn lose_driver(&mut self, problem: String) {
+        self.retries.clear();
+        let mut gpus = lock(&self.state.gpus);
+        for gpu in gpus.iter_mut().filter(|gpu| !gpu.is_from_page) {
+            gpu.lost.get_or_insert_with(|| problem.clone());
+        }
+        drop(gpus);
+        self.state.set_driver(false, vec![problem]);
+    }
+
+    /// Reads everything once, at its time; how many devices answered.
+    fn pass(&mut self, gpus: Option<&mut Gpus<'_>>) -> usize {
+        self.next += PERIOD;
+        // After a sleep of the machine the missed readings are not made up for.
+        self.next = self.next.max(Instant::now());
+        std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
+        let at = moment(self.began);
+        self.watch_clock(at);
+        let answered = gpus.map(|gpus| self.read_gpus(gpus, at)).unwrap_or_default();
+        self.miss_others(&answered, at);
+        self.page.look(self.state, at, &mut self.sink);
+        read_host(self.state, &mut self.watch, at, &mut self.sink);
+        self.sink.flush(self.state);
+        self.state.has_read();
+        self.passes += 1;
+        answered.len()
+    }
+
+    fn watch_clock(&mut self, at: ReadingTime) {
+        let last = std::mem::replace(&mut self.last, at);
+        let Some(ns) = interval::jump(last, at) else { return };
+        self.state.clock.jumped(ns);
+        let way = if ns > 0 { "forward" } else { "back" };
+        self.state.note(format!(
+            "the wall clock was set {way} while the agent ran: rows carry the time that it showed, and \
+             intervals that it shows twice are written once"
+        ));
+    }
+
+    /// Reads the devices that are there; which of them answered.
+    fn read_gpus(&mut self, gpus: &mut Gpus<'_>, at: ReadingTime) -> BTreeSet<String> {
+        gpus.hear();
+        let state = self.state;
+        let mut answered = BTreeSet::new();
+        let identities: Vec<GpuIdentity> = gpus.identities().cloned().collect();
+        for (which, identity) in identities.iter().enumerate() {
+            let uuid = &identity.uuid;
+            if self.retries.get(uuid).is_some_and(|retry| *retry > Instant::now()) {
+                continue;
+            }
+            let is_paused = state.paused(identity.index).is_some();
+            match gpus.read(which, is_paused) {
+                Ok(mut reading) => {
+                    if let Some(key) = gpus.dcgm_key(which).filter(|_| !is_paused) {
+                        self.page.fill(&key, &mut reading);
+                    }
+                    self.retries.remove(uuid);
+                    answered.insert(uuid.clone());
+                    if self.passes.is_multiple_of(COMPUTING_EVERY) {
+                        let users = gpus.computing(which).into_iter().filter_map(uid_of).collect();
+                        state.with_gpu(uuid, |gpu| gpu.computing = users);
+                    }
+                    take(state, uuid, at, Ok(reading), &mut self.sink);
+                }
+                Err(error) => {
+                    // A call on a lost device can take long; the others are read meanwhile.
+                    self.retries.insert(uuid.clone(), Instant::now() + AGAIN);
+                    state.with_gpu(uuid, |gpu| gpu.lost = Some(error.to_string()));
+                }
+            }
+        }
+        answered
+    }
+
+    /// The time of devices that did not answer goes by unobserved.
+    fn miss_others(&mut self, answered: &BTreeSet<String>, at: ReadingTime) {
+        let missed: Vec<(String, String)> = {
+            let gpus = lock(&self.state.gpus);
+            let missed = gpus.iter().filter(|gpu| !gpu.is_from_page);
+            let missed = missed.filter(|gpu| !answered.contains(&gpu.identity.uuid));
+            let why = |gpu: &GpuState| gpu.lost.clone().unwrap_or_default();
+            missed.map(|gpu| (gpu.identity.uuid.clone(), why(gpu))).collect()
+        };
+        for (uuid, why) in missed {
+            take(self.state, &uuid, at, Err(why), &mut self.sink);
+        }
+    }
+}
+
+/// Takes over what the driver lists. Whole GPUs that it lists no more stay, as lost ones; instances
+/// that were taken apart go.
+fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
+    let mut known = lock(&state.gpus);
+    for identity in gpus.identities() {
+        match known.iter_mut().find(|gpu| gpu.identity.uuid == identity.uuid) {
+            Some(gpu) => {
+                gpu.identity.clone_from(identity);
+                gpu.is_from_page = false;
+            }
+            None => known.push(GpuState::new(identity.clone(), state.config.interval_s())),
+        }
+    }
+    let is_listed = |uuid: &str| gpus.identities().any(|identity| identity.uuid == uuid);
+    known.retain_mut(|gpu| {
+        let is_there = gpu.is_from_page || is_listed(&gpu.identity.uuid);
+        if !is_there {
+            gpu.lost = Some("the driver lists it no more".to_owned());
+        }
+        is_there || gpu.identity.instance.is_none()
+    });
+    known.sort_by(|a, b| {
+        (a.identity.index, a.identity.instance).cmp(&(b.identity.index, b.identity.instance))
+    });
+    drop(known);
+    state.set_driver(true, notes);
 }
 
 /// Writes the rows of a device that ended.
@@ -148,7 +302,7 @@ fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[
     if rows.is_empty() || sink.is_none() {
         return;
     }
-    let holders = lock(&state.owners).runs_on(identity).to_vec();
+    let holders = lock(&state.owners).runs_on(&identity.uuid).to_vec();
     let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
     let length_s = state.config.interval_s();
     for row in rows {
@@ -164,17 +318,15 @@ fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[
     }
 }
 
-/// Takes a reading of a device in.
+/// Takes a reading of a device in, or the reason why there is none.
 fn take(
     state: &AgentState,
-    at: usize,
+    uuid: &str,
     moment: ReadingTime,
     reading: Result<CounterReading, String>,
     sink: &mut RowSink,
 ) {
-    let (identity, rows) = {
-        let mut gpus = lock(&state.gpus);
-        let Some(gpu) = gpus.get_mut(at) else { return };
+    let taken = state.with_gpu(uuid, |gpu| {
         let reading = match reading {
             Ok(reading) => {
                 gpu.lost = None;
@@ -185,57 +337,38 @@ fn take(
             Err(problem) => {
                 gpu.lost = Some(problem);
                 gpu.last = None;
+                gpu.computing.clear();
                 None
             }
         };
-        (gpu.identity.clone(), gpu.intervals.read(moment, reading))
-    };
-    emit(state, sink, &identity, &rows);
-}
-
-fn read_gpus(
-    state: &AgentState,
-    (gpus, page): (&mut Gpus<'_>, &dcgm::DcgmPage),
-    retry: &mut [Instant],
-    at: ReadingTime,
-    sink: &mut RowSink,
-) {
-    gpus.hear();
-    for (which, retry) in retry.iter_mut().enumerate() {
-        if *retry > Instant::now() {
-            let lost = lock(&state.gpus).get(which).and_then(|gpu| gpu.lost.clone());
-            take(state, which, at, Err(lost.unwrap_or_default()), sink);
-            continue;
-        }
-        let identity = lock(&state.gpus).get(which).map(|gpu| gpu.identity.clone());
-        let Some(identity) = identity else { continue };
-        let is_paused = state.paused(identity.index).is_some();
-        let mut reading = gpus.read(which, is_paused);
-        if let (Ok(reading), false) = (&mut reading, is_paused) {
-            page.fill(&identity.uuid, reading);
-        }
-        if reading.is_err() {
-            // A call on a lost device can take long; the others are read meanwhile.
-            *retry = Instant::now() + AGAIN;
-        }
-        take(state, which, at, reading.map_err(|error| error.to_string()), sink);
+        let repeated = gpu.intervals.repeated;
+        let rows = gpu.intervals.read(moment, reading);
+        state.clock.discard(gpu.intervals.repeated - repeated);
+        (gpu.identity.clone(), rows)
+    });
+    if let Some((identity, rows)) = taken {
+        emit(state, sink, &identity, &rows);
     }
 }
 
 fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut RowSink) {
     let ended = watch.look(at, host::look(), || (host::read(), groups(state)));
     let Some(ended) = ended else { return };
-    sink.write(&HostLine {
-        host: &state.host,
-        start_unix_s: ended.start_unix_s,
-        observed_s: ended.observed_s,
-        counters: &ended.host,
-        memory_available_min: ended.memory_available_min,
-        cpu_busy_max: ended.cpu_busy_max,
-        cores_busy_p5_p25_p50_p75_p95: ended.cores,
-        groups: &ended.groups,
-    });
-    sink.queue(ended.start_unix_s, || hub::row::host(&ended, state.config.interval_s()));
+    if ended.is_repeated {
+        state.clock.discard(1);
+    } else {
+        sink.write(&HostLine {
+            host: &state.host,
+            start_unix_s: ended.start_unix_s,
+            observed_s: ended.observed_s,
+            counters: &ended.host,
+            memory_available_min: ended.memory_available_min,
+            cpu_busy_max: ended.cpu_busy_max,
+            cores_busy_p5_p25_p50_p75_p95: ended.cores,
+            groups: &ended.groups,
+        });
+        sink.queue(ended.start_unix_s, || hub::row::host(&ended, state.config.interval_s()));
+    }
     *lock(&state.machine) =
         HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
 }
@@ -244,8 +377,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
 fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);
-        let of_runs = owners.groups.iter().filter(|(pid, _)| owners.runs.contains_key(pid));
-        of_runs.map(|(_, path)| path.clone()).collect()
+        owners.run_groups().into_iter().map(str::to_owned).collect()
     };
     let read = |path: String| {
         let group = host::group(Path::new(GROUPS), &path);

@@ -17,9 +17,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 const QUEUE: usize = 10;
 /// Without a message for this long, the thread waits for one instead of looking.
 const QUIET: Duration = Duration::from_secs(10);
-/// Messages of a user that are taken in, and processes of a user that are new.
+/// Messages of a user that are taken in.
 const USER: Rate = Rate { burst: 20_000.0, per_s: 20_000.0 };
-const NEW: Rate = Rate { burst: 1024.0, per_s: 32.0 };
 /// Users that are told apart.
 const USERS_MAX: usize = 256;
 /// How often a waiting thread looks whether to end.
@@ -29,15 +28,14 @@ const TICK: Duration = Duration::from_millis(500);
 pub fn run(state: &AgentState, socket: &Socket) {
     let mut heard: Option<Instant> = None;
     let mut pause = PAUSES.0;
-    let mut senders =
-        Senders { users: Quotas::new(USER, USERS_MAX), new: Quotas::new(NEW, USERS_MAX) };
+    let mut users = Quotas::new(USER, USERS_MAX);
     while !state.is_ending() {
         let is_quiet = heard.is_none_or(|heard| heard.elapsed() > QUIET);
         let taken = if is_quiet {
-            socket.receive(TICK).map(|message| usize::from(take(state, &mut senders, message)))
+            socket.receive(TICK).map(|message| usize::from(take(state, &mut users, message)))
         } else {
             thread::sleep(pause);
-            drain(state, &mut senders, socket)
+            drain(state, &mut users, socket)
         };
         match taken {
             Ok(count) => {
@@ -54,37 +52,27 @@ pub fn run(state: &AgentState, socket: &Socket) {
 /// Everything that waits; how many.
 fn drain(
     state: &AgentState,
-    senders: &mut Senders,
+    users: &mut Quotas<u32>,
     socket: &Socket,
 ) -> Result<usize, fleet::ipc::socket::SocketError> {
     let mut count = 0;
     // One who sends without end must not keep the thread from its end.
-    while count < QUEUE * 100 && take(state, senders, socket.waiting()?) {
+    while count < QUEUE * 100 && take(state, users, socket.waiting()?) {
         count += 1;
     }
     Ok(count)
 }
 
-fn take(state: &AgentState, senders: &mut Senders, message: Option<Datagram>) -> bool {
+fn take(state: &AgentState, users: &mut Quotas<u32>, message: Option<Datagram>) -> bool {
     let Some(message) = message else { return false };
     let (now, peer) = (state.up(), message.peer);
-    if !senders.users.take(now, &peer.uid) {
+    if !users.take(now, &peer.uid) {
         return true;
     }
     if let Ok(step) = StepMessage::parse(&message.bytes) {
-        let mut steps = lock(&state.steps);
-        // One user's many short processes must not take the room of the others' jobs.
-        if steps.progress(peer.pid).is_some() || senders.new.take(now, &peer.uid) {
-            steps.hear(now, peer.pid, &step);
-        }
+        lock(&state.steps).hear(now, peer, &step);
     }
     true
-}
-
-/// How much the senders may still send, by their users.
-struct Senders {
-    users: Quotas<u32>,
-    new: Quotas<u32>,
 }
 
 /// A pause in which the queue fills to no more than about a third.

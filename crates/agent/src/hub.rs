@@ -30,6 +30,14 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often a waiting thread looks whether the agent ends.
 const TICK: Duration = Duration::from_millis(500);
 
+/// An interval further ahead than this comes from a clock that was wrong.
+const AHEAD_MAX_S: u64 = 600;
+
+/// Whether the interval `last` was dated by a clock that was wrong, seen from `now`.
+fn is_wrong_clock(last_unix_s: u64, now_unix_s: u64) -> bool {
+    last_unix_s > now_unix_s.saturating_add(AHEAD_MAX_S)
+}
+
 /// The hub.
 #[derive(Debug)]
 pub struct Hub {
@@ -87,6 +95,10 @@ impl Hub {
         let queue = DiskQueue::open(folder, config.queue_mib << 20)
             .map_err(ConfigError::start(format!("{what}: cannot open the queue of the hub")))?;
         let floor = queue.last_start();
+        // A queue whose rows are from the future was filled on a wrong clock: new rows are no
+        // repetitions of them.
+        let floor =
+            if is_wrong_clock(floor, crate::state::unix_ns() / 1_000_000_000) { 0 } else { floor };
         Ok(Self {
             link: HubLink::new(config)?,
             queue: Mutex::new(queue),
@@ -168,7 +180,8 @@ impl Hub {
                 Err(error) => Delivery::Failed(format!("queue: {error}")),
             },
             Err(SendFailure::Refused(why)) => Delivery::Refused(why),
-            Err(SendFailure::Away(why)) => Delivery::Failed(why),
+            Err(SendFailure::Blocked(why)) if count > 1 => Delivery::Refused(why),
+            Err(SendFailure::Blocked(why) | SendFailure::Away(why)) => Delivery::Failed(why),
         }
     }
 

@@ -26,6 +26,7 @@ mod counters;
 mod hearing;
 mod hub;
 mod net;
+mod owners;
 mod page;
 mod periodic;
 mod pods;

@@ -226,7 +226,7 @@ impl PeriodicDesk {
         let owners = lock(&self.state.owners);
         let book = lock(&self.state.periodic);
         for process in wanted {
-            let run = owners.runs.get(&process.pid);
+            let run = owners.runs().get(&process.pid);
             self.watched.entry(process.pid).or_insert_with(|| Watched {
                 workflow: book.name(&allocation::workflow_of(&process, run)),
                 job: run.map(|run| run.job.clone()),

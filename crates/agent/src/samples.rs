@@ -86,8 +86,8 @@ fn processes(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Vec
         order.pids.iter().take(PROCESSES_MAX + 1).map(look).collect::<Result<_, _>>()?
     } else if let Some(run) = &order.run {
         let owners = lock(&state.owners);
-        let is_of =
-            |process: &Process| owners.runs.get(&process.pid).is_some_and(|of| of.job == *run);
+        let runs = owners.runs();
+        let is_of = |process: &Process| runs.get(&process.pid).is_some_and(|of| of.is_named(run));
         asked.into_iter().filter(is_of).collect()
     } else {
         let choices = choose(&asked, &[], 0);

@@ -1,11 +1,12 @@
 //! State shared by the agent's threads: tables behind locks held only for a lookup.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet::allocation::{self, Holders, SchedulerRun};
+use fleet::allocation::{self, Holders, mapped};
+use fleet::ownership::{self, Claim, KnownGpu};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::Server;
@@ -21,6 +22,7 @@ use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{CounterReading, Intervals};
 use crate::hub::Hub;
+use crate::owners::{self, Owners};
 use crate::periodic::book::Book;
 use crate::traces::Uids;
 
@@ -60,16 +62,61 @@ pub struct AgentState {
     pub spool: Arc<SpoolBudget>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
+    /// The driver of the GPUs.
+    driver: Mutex<DriverState>,
+    /// Milliseconds from the agent's start to its last whole reading.
+    read_ms: AtomicU64,
     /// Counters left to others: GPU → when that ends.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
     /// Who requested what.
     pub audit: Audit,
     /// Where rows go and orders come from.
     pub hub: Option<Arc<Hub>>,
+    /// Jumps of the wall clock, and rows that they cost.
+    pub clock: ClockTally,
     /// Set to end.
     pub stop: AtomicBool,
     began: Instant,
     looked: Mutex<Option<Instant>>,
+}
+
+/// Jumps of the wall clock, and rows that they cost.
+#[derive(Debug, Default)]
+pub struct ClockTally {
+    forward: AtomicU64,
+    back: AtomicU64,
+    discarded: AtomicU64,
+}
+
+impl ClockTally {
+    /// Counts a jump of the clock.
+    pub fn jumped(&self, ns: i64) {
+        let way = if ns > 0 { &self.forward } else { &self.back };
+        way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts rows of intervals that had been written before.
+    pub fn discard(&self, rows: u64) {
+        self.discarded.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    /// Jumps forward and back.
+    pub fn jumps(&self) -> [(&'static str, u64); 2] {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [("forward", read(&self.forward)), ("back", read(&self.back))]
+    }
+
+    /// Rows of intervals that had been written before.
+    pub fn discarded(&self) -> u64 {
+        self.discarded.load(Ordering::Relaxed)
+    }
+}
+
+/// The driver of the GPUs.
+#[derive(Debug, Default)]
+struct DriverState {
+    is_up: bool,
+    notes: Vec<String>,
 }
 
 /// One GPU as it stands.
@@ -85,6 +132,10 @@ pub struct GpuState {
     pub xid: u64,
     /// Why it cannot be read.
     pub lost: Option<String>,
+    /// Users whose processes compute on it.
+    pub computing: BTreeSet<u32>,
+    /// Whether only the page of a dcgm-exporter knows it.
+    pub is_from_page: bool,
 }
 
 /// The host as it was read last.
@@ -96,17 +147,6 @@ pub struct HostState {
     pub cores: Option<[f64; 5]>,
     /// Control groups of jobs.
     pub groups: BTreeMap<String, ControlGroup>,
-}
-
-/// Whose what is.
-#[derive(Debug, Default)]
-pub struct Owners {
-    /// Runs of processes.
-    pub runs: BTreeMap<u32, SchedulerRun>,
-    /// Control groups of processes.
-    pub groups: BTreeMap<u32, String>,
-    /// GPUs by index or UUID.
-    pub holders: Holders,
 }
 
 impl AgentState {
@@ -135,9 +175,12 @@ impl AgentState {
             gates: Gates::default(),
             spool,
             notes: Mutex::default(),
+            driver: Mutex::default(),
+            read_ms: AtomicU64::new(0),
             pauses: Mutex::default(),
             audit,
             hub: hub.map(Arc::new),
+            clock: ClockTally::default(),
             stop: AtomicBool::new(false),
             began: Instant::now(),
             looked: Mutex::default(),
@@ -203,29 +246,23 @@ impl AgentState {
             roster.refresh(&self.server);
             roster.processes()
         };
-        let known: BTreeMap<u32, String> = std::mem::take(&mut lock(&self.owners).groups);
-        let mut owners = Owners::default();
-        if let Some(folder) = &self.config.job_mapping {
-            owners.holders = allocation::mapped(folder);
-        }
-        owners.holders.extend(lock(&self.pods).clone());
-        for process in &processes {
-            // A process's group is its own from its start; reading it once is enough.
-            let group = known.get(&process.pid).cloned();
-            let group = group.or_else(|| allocation::group_of(process.pid));
-            if let Some(run) = allocation::run_of(process, group.as_deref()) {
-                owners.hold(process, &run);
-                owners.runs.insert(process.pid, run);
-            }
-            if let Some(group) = group {
-                owners.groups.insert(process.pid, group);
-            }
-        }
+        let groups = lock(&self.owners).groups_of(&processes);
+        let mut scheduler = self.config.job_mapping.as_deref().map_or_else(Holders::new, mapped);
+        scheduler.extend(lock(&self.pods).clone());
+        let gpus: Vec<KnownGpu> = {
+            let gpus = lock(&self.gpus);
+            gpus.iter().map(|gpu| owners::known_gpu(&gpu.identity, &gpu.computing)).collect()
+        };
+        let logs = self.config.pod_resources.as_ref().map(|_| self.config.pod_logs());
+        let pods = logs.map(|logs| allocation::pod_names(&logs)).unwrap_or_default();
+        let claim = |process: &Process| Claim::new(process, groups.get(&process.pid), &pods);
+        let claims: Vec<Claim> = processes.iter().map(claim).collect();
+        let decided = ownership::decide(&scheduler, &gpus, &claims, &allocation::user_names());
         let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
         let gone = |pid: &u32| Process::read(*pid).is_none();
         let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
         lock(&self.steps).keep(|pid| !gone.contains(&pid));
-        *lock(&self.owners) = owners;
+        lock(&self.owners).renew(decided, groups);
     }
 
     /// Whether a process seems to hang: the busiest GPU of its run shows whether it computes. Who
@@ -236,12 +273,44 @@ impl AgentState {
         progress: &StepProgress,
         (gpus, owners): (&[GpuState], &Owners),
     ) -> bool {
-        let Some(run) = owners.runs.get(&pid) else { return false };
-        let held = gpus
-            .iter()
-            .filter(|gpu| owners.runs_on(&gpu.identity).iter().any(|r| r.job == run.job));
+        let Some(run) = owners.runs().get(&pid) else { return false };
+        let is_held = |gpu: &&GpuState| {
+            owners.runs_on(&gpu.identity.uuid).iter().any(|holder| holder.is_same(run))
+        };
+        let held = gpus.iter().filter(is_held);
         let busy = held.filter_map(GpuState::busy).fold(0.0, f64::max);
         progress.is_hung(self.up(), busy)
+    }
+
+    /// Changes a GPU, if there is one of that UUID.
+    pub fn with_gpu<T>(&self, uuid: &str, change: impl FnOnce(&mut GpuState) -> T) -> Option<T> {
+        lock(&self.gpus).iter_mut().find(|gpu| gpu.identity.uuid == uuid).map(change)
+    }
+
+    /// Notes that everything was read.
+    pub fn has_read(&self) {
+        let up_ms = u64::try_from(self.up().as_millis()).unwrap_or(u64::MAX);
+        self.read_ms.store(up_ms, Ordering::Relaxed);
+    }
+
+    /// Time since everything was read last.
+    pub fn reading_age(&self) -> Duration {
+        self.up().saturating_sub(Duration::from_millis(self.read_ms.load(Ordering::Relaxed)))
+    }
+
+    /// What the driver lacks, which replaces what it lacked before.
+    pub fn set_driver(&self, is_up: bool, notes: Vec<String>) {
+        *lock(&self.driver) = DriverState { is_up, notes };
+    }
+
+    /// Whether the driver of the GPUs answers.
+    pub fn has_driver(&self) -> bool {
+        lock(&self.driver).is_up
+    }
+
+    /// Everything that is missing, and why.
+    pub fn all_notes(&self) -> Vec<String> {
+        [lock(&self.notes).clone(), lock(&self.driver).notes.clone()].concat()
     }
 
     /// A note that is there once.
@@ -253,35 +322,12 @@ impl AgentState {
     }
 }
 
-impl Owners {
-    /// What a prolog says wins: it comes from the scheduler itself.
-    fn hold(&mut self, process: &Process, run: &SchedulerRun) {
-        for gpu in allocation::gpus_of(process) {
-            let runs = self.holders.entry(gpu).or_default();
-            let is_told = runs.iter().any(|known| known.scheduler == "prolog");
-            match runs.iter_mut().find(|known| known.job == run.job) {
-                Some(known) => *known = run.clone(),
-                None if is_told => {}
-                None => runs.push(run.clone()),
-            }
-        }
-    }
-
-    /// Who holds a GPU.
-    pub fn runs_on(&self, identity: &GpuIdentity) -> &[SchedulerRun] {
-        let index = match identity.instance {
-            Some(instance) => format!("{}-{instance}", identity.index),
-            None => identity.index.to_string(),
-        };
-        let held = self.holders.get(&index).or_else(|| self.holders.get(&identity.uuid));
-        held.map_or(&[], Vec::as_slice)
-    }
-}
-
 impl GpuState {
     /// A GPU that has not been read.
     pub fn new(identity: GpuIdentity, interval_s: u64) -> Self {
-        Self { identity, intervals: Intervals::new(interval_s), last: None, xid: 0, lost: None }
+        let intervals = Intervals::new(interval_s);
+        let (last, lost, computing) = (None, None, BTreeSet::new());
+        Self { identity, intervals, last, xid: 0, lost, computing, is_from_page: false }
     }
 
     /// Share of the last interval that it worked.

@@ -1,5 +1,5 @@
-//! Whose a GPU is: what schedulers, prologs and launchers say. Allocation decides, not processes: a
-//! GPU that a job holds without using it is the most expensive one.
+//! Sources that name runs and the GPUs they hold: mapping folders of schedulers, control groups and
+//! environments of processes. [`crate::ownership`] decides which of them counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,64 +20,114 @@ const WORKFLOW_MAX: usize = 64;
 /// A run of a user's job, as its scheduler or launcher names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SchedulerRun {
-    /// `slurm`, `kubernetes`, `torchrun`, or `prolog` where a file names it.
+    /// `slurm`, `kubernetes`, `torchrun`, or `prolog` if a file of a mapping folder names it.
     pub scheduler: &'static str,
-    /// Its job, `123_4` for a task of an array.
+    /// Its job: Slurm's number, which every task of an array has of its own; the name of a pod.
     pub job: String,
-    /// Its name.
+    /// Another name of the same run: `123_4` for a task of an array, the UID of a pod.
+    pub alias: Option<String>,
+    /// Name that its user gave it.
     pub name: Option<String>,
-    /// Its user, by name or number.
+    /// Name of its user, or the number if the name is unknown.
     pub user: Option<String>,
-    /// Who pays.
+    /// Number of its user.
+    pub uid: Option<u32>,
+    /// Account that is charged.
     pub account: Option<String>,
-    /// Partition or name space.
+    /// Partition of Slurm, or namespace of a pod.
     pub partition: Option<String>,
 }
 
 /// Which runs hold which GPU, by its index (`0`, `0-1` for an instance) or UUID.
 pub type Holders = BTreeMap<String, Vec<SchedulerRun>>;
 
-/// The run a process belongs to; `None` if unknown.
-pub fn run_of(process: &Process, group: Option<&str>) -> Option<SchedulerRun> {
+impl SchedulerRun {
+    /// Whether both name the same run.
+    ///
+    /// Slurm and mapping folders number jobs alike. Runs of launchers have no scheduler that keeps
+    /// their names apart, so they are the same only if their users are.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let family = |run: &Self| if run.scheduler == "prolog" { "slurm" } else { run.scheduler };
+        if family(self) != family(other) {
+            return false;
+        }
+        let differ = |one: &Option<String>, other: &Option<String>| {
+            one.as_ref().zip(other.as_ref()).is_some_and(|(one, other)| one != other)
+        };
+        match self.scheduler {
+            "kubernetes" if differ(&self.partition, &other.partition) => false,
+            "torchrun" => self.job == other.job && self.uid == other.uid,
+            _ => {
+                let alias = |run: &Self| run.alias.clone().unwrap_or_default();
+                self.job == other.job || alias(self) == other.job || self.job == alias(other)
+            }
+        }
+    }
+
+    /// Everything that names this run: its job, its alias, and `namespace/name` of a pod.
+    pub fn names(&self) -> Vec<String> {
+        let is_pod = self.scheduler == "kubernetes";
+        let namespace = self.partition.as_ref().filter(|_| is_pod);
+        let in_namespace = namespace.map(|namespace| format!("{namespace}/{}", self.job));
+        [Some(self.job.clone()), self.alias.clone(), in_namespace].into_iter().flatten().collect()
+    }
+
+    /// Whether a caller means this run.
+    pub fn is_named(&self, word: &str) -> bool {
+        self.names().iter().any(|name| name == word)
+    }
+
+    /// Takes over what this one lacks from another record of the same run.
+    pub fn fill(&mut self, other: &Self) {
+        let fill = |own: &mut Option<String>, other: &Option<String>| {
+            if own.is_none() {
+                own.clone_from(other);
+            }
+        };
+        fill(&mut self.name, &other.name);
+        fill(&mut self.user, &other.user);
+        fill(&mut self.account, &other.account);
+        fill(&mut self.partition, &other.partition);
+        if other.job != self.job {
+            fill(&mut self.alias, &Some(other.job.clone()));
+        }
+        fill(&mut self.alias, &other.alias);
+        self.uid = self.uid.or(other.uid);
+        if self.scheduler == "prolog" {
+            self.scheduler = other.scheduler;
+        }
+    }
+}
+
+/// The run that the environment of a process names; the process itself may have chosen any.
+pub fn environment_run(process: &Process) -> Option<SchedulerRun> {
     let variable = |name: &str| {
         let value = process.variable(name).filter(|value| !value.is_empty())?;
         Some(value.chars().filter(|c| !c.is_control()).take(VALUE_MAX).collect::<String>())
     };
-    let by_group = group.and_then(group_run);
-    if let Some(id) = variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID")) {
+    if let Some(job) = variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID")) {
         let array = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
-        let job = array.map_or(id, |(job, task)| format!("{job}_{task}"));
         return Some(SchedulerRun {
             scheduler: "slurm",
             job,
+            alias: array.map(|(job, task)| format!("{job}_{task}")),
             name: variable("SLURM_JOB_NAME"),
-            user: variable("SLURM_JOB_USER").or_else(|| Some(process.uid.to_string())),
             account: variable("SLURM_JOB_ACCOUNT"),
             partition: variable("SLURM_JOB_PARTITION"),
+            ..SchedulerRun::default()
         });
     }
-    if by_group.is_some() {
-        return by_group;
-    }
-    if let Some(pod) = variable("POD_NAME").or_else(|| variable("POD_UID")) {
-        let (name, partition) = (variable("POD_NAME"), variable("POD_NAMESPACE"));
-        let user = Some(process.uid.to_string());
-        return Some(SchedulerRun {
-            scheduler: "kubernetes",
-            job: pod,
-            name,
-            user,
-            account: None,
-            partition,
-        });
+    if let Some(job) = variable("POD_NAME").or_else(|| variable("POD_UID")) {
+        let (alias, partition) = (variable("POD_UID"), variable("POD_NAMESPACE"));
+        let scheduler = "kubernetes";
+        return Some(SchedulerRun { scheduler, job, alias, partition, ..SchedulerRun::default() });
     }
     let job = variable("TORCHELASTIC_RUN_ID").filter(|id| id != "none");
     let job = job.or_else(|| {
         let (host, port) = (variable("MASTER_ADDR")?, variable("MASTER_PORT")?);
         Some(format!("{host}:{port}"))
-    });
-    let user = Some(process.uid.to_string());
-    job.map(|job| SchedulerRun { scheduler: "torchrun", job, user, ..SchedulerRun::default() })
+    })?;
+    Some(SchedulerRun { scheduler: "torchrun", job, ..SchedulerRun::default() })
 }
 
 /// The workflow type of a process, whose runs are much alike: what it says itself, else its job's
@@ -102,9 +152,18 @@ pub fn gpus_of(process: &Process) -> Vec<String> {
 }
 
 /// The run that a control group's path names: `…/job_7/step_0/…`, `…/kubepods…/pod<uid>…`.
+///
+/// Groups below `user.slice` name nothing: systemd lets users make groups of any name there.
 pub fn group_run(path: &str) -> Option<SchedulerRun> {
-    let mut parts = path.split('/');
-    if path.contains("slurm") {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    if path.split('/').any(|part| part == "user.slice") {
+        return None;
+    }
+    // `/slurm/uid_N/job_N` of version 1, `/system.slice/slurmstepd.scope/job_N` of version 2.
+    let first = parts.next()?;
+    let second = || parts.clone().next().unwrap_or_default();
+    let is_slurm = |part: &str| part.starts_with("slurm") || part.ends_with("slurmstepd.scope");
+    if is_slurm(first) || (first == "system.slice" && is_slurm(second())) {
         let job = parts.find_map(|part| part.strip_prefix("job_"))?;
         let is_number = !job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit());
         return is_number.then(|| SchedulerRun {
@@ -113,7 +172,8 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
             ..SchedulerRun::default()
         });
     }
-    let pod = parts.filter(|_| path.contains("kubepods")).find_map(|part| {
+    let mut parts = path.split('/').filter(|_| path.contains("kubepods"));
+    let pod = parts.find_map(|part| {
         // With systemd: `kubepods-burstable-pod<uid>.slice`, with `_` for `-`.
         let at = part.find("pod").filter(|_| part != "kubepods.slice")?;
         let rest = part[at..].strip_prefix("pods").unwrap_or(&part[at..]);
@@ -125,18 +185,57 @@ pub fn group_run(path: &str) -> Option<SchedulerRun> {
     Some(SchedulerRun { scheduler: "kubernetes", job: pod, ..SchedulerRun::default() })
 }
 
-/// The control group of a process (version 2), or its Slurm group of version 1.
+/// Names of users by their numbers, from `/etc/passwd`; directories on the network are not asked.
+pub fn user_names() -> BTreeMap<u32, String> {
+    let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        Some((fields.nth(1)?.parse().ok()?, name))
+    };
+    // The first line of a number is the one that the C library returns.
+    text.lines().rev().filter_map(line).collect()
+}
+
+/// The control group of a process.
 pub fn group_of(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    group_in(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The group of `/proc/PID/cgroup` that names a run; else that of version 2, or of the memory
+/// controller of version 1.
+fn group_in(text: &str) -> Option<String> {
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
-    let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
-    let slurm = text.lines().find(|line| line.contains("/slurm")).and_then(path);
-    slurm.or(unified)
+    let named = text.lines().filter_map(path).find(|path| group_run(path).is_some());
+    let of = |start: &str| text.lines().find(|line| line.contains(start)).and_then(path);
+    named.or_else(|| of("0::").filter(|path| path != "/")).or_else(|| of(":memory:")).or(of("0::"))
+}
+
+/// Names of pods by their UID, from the folders that the kubelet makes for their logs,
+/// `namespace_name_uid`: the kubelet's list of devices has names only, control groups UIDs only.
+pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
+    let entries = fs::read_dir(logs).into_iter().flatten().flatten();
+    let pod = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let [namespace, name, uid] = name.split('_').collect::<Vec<_>>().try_into().ok()?;
+        let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), uid.to_owned());
+        let run = SchedulerRun {
+            scheduler: "kubernetes",
+            job: name,
+            alias: Some(uid.clone()),
+            partition: Some(namespace),
+            ..SchedulerRun::default()
+        };
+        Some((uid, run))
+    };
+    entries.filter_map(pod).collect()
 }
 
 /// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
-/// dcgm-exporter's job mapping and the prologs of jobstats write it: a line for each job, `job` or
-/// `job user`.
+/// dcgm-exporter's job mapping and the prologs of jobstats write it: one line per job.
+///
+/// A line is `job`, `job user`, or what `deploy/slurm/prolog.sh` writes, `job user uid [array_task]`.
+/// Any other line is a job's name as a whole, as dcgm-exporter reads it.
 pub fn mapped(folder: &Path) -> Holders {
     let mut found = Holders::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX) {
@@ -157,10 +256,23 @@ pub fn mapped(folder: &Path) -> Holders {
 }
 
 fn line(text: &str) -> Option<SchedulerRun> {
-    let mut words = text.split_ascii_whitespace();
-    let job = words.next().filter(|job| job.len() <= VALUE_MAX && *job != "0")?;
-    let user = words.next().map(str::to_owned);
-    Some(SchedulerRun { scheduler: "prolog", job: job.to_owned(), user, ..SchedulerRun::default() })
+    let text = text.trim();
+    if text.is_empty() || text == "0" || text.len() > VALUE_MAX {
+        return None;
+    }
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let number = |word: &str| word.parse::<u32>().ok();
+    let (job, user, uid, alias) = match words[..] {
+        [job, user] => (job, Some(user), number(user), None),
+        [job, user, uid] if number(uid).is_some() => (job, Some(user), number(uid), None),
+        [job, user, uid, task] if number(uid).is_some() => {
+            (job, Some(user), number(uid), Some(task))
+        }
+        _ => (text, None, None, None),
+    };
+    let (job, user) = (job.to_owned(), user.map(str::to_owned));
+    let (scheduler, alias) = ("prolog", alias.map(str::to_owned));
+    Some(SchedulerRun { scheduler, job, alias, user, uid, ..SchedulerRun::default() })
 }
 
 #[cfg(test)]
@@ -168,7 +280,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::fs;
 
-    use super::{gpus_of, group_run, mapped, run_of, workflow_of};
+    use super::{
+        SchedulerRun, environment_run, gpus_of, group_in, group_run, mapped, pod_names, workflow_of,
+    };
     use crate::process::Process;
 
     fn process(variables: &[(&str, &str)]) -> Process {
@@ -178,35 +292,57 @@ mod tests {
     }
 
     #[test]
-    fn slurm_tells_job_user_and_gpus() {
+    fn slurm_variables_name_job_array_task_and_gpus() {
         let slurm = process(&[
             ("SLURM_JOB_ID", "77"),
             ("SLURM_JOB_USER", "ada"),
             ("SLURM_JOB_NAME", "train\u{1b}[2J"),
             ("SLURM_JOB_GPUS", "0,3"),
         ]);
-        let run = run_of(&slurm, None).unwrap();
-        assert_eq!(
-            (run.scheduler, run.job.as_str(), run.user.as_deref()),
-            ("slurm", "77", Some("ada"))
-        );
+        let run = environment_run(&slurm).unwrap();
+        assert_eq!((run.scheduler, run.job.as_str(), run.user.as_deref()), ("slurm", "77", None));
         assert_eq!(run.name.as_deref(), Some("train[2J"));
         assert_eq!(gpus_of(&slurm), ["0", "3"]);
-        let task = process(&[
+        let task = environment_run(&process(&[
             ("SLURM_JOB_ID", "78"),
             ("SLURM_ARRAY_JOB_ID", "70"),
             ("SLURM_ARRAY_TASK_ID", "4"),
-        ]);
-        assert_eq!(run_of(&task, None).unwrap().job, "70_4");
+        ]));
+        let task = task.unwrap();
+        assert_eq!((task.job.as_str(), task.alias.as_deref()), ("78", Some("70_4")));
+        assert!(task.is_named("78") && task.is_named("70_4") && !task.is_named("70"));
         let elastic =
             process(&[("TORCHELASTIC_RUN_ID", "none"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")]);
-        assert_eq!(run_of(&elastic, None).unwrap().job, "a:1");
-        assert_eq!(run_of(&process(&[]), None), None);
+        assert_eq!(environment_run(&elastic).unwrap().job, "a:1");
+        assert_eq!(environment_run(&process(&[])), None);
         assert_eq!(workflow_of(&slurm, Some(&run)), "train[2J");
         assert_eq!(workflow_of(&process(&[("ROWMILL_WORKFLOW", "ads")]), Some(&run)), "ads");
         let command = ["/usr/bin/python3", "-u", "/home/ada/ranking.py", "--lr"];
         let command = command.map(str::to_owned).to_vec();
         assert_eq!(workflow_of(&Process { command, ..process(&[]) }, None), "ranking.py");
+    }
+
+    #[test]
+    fn one_run_has_one_identity_in_every_source() {
+        let run = |scheduler: &'static str, job: &str| SchedulerRun {
+            scheduler,
+            job: job.to_owned(),
+            ..SchedulerRun::default()
+        };
+        let alias =
+            |run: SchedulerRun, alias: &str| SchedulerRun { alias: Some(alias.to_owned()), ..run };
+        let task = alias(run("slurm", "78"), "70_4");
+        assert!(task.is_same(&run("prolog", "78")) && run("prolog", "70_4").is_same(&task));
+        assert!(!task.is_same(&run("slurm", "70")) && !task.is_same(&run("kubernetes", "78")));
+        let pod = |name: &str, namespace: &str| SchedulerRun {
+            partition: Some(namespace.to_owned()),
+            ..alias(run("kubernetes", name), "uid-of-pod")
+        };
+        assert!(pod("train-0", "ads").is_same(&run("kubernetes", "uid-of-pod")));
+        assert!(!pod("train-0", "ads").is_same(&pod("train-0", "ranking")));
+        assert!(pod("train-0", "ads").is_named("ads/train-0"));
+        let of = |uid: u32| SchedulerRun { uid: Some(uid), ..run("torchrun", "a:1") };
+        assert!(of(1).is_same(&of(1)) && !of(1).is_same(&of(2)));
     }
 
     #[test]
@@ -223,9 +359,44 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/x"
         );
         assert_eq!(job(&path), pod);
-        for none in ["/", "/user.slice/user-0.slice", "/kubepods/x", "/slurm/job_x"] {
+        assert_eq!(job("/system.slice/node7_slurmstepd.scope/job_42/step_0"), slurm);
+        let of_user = "/user.slice/user-1000.slice/user@1000.service";
+        for none in [
+            "/",
+            of_user,
+            "/kubepods/x",
+            "/slurm/job_x",
+            "/docker/slurm/job_42",
+            &format!("{of_user}/slurm/uid_0/job_42/step_0"),
+            &format!("{of_user}/kubepods/burstable/pod{uid}/abc"),
+        ] {
             assert_eq!(job(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn the_group_that_names_a_run_is_found_in_both_versions() {
+        let version_1 = "12:devices:/slurm/uid_1000/job_42\n4:memory:/slurm/uid_1000/job_42/step_0\n\
+                         1:name=systemd:/system.slice/slurmd.service\n";
+        assert_eq!(group_in(version_1).as_deref(), Some("/slurm/uid_1000/job_42"));
+        let other = "4:memory:/user.slice\n1:name=systemd:/x\n";
+        assert_eq!(group_in(other).as_deref(), Some("/user.slice"));
+        let hybrid = "4:memory:/docker/a\n0::/\n";
+        assert_eq!(group_in(hybrid).as_deref(), Some("/docker/a"));
+        assert_eq!(group_in("0::/user.slice/x\n").as_deref(), Some("/user.slice/x"));
+        assert_eq!(group_in("0::/\n").as_deref(), Some("/"));
+    }
+
+    #[test]
+    fn log_folders_join_names_and_uids_of_pods() {
+        let logs = tempfile::tempdir().unwrap();
+        for name in ["ads_train-0_0f8a2c3e", "no-pod", "a_b_c_d"] {
+            fs::create_dir(logs.path().join(name)).unwrap();
+        }
+        let pods = pod_names(logs.path());
+        let pod = &pods["0f8a2c3e"];
+        assert_eq!((pods.len(), pod.job.as_str()), (1, "train-0"));
+        assert!(pod.is_named("ads/train-0") && pod.is_named("0f8a2c3e"));
     }
 
     #[test]
@@ -234,13 +405,23 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         write("0", "1234 1000\n");
         write("1-2", "99\n100 bob\n\n");
+        write("2", "7 ada 1000 5_2\n8 ada 1000\nnightly run of the ads team\n");
         write("GPU-5", "0\n");
         write(".hidden", "1");
         fs::create_dir(folder.path().join("3")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("4")).unwrap();
         let found = mapped(folder.path());
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["0", "1-2"]);
-        assert_eq!(found["0"][0].user.as_deref(), Some("1000"));
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["0", "1-2", "2"]);
+        assert_eq!((found["0"][0].user.as_deref(), found["0"][0].uid), (Some("1000"), Some(1000)));
+        let of_prolog = |run: &SchedulerRun| (run.job.clone(), run.uid, run.alias.clone());
+        assert_eq!(
+            found["2"].iter().map(of_prolog).collect::<Vec<_>>(),
+            [
+                ("7".to_owned(), Some(1000), Some("5_2".to_owned())),
+                ("8".to_owned(), Some(1000), None),
+                ("nightly run of the ads team".to_owned(), None, None),
+            ]
+        );
         let jobs: Vec<&str> = found["1-2"].iter().map(|run| run.job.as_str()).collect();
         assert_eq!(jobs, ["99", "100"]);
         assert!(mapped(&folder.path().join("none")).is_empty());

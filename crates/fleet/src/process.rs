@@ -230,6 +230,12 @@ pub fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
+/// The user of a process; `None` if there is none.
+pub fn uid_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(folder(pid).join("status")).ok()?;
+    credentials(&status).map(|owner| owner.uid)
+}
+
 /// The user that this process makes files as; nobody where the kernel does not say.
 pub fn own_uid() -> u32 {
     let status = fs::read_to_string("/proc/self/status").ok();

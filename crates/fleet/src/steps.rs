@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::ipc::socket::Peer;
+
 mod reporter;
 
 pub use reporter::Reporter;
@@ -23,7 +25,9 @@ const HANG_MIN: Duration = Duration::from_secs(120);
 /// The share of time a GPU is busy in a collective that waits for ever.
 const HANG_BUSY: f64 = 0.95;
 /// Processes that are kept: a host has fewer.
-const PROCESSES_MAX: usize = 16_384;
+const PROCESSES_MAX: usize = 4096;
+/// Processes of one user that are kept.
+const PROCESSES_PER_USER: usize = 256;
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +153,7 @@ pub struct StepProgress {
     pub timed_steps: u64,
     /// Nanoseconds of all of them.
     pub timed_ns: u64,
+    uid: u32,
     last_ns: u64,
     times_ns: VecDeque<u64>,
 }
@@ -176,14 +181,22 @@ impl StepProgress {
 #[derive(Debug, Default)]
 pub struct ReportedSteps {
     processes: BTreeMap<u32, StepProgress>,
+    dropped: u64,
 }
 
 impl ReportedSteps {
-    /// Takes a message of the process `pid` in.
-    pub fn hear(&mut self, now: Duration, pid: u32, message: &StepMessage) {
-        if pid == 0 || (self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&pid))
-        {
+    /// Takes a message in. Messages of processes beyond the limits are counted and dropped.
+    pub fn hear(&mut self, now: Duration, peer: Peer, message: &StepMessage) {
+        let Peer { pid, uid } = peer;
+        if pid == 0 {
             return;
+        }
+        if !self.processes.contains_key(&pid) {
+            let of_user = self.processes.values().filter(|known| known.uid == uid).count();
+            if of_user >= PROCESSES_PER_USER || self.processes.len() >= PROCESSES_MAX {
+                self.dropped += 1;
+                return;
+            }
         }
         let progress = self.processes.entry(pid).or_insert_with(|| StepProgress {
             phase: message.phase,
@@ -195,6 +208,7 @@ impl ReportedSteps {
             exposed_ns: 0,
             timed_steps: 0,
             timed_ns: 0,
+            uid,
             last_ns: message.monotonic_ns,
             times_ns: VecDeque::new(),
         });
@@ -229,6 +243,11 @@ impl ReportedSteps {
         self.processes.get(&pid)
     }
 
+    /// Messages of processes beyond the limits.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
     /// Everyone, by process number.
     pub fn all(&self) -> &BTreeMap<u32, StepProgress> {
         &self.processes
@@ -244,10 +263,16 @@ impl ReportedSteps {
 mod tests {
     use std::time::Duration;
 
-    use super::{LENGTH, Phase, ReportedSteps, StepMessage, StepMessageError};
+    use super::{
+        LENGTH, PROCESSES_PER_USER, Peer, Phase, ReportedSteps, StepMessage, StepMessageError,
+    };
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    const fn peer(pid: u32) -> Peer {
+        Peer { pid, uid: 1000 }
     }
 
     fn message(phase: Phase, step: u64, seconds: u64) -> StepMessage {
@@ -280,10 +305,10 @@ mod tests {
     #[test]
     fn only_training_that_stopped_with_a_busy_gpu_is_a_hang() {
         let mut steps = ReportedSteps::default();
-        steps.hear(s(0), 40, &message(Phase::Setup, 0, 0));
+        steps.hear(s(0), peer(40), &message(Phase::Setup, 0, 0));
         assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "before the first step");
         for step in 1..=20 {
-            steps.hear(s(step * 2), 40, &message(Phase::Train, step, step * 2));
+            steps.hear(s(step * 2), peer(40), &message(Phase::Train, step, step * 2));
         }
         let progress = steps.progress(40).unwrap().clone();
         assert_eq!((progress.step_time(), progress.steps), (Some(s(2)), 20));
@@ -292,13 +317,13 @@ mod tests {
         assert!(progress.is_hung(s(40 + 121), 0.95));
         assert!(!progress.is_hung(s(40 + 121), 0.94), "it waits for data");
         for phase in [Phase::Evaluate, Phase::Save] {
-            steps.hear(s(41), 40, &message(phase, 20, 41));
+            steps.hear(s(41), peer(40), &message(phase, 20, 41));
             assert!(!steps.progress(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
         }
         // Slow steps have a longer patience: ten of them.
         let mut slow = ReportedSteps::default();
         for step in 1..=5 {
-            slow.hear(s(step * 60), 41, &message(Phase::Train, step, step * 60));
+            slow.hear(s(step * 60), peer(41), &message(Phase::Train, step, step * 60));
         }
         assert!(!slow.progress(41).unwrap().is_hung(s(300 + 600), 1.0));
         assert!(slow.progress(41).unwrap().is_hung(s(300 + 601), 1.0));
@@ -308,12 +333,23 @@ mod tests {
     fn lost_late_and_repeated_messages_do_not_bend_the_figures() {
         let mut steps = ReportedSteps::default();
         for (step, at) in [(1, 1), (2, 2), (2, 2), (6, 6), (5, 5), (7, 7)] {
-            steps.hear(s(at), 40, &message(Phase::Train, step, at));
+            steps.hear(s(at), peer(40), &message(Phase::Train, step, at));
         }
         let progress = steps.progress(40).unwrap();
         assert_eq!((progress.step, progress.step_time()), (7, Some(s(1))));
         assert_eq!((progress.timed_steps, progress.timed_ns), (6, 6_000_000_000));
         steps.keep(|_| false);
         assert!(steps.all().is_empty());
+    }
+
+    #[test]
+    fn one_user_cannot_report_steps_of_endlessly_many_processes() {
+        let mut steps = ReportedSteps::default();
+        for pid in 1..=300 {
+            steps.hear(s(1), peer(pid), &message(Phase::Train, 1, 1));
+        }
+        steps.hear(s(1), Peer { pid: 400, uid: 1001 }, &message(Phase::Train, 1, 1));
+        assert_eq!(steps.all().len(), PROCESSES_PER_USER + 1);
+        assert_eq!(steps.dropped(), 300 - PROCESSES_PER_USER as u64);
     }
 }

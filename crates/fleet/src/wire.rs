@@ -64,12 +64,18 @@ pub struct ProcessRow {
     pub pid: u32,
     /// Its user.
     pub uid: u32,
+    /// Name of its user, where the agent knows it.
+    #[serde(default)]
+    pub user: Option<String>,
     /// Its rank.
     pub rank: Option<u32>,
     /// Ranks of its job.
     pub world_size: Option<u32>,
     /// Its job, by its scheduler.
     pub job: Option<String>,
+    /// Everything that names its job: an array task, `namespace/pod` or the pod's UID, too.
+    #[serde(default)]
+    pub names: Vec<String>,
     /// Its command line.
     pub command: String,
     /// Milliseconds since it asked.

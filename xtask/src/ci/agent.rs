@@ -22,6 +22,8 @@ const FUZZ_S: &str = "600";
 const WATCHED_S: &str = "600";
 /// How long it is attacked.
 const ATTACKED_S: &str = "60";
+/// How long a real Prometheus scrapes simulated hosts.
+const SCRAPED_S: &str = "600";
 /// Links against an older C library: GPU clusters run systems with glibc 2.28.
 const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
@@ -64,6 +66,20 @@ pub fn attacks() -> Result<String, Error> {
     script.arg(root.join("target/release/rowmill-agent"));
     command::run(script.args(["--seconds", ATTACKED_S, "--judge"]))?;
     Ok(format!("{ATTACKED_S} s of attacks within the bars"))
+}
+
+/// A real Prometheus with the rules and the board of `deploy/`, and hosts on which things go wrong.
+pub fn prometheus() -> Result<String, Error> {
+    if let Some(missing) = tool::install_program(full::PROMETHEUS) {
+        return Ok(missing);
+    }
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    let mut script = Command::new("python3");
+    script.arg(root.join("bench/compare/agent_prometheus.py"));
+    script.arg("--agent").arg(root.join("target/release/rowmill-agent"));
+    command::run(script.args(["--seconds", SCRAPED_S]))?;
+    Ok(format!("{SCRAPED_S} s without a failed evaluation"))
 }
 
 /// What others send, each parser for ten minutes.

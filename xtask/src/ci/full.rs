@@ -27,7 +27,7 @@ const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// The server of S3 that data is read from.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// Scrapes the agent's pages, and checks rules.
-const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
+pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
 /// How long a process swaps the file that is captured; the everyday run has three seconds.
 const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.

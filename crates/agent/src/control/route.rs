@@ -13,6 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use fleet::allocation::{self, SchedulerRun};
 use fleet::wire::{
     GpuRow, OrderRefusal, Pause, ProcessRow, ROOT, SampleOrder, Status, TraceOrder, TraceState,
 };
@@ -163,6 +164,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
     let asked = lock(&state.roster).processes();
     let choices = fleet::capture::choose(&asked, &[], 0);
     let seen = state.server.seen();
+    let user_names = allocation::user_names();
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
     let steps = lock(&state.steps);
@@ -174,12 +176,15 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
         }
         let progress = steps.progress(pid);
         let step_time = progress.and_then(fleet::steps::StepProgress::step_time);
+        let run = owners.runs().get(&pid);
         processes.push(ProcessRow {
             pid,
             uid: process.uid,
+            user: user_names.get(&process.uid).cloned(),
             rank: process.rank(),
             world_size: process.world_size(),
-            job: owners.runs.get(&pid).map(|run| run.job.clone()),
+            job: run.map(|run| run.job.clone()),
+            names: run.map(SchedulerRun::names).unwrap_or_default(),
             command: process.command.join(" "),
             polled_ms: u64::try_from(now.saturating_sub(seen.polled).as_millis())
                 .unwrap_or(u64::MAX),
@@ -200,7 +205,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
         busy: gpu.busy(),
         sm_active: gpu.intervals.share(|sums| sums.sm_active_s),
         observed_s: gpu.intervals.last.as_ref().map_or(0.0, |row| row.sums.observed_s),
-        job: owners.runs_on(&gpu.identity).first().map(|run| run.job.clone()),
+        job: owners.runs_on(&gpu.identity.uuid).first().map(|run| run.job.clone()),
         is_held_idle: metrics::is_held_idle(&owners, gpu).unwrap_or(false),
         paused_s: state.paused(gpu.identity.index),
     };
@@ -210,7 +215,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
         unix_ns: unix_ns(),
         processes,
         gpus: gpus.iter().map(row).collect(),
-        notes: [lock(&state.notes).clone(), crate::periodic::notes(&periodic)].concat(),
+        notes: [state.all_notes(), crate::periodic::notes(&periodic)].concat(),
         periodic,
     }
 }

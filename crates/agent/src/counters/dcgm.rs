@@ -43,9 +43,13 @@ pub struct MetricSample {
 
 impl DcgmPage {
     /// Adds what a device's own reading lacks: NVML has no SM columns before Hopper.
-    pub fn fill(&self, uuid: &str, reading: &mut CounterReading) {
-        let Some((_, page)) = self.readings.get(uuid) else { return };
+    pub fn fill(&self, key: &str, reading: &mut CounterReading) {
+        let Some((_, page)) = self.readings.get(key) else { return };
         let fill = |own: &mut Option<f64>, other: Option<f64>| *own = own.or(other);
+        if key.contains('/') {
+            // NVML knows no utilization of an instance with processes.
+            fill(&mut reading.busy, page.busy);
+        }
         fill(&mut reading.sm_active, page.sm_active);
         fill(&mut reading.sm_occupancy, page.sm_occupancy);
         fill(&mut reading.dram, page.dram);
@@ -75,22 +79,24 @@ impl DcgmPage {
             }
         }
         for (identity, reading) in self.readings.values() {
-            let place = {
+            let is_read_here = {
                 let mut gpus = lock(&state.gpus);
-                let place = gpus.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
-                place.unwrap_or_else(|| {
-                    gpus.push(GpuState::new(identity.clone(), state.config.interval_s()));
-                    gpus.len() - 1
-                })
+                // An instance has another UUID there; the driver lists it with its GPU.
+                let uuid = identity.parent.as_ref().unwrap_or(&identity.uuid);
+                let is_known = |gpu: &&GpuState| gpu.identity.uuid == *uuid && !gpu.is_from_page;
+                let known = gpus.iter().find(is_known);
+                let is_same = |gpu: &&GpuState| gpu.identity.uuid == identity.uuid;
+                match known.or_else(|| gpus.iter().find(is_same)) {
+                    Some(gpu) => !gpu.is_from_page,
+                    None => {
+                        let new = GpuState::new(identity.clone(), state.config.interval_s());
+                        gpus.push(GpuState { is_from_page: true, ..new });
+                        false
+                    }
+                }
             };
-            let (has_nvml, is_paused) = {
-                let gpus = lock(&state.gpus);
-                let gpu = &gpus[place];
-                let has_nvml = gpu.last.as_ref().is_some_and(|last| last.memory_total.is_some());
-                (has_nvml, state.paused(gpu.identity.index).is_some())
-            };
-            if !has_nvml && !is_paused {
-                take(state, place, at, Ok(reading.clone()), sink);
+            if !is_read_here && state.paused(identity.index).is_none() {
+                take(state, &identity.uuid, at, Ok(reading.clone()), sink);
             }
         }
     }
@@ -167,12 +173,42 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
                 model: label("modelName").unwrap_or_default().to_owned(),
                 pci: label("pci_bus_id").unwrap_or_default().to_owned(),
                 instance,
+                parent: instance.map(|_| uuid.to_owned()),
             };
             (identity, CounterReading::default())
         });
         set(&mut entry.1, &sample.name, sample.value);
     }
+    // What instances have of a GPU that is shared out is theirs: nothing counts twice.
+    let part = |(identity, reading): &(GpuIdentity, CounterReading)| {
+        Some((identity.parent.clone()?, reading.clone()))
+    };
+    for (parent, part) in found.values().filter_map(part).collect::<Vec<_>>() {
+        if let Some((_, whole)) = found.get_mut(&parent) {
+            leave_to_part(whole, &part);
+        }
+    }
     found
+}
+
+/// Removes what an instance has from the reading of the whole GPU.
+fn leave_to_part(whole: &mut CounterReading, part: &CounterReading) {
+    let leave = |own: &mut Option<f64>, part: Option<f64>| {
+        if part.is_some() {
+            *own = None;
+        }
+    };
+    leave(&mut whole.busy, part.busy);
+    leave(&mut whole.sm_active, part.sm_active);
+    leave(&mut whole.sm_occupancy, part.sm_occupancy);
+    leave(&mut whole.dram, part.dram);
+    leave(&mut whole.pipes.tensor, part.pipes.tensor);
+    leave(&mut whole.pipes.fp64, part.pipes.fp64);
+    leave(&mut whole.pipes.fp32, part.pipes.fp32);
+    leave(&mut whole.pipes.fp16, part.pipes.fp16);
+    if part.memory_used.is_some() {
+        whole.memory_used = None;
+    }
 }
 
 fn set(reading: &mut CounterReading, name: &str, value: f64) {
@@ -228,6 +264,18 @@ DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-0\"} NaN
         let (part, instance) = &found["GPU-1/2"];
         assert_eq!((part.instance, instance.memory_used), (Some(2), Some(512 << 20)));
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_gpu_and_its_instances_are_not_counted_twice() {
+        let page = "DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-0\"} 100\n\
+                    DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-0\"} 250\n\
+                    DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-0\",GPU_I_ID=\"3\"} 60\n\
+                    DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-0\",GPU_I_ID=\"4\"} 40\n";
+        let found = readings(&samples(page));
+        let used: u64 = found.values().filter_map(|(_, reading)| reading.memory_used).sum();
+        assert_eq!((used, found["GPU-0"].1.power_w), (100 << 20, Some(250.0)));
+        assert_eq!(found["GPU-0/3"].0.parent.as_deref(), Some("GPU-0"));
     }
 
     #[test]

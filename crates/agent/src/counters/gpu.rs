@@ -3,25 +3,28 @@
 //! From Hopper on, GPM gives activity of the SMs, averaged between two samples; older GPUs have no
 //! such figure here. A GPU that cannot be read is *lost* with its reason and read again later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
-use super::interval::{CounterReading, Pipes};
+use super::interval::{CounterReading, Pipes, RowRemap};
 
 /// The largest share that is a share; anything above is a driver's way to say that it knows none.
 const PERCENT_MAX: f64 = 100.5;
 /// The GPM metrics requested, in this order.
-const METRICS: [GpmMetricId; 10] = [
+const METRICS: [GpmMetricId; 12] = [
     GpmMetricId::GraphicsUtil,
     GpmMetricId::SmUtil,
     GpmMetricId::SmOccupancy,
@@ -32,7 +35,23 @@ const METRICS: [GpmMetricId; 10] = [
     GpmMetricId::DramBwUtil,
     GpmMetricId::PcieTxPerSec,
     GpmMetricId::PcieRxPerSec,
+    GpmMetricId::NvlinkTotalTxPerSec,
+    GpmMetricId::NvlinkTotalRxPerSec,
 ];
+/// Error counters by field, and how many bits each has.
+const ERROR_FIELDS: [(u32, &str, u32); 6] = [
+    (field_id::NVML_FI_DEV_REMAPPED_COR, "row_remap_corrected", 32),
+    (field_id::NVML_FI_DEV_REMAPPED_UNC, "row_remap_uncorrected", 32),
+    (field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "nvlink_crc_flit", 64),
+    (field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "nvlink_crc_data", 64),
+    (field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "nvlink_replay", 64),
+    (field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "nvlink_recovery", 64),
+];
+/// Whether rows wait for a reset to be remapped, and whether remapping failed.
+const REMAP_FIELDS: [u32; 2] =
+    [field_id::NVML_FI_DEV_REMAPPED_PENDING, field_id::NVML_FI_DEV_REMAPPED_FAILURE];
+/// Readings between two of the fields, which change rarely.
+const FIELDS_EVERY: u64 = 10;
 /// Reasons for a lower clock that cost time; the others are configured limits.
 const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::SW_POWER_CAP, "sw_power_cap"),
@@ -58,6 +77,8 @@ pub struct GpuIdentity {
     pub pci: String,
     /// The instance, where it is one part of a GPU that is shared out (MIG).
     pub instance: Option<u32>,
+    /// UUID of the whole GPU, where it is an instance.
+    pub parent: Option<String>,
 }
 
 /// Loads NVML from `library`, or where the driver puts it.
@@ -85,46 +106,88 @@ pub struct Gpus<'nvml> {
 struct KnownGpu<'nvml> {
     identity: GpuIdentity,
     device: Device<'nvml>,
-    /// The physical GPU: instances have no events and no clocks of their own.
-    parent_uuid: String,
+    /// The whole GPU of an instance: it takes the instance's samples.
+    whole: Option<Device<'nvml>>,
+    /// The driver's number of an instance's GPU instance, known as soon as a process ran there.
+    gpu_instance: Option<u32>,
+    /// Whether it is shared out: its instances have memory and activity then.
+    is_split: bool,
     has_gpm: bool,
     sample: Option<GpmSample<'nvml>>,
+    reads: u64,
+    fields: Fields,
 }
 
+/// Fields as they were read last.
+#[derive(Clone, Debug, Default)]
+struct Fields {
+    errors: Vec<(&'static str, u64, u32)>,
+    remap: Option<RowRemap>,
+}
+
+/// Devices as the driver lists them, and why others are not there.
+type Listing<'nvml> = (Vec<(GpuIdentity, Device<'nvml>)>, Vec<String>);
+
 impl<'nvml> Gpus<'nvml> {
-    /// Finds them; what cannot be found is in the notes.
-    pub fn find(nvml: &'nvml Nvml, notes: &mut Vec<String>) -> Self {
-        let mut gpus = Self { nvml, events: None, devices: Vec::new(), xids: BTreeMap::new() };
-        let count = nvml.device_count().unwrap_or_else(|error| {
-            notes.push(format!("NVML: cannot count GPUs: {error}"));
-            0
-        });
-        for index in 0..count {
-            if let Err(error) = gpus.add(index) {
-                notes.push(format!("GPU {index}: {error}"));
-            }
+    /// No devices yet: [`Self::list`] finds them.
+    pub fn new(nvml: &'nvml Nvml) -> Self {
+        Self { nvml, events: None, devices: Vec::new(), xids: BTreeMap::new() }
+    }
+
+    /// Lists the devices again; what is missing and why, if there are others than before.
+    ///
+    /// # Errors
+    /// The driver does not answer: it has to be loaded again.
+    pub fn list(&mut self) -> Result<Option<Vec<String>>, NvmlError> {
+        let (listed, mut notes) = list(self.nvml)?;
+        let known = self.devices.iter().map(|known| &known.identity);
+        if !listed.is_empty() && known.eq(listed.iter().map(|(identity, _)| identity)) {
+            return Ok(None);
         }
-        if gpus.devices.iter().any(|known| !known.has_gpm) {
+        // Samples and events belong to handles of the devices that there were.
+        (self.events, self.devices) = (None, Vec::new());
+        let parents: BTreeSet<String> =
+            listed.iter().filter_map(|(identity, _)| identity.parent.clone()).collect();
+        for (identity, device) in listed {
+            let is_instance = identity.instance.is_some();
+            let whole =
+                is_instance.then(|| self.nvml.device_by_index(identity.index).ok()).flatten();
+            let has_gpm = whole.as_ref().unwrap_or(&device).gpm_support().unwrap_or(false);
+            let is_split = parents.contains(&identity.uuid);
+            self.devices.push(KnownGpu {
+                identity,
+                device,
+                whole,
+                gpu_instance: None,
+                is_split,
+                has_gpm,
+                sample: None,
+                reads: 0,
+                fields: Fields::default(),
+            });
+        }
+        if self.devices.iter().any(|known| !known.has_gpm) {
             notes.push(
-                "SM activity, occupancy and pipes are null for GPUs before Hopper: NVML has no GPM there; \
-                 name a dcgm-exporter with dcgm_page"
+                "SM activity, occupancy, pipes and NVLink traffic are null for GPUs before Hopper, and \
+                 so is the activity of their instances with processes: NVML has no GPM there; name a \
+                 dcgm-exporter with dcgm_page"
                     .to_owned(),
             );
         }
-        if count > 0 {
+        if !self.devices.is_empty() {
             notes.push(
                 "instructions, and SM activity at p5, p25 and p50 over SMs, are null: no interface of \
                  the driver gives them per SM on GPUs since Turing"
                     .to_owned(),
             );
-            gpus.events = gpus.register(notes);
+            self.events = self.register(&mut notes);
         }
-        gpus
+        Ok(Some(notes))
     }
 
     /// What each is, by the order in which they are read.
-    pub fn identities(&self) -> Vec<GpuIdentity> {
-        self.devices.iter().map(|known| known.identity.clone()).collect()
+    pub fn identities(&self) -> impl Iterator<Item = &GpuIdentity> {
+        self.devices.iter().map(|known| &known.identity)
     }
 
     /// Takes in what was reported since: errors that come as events.
@@ -147,76 +210,33 @@ impl<'nvml> Gpus<'nvml> {
     /// The device does not answer: it fell off the bus, or the driver is gone.
     pub fn read(&mut self, at: usize, is_paused: bool) -> Result<CounterReading, NvmlError> {
         let known = &mut self.devices[at];
-        let device = &known.device;
-        // One call that every device knows decides whether it is there.
-        let memory = needed(device.memory_info())?;
-        let mut reading = CounterReading {
-            memory_used: memory.as_ref().map(|memory| memory.used),
-            memory_total: memory.as_ref().map(|memory| memory.total),
-            busy: needed(device.utilization_rates())?.and_then(|rates| share(f64::from(rates.gpu))),
-            power_w: needed(device.power_usage())?.map(|milliwatts| f64::from(milliwatts) * 1e-3),
-            energy_j: needed(device.total_energy_consumption())?.map(|mj| mj as f64 * 1e-3),
-            temperature: needed(device.temperature(TemperatureSensor::Gpu))?.map(f64::from),
-            ..CounterReading::default()
-        };
-        let sm = needed(device.clock_info(Clock::SM))?;
-        let memory_clock = needed(device.clock_info(Clock::Memory))?;
-        reading.clocks_hz =
-            sm.zip(memory_clock).map(|(sm, memory)| (f64::from(sm) * 1e6, f64::from(memory) * 1e6));
-        if let Some(reasons) = needed(device.current_throttle_reasons())? {
-            let held = REASONS.iter().filter(|(reason, _)| reasons.contains(*reason));
-            reading.throttled = held.map(|(_, name)| *name).collect();
+        if known.identity.instance.is_some() {
+            return known.read_instance(self.nvml, is_paused);
         }
-        let uncorrected = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
-        let corrected = device.total_ecc_errors(MemoryError::Corrected, EccCounter::Volatile);
-        let counters = [
-            ("ecc_uncorrected", needed(uncorrected)?, 64),
-            ("ecc_corrected", needed(corrected)?, 64),
-            ("pcie_replay", needed(device.pcie_replay_counter())?.map(u64::from), 32),
-        ];
-        reading.errors = counters
-            .into_iter()
-            .filter_map(|(kind, count, bits)| Some((kind, count?, bits)))
-            .collect();
-        if known.identity.instance.is_none() {
-            reading.xids = self.xids.remove(&known.parent_uuid).unwrap_or_default();
-        }
+        let mut reading = known.read_whole()?;
+        reading.xids = self.xids.remove(&known.identity.uuid).unwrap_or_default();
         if is_paused {
             known.sample = None;
-        } else if known.has_gpm {
-            known.sample_gpm(self.nvml, &mut reading)?;
+        } else if known.has_gpm && !known.is_split {
+            let sample = needed(known.device.gpm_sample())?;
+            known.take_sample(self.nvml, sample, &mut reading);
         }
         Ok(reading)
     }
 
-    fn add(&mut self, index: u32) -> Result<(), NvmlError> {
-        let device = self.nvml.device_by_index(index)?;
-        let pci = device.pci_info().map(|info| info.bus_id).unwrap_or_default();
-        let (uuid, model) = (device.uuid()?, device.name().unwrap_or_default());
-        let is_split = device.mig_mode().is_ok_and(|mode| mode.current == 1);
-        if is_split {
-            for part in 0..device.mig_device_count().unwrap_or(0) {
-                // Places that hold no instance are not found.
-                let Ok(instance) = device.mig_device_by_index(part) else { continue };
-                let identity = GpuIdentity {
-                    index,
-                    uuid: instance.uuid()?,
-                    model: instance.name().unwrap_or_else(|_| model.clone()),
-                    pci: pci.clone(),
-                    instance: Some(part),
-                };
-                self.push(identity, instance, uuid.clone());
-            }
+    /// UUID of the whole GPU and number of the GPU instance, as DCGM names an instance.
+    pub fn dcgm_key(&self, at: usize) -> Option<String> {
+        let known = &self.devices[at];
+        match &known.identity.parent {
+            Some(parent) => known.gpu_instance.map(|number| format!("{parent}/{number}")),
+            None => Some(known.identity.uuid.clone()),
         }
-        let identity = GpuIdentity { index, uuid: uuid.clone(), model, pci, instance: None };
-        self.push(identity, device, uuid);
-        Ok(())
     }
 
-    fn push(&mut self, identity: GpuIdentity, device: Device<'nvml>, parent_uuid: String) {
-        // Instances have samples of another call, by their parent; they are left out here.
-        let has_gpm = identity.instance.is_none() && device.gpm_support().unwrap_or(false);
-        self.devices.push(KnownGpu { identity, device, parent_uuid, has_gpm, sample: None });
+    /// Processes that compute on one, as the driver reports; none where it does not.
+    pub fn computing(&self, at: usize) -> Vec<u32> {
+        let running = self.devices[at].device.running_compute_processes().unwrap_or_default();
+        running.into_iter().map(|process| process.pid).collect()
     }
 
     fn register(&self, notes: &mut Vec<String>) -> Option<EventSet<'nvml>> {
@@ -237,14 +257,132 @@ impl<'nvml> Gpus<'nvml> {
     }
 }
 
+/// What the driver lists now: whole GPUs, and the instances of those that are shared out.
+fn list(nvml: &Nvml) -> Result<Listing<'_>, NvmlError> {
+    let (mut listed, mut notes) = (Vec::new(), Vec::new());
+    for index in 0..nvml.device_count()? {
+        if let Err(error) = list_one(nvml, index, &mut listed) {
+            notes.push(format!("GPU {index}: {error}"));
+        }
+    }
+    Ok((listed, notes))
+}
+
+fn list_one<'nvml>(
+    nvml: &'nvml Nvml,
+    index: u32,
+    listed: &mut Vec<(GpuIdentity, Device<'nvml>)>,
+) -> Result<(), NvmlError> {
+    let device = nvml.device_by_index(index)?;
+    let pci = device.pci_info().map(|info| info.bus_id).unwrap_or_default();
+    let (uuid, model) = (device.uuid()?, device.name().unwrap_or_default());
+    if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
+        for part in 0..device.mig_device_count().unwrap_or(0) {
+            // Places that hold no instance are not found.
+            let Ok(instance) = device.mig_device_by_index(part) else { continue };
+            let identity = GpuIdentity {
+                index,
+                uuid: instance.uuid()?,
+                model: instance.name().unwrap_or_else(|_| model.clone()),
+                pci: pci.clone(),
+                instance: Some(part),
+                parent: Some(uuid.clone()),
+            };
+            listed.push((identity, instance));
+        }
+    }
+    let (instance, parent) = (None, None);
+    listed.push((GpuIdentity { index, uuid, model, pci, instance, parent }, device));
+    Ok(())
+}
+
 impl<'nvml> KnownGpu<'nvml> {
-    /// Activity since the last sample, from GPM: better than the plain share of time.
-    fn sample_gpm(
+    /// Everything but activity and events.
+    fn read_whole(&mut self) -> Result<CounterReading, NvmlError> {
+        let device = &self.device;
+        // One call that every device knows decides whether it is there.
+        let memory = needed(device.memory_info())?.filter(|_| !self.is_split);
+        let mut reading = CounterReading {
+            memory_used: memory.as_ref().map(|memory| memory.used),
+            memory_total: memory.as_ref().map(|memory| memory.total),
+            busy: needed(device.utilization_rates())?.and_then(|rates| share(f64::from(rates.gpu))),
+            power_w: needed(device.power_usage())?.map(|milliwatts| f64::from(milliwatts) * 1e-3),
+            energy_j: needed(device.total_energy_consumption())?.map(|mj| mj as f64 * 1e-3),
+            temperature: needed(device.temperature(TemperatureSensor::Gpu))?.map(f64::from),
+            ..CounterReading::default()
+        };
+        if self.is_split {
+            reading.busy = None;
+        }
+        let sm = needed(device.clock_info(Clock::SM))?;
+        let memory_clock = needed(device.clock_info(Clock::Memory))?;
+        reading.clocks_hz =
+            sm.zip(memory_clock).map(|(sm, memory)| (f64::from(sm) * 1e6, f64::from(memory) * 1e6));
+        if let Some(reasons) = needed(device.current_throttle_reasons())? {
+            let held = REASONS.iter().filter(|(reason, _)| reasons.contains(*reason));
+            reading.throttled = held.map(|(_, name)| *name).collect();
+        }
+        let uncorrected = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
+        let corrected = device.total_ecc_errors(MemoryError::Corrected, EccCounter::Volatile);
+        let counters = [
+            ("ecc_uncorrected", needed(uncorrected)?, 64),
+            ("ecc_corrected", needed(corrected)?, 64),
+            ("pcie_replay", needed(device.pcie_replay_counter())?.map(u64::from), 32),
+        ];
+        if self.reads.is_multiple_of(FIELDS_EVERY) {
+            self.fields = fields(&self.device)?;
+        }
+        self.reads += 1;
+        let counters =
+            counters.into_iter().filter_map(|(kind, count, bits)| Some((kind, count?, bits)));
+        reading.errors = counters.chain(self.fields.errors.iter().copied()).collect();
+        reading.remap = self.fields.remap;
+        Ok(reading)
+    }
+
+    /// Memory and activity of an instance. Power, clocks and errors are the whole GPU's.
+    fn read_instance(
         &mut self,
         nvml: &'nvml Nvml,
+        is_paused: bool,
+    ) -> Result<CounterReading, NvmlError> {
+        let memory = needed(self.device.memory_info())?;
+        let mut reading = CounterReading {
+            memory_used: memory.as_ref().map(|memory| memory.used),
+            memory_total: memory.as_ref().map(|memory| memory.total),
+            ..CounterReading::default()
+        };
+        let Some(processes) = needed(self.device.running_compute_processes())? else {
+            return Ok(reading);
+        };
+        let number = processes.iter().find_map(|process| process.gpu_instance_id);
+        self.gpu_instance = number.or(self.gpu_instance);
+        if processes.is_empty() {
+            // NVML has no utilization of instances, but without a process nothing works there.
+            reading.busy = Some(0.0);
+            reading.sm_active = self.has_gpm.then_some(0.0);
+            reading.sm_occupancy = reading.sm_active;
+        }
+        let whole = self.whole.as_ref().filter(|_| self.has_gpm && !is_paused);
+        let sample = match whole.zip(self.gpu_instance).filter(|_| !processes.is_empty()) {
+            Some((whole, number)) => needed(whole.gpm_mig_sample(number))?,
+            None => None,
+        };
+        if sample.is_none() {
+            self.sample = None;
+        }
+        self.take_sample(nvml, sample, &mut reading);
+        Ok(reading)
+    }
+
+    /// Activity since the last sample, from GPM: better than the plain share of time.
+    fn take_sample(
+        &mut self,
+        nvml: &'nvml Nvml,
+        sample: Option<GpmSample<'nvml>>,
         reading: &mut CounterReading,
-    ) -> Result<(), NvmlError> {
-        let Some(sample) = needed(self.device.gpm_sample())? else { return Ok(()) };
+    ) {
+        let Some(sample) = sample else { return };
         if let Some(before) = &self.sample
             && let Ok(metrics) = gpm_metrics_get(nvml, before, &sample, &METRICS)
         {
@@ -259,10 +397,31 @@ impl<'nvml> KnownGpu<'nvml> {
             // GPM counts MiB a second.
             let mib = |rate: f64| rate * 1_048_576.0;
             reading.pcie = rate(8).map(mib).zip(rate(9).map(mib));
+            reading.nvlink = rate(10).map(mib).zip(rate(11).map(mib));
         }
         self.sample = Some(sample);
-        Ok(())
     }
+}
+
+/// Error counters and states that have no call of their own.
+fn fields(device: &Device<'_>) -> Result<Fields, NvmlError> {
+    let ids = ERROR_FIELDS.iter().map(|(id, ..)| *id).chain(REMAP_FIELDS).map(FieldId);
+    let ids: Vec<FieldId> = ids.collect();
+    let Some(samples) = needed(device.field_values_for(&ids))? else {
+        return Ok(Fields::default());
+    };
+    let value = |at: usize| match samples.get(at)?.as_ref().ok()?.value.as_ref().ok()? {
+        SampleValue::U32(value) => Some(u64::from(*value)),
+        SampleValue::U64(value) => Some(*value),
+        SampleValue::I64(value) => u64::try_from(*value).ok(),
+        SampleValue::F64(_) => None,
+    };
+    let errors = ERROR_FIELDS.iter().enumerate();
+    let errors = errors.filter_map(|(at, (_, kind, bits))| Some((*kind, value(at)?, *bits)));
+    let flag = |at: usize| value(ERROR_FIELDS.len() + at).map(|value| value != 0);
+    let remap =
+        flag(0).zip(flag(1)).map(|(is_pending, has_failed)| RowRemap { is_pending, has_failed });
+    Ok(Fields { errors: errors.collect(), remap })
 }
 
 /// What a device does not support is no failure; that it is gone is one.

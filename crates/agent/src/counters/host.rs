@@ -196,16 +196,23 @@ fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
     found
 }
 
-/// Reads a control group (version 2), by its path below `root`.
+/// Reads a control group by its path below `root`: of version 2, or else of version 1, where every
+/// controller has a folder of its own.
 pub fn group(root: &Path, path: &str) -> ControlGroup {
-    let folder = root.join(path.trim_start_matches('/'));
-    let text = |name: &str| {
-        let text = fs::read_to_string(folder.join(name)).ok()?;
-        (text.len() <= TEXT_MAX).then_some(text)
+    let path = path.trim_start_matches('/');
+    let text = |controllers: &[&str], name: &str| {
+        let folders = controllers.iter().map(|controller| root.join(controller).join(path));
+        let mut texts = folders.filter_map(|folder| fs::read_to_string(folder.join(name)).ok());
+        texts.find(|text| text.len() <= TEXT_MAX)
     };
-    let field = |text: &str, name: &str| -> Option<u64> {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    let number = |text: String| text.trim().parse::<u64>().ok();
+    let usage = |text: String| {
+        text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse::<u64>().ok())
     };
+    let cpu_us = text(&[""], "cpu.stat").and_then(usage);
+    let cpu_ns = || text(&["cpu,cpuacct", "cpuacct"], "cpuacct.usage").and_then(number);
+    let memory = text(&[""], "memory.current");
+    // `8:0 rbytes=1 wbytes=2 …`
     let io = |text: String| {
         let sum = |key: &str| -> u64 {
             let words = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key));
@@ -213,12 +220,22 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
         };
         (sum("rbytes="), sum("wbytes="))
     };
+    // `8:0 Read 1` and `8:0 Write 2`
+    let block_io = |text: String| {
+        let sum = |way: &str| -> u64 {
+            let words = |line: &str| {
+                let mut words = line.split_ascii_whitespace().skip(1);
+                (words.next() == Some(way)).then(|| words.next()?.parse::<u64>().ok()).flatten()
+            };
+            text.lines().filter_map(words).sum()
+        };
+        (sum("Read"), sum("Write"))
+    };
+    let block = || text(&["blkio"], "blkio.throttle.io_service_bytes_recursive");
     ControlGroup {
-        cpu_s: text("cpu.stat")
-            .and_then(|text| field(&text, "usage_usec "))
-            .map(|us| us as f64 * 1e-6),
-        memory: text("memory.current").and_then(|text| text.trim().parse().ok()),
-        io_bytes: text("io.stat").map(io),
+        cpu_s: cpu_us.map(|us| us as f64 * 1e-6).or_else(|| cpu_ns().map(|ns| ns as f64 * 1e-9)),
+        memory: memory.or_else(|| text(&["memory"], "memory.usage_in_bytes")).and_then(number),
+        io_bytes: text(&[""], "io.stat").map(io).or_else(|| block().map(block_io)),
     }
 }
 
@@ -278,6 +295,24 @@ mod tests {
             (Some(2.5), Some(4096), Some((15, 21)))
         );
         assert_eq!(group(root.path(), "none"), super::ControlGroup::default());
+        // Version 1, as RHEL 8 has it.
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let job = "slurm/uid_1000/job_8";
+        write(&format!("cpu,cpuacct/{job}/cpuacct.usage"), "1500000000\n");
+        write(&format!("memory/{job}/memory.usage_in_bytes"), "8192\n");
+        write(
+            &format!("blkio/{job}/blkio.throttle.io_service_bytes_recursive"),
+            "8:0 Read 10\n8:0 Write 20\n8:0 Total 30\n8:16 Read 5\nTotal 35\n",
+        );
+        let found = group(root.path(), &format!("/{job}"));
+        assert_eq!(
+            (found.cpu_s, found.memory, found.io_bytes),
+            (Some(1.5), Some(8192), Some((15, 20)))
+        );
     }
 
     #[test]

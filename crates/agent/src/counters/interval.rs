@@ -1,6 +1,7 @@
 //! Readings of one GPU, summed over intervals of the wall clock: ten seconds by default.
 //!
 //! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly. Time
+//! is measured on the monotonic clock; the wall clock only says which interval it belongs to. Time
 //! between two readings that are too far apart is *unobserved*, never guessed. Pure: clocks are
 //! arguments.
 
@@ -15,6 +16,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub const GAP_NS: u64 = 2_000_000_000;
 /// The wall clock may differ from the monotonic one by this much between two readings.
 const JUMP_NS: u64 = 500_000_000;
+/// Ranges of written intervals that are kept: a new one begins at a gap or a jump of the clock.
+const RANGES_MAX: usize = 64;
 
 /// When a reading was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct CounterReading {
     pub dram: Option<f64>,
     /// Bytes a second over PCIe: sent, received.
     pub pcie: Option<(f64, f64)>,
+    /// Bytes a second over all links of NVLink: sent, received.
+    pub nvlink: Option<(f64, f64)>,
     /// Bytes of memory in use.
     pub memory_used: Option<u64>,
     /// Bytes of memory.
@@ -56,8 +61,19 @@ pub struct CounterReading {
     pub throttled: Vec<&'static str>,
     /// Errors counted by the device since some moment, by kind, and how many bits the counter has.
     pub errors: Vec<(&'static str, u64, u32)>,
+    /// Rows of memory that are to be replaced by spare ones.
+    pub remap: Option<RowRemap>,
     /// Errors of the kind that come as events, since the last reading: their numbers.
     pub xids: Vec<u64>,
+}
+
+/// State of row remapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowRemap {
+    /// Rows are remapped at the next reset of the GPU.
+    pub is_pending: bool,
+    /// No spare rows were left.
+    pub has_failed: bool,
 }
 
 /// Shares of time that the pipes of the SMs worked.
@@ -102,6 +118,10 @@ pub struct IntervalSums {
     pub pcie_sent_bytes: Option<f64>,
     /// Bytes received over PCIe.
     pub pcie_received_bytes: Option<f64>,
+    /// Bytes sent over NVLink.
+    pub nvlink_sent_bytes: Option<f64>,
+    /// Bytes received over NVLink.
+    pub nvlink_received_bytes: Option<f64>,
     /// Joules, from the device's own counter.
     pub energy_j: Option<f64>,
     /// Joules, from power times time.
@@ -134,6 +154,32 @@ pub struct IntervalRow {
     pub temperature_max: Option<f64>,
 }
 
+/// Intervals that were written, as ranges of their starts. Each interval is written once, whatever
+/// the wall clock does: neither one from the future nor a clock that is set back stops later ones.
+#[derive(Debug, Default)]
+pub struct WrittenIntervals {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl WrittenIntervals {
+    /// Notes an interval; whether it had not been written before.
+    pub fn insert(&mut self, start_unix_s: u64, length_s: u64) -> bool {
+        if self.ranges.iter().any(|&(first, last)| (first..=last).contains(&start_unix_s)) {
+            return false;
+        }
+        match self.ranges.iter_mut().find(|(_, last)| last + length_s == start_unix_s) {
+            Some((_, last)) => *last = start_unix_s,
+            None => {
+                if self.ranges.len() == RANGES_MAX {
+                    self.ranges.remove(0);
+                }
+                self.ranges.push((start_unix_s, start_unix_s));
+            }
+        }
+        true
+    }
+}
+
 /// Readings of one device on their way to rows.
 #[derive(Debug)]
 pub struct Intervals {
@@ -144,6 +190,7 @@ pub struct Intervals {
     pub last: Option<IntervalRow>,
     current: Option<IntervalRow>,
     before: Option<(ReadingTime, CounterReading)>,
+    written: WrittenIntervals,
     /// Intervals that were not emitted because the clock had shown them before.
     pub repeated: u64,
 }
@@ -151,8 +198,9 @@ pub struct Intervals {
 impl Intervals {
     /// No readings yet, on their way to rows of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
-        let (total, last, current, before) = (IntervalSums::default(), None, None, None);
-        Self { length_s, total, last, current, before, repeated: 0 }
+        let (total, written) = (IntervalSums::default(), WrittenIntervals::default());
+        let (last, current, before) = (None, None, None);
+        Self { length_s, total, last, current, before, written, repeated: 0 }
     }
 
     /// Takes a reading in, or `None` where the device could not be read; the intervals that ended.
@@ -161,15 +209,15 @@ impl Intervals {
         let length_ns = self.length_s * SECOND_NS;
         let start = at.unix_ns / length_ns * self.length_s;
         let before = self.before.take();
-        let between = before.as_ref().and_then(|(before, _)| span(*before, at));
+        let between = before.as_ref().and_then(|(before, _)| elapsed(*before, at));
+        let is_jump = before.as_ref().is_some_and(|(before, _)| jump(*before, at).is_some());
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
-            if let (Some(row), Some((span_ns, reading))) = (&mut self.current, observed) {
-                // The boundary lies between two readings: each side gets its share.
-                let after_ns = (at.unix_ns % length_ns).min(span_ns);
-                let seconds = (span_ns - after_ns) as f64 * 1e-9;
-                row.sums.add_time(reading, seconds);
-                self.total.add_time(reading, seconds);
+            if let Some((span_ns, reading)) = observed {
+                // The boundary lies between two readings: each side gets its share. Behind a jump of
+                // the clock nobody knows where it lies.
+                let after_ns = if is_jump { 0 } else { (at.unix_ns % length_ns).min(span_ns) };
+                self.observe(reading, span_ns - after_ns);
                 ended.extend(self.close());
                 self.open(start);
                 self.observe(reading, after_ns);
@@ -205,22 +253,25 @@ impl Intervals {
             Some(IntervalRow { start_unix_s, sums, memory_used, power_max_w, temperature_max });
     }
 
-    /// A clock that was set back shows an interval twice: only the first one counts.
+    /// A clock that was set back shows an interval twice: only the first one is a row. Shares of
+    /// the last interval are those of the second one, too.
     fn close(&mut self) -> Option<IntervalRow> {
         let row = self.current.take()?;
-        if self.last.as_ref().is_some_and(|last| row.start_unix_s <= last.start_unix_s) {
-            self.repeated += 1;
-            return None;
-        }
         self.last = Some(row.clone());
-        Some(row)
+        if self.written.insert(row.start_unix_s, self.length_s) {
+            return Some(row);
+        }
+        self.repeated += 1;
+        None
     }
 
     fn observe(&mut self, reading: &CounterReading, span_ns: u64) {
         let seconds = span_ns as f64 * 1e-9;
         self.total.add_time(reading, seconds);
         if let Some(row) = &mut self.current {
-            row.sums.add_time(reading, seconds);
+            // A clock that was set back a little shows the end of the interval twice.
+            let left = (self.length_s as f64 - row.sums.observed_s).max(0.0);
+            row.sums.add_time(reading, seconds.min(left));
         }
     }
 
@@ -257,6 +308,8 @@ impl IntervalSums {
         add(&mut self.dram_s, reading.dram);
         add(&mut self.pcie_sent_bytes, reading.pcie.map(|(sent, _)| sent));
         add(&mut self.pcie_received_bytes, reading.pcie.map(|(_, received)| received));
+        add(&mut self.nvlink_sent_bytes, reading.nvlink.map(|(sent, _)| sent));
+        add(&mut self.nvlink_received_bytes, reading.nvlink.map(|(_, received)| received));
         add(&mut self.power_ws, reading.power_w);
         add(&mut self.sm_clock_hz_s, reading.clocks_hz.map(|(sm, _)| sm));
         add(&mut self.memory_clock_hz_s, reading.clocks_hz.map(|(_, memory)| memory));
@@ -300,11 +353,20 @@ pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
     (old < range && old >= half && new < half).then(|| range - old + new)
 }
 
-/// Nanoseconds between two readings, if nothing of them is in doubt.
-pub fn span(before: ReadingTime, at: ReadingTime) -> Option<u64> {
-    let monotonic = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
-    let wall = at.unix_ns.checked_sub(before.unix_ns)?;
-    (monotonic <= GAP_NS && wall.abs_diff(monotonic) <= JUMP_NS).then_some(monotonic)
+/// Nanoseconds between two readings by the monotonic clock, if they are close enough.
+pub fn elapsed(before: ReadingTime, at: ReadingTime) -> Option<u64> {
+    let elapsed = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
+    (elapsed <= GAP_NS).then_some(elapsed)
+}
+
+/// By how many nanoseconds the wall clock was set between two readings, if it was.
+pub fn jump(before: ReadingTime, at: ReadingTime) -> Option<i64> {
+    let since = |at: u64, before: u64| i128::from(at) - i128::from(before);
+    let wall = since(at.unix_ns, before.unix_ns);
+    let jump = wall - since(at.monotonic_ns, before.monotonic_ns);
+    let bound =
+        |jump: i128| i64::try_from(jump).unwrap_or(if jump < 0 { i64::MIN } else { i64::MAX });
+    (jump.unsigned_abs() > u128::from(JUMP_NS)).then(|| bound(jump))
 }
 
 fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
@@ -316,7 +378,7 @@ fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CounterReading, INTERVAL_S, IntervalRow, Intervals, ReadingTime, delta};
+    use super::{CounterReading, INTERVAL_S, IntervalRow, Intervals, ReadingTime, delta, jump};
 
     const SECOND: u64 = 1_000_000_000;
     const BASE: u64 = 1_700_000_000 * SECOND;
@@ -379,10 +441,71 @@ mod tests {
                 intervals.read(back(read * 500), Some(busy(1.0))).iter().map(|r| r.start_unix_s),
             );
         }
-        let mut unique = starts.clone();
-        unique.dedup();
-        assert_eq!(starts, unique);
-        assert!(starts.is_sorted() && intervals.repeated >= 1, "{starts:?}");
+        let unique: std::collections::BTreeSet<u64> = starts.iter().copied().collect();
+        assert_eq!(starts.len(), unique.len(), "{starts:?}");
+        assert!(intervals.repeated >= 1, "{starts:?}");
+    }
+
+    /// Reads twice a second for `seconds`, on a wall clock that is off by `offset_s`.
+    fn read_on(
+        intervals: &mut Intervals,
+        monotonic_s: &mut u64,
+        offset_s: i64,
+        seconds: u64,
+    ) -> Vec<u64> {
+        let mut starts = Vec::new();
+        for _ in 0..seconds * 2 {
+            let at = moment(*monotonic_s * 500);
+            let unix_ns = at.unix_ns.checked_add_signed(offset_s * SECOND.cast_signed()).unwrap();
+            let rows = intervals.read(ReadingTime { unix_ns, ..at }, Some(busy(0.25)));
+            assert!(rows.iter().all(|row| row.sums.observed_s <= 10.0 + 1e-9), "{rows:?}");
+            starts.extend(rows.iter().map(|row| row.start_unix_s));
+            *monotonic_s += 1;
+        }
+        starts
+    }
+
+    #[test]
+    fn an_interval_from_the_future_does_not_discard_later_ones() {
+        let (mut intervals, mut clock) = (Intervals::new(INTERVAL_S), 0);
+        let four_years = 4 * 365 * 86_400;
+        assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
+        assert_eq!(read_on(&mut intervals, &mut clock, four_years, 30).len(), 3);
+        // The interval in which the clock came back was written before, in part; no other was.
+        let starts = read_on(&mut intervals, &mut clock, 0, 60);
+        assert_eq!(starts.len(), 6, "{starts:?}");
+        assert_eq!(intervals.repeated, 0);
+        assert!((intervals.total.observed_s - 149.5).abs() < 1e-6, "time is the monotonic clock's");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_an_hour_does_not_freeze_shares_and_is_counted() {
+        let (mut intervals, mut clock) = (Intervals::new(INTERVAL_S), 0);
+        assert_eq!(read_on(&mut intervals, &mut clock, 0, 60).len(), 5);
+        // Nothing had been written an hour ago.
+        assert_eq!(read_on(&mut intervals, &mut clock, -3600, 60).len(), 6);
+        // Twenty seconds of intervals are shown again: no rows, but shares go on.
+        assert_eq!(read_on(&mut intervals, &mut clock, -3630, 30).len(), 1);
+        assert_eq!(intervals.repeated, 2);
+        assert!(close(intervals.share(|sums| sums.busy_s).unwrap(), 0.25));
+        let last = intervals.last.as_ref().unwrap().start_unix_s;
+        assert!(last.abs_diff(1_700_000_000 + 150 - 3630) <= 20, "{last}");
+        assert!((intervals.total.observed_s - 149.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn jumps_of_the_wall_clock_are_named_and_drift_is_not() {
+        let at = |monotonic_ms: u64, unix_ms: u64| ReadingTime {
+            monotonic_ns: monotonic_ms * 1_000_000,
+            unix_ns: BASE + unix_ms * 1_000_000,
+        };
+        let before = at(1_000, 1_000);
+        assert_eq!(jump(before, at(1_500, 1_500)), None);
+        assert_eq!(jump(before, at(1_500, 1_900)), None);
+        assert_eq!(jump(before, at(1_500, 61_500)), Some(60_000_000_000));
+        assert_eq!(jump(before, at(1_500, 0)), Some(-1_500_000_000));
+        let year_zero = ReadingTime { unix_ns: 0, ..before };
+        assert!(jump(before, year_zero).unwrap() < -1_000_000_000_000_000_000);
     }
 
     #[test]

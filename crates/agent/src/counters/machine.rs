@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::host::{self, ControlGroup, HostCounters, HostSample};
-use super::interval::{ReadingTime, span};
+use super::interval::{ReadingTime, WrittenIntervals, elapsed, jump};
 
 /// What is kept between looks.
 #[derive(Debug)]
@@ -16,8 +16,7 @@ pub struct Watch {
     before: Option<(ReadingTime, HostCounters, BTreeMap<String, ControlGroup>)>,
     memory_available_min: u64,
     cpu_busy_max: Option<f64>,
-    /// The newest interval that was emitted.
-    emitted: u64,
+    written: WrittenIntervals,
 }
 
 /// An interval that ended.
@@ -25,6 +24,8 @@ pub struct Watch {
 pub struct Ended {
     /// When it began.
     pub start_unix_s: u64,
+    /// Whether a clock that was set back has shown it before: it is no row then.
+    pub is_repeated: bool,
     /// Seconds between the readings at its ends; 0 if part of them was not observed.
     pub observed_s: f64,
     /// The host at its end.
@@ -51,7 +52,7 @@ impl Watch {
             before: None,
             memory_available_min: u64::MAX,
             cpu_busy_max: None,
-            emitted: 0,
+            written: WrittenIntervals::default(),
         }
     }
 
@@ -63,7 +64,9 @@ impl Watch {
         read: impl FnOnce() -> (HostCounters, BTreeMap<String, ControlGroup>),
     ) -> Option<Ended> {
         let start = at.unix_ns / 1_000_000_000 / self.length_s * self.length_s;
-        let between = self.last.as_ref().and_then(|(last, _)| span(*last, at));
+        let is_jump = self.last.as_ref().is_some_and(|(last, _)| jump(*last, at).is_some());
+        let between = self.last.as_ref().and_then(|(last, _)| elapsed(*last, at));
+        let between = between.filter(|_| !is_jump);
         if between.is_none() {
             // A gap, or a clock that jumped: what lies behind is another time's.
             self.before = None;
@@ -84,8 +87,8 @@ impl Watch {
         let before = self.before.replace((at, host.clone(), groups.clone()));
         let memory_available_min = std::mem::replace(&mut self.memory_available_min, u64::MAX);
         let cpu_busy_max = self.cpu_busy_max.take();
-        let start_unix_s = began.filter(|began| *began > self.emitted)?;
-        self.emitted = start_unix_s;
+        let start_unix_s = began?;
+        let is_repeated = !self.written.insert(start_unix_s, self.length_s);
         let observed_ns = before
             .as_ref()
             .map_or(0, |(then, ..)| at.monotonic_ns.saturating_sub(then.monotonic_ns));
@@ -95,6 +98,7 @@ impl Watch {
             before.as_ref().and_then(|(before, _)| host::core_quantiles(before, &host, observed_s));
         Some(Ended {
             start_unix_s,
+            is_repeated,
             observed_s,
             host,
             before,
@@ -145,17 +149,23 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_shows_no_interval_twice() {
-        let mut watch = Watch::new(10);
-        let base = 1_700_000_000 * SECOND / 1_000_000;
-        let mut starts = Vec::new();
-        for at in (0..80_000).step_by(500) {
-            let back = if at >= 25_000 { 20_000 } else { 0 };
-            starts
-                .extend(look(&mut watch, (at, base + at - back), 0.0).map(|row| row.start_unix_s));
+    fn a_clock_that_is_set_back_or_was_in_the_future_neither_doubles_nor_freezes_rows() {
+        for offset_ms in [-20_000, 100_000_000_000] {
+            let mut watch = Watch::new(10);
+            let base = 1_700_000_000 * SECOND / 1_000_000;
+            let (mut starts, mut repeated, mut last) = (Vec::new(), 0, 0);
+            for at in (0..120_000_u64).step_by(500) {
+                let offset = if (25_000..60_000).contains(&at) { offset_ms } else { 0 };
+                let unix_ms = (base + at).checked_add_signed(offset).unwrap();
+                let Some(row) = look(&mut watch, (at, unix_ms), 0.0) else { continue };
+                last = at;
+                if row.is_repeated { repeated += 1 } else { starts.push(row.start_unix_s) }
+            }
+            let mut unique = starts.clone();
+            unique.sort_unstable();
+            unique.dedup();
+            assert!(starts.len() == unique.len() && starts.len() >= 9, "{starts:?}");
+            assert!(last == 110_000 && (repeated > 0) == (offset_ms < 0), "{repeated}: {starts:?}");
         }
-        let mut unique = starts.clone();
-        unique.dedup();
-        assert!(starts == unique && starts.is_sorted() && starts.len() >= 5, "{starts:?}");
     }
 }

@@ -28,6 +28,9 @@ pub struct HubLink {
 pub enum SendFailure {
     /// The hub says that it will never take it.
     Refused(String),
+    /// Something on the way refuses it, because it is too large or looks wrong: in smaller parts or
+    /// later, perhaps.
+    Blocked(String),
     /// The hub is not there, or busy, or does not know the token: later, perhaps.
     Away(String),
 }
@@ -108,7 +111,9 @@ impl HubLink {
         let said: String = said.chars().filter(|letter| !letter.is_control()).collect();
         let words = format!("status {status} {said}").trim_end().to_owned();
         Err(match status {
-            400 | 413 | 422 => SendFailure::Refused(words),
+            422 => SendFailure::Refused(words),
+            // Proxies answer so, too: that must not cost a row.
+            400 | 413 => SendFailure::Blocked(words),
             _ => SendFailure::Away(words),
         })
     }

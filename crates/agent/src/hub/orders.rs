@@ -119,7 +119,9 @@ impl OrderDesk {
                         std::thread::sleep(TICK);
                     }
                 }
-                Err(SendFailure::Away(why) | SendFailure::Refused(why)) => {
+                Err(
+                    SendFailure::Away(why) | SendFailure::Blocked(why) | SendFailure::Refused(why),
+                ) => {
                     self.hub.count(&self.state, Some(&why));
                     wait = pause(&self.state, wait);
                 }
@@ -274,7 +276,9 @@ impl OrderDesk {
                     sent.insert(key, ack.received.min(file.bytes));
                     Ok(false)
                 }
-                Err(SendFailure::Away(why) | SendFailure::Refused(why)) => Err(why),
+                Err(
+                    SendFailure::Away(why) | SendFailure::Blocked(why) | SendFailure::Refused(why),
+                ) => Err(why),
             };
         }
         Ok(true)

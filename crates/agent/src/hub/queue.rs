@@ -162,7 +162,7 @@ impl DiskQueue {
             return written;
         }
         self.next += count;
-        self.last_start = self.last_start.max(start);
+        self.last_start = newest(self.last_start, start);
         if let Some(tail) = self.segments.back_mut() {
             (tail.end, tail.bytes) = (self.next, tail.bytes + block.len() as u64);
         }
@@ -324,7 +324,7 @@ impl DiskQueue {
                 break;
             }
             (bytes, end) = (behind, end + 1);
-            self.last_start = self.last_start.max(record.start);
+            self.last_start = newest(self.last_start, record.start);
         }
         // A number whose record was cut may have been sent by nobody: a record is on disk first.
         self.next = self.next.max(end);
@@ -337,6 +337,12 @@ impl DiskQueue {
         let position = Position { id, gone_through, last_start: self.last_start };
         position.write(&self.folder)
     }
+}
+
+/// The newer of two intervals, unless the last one was dated by a wrong clock.
+fn newest(last: u64, start: u64) -> u64 {
+    // States of orders are queued without an interval.
+    if start > 0 && super::is_wrong_clock(last, start) { start } else { last.max(start) }
 }
 
 impl Position {

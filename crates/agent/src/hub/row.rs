@@ -57,6 +57,8 @@ fn known(sums: &IntervalSums) -> BTreeMap<String, f64> {
         ("dram_s", sums.dram_s),
         ("pcie_sent_bytes", sums.pcie_sent_bytes),
         ("pcie_received_bytes", sums.pcie_received_bytes),
+        ("nvlink_sent_bytes", sums.nvlink_sent_bytes),
+        ("nvlink_received_bytes", sums.nvlink_received_bytes),
         ("energy_j", sums.energy_j),
         ("power_ws", sums.power_ws),
         ("sm_clock_hz_s", sums.sm_clock_hz_s),

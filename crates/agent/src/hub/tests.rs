@@ -43,6 +43,10 @@ struct Receiver {
     batches: AtomicU64,
     /// Rows of this GPU are refused.
     refuses: AtomicU64,
+    /// A proxy lets single entries through only.
+    blocks_many: AtomicBool,
+    /// A proxy lets nothing through.
+    blocks_all: AtomicBool,
 }
 
 /// A running receiver, and what an agent needs to reach it.
@@ -64,6 +68,12 @@ async fn batches(
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
     let batch = EntryBatch::decode(bytes).map_err(|_| StatusCode::BAD_REQUEST)?;
+    if receiver.blocks_all.load(Ordering::SeqCst) {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    if receiver.blocks_many.load(Ordering::SeqCst) && batch.entries.len() > 1 {
+        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    }
     let refused = receiver.refuses.load(Ordering::SeqCst);
     let index = |body: &Body| match body {
         Body::Gpu(row) => u64::from(row.index) + 1,
@@ -188,6 +198,42 @@ fn a_lost_answer_doubles_nothing_and_a_refused_row_alone_is_dropped() {
 }
 
 #[test]
+fn rows_of_a_clock_that_was_wrong_do_not_discard_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(reached) = reach(folder.path()) else { return };
+    let now = crate::state::unix_ns() / 1_000_000_000;
+    let hub = open(&reached, folder.path());
+    hub.add_rows(now + 365 * 86_400, rows(1)).unwrap();
+    drop(hub);
+    let hub = open(&reached, folder.path());
+    hub.add_rows(now, rows(1)).unwrap();
+    assert_eq!((hub.tally().queued, hub.tally().repeated), (2, 0));
+    drop(hub);
+    // The right clock counts again: the interval that was queued is not queued twice.
+    let hub = open(&reached, folder.path());
+    hub.add_rows(now, rows(1)).unwrap();
+    hub.add_rows(now + 10, rows(1)).unwrap();
+    assert_eq!((hub.tally().queued, hub.tally().repeated), (3, 1));
+}
+
+#[test]
+fn a_proxy_that_answers_400_or_413_loses_no_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(reached) = reach(folder.path()) else { return };
+    let hub = open(&reached, folder.path());
+    hub.add_rows(10, rows(3)).unwrap();
+    reached.receiver.blocks_many.store(true, Ordering::SeqCst);
+    assert!(matches!(hub.deliver(512), Delivery::Refused(why) if why.contains("413")));
+    assert_eq!(hub.deliver(1), Delivery::Sent);
+    reached.receiver.blocks_all.store(true, Ordering::SeqCst);
+    assert!(matches!(hub.deliver(1), Delivery::Failed(why) if why.contains("400")));
+    reached.receiver.blocks_all.store(false, Ordering::SeqCst);
+    assert_eq!((hub.deliver(1), hub.deliver(1)), (Delivery::Sent, Delivery::Sent));
+    let tally = hub.tally();
+    assert_eq!((tally.queued, tally.sent, tally.dropped), (0, 3, 0), "{tally:?}");
+}
+
+#[test]
 fn a_hub_with_another_certificate_or_token_gets_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
@@ -241,7 +287,7 @@ impl World {
 
 fn identity() -> GpuIdentity {
     let (uuid, model, pci) = ("GPU-0".to_owned(), "Stub".to_owned(), String::new());
-    GpuIdentity { index: 0, uuid, model, pci, instance: None }
+    GpuIdentity { index: 0, uuid, model, pci, instance: None, parent: None }
 }
 
 /// Cuts a little from the newest segment, as a lost power supply may.

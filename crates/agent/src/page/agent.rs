@@ -47,9 +47,11 @@ pub fn add(out: &mut Families, state: &AgentState) {
         ("rowmill_spool_bytes", "Bytes of traces that wait to be fetched.", MetricKind::Gauge);
     out.add(spooled, vec![], state.spool.used() as f64);
     of_hub(out, state);
-    let missing = lock(&state.notes).len() as f64;
+    of_clock(out, state);
+    let missing = state.all_notes().len() as f64;
     let help = "Things the agent lacks; `rowmill fleet doctor` names them.";
     out.add(("rowmill_agent_notes", help, MetricKind::Gauge), vec![], missing);
+    of_readings(out, state);
     let up = state.up().as_secs_f64();
     out.add(
         ("rowmill_agent_uptime_seconds", "Seconds since it began.", MetricKind::Gauge),
@@ -72,6 +74,38 @@ pub fn add(out: &mut Families, state: &AgentState) {
     }
 }
 
+/// Whether counters are read at all, and from as many GPUs as there should be.
+fn of_readings(out: &mut Families, state: &AgentState) {
+    let gauge = |name, help| (name, help, MetricKind::Gauge);
+    let age = state.reading_age().as_secs_f64();
+    let help = "Seconds since everything was read: it grows while a driver does not return.";
+    out.add(gauge("rowmill_reading_age_seconds", help), vec![], age);
+    let driver = f64::from(u8::from(state.has_driver()));
+    out.add(gauge("rowmill_nvml_up", "Whether the driver answers."), vec![], driver);
+    let gpus = lock(&state.gpus);
+    let whole = gpus.iter().filter(|gpu| gpu.identity.instance.is_none() && gpu.lost.is_none());
+    let count = whole.count() as f64;
+    out.add(gauge("rowmill_gpus", "Whole GPUs that can be read."), vec![], count);
+    let expected = state.config.expected_gpus.map(f64::from);
+    out.add(gauge("rowmill_gpus_expected", "GPUs that the host should have."), vec![], expected);
+}
+
+/// The wall clock, and rows that were discarded because of it.
+fn of_clock(out: &mut Families, state: &AgentState) {
+    let help = "Times that the wall clock was set by more than half a second.";
+    let jumps = ("rowmill_clock_jumps", help, MetricKind::Counter);
+    for (direction, count) in state.clock.jumps() {
+        out.add(jumps, vec![("direction", direction.to_owned())], count as f64);
+    }
+    let help =
+        "Rows of intervals that had been written before: by this agent, or by one before it.";
+    let discarded = ("rowmill_rows_discarded", help, MetricKind::Counter);
+    let before = state.hub.as_ref().map_or(0, |hub| hub.tally().repeated);
+    for (reason, count) in [("clock", state.clock.discarded()), ("restart", before)] {
+        out.add(discarded, vec![("reason", reason.to_owned())], count as f64);
+    }
+}
+
 /// The queue of the hub, where there is one.
 fn of_hub(out: &mut Families, state: &AgentState) {
     let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
@@ -87,9 +121,7 @@ fn of_hub(out: &mut Families, state: &AgentState) {
     let bytes = ("rowmill_hub_queue_bytes", "Bytes of the queue on disk.", MetricKind::Gauge);
     out.add(bytes, vec![], tally.bytes as f64);
     let entries = ("rowmill_hub_entries", "Entries by what became of them.", MetricKind::Counter);
-    for (outcome, count) in
-        [("sent", tally.sent), ("dropped", tally.dropped), ("repeated", tally.repeated)]
-    {
+    for (outcome, count) in [("sent", tally.sent), ("dropped", tally.dropped)] {
         out.add(entries, vec![("outcome", outcome.to_owned())], count as f64);
     }
     let failures = ("rowmill_hub_failures", "Requests that failed.", MetricKind::Counter);

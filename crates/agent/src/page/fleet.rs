@@ -3,10 +3,13 @@
 //! Series are labelled by host and GPU only. Ownership is on `rowmill_run_info`, to be joined, so
 //! that a new job adds one series, not fifty.
 
+use fleet::allocation::SchedulerRun;
+
 use super::{Families, MetricKind, MetricLabel, agent, periodic};
 use crate::counters::host::HostCounters;
 use crate::counters::interval::IntervalSums;
-use crate::state::{AgentState, GpuState, Owners, lock};
+use crate::owners::Owners;
+use crate::state::{AgentState, GpuState, lock};
 
 type Name = (&'static str, &'static str, MetricKind);
 
@@ -17,6 +20,10 @@ const fn gauge(name: &'static str, help: &'static str) -> Name {
 const fn counter(name: &'static str, help: &'static str) -> Name {
     (name, help, MetricKind::Counter)
 }
+
+const ERRORS: Name = counter("hw_errors", "Errors, by kind; XID errors by their number.");
+/// XIDs of `deploy/prometheus/rules.yml`: their counters are there before the first one.
+const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
 
 /// Everything the agent knows, as families.
 pub fn families(state: &AgentState) -> Families {
@@ -73,9 +80,19 @@ fn of_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     let limit = gpu.last.as_ref().and_then(|last| last.memory_total).map(|total| total as f64);
     out.add(gauge("hw_gpu_memory_limit_bytes", "Memory."), own.clone(), limit);
     totals(out, &gpu.intervals.total, &own);
-    let repeated = gpu.intervals.repeated as f64;
-    let help = "Intervals that a clock set back showed again, and that were not counted again.";
-    out.add(counter("rowmill_gpu_repeated_intervals", help), own, repeated);
+    if let Some(remap) = gpu.last.as_ref().and_then(|last| last.remap) {
+        let help = "Whether rows of memory wait for a reset to be remapped, or could not be.";
+        for (state, is_so) in [("pending", remap.is_pending), ("failed", remap.has_failed)] {
+            let name = gauge("rowmill_gpu_row_remap", help);
+            out.add(name, with("state", state), f64::from(u8::from(is_so)));
+        }
+    }
+    // A counter that appears with its first event has no increase then.
+    let xids = gpu.intervals.total.xids.iter().map(|(xid, count)| (*xid, *count));
+    let none = ALERT_XIDS.into_iter().filter(|_| identity.instance.is_none()).map(|xid| (xid, 0));
+    for (xid, count) in none.chain(xids).collect::<std::collections::BTreeMap<u64, u64>>() {
+        out.add(ERRORS, with("type", &format!("xid_{xid}")), count as f64);
+    }
 }
 
 /// Shares of the last complete interval.
@@ -143,16 +160,15 @@ fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     let io = counter("hw_gpu_io_bytes", "Bytes over PCIe.");
     out.add(io, with("direction", "transmit"), sums.pcie_sent_bytes);
     out.add(io, with("direction", "receive"), sums.pcie_received_bytes);
+    let nvlink = counter("rowmill_gpu_nvlink_bytes", "Bytes over all links of NVLink.");
+    out.add(nvlink, with("direction", "transmit"), sums.nvlink_sent_bytes);
+    out.add(nvlink, with("direction", "receive"), sums.nvlink_received_bytes);
     for (reason, seconds) in &sums.throttle_s {
         let name = counter("hw_gpu_throttle_seconds", "Seconds the clock was held down.");
         out.add(name, with("reason", reason), *seconds);
     }
-    let errors = counter("hw_errors", "Errors, by kind; XID errors by their number.");
     for (kind, count) in &sums.errors {
-        out.add(errors, with("type", kind), *count as f64);
-    }
-    for (xid, count) in &sums.xids {
-        out.add(errors, with("type", &format!("xid_{xid}")), *count as f64);
+        out.add(ERRORS, with("type", kind), *count as f64);
     }
     let reads = counter("rowmill_gpu_reads", "Readings.");
     out.add(reads, own.to_vec(), sums.reads as f64);
@@ -251,19 +267,30 @@ fn of_devices(out: &mut Families, host: &HostCounters) {
 fn of_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
-    let mut told = std::collections::BTreeSet::new();
+    let mut shown = Vec::<&SchedulerRun>::new();
     for gpu in gpus.iter() {
-        for run in owners.runs_on(&gpu.identity) {
-            told.insert(run.job.clone());
+        for run in owners.runs_on(&gpu.identity.uuid) {
+            shown.push(run);
             out.add(RUN, [labels(gpu), run_labels(run)].concat(), 1.0);
         }
     }
-    for run in owners.runs.values() {
-        if told.insert(run.job.clone()) {
+    for run in owners.runs().values() {
+        let is_shown = |other: &&SchedulerRun| {
+            other.is_same(run) && (other.uid.is_none() || other.uid == run.uid)
+        };
+        if !shown.iter().any(is_shown) {
+            shown.push(run);
             out.add(RUN, run_labels(run), 1.0);
         }
     }
+    for (why, count) in owners.refusals() {
+        let help = "Claims of processes to runs and GPUs that do not count, by the reason.";
+        let name = counter("rowmill_claims_refused", help);
+        out.add(name, vec![("reason", why.word().to_owned())], count as f64);
+    }
     let steps = lock(&state.steps);
+    let help = "Step messages of processes beyond the limit per user.";
+    out.add(counter("rowmill_step_messages_dropped", help), vec![], steps.dropped() as f64);
     for (pid, progress) in steps.all() {
         let label = || vec![("pid", pid.to_string())];
         out.add(
@@ -282,7 +309,7 @@ fn of_runs(out: &mut Families, state: &AgentState) {
         out.add(gauge("rowmill_step_seconds", "Median time of the last steps."), label(), time);
         let hung = f64::from(u8::from(state.is_hung(*pid, progress, (&gpus, &owners))));
         out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
-        if let Some(run) = owners.runs.get(pid) {
+        if let Some(run) = owners.runs().get(pid) {
             let labels = [label(), run_labels(run)].concat();
             out.add(
                 ("rowmill_process", "Processes that report steps.", MetricKind::Info),
@@ -295,11 +322,12 @@ fn of_runs(out: &mut Families, state: &AgentState) {
 
 const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", MetricKind::Info);
 
-fn run_labels(run: &fleet::allocation::SchedulerRun) -> Vec<MetricLabel> {
+fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     vec![
         ("scheduler", run.scheduler.to_owned()),
         ("job_id", run.job.clone()),
+        ("alias", text(&run.alias)),
         ("name", text(&run.name)),
         ("user", text(&run.user)),
         ("account", text(&run.account)),
@@ -310,5 +338,5 @@ fn run_labels(run: &fleet::allocation::SchedulerRun) -> Vec<MetricLabel> {
 /// Whether a GPU is held and did not work; `None` where its work is not known.
 pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
-    Some(!owners.runs_on(&gpu.identity).is_empty() && busy < 0.01)
+    Some(!owners.runs_on(&gpu.identity.uuid).is_empty() && busy < 0.01)
 }

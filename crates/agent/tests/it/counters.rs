@@ -92,3 +92,104 @@ fn instances_of_a_shared_gpu_are_rows_of_their_own_and_whose_they_are_is_told() 
     let is_plain = |line: &&str| line.contains("job_id=") && !line.starts_with("rowmill_run_info");
     assert_eq!(page.lines().find(is_plain), None, "jobs are on one series alone");
 }
+
+/// Whether a GPU is read, lost, or not there, and how many are read.
+fn states(page: &str) -> (Option<f64>, Option<f64>, Option<f64>) {
+    let up = |gpu: &str| value(page, "rowmill_gpu_up", &[&format!("gpu=\"{gpu}\""), "GPU-"]);
+    (up("0"), up("1"), value(page, "rowmill_gpus", &[]))
+}
+
+#[test]
+fn a_driver_that_comes_late_fails_and_returns_is_seen() {
+    let agent = Agent::start("expected_gpus = 2\n", Some("driver=0\n"));
+    let wait = |what: &str, expected: (Option<f64>, Option<f64>, Option<f64>)| {
+        agent.until(what, |agent| {
+            let page = agent.page("/metrics", "text/plain").body;
+            (states(&page) == expected).then_some(page)
+        })
+    };
+    let page = wait("no driver", (None, None, Some(0.0)));
+    assert_eq!(value(&page, "rowmill_nvml_up", &[]), Some(0.0));
+    assert_eq!(value(&page, "rowmill_gpus_expected", &[]), Some(2.0));
+    let notes = || agent.local("GET", "/v1/status", "").body;
+    assert!(notes().contains("NVML: "), "{}", notes());
+    agent.scenario("gpu=0 util=50\n");
+    let page = wait("the driver came", (Some(1.0), None, Some(1.0)));
+    assert_eq!(value(&page, "rowmill_nvml_up", &[]), Some(1.0));
+    agent.scenario("gpu=0 util=50\ngpu=1 util=50\n");
+    wait("a new GPU", (Some(1.0), Some(1.0), Some(2.0)));
+    agent.scenario("gpu=0 util=50\n");
+    wait("one that is listed no more", (Some(1.0), Some(0.0), Some(1.0)));
+    agent.scenario("driver=0\n");
+    let page = wait("the driver failed", (Some(0.0), Some(0.0), Some(0.0)));
+    let observed =
+        |page: &str| value(page, "rowmill_gpu_observed_seconds_total", &["gpu=\"0\""]).unwrap();
+    let before = observed(&page);
+    agent.scenario("gpu=0 util=50\ngpu=1 util=50\n");
+    let page = wait("it returned", (Some(1.0), Some(1.0), Some(2.0)));
+    assert!(observed(&page) >= before && before > 0.0, "sums go on where they were");
+    assert!(!notes().contains("NVML: "), "{}", notes());
+    assert!(value(&page, "rowmill_reading_age_seconds", &[]).unwrap() < 60.0);
+}
+
+#[test]
+fn instances_appear_and_go_as_mig_is_switched() {
+    let agent = Agent::start("", Some("gpu=0 util=50\n"));
+    let instances = |agent: &Agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let is_instance =
+            |line: &&str| line.starts_with("rowmill_gpu_up{") && line.contains("gpu_instance=");
+        let whole = value(&page, "rowmill_gpu_up", &["GPU-00000000"]);
+        (whole == Some(1.0)).then(|| page.lines().filter(is_instance).count())
+    };
+    for (scenario, count) in [("mig=2", 2), ("mig=3", 3), ("util=50", 0)] {
+        agent.scenario(&format!("gpu=0 {scenario}\n"));
+        agent.until(scenario, |agent| (instances(agent) == Some(count)).then_some(()));
+    }
+}
+
+#[test]
+fn instances_are_busy_or_held_idle_and_nothing_counts_twice() {
+    let mapping = tempfile::tempdir().unwrap();
+    for (name, line) in [("0-0", "7 ada 1000\n"), ("0-1", "8 bob 1001\n")] {
+        std::fs::write(mapping.path().join(name), line).unwrap();
+    }
+    let configuration = format!("job_mapping = '{}'\n", mapping.path().display());
+    let scenario = "gpu=0 mig=2 gpm=1 util=70 smactive=0.5 pid=1 part=1 used=1000\n";
+    let agent = Agent::start(&configuration, Some(scenario));
+    let part = |page: &str, name: &str, part: u32| {
+        value(page, name, &[&format!("gpu_instance=\"{part}\"")])
+    };
+    let page = agent.until("one busy and one held idle instance", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let is_idle = part(&page, "rowmill_gpu_held_idle", 0) == Some(1.0);
+        let busy = part(&page, "hw_gpu_utilization_ratio", 1);
+        (is_idle && busy.is_some_and(|busy| busy > 0.5)).then_some(page)
+    });
+    assert_eq!(part(&page, "rowmill_gpu_held_idle", 1), Some(0.0));
+    assert_eq!(part(&page, "hw_gpu_utilization_ratio", 0), Some(0.0));
+    let whole = |name: &str| value(&page, name, &["UUID=\"GPU-00000000"]);
+    assert_eq!(whole("hw_gpu_memory_usage_bytes"), None, "that is its instances'");
+    assert_eq!((whole("hw_gpu_utilization_ratio"), whole("rowmill_gpu_held_idle")), (None, None));
+    assert!(whole("hw_power_watts").is_some() && part(&page, "hw_power_watts", 0).is_none());
+}
+
+#[test]
+fn row_remapping_and_nvlink_errors_are_counted_from_zero() {
+    let agent = Agent::start("", Some("gpu=0 remap=5 nvlinkreplay=9\n"));
+    let error =
+        |page: &str, kind: &str| value(page, "hw_errors_total", &[&format!("type=\"{kind}\"")]);
+    let page = agent.until("counters at zero", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let all = ["row_remap_uncorrected", "nvlink_replay", "nvlink_crc_flit", "xid_140"];
+        all.iter().all(|kind| error(&page, kind) == Some(0.0)).then_some(page)
+    });
+    let remap = |page: &str| value(page, "rowmill_gpu_row_remap", &["state=\"pending\""]);
+    assert_eq!(remap(&page), Some(0.0));
+    agent.scenario("gpu=0 remap=6 remappending=1 nvlinkreplay=12\n");
+    agent.until("what came since", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let counts = [error(&page, "row_remap_uncorrected"), error(&page, "nvlink_replay")];
+        (counts == [Some(1.0), Some(3.0)] && remap(&page) == Some(1.0)).then_some(())
+    });
+}

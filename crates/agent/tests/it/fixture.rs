@@ -193,7 +193,8 @@ pub fn trained(step: u64) -> [u8; steps::LENGTH] {
 /// A page of any server of this machine; `None` where nobody listens.
 pub fn get(address: &str, path: &str) -> Option<Answer> {
     let stream = TcpStream::connect(address).ok()?;
-    Some(ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")))
+    // Version 1.0 has no chunks.
+    Some(ask(stream, &format!("GET {path} HTTP/1.0\r\nHost: a\r\nConnection: close\r\n\r\n")))
 }
 
 fn ask(mut stream: impl Read + Write, request: &str) -> Answer {

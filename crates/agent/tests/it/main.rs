@@ -9,6 +9,7 @@ mod dynolog;
 mod fixture;
 mod holder;
 mod hub;
+mod ownership;
 mod pages;
 mod periodic;
 mod pods;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fleet::steps;
 
 use crate::fixture::{Agent, trained, value};
+use crate::ownership::Poller;
 
 const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
 
@@ -167,8 +168,12 @@ impl Prometheus {
             )
         };
         let configuration = format!(
-            "global: {{scrape_interval: 1s}}\nscrape_configs:\n{}{}",
-            job("agent", "/metrics"),
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\n\
+             scrape_configs:\n{}{}",
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../../deploy/prometheus/rules.yml")
+                .display(),
+            job("rowmill", "/metrics"),
             job("dcgm", "/metrics/dcgm")
         );
         fs::write(agent.path("prometheus.yml"), configuration).unwrap();
@@ -228,14 +233,20 @@ fn expressions_of_the_board() -> Vec<String> {
     targets.map(filled).collect()
 }
 
+/// Two runs on one GPU, and two runs without a GPU, beside a plain one.
 #[test]
-fn every_query_of_the_board_has_rows() {
+fn every_query_of_the_board_has_rows_and_every_rule_is_evaluated() {
     let mapping = tempfile::tempdir().unwrap();
-    fs::write(mapping.path().join("0"), "4711 ada\n").unwrap();
+    fs::write(mapping.path().join("0"), "4711 ada\n4713 eve\n").unwrap();
     fs::write(mapping.path().join("1"), "4712 bob\n").unwrap();
     let configuration = format!("job_mapping = '{}'\n", mapping.path().display());
     let agent = Agent::start(&configuration, Some(&format!("{GPU}gpu=1 util=0\n")));
     let Some(prometheus) = Prometheus::start(&agent) else { return };
+    let _pollers = ["one", "two"].map(|run| Poller::start(&agent, &[("TORCHELASTIC_RUN_ID", run)]));
+    agent.until("runs without a GPU", |_| {
+        let runs = "count(rowmill_run_info{UUID=\"\", scheduler=\"torchrun\"}) == 2";
+        prometheus.has_rows(runs).ok()
+    });
     let socket = UnixDatagram::unbound().unwrap();
     let target = agent.sockets().join(steps::NAME);
     let step = AtomicU64::new(0);
@@ -248,5 +259,14 @@ fn every_query_of_the_board_has_rows() {
             let _ = socket.send_to(&trained(step), &target);
             prometheus.has_rows(&expression).ok()
         });
+    }
+    let record = "rowmill:run_busy:ratio5m{job_id=\"4713\"}";
+    agent.until(record, |_| prometheus.has_rows(record).ok());
+    let rules = crate::fixture::get(&prometheus.address, "/api/v1/rules").unwrap().body;
+    let rules: serde_json::Value = serde_json::from_str(&rules).unwrap();
+    let rules = rules["data"]["groups"][0]["rules"].as_array().unwrap().clone();
+    assert!(rules.len() > 10, "{rules:?}");
+    for rule in rules {
+        assert_eq!((&rule["health"], &rule["lastError"]), (&"ok".into(), &rule["none"]), "{rule}");
     }
 }

@@ -1,5 +1,5 @@
 /* A library with the interface of NVML that says what a scenario file says: a line per GPU,
- * `gpu=0 util=50 power=250000 …`. The file is read again when it changes, so that a test can make a
+ * `gpu=0 util=50 power=250000 …`; a line `driver=0` is a driver that does not answer. The file is read again when it changes, so that a test can make a
  * GPU busy, blank, lost or faulty while the agent runs. Only what the agent calls is here. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +9,11 @@
 
 #define GPUS 16
 #define INSTANCES 8
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10, LOST = 15 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, NO_DRIVER = 9, TIMEOUT = 10, LOST = 15 };
 
 typedef struct {
-    int index, instance, lost, blank, gpm, mig, xid, xid_told, is_there;
+    int index, instance, lost, blank, gpm, mig, xid, xid_told, is_there, pid;
+    unsigned remap_uncorrected, remap_pending, nvlink_replay;
     unsigned util, power, temp, sm, mem_clock, replay;
     unsigned long long energy, used, total, ecc, throttle;
     double sm_active, sm_occupancy, tensor, dram;
@@ -21,7 +22,7 @@ typedef struct {
 typedef struct { device *of; double sm_active, sm_occupancy, tensor, dram, util; } sample;
 
 static device devices[GPUS], instances[GPUS][INSTANCES];
-static int count;
+static int count, is_up = 1;
 static struct timespec changed;
 
 static unsigned long long field(const char *line, const char *name, unsigned long long otherwise) {
@@ -48,9 +49,15 @@ static void look(void) {
     changed = found.st_mtim;
     char line[1024];
     count = 0;
+    is_up = 1;
+    for (int at = 0; at < GPUS; at++) devices[at].is_there = 0;
     while (count < GPUS && fgets(line + 1, sizeof line - 1, file)) {
         line[0] = ' ';
         line[strcspn(line, "\n")] = 0;
+        if (strstr(line, " driver=0")) {
+            is_up = 0;
+            continue;
+        }
         device *d = &devices[count];
         int xid = (int)field(line, "xid", 0);
         if (xid != d->xid) d->xid_told = 0;
@@ -61,6 +68,10 @@ static void look(void) {
         d->lost = (int)field(line, "lost", 0);
         d->blank = (int)field(line, "blank", 0);
         d->gpm = (int)field(line, "gpm", 0);
+        d->pid = (int)field(line, "pid", 0);
+        d->remap_uncorrected = (unsigned)field(line, "remap", 0);
+        d->remap_pending = (unsigned)field(line, "remappending", 0);
+        d->nvlink_replay = (unsigned)field(line, "nvlinkreplay", 0);
         d->mig = (int)field(line, "mig", 0);
         d->util = (unsigned)field(line, "util", 0);
         d->power = (unsigned)field(line, "power", 50000);
@@ -81,19 +92,29 @@ static void look(void) {
             instances[count][part] = *d;
             instances[count][part].instance = part;
             instances[count][part].is_there = part < d->mig;
+            if (part != (int)field(line, "part", 0)) instances[count][part].pid = 0;
         }
         count++;
     }
     fclose(file);
 }
 
-#define ALIVE(d) do { look(); if ((d)->lost) return LOST; } while (0)
+#define ALIVE(d) do { \
+    look(); \
+    if (!is_up) return UNINITIALIZED; \
+    if ((d)->lost || !(d)->is_there) return LOST; \
+} while (0)
 
-int nvmlInit_v2(void) { look(); return OK; }
-int nvmlInitWithFlags(unsigned flags) { (void)flags; look(); return OK; }
+int nvmlInit_v2(void) { look(); return is_up ? OK : NO_DRIVER; }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) { (void)code; return "stub"; }
-int nvmlDeviceGetCount_v2(unsigned *out) { look(); *out = (unsigned)count; return OK; }
+int nvmlDeviceGetCount_v2(unsigned *out) {
+    look();
+    if (!is_up) return UNINITIALIZED;
+    *out = (unsigned)count;
+    return OK;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
     if (index >= (unsigned)count) return INVALID;
@@ -170,6 +191,18 @@ int nvmlDeviceGetTotalEccErrors(device *d, int kind, int counter, unsigned long 
 }
 int nvmlDeviceGetPcieReplayCounter(device *d, unsigned *out) { ALIVE(d); *out = d->replay; return OK; }
 
+/* At most one process computes on a GPU, or on instance `part`: `pid=…`. */
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process;
+int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *out) {
+    ALIVE(d);
+    unsigned room = *count;
+    *count = d->pid > 0;
+    if (room < *count) return INSUFFICIENT_SIZE;
+    unsigned number = d->instance < 0 ? 0xFFFFFFFFu : (unsigned)d->instance + 3;
+    if (d->pid > 0) out[0] = (process){(unsigned)d->pid, 0, number, number};
+    return OK;
+}
+
 int nvmlDeviceGetMigMode(device *d, unsigned *current, unsigned *pending) {
     *current = *pending = d->mig > 0;
     return OK;
@@ -191,6 +224,36 @@ int nvmlGpmSampleFree(sample *s) { free(s); return OK; }
 int nvmlGpmSampleGet(device *d, sample *s) {
     ALIVE(d);
     *s = (sample){d, d->sm_active, d->sm_occupancy, d->tensor, d->dram, d->util};
+    return OK;
+}
+
+/* GPU instances have numbers of their own: 3, 4, …. */
+int nvmlGpmMigSampleGet(device *d, unsigned number, sample *s) {
+    ALIVE(d);
+    if (number < 3 || !instances[d->index][number - 3].is_there) return INVALID;
+    *s = (sample){d, d->sm_active, d->sm_occupancy, d->tensor, d->dram, d->util};
+    return OK;
+}
+
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency;
+    int type, code;
+    unsigned long long value;
+} field_value;
+int nvmlDeviceGetFieldValues(device *d, int count, field_value *values) {
+    ALIVE(d);
+    for (int at = 0; at < count; at++) {
+        field_value *x = &values[at];
+        x->code = OK;
+        x->type = x->id < 100 ? 3 : 1;
+        switch (x->id) {
+        case 52: x->value = d->nvlink_replay; break;
+        case 143: x->value = d->remap_uncorrected; break;
+        case 144: x->value = d->remap_pending; break;
+        default: x->value = 0;
+        }
+    }
     return OK;
 }
 

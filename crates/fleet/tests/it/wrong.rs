@@ -39,9 +39,10 @@ fn datagrams() {
     mutate::run("step", &[&step.to_bytes()], |bytes| {
         let Ok(message) = steps::StepMessage::parse(bytes) else { return false };
         let mut steps = ReportedSteps::default();
+        let peer = Peer { pid: 9, uid: 0 };
         for at in 0..3 {
-            steps.hear(Duration::from_secs(at), 9, &message);
-            steps.hear(Duration::from_secs(at), 9, &step);
+            steps.hear(Duration::from_secs(at), peer, &message);
+            steps.hear(Duration::from_secs(at), peer, &step);
         }
         let progress = steps.progress(9).unwrap();
         assert!(progress.step_time().is_none_or(|time| !progress.is_hung(time, 0.5)));

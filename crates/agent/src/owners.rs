@@ -1,0 +1,85 @@
+//! Whose processes and GPUs are, as it was decided at the last look, and how many claims were refused
+//! since the agent began.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fleet::allocation::{self, SchedulerRun};
+use fleet::ownership::{KnownGpu, Ownership, Refusal};
+use fleet::process::Process;
+
+use crate::counters::gpu::GpuIdentity;
+
+/// Whose processes and GPUs are.
+#[derive(Debug, Default)]
+pub struct Owners {
+    decided: Ownership,
+    groups: Groups,
+    refusals: BTreeMap<Refusal, u64>,
+}
+
+/// Control groups of processes. A process is in its group from its start, so it is read once.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    by_pid: BTreeMap<u32, (u64, String)>,
+}
+
+impl Groups {
+    /// The control group of a process.
+    pub fn get(&self, pid: &u32) -> Option<&str> {
+        self.by_pid.get(pid).map(|(_, path)| path.as_str())
+    }
+}
+
+impl Owners {
+    /// Control groups of processes; those known from the last look are not read again.
+    pub fn groups_of(&self, processes: &[Process]) -> Groups {
+        let group = |process: &Process| {
+            let known = self.groups.by_pid.get(&process.pid);
+            let known = known.filter(|(started, _)| *started == process.started);
+            let path = known.map(|(_, path)| path.clone());
+            let path = path.or_else(|| allocation::group_of(process.pid))?;
+            Some((process.pid, (process.started, path)))
+        };
+        Groups { by_pid: processes.iter().filter_map(group).collect() }
+    }
+
+    /// Takes over what was decided. A process is counted once per reason, not at every look.
+    pub fn renew(&mut self, decided: Ownership, groups: Groups) {
+        for (why, _) in decided.refused.difference(&self.decided.refused) {
+            *self.refusals.entry(*why).or_default() += 1;
+        }
+        (self.decided, self.groups) = (decided, groups);
+    }
+
+    /// Runs of processes.
+    pub fn runs(&self) -> &BTreeMap<u32, SchedulerRun> {
+        &self.decided.runs
+    }
+
+    /// Runs that hold a GPU.
+    pub fn runs_on(&self, uuid: &str) -> &[SchedulerRun] {
+        self.decided.holders.get(uuid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Control groups of processes that belong to a run.
+    pub fn run_groups(&self) -> BTreeSet<&str> {
+        self.decided.runs.keys().filter_map(|pid| self.groups.get(pid)).collect()
+    }
+
+    /// Refused claims by reason; every reason is there, also those that never occurred.
+    pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> {
+        let count = |why: &Refusal| self.refusals.get(why).copied().unwrap_or(0);
+        Refusal::ALL.into_iter().map(move |why| (why, count(&why)))
+    }
+}
+
+/// A GPU as ownership sees it.
+pub fn known_gpu(identity: &GpuIdentity, computing: &BTreeSet<u32>) -> KnownGpu {
+    let index = identity.index.to_string();
+    let parent = identity.parent.as_ref().map(|parent| [index.clone(), parent.clone()]);
+    let index = match identity.instance {
+        Some(instance) => format!("{index}-{instance}"),
+        None => index,
+    };
+    KnownGpu { uuid: identity.uuid.clone(), index, parent, computing: computing.clone() }
+}

@@ -1,0 +1,297 @@
+//! Decides which run a process belongs to and which runs hold a GPU.
+//!
+//! The scheduler's word (mapping folder, kubelet) always counts. What the environment of a process
+//! claims counts only if the kernel or the scheduler agrees: anyone may start a process with any
+//! environment. Refused claims are returned with the reason. Pure: reads neither files nor clocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::allocation::{self, Holders, SchedulerRun};
+use crate::process::Process;
+
+/// Most processes of one user that get a run; a host has fewer GPUs and cores.
+const PROCESSES_PER_USER: usize = 256;
+/// Most processes of a host that get a run.
+const PROCESSES_MAX: usize = 4096;
+/// Most runs of one user that nothing but the user's own processes name.
+const RUNS_PER_USER: usize = 32;
+
+/// What one process claims, and what the kernel says about it.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The process.
+    pub pid: u32,
+    /// Its user, as the kernel reports.
+    pub uid: u32,
+    /// The run that the control group names: the scheduler made the group.
+    pub group: Option<SchedulerRun>,
+    /// The run that the environment names.
+    pub environment: Option<SchedulerRun>,
+    /// GPUs that the environment says the run holds.
+    pub gpus: Vec<String>,
+}
+
+/// A GPU or instance whose holders are decided.
+#[derive(Clone, Debug, Default)]
+pub struct KnownGpu {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its index, `0` or `0-1`.
+    pub index: String,
+    /// Index and UUID of the whole GPU if this is an instance: holders of the whole hold its parts.
+    pub parent: Option<[String; 2]>,
+    /// Users whose processes compute on it, as the driver reports.
+    pub computing: BTreeSet<u32>,
+}
+
+/// Why a claim does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// The control group names another job.
+    Group,
+    /// The job is another user's.
+    User,
+    /// The scheduler gave the GPU to another run.
+    Scheduler,
+    /// Neither control group nor scheduler nor work on the GPU supports it.
+    Unproven,
+    /// Several runs claim the GPU, and all of them compute on it.
+    Contested,
+    /// The user has more processes or runs than are shown.
+    Limit,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Group, Self::User, Self::Scheduler, Self::Unproven, Self::Contested, Self::Limit];
+
+    /// One word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Group => "group",
+            Self::User => "user",
+            Self::Scheduler => "scheduler",
+            Self::Unproven => "unproven",
+            Self::Contested => "contested",
+            Self::Limit => "limit",
+        }
+    }
+}
+
+/// Who owns what.
+#[derive(Clone, Debug, Default)]
+pub struct Ownership {
+    /// Runs of processes.
+    pub runs: BTreeMap<u32, SchedulerRun>,
+    /// Runs that hold a GPU, by its UUID.
+    pub holders: BTreeMap<String, Vec<SchedulerRun>>,
+    /// Processes whose claim does not count, by the reason.
+    pub refused: BTreeSet<(Refusal, u32)>,
+}
+
+impl Claim {
+    /// The claim of a process in a control group; `pods` by their UID.
+    pub fn new(
+        process: &Process,
+        group: Option<&str>,
+        pods: &BTreeMap<String, SchedulerRun>,
+    ) -> Self {
+        let group = group.and_then(allocation::group_run);
+        Self {
+            pid: process.pid,
+            uid: process.uid,
+            group: group.map(|run| pods.get(&run.job).cloned().unwrap_or(run)),
+            environment: allocation::environment_run(process),
+            gpus: allocation::gpus_of(process),
+        }
+    }
+}
+
+/// Decides all claims of a host.
+pub fn decide(
+    scheduler: &Holders,
+    gpus: &[KnownGpu],
+    claims: &[Claim],
+    user_names: &BTreeMap<u32, String>,
+) -> Ownership {
+    let mut decided = Ownership::default();
+    for gpu in gpus {
+        let held = scheduler_holders(scheduler, gpu);
+        if !held.is_empty() {
+            decided.holders.insert(gpu.uuid.clone(), held);
+        }
+    }
+    let mut counts = BTreeMap::<u32, (usize, Vec<String>)>::new();
+    let mut candidates = BTreeMap::<&str, Vec<(&Claim, SchedulerRun)>>::new();
+    for claim in claims {
+        let (processes, _) = counts.entry(claim.uid).or_default();
+        *processes += 1;
+        if *processes > PROCESSES_PER_USER || decided.runs.len() >= PROCESSES_MAX {
+            decided.refused.insert((Refusal::Limit, claim.pid));
+            continue;
+        }
+        let Some(mut run) = decided.named_run(claim) else { continue };
+        run.uid = Some(claim.uid);
+        run.user = Some(user_names.get(&claim.uid).cloned().unwrap_or(claim.uid.to_string()));
+        let joined = decided.join(scheduler, gpus, claim, &run);
+        let run = match joined {
+            Joined::Known(known) => known,
+            Joined::Refused(why) => {
+                decided.refused.insert((why, claim.pid));
+                continue;
+            }
+            Joined::Alone => {
+                let (_, own) = counts.entry(claim.uid).or_default();
+                let is_counted = claim.group.is_some() || own.contains(&run.job);
+                if !is_counted && own.len() >= RUNS_PER_USER {
+                    decided.refused.insert((Refusal::Limit, claim.pid));
+                    continue;
+                }
+                if !is_counted {
+                    own.push(run.job.clone());
+                }
+                run
+            }
+        };
+        for name in &claim.gpus {
+            let found = gpus.iter().find(|gpu| gpu.index == *name || gpu.uuid == *name);
+            match found {
+                Some(gpu) => candidates.entry(&gpu.uuid).or_default().push((claim, run.clone())),
+                None => {
+                    decided.refused.insert((Refusal::Unproven, claim.pid));
+                }
+            }
+        }
+        decided.runs.insert(claim.pid, run);
+    }
+    for gpu in gpus {
+        let claimed = candidates.remove(gpu.uuid.as_str()).unwrap_or_default();
+        decided.hold(gpu, &claimed);
+    }
+    decided
+}
+
+/// How the run of a process and the scheduler's runs fit together.
+enum Joined {
+    /// The scheduler knows the run, and the process belongs to it.
+    Known(SchedulerRun),
+    /// The scheduler does not know the run: it holds no GPU.
+    Alone,
+    Refused(Refusal),
+}
+
+impl Ownership {
+    /// The run that a process names; the control group overrides the environment.
+    fn named_run(&mut self, claim: &Claim) -> Option<SchedulerRun> {
+        let (group, environment) = (claim.group.as_ref(), claim.environment.as_ref());
+        let Some(group) = group else { return environment.cloned() };
+        let mut run = group.clone();
+        match environment.filter(|environment| environment.scheduler == group.scheduler) {
+            Some(environment) if environment.is_same(group) => run.fill(environment),
+            Some(_) if group.scheduler == "slurm" => {
+                self.refused.insert((Refusal::Group, claim.pid));
+            }
+            // The UID of a pod and its name are joined by the kubelet's word alone.
+            _ => {}
+        }
+        Some(run)
+    }
+
+    /// Joins the run of a process with the scheduler's record of it, which gets what it lacks.
+    fn join(
+        &mut self,
+        scheduler: &Holders,
+        gpus: &[KnownGpu],
+        claim: &Claim,
+        run: &SchedulerRun,
+    ) -> Joined {
+        let Some(known) = scheduler.values().flatten().find(|known| known.is_same(run)) else {
+            return Joined::Alone;
+        };
+        let is_of_user = known.uid == run.uid
+            || (known.user.is_some() && known.user == run.user)
+            || known.user == Some(claim.uid.to_string());
+        let is_held = |gpu: &&KnownGpu| {
+            self.holders.get(&gpu.uuid).is_some_and(|runs| runs.iter().any(|r| r.is_same(run)))
+        };
+        let computes = || gpus.iter().filter(is_held).any(|gpu| gpu.computing.contains(&claim.uid));
+        let names_user = known.uid.is_some() || known.user.is_some();
+        let by_group = claim.group.is_some();
+        match (by_group || is_of_user, names_user) {
+            (true, _) => {}
+            (false, true) => return Joined::Refused(Refusal::User),
+            (false, false) if computes() => {}
+            (false, false) => return Joined::Refused(Refusal::Unproven),
+        }
+        let mut whole = known.clone();
+        whole.fill(run);
+        for held in self.holders.values_mut().flatten().filter(|held| held.is_same(run)) {
+            held.fill(run);
+        }
+        Joined::Known(whole)
+    }
+
+    /// Decides who holds a GPU that processes claim.
+    fn hold(&mut self, gpu: &KnownGpu, claimed: &[(&Claim, SchedulerRun)]) {
+        if let Some(held) = self.holders.get(&gpu.uuid) {
+            let others =
+                claimed.iter().filter(|(_, run)| !held.iter().any(|held| held.is_same(run)));
+            self.refused.extend(others.map(|(claim, _)| (Refusal::Scheduler, claim.pid)));
+            return;
+        }
+        let by_group = |(claim, _): &&(&Claim, SchedulerRun)| claim.group.is_some();
+        let computes = |(claim, _): &&(&Claim, SchedulerRun)| gpu.computing.contains(&claim.uid);
+        let mut proven: Vec<_> = claimed.iter().filter(by_group).collect();
+        if proven.is_empty() {
+            proven = claimed.iter().filter(computes).collect();
+            let is_one = |(_, run): &&(&Claim, SchedulerRun)| {
+                proven.first().is_some_and(|(_, first)| first.is_same(run) && first.uid == run.uid)
+            };
+            if !proven.iter().all(is_one) {
+                self.refused
+                    .extend(proven.iter().map(|(claim, _)| (Refusal::Contested, claim.pid)));
+                proven.clear();
+            }
+        }
+        let mut runs = Vec::<SchedulerRun>::new();
+        for (_, run) in &proven {
+            match runs.iter_mut().find(|known| known.is_same(run)) {
+                Some(known) => known.fill(run),
+                None => runs.push(run.clone()),
+            }
+        }
+        for (claim, _) in claimed {
+            let is_contested = self.refused.contains(&(Refusal::Contested, claim.pid));
+            if !is_contested && !proven.iter().any(|(other, _)| other.pid == claim.pid) {
+                self.refused.insert((Refusal::Unproven, claim.pid));
+            }
+        }
+        if !runs.is_empty() {
+            self.holders.insert(gpu.uuid.clone(), runs);
+        }
+    }
+}
+
+/// Who holds a GPU by the scheduler's word. Every source that names the GPU counts; the holders of a
+/// whole GPU hold those of its instances that have none of their own.
+fn scheduler_holders(scheduler: &Holders, gpu: &KnownGpu) -> Vec<SchedulerRun> {
+    let named = |keys: &[String; 2]| {
+        let mut found = Vec::<SchedulerRun>::new();
+        for run in keys.iter().filter_map(|key| scheduler.get(key)).flatten() {
+            match found.iter_mut().find(|known| known.is_same(run)) {
+                Some(known) => known.fill(run),
+                None => found.push(run.clone()),
+            }
+        }
+        found
+    };
+    let own = named(&[gpu.index.clone(), gpu.uuid.clone()]);
+    match &gpu.parent {
+        Some(parent) if own.is_empty() => named(parent),
+        _ => own,
+    }
+}
+
+#[cfg(test)]
+mod tests;
