@@ -13,7 +13,7 @@ use device::optimizer::device_block;
 use super::*;
 use crate::cuda::{Bench, benches, random_sizes, same};
 
-/// D of 1, 3, 4, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands of
+/// D of 1, 3, 4, 5, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands of
 /// ids name; one sample; no sample; ids of 32 and 64 bits in turn.
 fn device_cases() -> Vec<Case> {
     let form = Form {
@@ -47,6 +47,7 @@ fn device_cases() -> Vec<Case> {
         Form { longest_bag: 0, batch_size: 3, ..form }.case(),
         Form { batch_size: 0, ..form }.case(),
         Form { tiles: &[(2, 3100)], slots: &[0], batch_size: 2, longest_bag: 3, ..form }.case(),
+        Form { tiles: &[(90, 5)], slots: &[0], batch_size: 9, ..form }.case(),
     ]
 }
 
