@@ -172,7 +172,7 @@ mod tests {
 
     const SOURCE: &str = "ops/lookup/kernel.cu";
 
-    /// Instructions of a kernel; an L at the start of a line stands for the place of a counted load.
+    /// Instructions of a kernel; an L in front of one stands for the place of a counted load.
     fn check(text: &str) -> BTreeMap<String, u32> {
         let marked = "\t//## File \"/d/prelude.cu\", line 9 inlined at \"/d/ops/lookup/kernel.cu\", \
                       line 2\n\t//## File \"/d/ops/lookup/kernel.cu\", line 7\n";

@@ -66,8 +66,8 @@ KERNEL(loss_sum, Loss, LOSS_THREADS) {
     }
     chunks[threadIdx.x] = sum;
     __syncthreads();
+    // The barriers of the next pass keep these reads before the next writes.
     for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS; ++chunk) total += chunks[chunk];
-    __syncthreads();
   }
   if (threadIdx.x != 0) return;
   *(double *)a.sum = total;

@@ -13,8 +13,8 @@ use device::optimizer::device_block;
 use super::*;
 use crate::cuda::{Bench, benches, random_sizes, same};
 
-/// D of 1, 3, 4, 5, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands of
-/// ids name; one sample; no sample; ids of 32 and 64 bits in turn.
+/// D of 1, 3, 4, 5, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands
+/// of ids name; one sample; no sample; ids of 32 and 64 bits in turn.
 fn device_cases() -> Vec<Case> {
     let form = Form {
         seed: 5,
