@@ -8,7 +8,8 @@
 //! wrote without trusting it and holds folders of our own, [`allocation`]
 //! reads which runs there are and [`ownership`] decides whose a GPU is, [`quota`] and [`spool`] bound what one
 //! user can take, [`plain`] makes text of others safe to show, [`wire`] and [`proto`] are what
-//! agents, commands and a hub say to each other. Knows nothing of what traces mean, of terminals, HTTP or databases.
+//! agents, commands and a hub say to each other. Knows nothing of what traces mean, of terminals,
+//! HTTP or databases.
 
 pub mod allocation;
 pub mod capture;

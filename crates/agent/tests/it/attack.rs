@@ -67,7 +67,7 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
 /// where there is no python.
 fn somebody(script: &str, agent: &Agent) -> Option<Child> {
     let script = format!(
-        "import os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
+        "import encodings.idna, os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
     );
     let mut python = Command::new("python3");
     let python = python.args(["-c", &script]).arg(agent.folder.path()).stdout(Stdio::piped());
@@ -144,7 +144,8 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
         try:
             s.send(message)
         except OSError:
-            os._exit(0)";
+            break
+    os._exit(0)";
     let Some(child) = somebody(script, &agent) else { return };
     let client = UnixDatagram::bind(agent.sockets().join("dynoconfigclient-ours")).unwrap();
     client.set_read_timeout(Some(Duration::from_millis(90))).unwrap();
