@@ -12,7 +12,7 @@ use crate::config::{ConfigError, HubConfig};
 use crate::state::{AgentState, lock};
 use crate::traces::Traces;
 use link::{HubLink, SendFailure};
-use queue::DiskQueue;
+use queue::{DiskQueue, is_wrong_clock};
 
 mod link;
 mod orders;
@@ -29,14 +29,6 @@ const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often a waiting thread looks whether the agent ends.
 const TICK: Duration = Duration::from_millis(500);
-
-/// An interval further ahead than this comes from a clock that was wrong.
-const AHEAD_MAX_S: u64 = 600;
-
-/// Whether the interval `last` was dated by a clock that was wrong, seen from `now`.
-fn is_wrong_clock(last_unix_s: u64, now_unix_s: u64) -> bool {
-    last_unix_s > now_unix_s.saturating_add(AHEAD_MAX_S)
-}
 
 /// The hub.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! Whose processes and GPUs are, as it was decided at the last look, and how many claims were refused
-//! since the agent began.
+//! Whose processes and GPUs are, as it was decided at the last look, and how many claims were
+//! refused since the agent began.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use crate::counters::gpu::GpuIdentity;
 #[derive(Debug, Default)]
 pub struct Owners {
     decided: Ownership,
-    groups: Groups,
+    groups: ControlGroups,
     refusals: BTreeMap<Refusal, u64>,
 }
 
 /// Control groups of processes. A process is in its group from its start, so it is read once.
 #[derive(Clone, Debug, Default)]
-pub struct Groups {
+pub struct ControlGroups {
     by_pid: BTreeMap<u32, (u64, String)>,
 }
 
-impl Groups {
+impl ControlGroups {
     /// The control group of a process.
     pub fn get(&self, pid: &u32) -> Option<&str> {
         self.by_pid.get(pid).map(|(_, path)| path.as_str())
@@ -32,7 +32,7 @@ impl Groups {
 
 impl Owners {
     /// Control groups of processes; those known from the last look are not read again.
-    pub fn groups_of(&self, processes: &[Process]) -> Groups {
+    pub fn groups_of(&self, processes: &[Process]) -> ControlGroups {
         let group = |process: &Process| {
             let known = self.groups.by_pid.get(&process.pid);
             let known = known.filter(|(started, _)| *started == process.started);
@@ -40,11 +40,11 @@ impl Owners {
             let path = path.or_else(|| allocation::group_of(process.pid))?;
             Some((process.pid, (process.started, path)))
         };
-        Groups { by_pid: processes.iter().filter_map(group).collect() }
+        ControlGroups { by_pid: processes.iter().filter_map(group).collect() }
     }
 
     /// Takes over what was decided. A process is counted once per reason, not at every look.
-    pub fn renew(&mut self, decided: Ownership, groups: Groups) {
+    pub fn renew(&mut self, decided: Ownership, groups: ControlGroups) {
         for (why, _) in decided.refused.difference(&self.decided.refused) {
             *self.refusals.entry(*why).or_default() += 1;
         }

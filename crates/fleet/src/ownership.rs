@@ -136,12 +136,12 @@ pub fn decide(
         run.user = Some(user_names.get(&claim.uid).cloned().unwrap_or(claim.uid.to_string()));
         let joined = decided.join(scheduler, gpus, claim, &run);
         let run = match joined {
-            Joined::Known(known) => known,
-            Joined::Refused(why) => {
+            JoinedRun::Known(known) => known,
+            JoinedRun::Refused(why) => {
                 decided.refused.insert((why, claim.pid));
                 continue;
             }
-            Joined::Alone => {
+            JoinedRun::Alone => {
                 let (_, own) = counts.entry(claim.uid).or_default();
                 let is_counted = claim.group.is_some() || own.contains(&run.job);
                 if !is_counted && own.len() >= RUNS_PER_USER {
@@ -173,7 +173,7 @@ pub fn decide(
 }
 
 /// How the run of a process and the scheduler's runs fit together.
-enum Joined {
+enum JoinedRun {
     /// The scheduler knows the run, and the process belongs to it.
     Known(SchedulerRun),
     /// The scheduler does not know the run: it holds no GPU.
@@ -205,9 +205,9 @@ impl Ownership {
         gpus: &[KnownGpu],
         claim: &Claim,
         run: &SchedulerRun,
-    ) -> Joined {
+    ) -> JoinedRun {
         let Some(known) = scheduler.values().flatten().find(|known| known.is_same(run)) else {
-            return Joined::Alone;
+            return JoinedRun::Alone;
         };
         let is_of_user = known.uid == run.uid
             || (known.user.is_some() && known.user == run.user)
@@ -220,16 +220,16 @@ impl Ownership {
         let by_group = claim.group.is_some();
         match (by_group || is_of_user, names_user) {
             (true, _) => {}
-            (false, true) => return Joined::Refused(Refusal::User),
+            (false, true) => return JoinedRun::Refused(Refusal::User),
             (false, false) if computes() => {}
-            (false, false) => return Joined::Refused(Refusal::Unproven),
+            (false, false) => return JoinedRun::Refused(Refusal::Unproven),
         }
         let mut whole = known.clone();
         whole.fill(run);
         for held in self.holders.values_mut().flatten().filter(|held| held.is_same(run)) {
             held.fill(run);
         }
-        Joined::Known(whole)
+        JoinedRun::Known(whole)
     }
 
     /// Decides who holds a GPU that processes claim.
@@ -273,8 +273,8 @@ impl Ownership {
     }
 }
 
-/// Who holds a GPU by the scheduler's word. Every source that names the GPU counts; the holders of a
-/// whole GPU hold those of its instances that have none of their own.
+/// Who holds a GPU by the scheduler's word. Every source that names the GPU counts; the holders of
+/// a whole GPU hold those of its instances that have none of their own.
 fn scheduler_holders(scheduler: &Holders, gpu: &KnownGpu) -> Vec<SchedulerRun> {
     let named = |keys: &[String; 2]| {
         let mut found = Vec::<SchedulerRun>::new();

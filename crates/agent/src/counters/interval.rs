@@ -214,8 +214,8 @@ impl Intervals {
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
             if let Some((span_ns, reading)) = observed {
-                // The boundary lies between two readings: each side gets its share. Behind a jump of
-                // the clock nobody knows where it lies.
+                // The boundary lies between two readings: each side gets its share. Behind a jump
+                // of the clock nobody knows where it lies.
                 let after_ns = if is_jump { 0 } else { (at.unix_ns % length_ns).min(span_ns) };
                 self.observe(reading, span_ns - after_ns);
                 ended.extend(self.close());

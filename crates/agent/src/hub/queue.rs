@@ -17,6 +17,8 @@ use fleet::untrusted::{MissingFolder, OFlags, OwnFolder};
 use prost::Message;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// An interval further ahead than this, in seconds, comes from a clock that was wrong.
+const AHEAD_MAX_S: u64 = 600;
 /// Bytes before a record's own: length, checksum, number, interval.
 const HEAD: usize = 24;
 /// Larger records are no records.
@@ -339,10 +341,15 @@ impl DiskQueue {
     }
 }
 
+/// Whether the interval `last` was dated by a clock that was wrong, seen from `now`.
+pub fn is_wrong_clock(last_unix_s: u64, now_unix_s: u64) -> bool {
+    last_unix_s > now_unix_s.saturating_add(AHEAD_MAX_S)
+}
+
 /// The newer of two intervals, unless the last one was dated by a wrong clock.
 fn newest(last: u64, start: u64) -> u64 {
     // States of orders are queued without an interval.
-    if start > 0 && super::is_wrong_clock(last, start) { start } else { last.max(start) }
+    if start > 0 && is_wrong_clock(last, start) { start } else { last.max(start) }
 }
 
 impl Position {
