@@ -101,7 +101,7 @@ impl Driver {
     /// a panic.
     pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
         let device = native::NativeDevice::open(ordinal, options)?;
-        Ok(Self { machine: Arc::new(GpuMachine::Native(device)), accuracy: Accuracy::F32 })
+        Ok(Self { machine: Arc::new(GpuMachine::Native(Box::new(device))), accuracy: Accuracy::F32 })
     }
 
     /// The emulator.

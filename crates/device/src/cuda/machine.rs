@@ -3,6 +3,6 @@
 use super::{emulated, native};
 
 pub(super) enum GpuMachine {
-    Native(native::NativeDevice),
+    Native(Box<native::NativeDevice>),
     Emulated(emulated::EmulatedDevice),
 }

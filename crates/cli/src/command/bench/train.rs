@@ -303,8 +303,8 @@ impl<B: LimitedHost> TrainBench<B> {
         let total = per_turn * args.sampling.repeats;
         let mut meter =
             Meter::start(session.console, "measuring", ProgressUnit::Steps, Some(total));
-        let mut taken = TrainSamples::default();
-        taken.warm_up_loss = self.steps.train(WARM_UP)?;
+        let warm_up_loss = self.steps.train(WARM_UP)?;
+        let mut taken = TrainSamples { warm_up_loss, ..TrainSamples::default() };
         for turn in 0..PATIENCE * args.sampling.repeats {
             if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
                 break;
