@@ -101,7 +101,8 @@ impl Driver {
     /// a panic.
     pub fn cuda(ordinal: usize, options: CudaOptions) -> Result<Self, DriverError> {
         let device = native::NativeDevice::open(ordinal, options)?;
-        Ok(Self { machine: Arc::new(GpuMachine::Native(Box::new(device))), accuracy: Accuracy::F32 })
+        let machine = Arc::new(GpuMachine::Native(Box::new(device)));
+        Ok(Self { machine, accuracy: Accuracy::F32 })
     }
 
     /// The emulator.

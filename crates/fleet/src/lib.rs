@@ -4,12 +4,11 @@
 //! trace is wanted. [`ipc`] is the answering side of that conversation, [`capture`] tracks polling
 //! processes and the outcome of each request, [`server`] answers from one thread, [`roster`]
 //! inspects polling processes, [`tracing`] takes the traces of one order, [`process`] reads what
-//! the kernel knows of a process, [`sampling`] what it does, [`untrusted`] opens what a process
-//! wrote without trusting it and holds folders of our own, [`allocation`]
-//! reads which runs there are and [`ownership`] decides whose a GPU is, [`quota`] and [`spool`] bound what one
-//! user can take, [`plain`] makes text of others safe to show, [`wire`] and [`proto`] are what
-//! agents, commands and a hub say to each other. Knows nothing of what traces mean, of terminals,
-//! HTTP or databases.
+//! the kernel knows of a process, [`sampling`] what it does. [`untrusted`] opens files of other
+//! users without trusting them, and holds folders of our own; [`quota`] and [`spool`] bound what
+//! one user can take; [`plain`] makes text of others safe to show. [`allocation`] reads which runs
+//! there are, [`ownership`] decides whose a GPU is. [`wire`] and [`proto`] are the messages between
+//! agents, commands and a hub. Knows nothing of what traces mean, of terminals, HTTP or databases.
 
 pub mod allocation;
 pub mod capture;

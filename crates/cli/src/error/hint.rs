@@ -22,6 +22,12 @@ impl Error {
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
             Self::OnRank { source, .. } => source.hint(),
             Self::NoDevice { source, .. } => Some(device::cure(source).to_owned()),
+            Self::ManyJobs { .. } => {
+                Some("a report is of one job: choose it with --run, --user or --pid".to_owned())
+            }
+            Self::NoProcess { .. } => Some(
+                "`rowmill fleet status` lists processes and their jobs on all hosts".to_owned(),
+            ),
             _ => self.own_hint(),
         }
     }

@@ -215,8 +215,8 @@ fn bytes_are_those_that_must_move() {
 }
 
 /// What `ROWMILL_BANDWIDTH` names: `tiny` fits the emulator, `one` a profiler that runs each kernel
-/// several times, `quick` a few seconds; `all` are 48 shapes. Returns the bytes of a copy, how often
-/// each operation is repeated, and the shapes.
+/// several times, `quick` a few seconds; `all` are 48 shapes. Returns the bytes of a copy, the
+/// repeats of each operation, and the shapes.
 fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
     let base = Shape { tables: 26, rows: 1_000_000, dim: 128, pooling: 20, samples: 2048, ..TINY };
     let zipf = Some(1.15);
@@ -227,25 +227,24 @@ fn plan(name: &str) -> (usize, u32, Vec<Shape>) {
             let half = Shape { data_type: DataType::F16, ..base };
             (1 << 30, 20, vec![base, Shape { exponent: zipf, ..base }, half])
         }
-        "all" => {
-            let mut shapes = Vec::new();
-            for rows in [1_000_000, 10_000_000] {
-                for dim in [64, 128, 256] {
-                    for pooling in [20, 100] {
-                        for exponent in [None, zipf] {
-                            for data_type in [DataType::F32, DataType::F16] {
-                                let shape =
-                                    Shape { rows, dim, pooling, exponent, data_type, ..base };
-                                shapes.push(shape);
-                            }
-                        }
-                    }
-                }
-            }
-            (1 << 30, 20, shapes)
-        }
+        "all" => (1 << 30, 20, all(base, [None, zipf])),
         _ => panic!("ROWMILL_BANDWIDTH: expected tiny, one, quick or all, got {name:?}"),
     }
+}
+
+/// Every combination of rows, D, ids per bag, law and format.
+fn all(base: Shape, laws: [Option<f64>; 2]) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for (rows, dim) in
+        [1_000_000, 10_000_000].into_iter().flat_map(|e| [64, 128, 256].map(|d| (e, d)))
+    {
+        for (pooling, exponent) in [20, 100].into_iter().flat_map(|l| laws.map(|law| (l, law))) {
+            for data_type in [DataType::F32, DataType::F16] {
+                shapes.push(Shape { rows, dim, pooling, exponent, data_type, ..base });
+            }
+        }
+    }
+    shapes
 }
 
 /// A line of JSON for a copy, and one for each shape.
