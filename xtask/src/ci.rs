@@ -75,7 +75,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, StageRun); 26] = [
+const STAGES: [(&str, bool, StageRun); 27] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
