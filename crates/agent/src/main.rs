@@ -23,6 +23,7 @@ mod check;
 mod config;
 mod control;
 mod counters;
+mod gate;
 mod hearing;
 mod hub;
 mod net;
@@ -34,6 +35,7 @@ mod samples;
 mod secret;
 mod state;
 mod traces;
+mod uids;
 #[cfg(test)]
 mod wrong;
 
