@@ -44,7 +44,7 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use device::{DeviceName, OnDevice};
-pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
+pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, ProcessSelection, Reach};
 pub use flow::flowing;
 pub use init::Init;
 pub use kernels::{

@@ -46,6 +46,12 @@ pub enum Error {
     /// The scheduler knows no hosts of a job.
     #[error("Slurm job {job}: no hosts: {said:?}")]
     Slurm { job: i64, said: String },
+    /// No process of the hosts is chosen.
+    #[error("{selection}: expected a process that polls for traces, got none; there is {there}")]
+    NoProcess { selection: String, there: String },
+    /// A report is of one job.
+    #[error("expected processes of one job, got several: {there}")]
+    ManyJobs { there: String },
     /// A device that is not there, or without its compiler.
     #[error("--device {name}: {source}; `rowmill doctor device` lists what there is")]
     NoDevice { name: DeviceName, source: Box<DriverError> },

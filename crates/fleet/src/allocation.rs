@@ -234,8 +234,9 @@ pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
 /// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
 /// dcgm-exporter's job mapping and the prologs of jobstats write it: one line per job.
 ///
-/// A line is `job`, `job user`, or what `deploy/slurm/prolog.sh` writes, `job user uid [array_task]`.
-/// Any other line is a job's name as a whole, as dcgm-exporter reads it.
+/// A line is `job`, `job user`, or what `deploy/slurm/prolog.sh` writes:
+/// `job user uid [array_task]`. Any other line is a job's name as a whole, as dcgm-exporter reads
+/// it.
 pub fn mapped(folder: &Path) -> Holders {
     let mut found = Holders::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX) {

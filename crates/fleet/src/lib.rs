@@ -5,9 +5,9 @@
 //! processes and the outcome of each request, [`server`] answers from one thread, [`roster`]
 //! inspects polling processes, [`tracing`] takes the traces of one order, [`process`] reads what
 //! the kernel knows of a process, [`sampling`] what it does, [`untrusted`] opens what a process
-//! wrote without trusting it, [`allocation`] reads which runs there are and [`ownership`] decides whose
-//! a GPU is, [`wire`] and [`proto`] are what agents, commands and a hub say to
-//! each other. Knows nothing of what traces mean, of terminals, HTTP or databases.
+//! wrote without trusting it, [`allocation`] reads which runs there are and [`ownership`] decides
+//! whose a GPU is, [`wire`] and [`proto`] are what agents, commands and a hub say to each other.
+//! Knows nothing of what traces mean, of terminals, HTTP or databases.
 
 pub mod allocation;
 pub mod capture;

@@ -21,11 +21,14 @@ pub enum FleetVerb {
     #[command(after_help = "\
 Examples:
   rowmill fleet trace --hosts a,b --token-file ops.token      five iterations of every rank
-  rowmill fleet trace --slurm 4711 --token-file ops.token     on the hosts of a Slurm job
+  rowmill fleet trace --slurm 4711 --token-file ops.token     a Slurm job, on its hosts
+  rowmill fleet trace --hosts a,b --token-file ops.token --run ads/train-0     one job of several
   rowmill fleet trace --hosts a,b:9500 --ca fleet.pem --iterations 20 --align 1000
 
 OUTPUT receives rank-N.json.gz, report.html and merged.pftrace; `rowmill trace OUTPUT` reads it as one
-job. Every rank is reported as written or lost, with the reason; exit code 1 if one was lost.
+job. Every rank is reported as written or lost, with the reason; exit code 1 if one was lost. A report
+is of one job: if several run on the hosts, choose one with --run, --user or --pid. A trace that could
+not be fetched stays on its host for an hour.
 
 --align auto takes as many iterations as last 20 s at the step time that jobs report (socket
 rowmill-steps), or 100 if none does.")]
@@ -57,12 +60,8 @@ rowmill capture --with stacks records those.")]
     Sample {
         #[command(flatten)]
         reach: Reach,
-        /// Sample this process (repeatable)
-        #[arg(long = "pid", value_name = "PID", conflicts_with = "run")]
-        pids: Vec<u32>,
-        /// Sample the processes of this scheduler job
-        #[arg(long, value_name = "JOB")]
-        run: Option<String>,
+        #[command(flatten)]
+        select: ProcessSelection,
         /// Length of the sample, at most 60s
         #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "5s")]
         length: Duration,
@@ -104,11 +103,27 @@ pub struct Reach {
     pub socket_dir: Option<PathBuf>,
 }
 
+/// Which processes of the hosts.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ProcessSelection {
+    /// Only this process (repeatable)
+    #[arg(long = "pid", value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Only this job: a Slurm job or array task (70_4), a pod, namespace/pod, or torchrun's id
+    #[arg(long, value_name = "JOB")]
+    pub run: Option<String>,
+    /// Only processes of this user, by name or number
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+}
+
 /// Record many hosts.
 #[derive(Debug, Args)]
 pub struct FleetTrace {
     #[command(flatten)]
     pub reach: Reach,
+    #[command(flatten)]
+    pub select: ProcessSelection,
     /// Iterations to record
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub iterations: u32,

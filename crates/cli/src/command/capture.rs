@@ -129,8 +129,7 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
         }
     };
     let wanted = WantedTraces {
-        pids: args.pid.clone(),
-        job: None,
+        pids: [(agent.name().to_owned(), args.pid.clone())].into(),
         when,
         with: &args.with,
         size_max: args.size_max << 20,

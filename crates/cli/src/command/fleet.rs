@@ -16,6 +16,7 @@ use crate::resolve::Session;
 
 pub mod client;
 mod sample;
+mod select;
 pub mod trace;
 
 use client::{Client, HostClock, each};
@@ -40,12 +41,12 @@ pub fn run(args: &Fleet, session: &Session) -> Result<ExitCode, Error> {
         FleetVerb::Hosts(reach) => show(reach, session, hosts),
         FleetVerb::Status(reach) => show(reach, session, statuses),
         FleetVerb::Doctor(reach) => show(reach, session, notes),
-        FleetVerb::Sample { reach, pids, run, length, every } => {
+        FleetVerb::Sample { reach, select, length, every } => {
             let ms = |time: &Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-            let (pids, run) = (pids.clone(), run.clone());
+            let (pids, run) = (select.pids.clone(), None);
             let order = SampleOrder { pids, run, length_ms: ms(length), every_ms: ms(every) };
             let clients = clients(reach, PATIENCE + *length)?;
-            sample::run(&clients, &order, session)
+            sample::run(&clients, &order, select, session)
         }
         FleetVerb::Pause { reach, gpu, length } => {
             let order = Pause { gpu: *gpu, seconds: length.as_secs() };

@@ -22,6 +22,12 @@ impl Error {
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
             Self::OnRank { source, .. } => source.hint(),
             Self::NoDevice { source, .. } => Some(device::cure(source).to_owned()),
+            Self::ManyJobs { .. } => {
+                Some("a report is of one job: choose it with --run, --user or --pid".to_owned())
+            }
+            Self::NoProcess { .. } => Some(
+                "`rowmill fleet status` lists processes and their jobs on all hosts".to_owned(),
+            ),
             _ => self.own_hint(),
         }
     }
@@ -91,11 +97,12 @@ impl Error {
             Self::NoTable | Self::NoSarif | Self::NoSuchRank { .. } | Self::TwoRecordings { .. }
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
-            | Self::Edits { .. } | Self::NotMeasured { .. }
-            | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. } | Self::NoDevice { .. }
-            | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
-            | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } | Self::Thread { .. }
-            | Self::NoCertificate { .. } | Self::Program { .. } | Self::Slurm { .. } => return None,
+            | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
+            | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
+            | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_)
+            | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }
+            | Self::Thread { .. } | Self::NoCertificate { .. } | Self::Program { .. }
+            | Self::Slurm { .. } => return None,
         };
         Some(hint)
     }

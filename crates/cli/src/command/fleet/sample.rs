@@ -6,6 +6,8 @@ use fleet::wire::{SampleOrder, Sampled, Samples};
 use serde::Serialize;
 
 use super::client::{Client, each};
+use super::select;
+use crate::args::ProcessSelection;
 use crate::error::{EXIT_FAILED, Error};
 use crate::plain::plain;
 use crate::render;
@@ -22,15 +24,32 @@ struct Answer {
     samples: Option<Samples>,
 }
 
-/// Runs the command.
-pub fn run(clients: &[Client], order: &SampleOrder, session: &Session) -> Result<ExitCode, Error> {
+/// Runs the command. Processes chosen by their number alone need not poll for traces.
+pub fn run(
+    clients: &[Client],
+    order: &SampleOrder,
+    selection: &ProcessSelection,
+    session: &Session,
+) -> Result<ExitCode, Error> {
+    let is_by_number = selection.run.is_none() && selection.user.is_none();
+    let looked = if is_by_number { Vec::new() } else { each(clients, Client::status) };
+    let statuses = clients.iter().map(Client::name).zip(&looked);
+    let statuses = statuses.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)));
+    let chosen = select::choose(statuses, selection)?;
     let answers = each(clients, |client| {
         let host = client.name().to_owned();
-        match client.sample(order) {
+        let at = clients.iter().position(|other| other.name() == client.name());
+        if let Some(Err(problem)) = at.and_then(|at| looked.get(at)) {
+            return Some(Answer { host, error: Some(problem.clone()), samples: None });
+        }
+        let pids = if is_by_number { &order.pids } else { chosen.get(client.name())? };
+        let order = SampleOrder { pids: pids.clone(), ..order.clone() };
+        Some(match client.sample(&order) {
             Ok(samples) => Answer { host, error: None, samples: Some(samples) },
             Err(problem) => Answer { host, error: Some(problem), samples: None },
-        }
+        })
     });
+    let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     session.console.report(&answers, |answers| table(answers))?;
     let is_failed = answers.iter().any(|answer| answer.error.is_some());
     Ok(if is_failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })

@@ -1,10 +1,11 @@
 //! `rowmill fleet trace`: one order to all hosts at once, then a trace or a reason for every rank,
 //! then the report. `rowmill capture` comes here too where an agent has the socket.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fleet::capture::round_start;
@@ -12,6 +13,7 @@ use fleet::tracing::{self, unix_ms};
 use fleet::wire::{RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
 use super::client::{Client, HostClock, each};
+use super::select::{self, PidsByHost};
 use super::{PATIENCE, clients};
 use crate::args::{Align, FleetTrace, With};
 use crate::command::capture::{
@@ -37,8 +39,8 @@ const ROOM: Duration = Duration::from_millis(1500);
 
 /// What is recorded, everywhere.
 pub struct WantedTraces<'a> {
-    pub pids: Vec<u32>,
-    pub job: Option<i64>,
+    /// Processes by host; all of every host where nobody is named.
+    pub pids: PidsByHost,
     pub when: RecordWhen,
     pub with: &'a [With],
     pub size_max: u64,
@@ -50,9 +52,25 @@ pub struct WantedTraces<'a> {
 pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     capture::check_empty(&args.output)?;
     let clients = clients(&args.reach, PATIENCE)?;
+    let looked = each(&clients, Client::status);
+    let statuses = || {
+        let named = clients.iter().map(Client::name).zip(&looked);
+        named.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)))
+    };
+    let mut selection = args.select.clone();
+    if selection.is_all() {
+        selection.run = args.reach.slurm.map(|job| job.to_string());
+    }
+    let mut pids = select::choose(statuses(), &selection)?;
+    select::check_one_job(statuses(), &pids)?;
+    if selection.is_all() {
+        // The agent of a host without processes says why there is none.
+        for (host, _) in statuses() {
+            pids.entry(host.to_owned()).or_default();
+        }
+    }
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
-    let looked = each(&clients, Client::status);
     for (client, looked) in clients.iter().zip(&looked) {
         match looked {
             Ok((status, clock)) => session.console.say(format_args!(
@@ -70,8 +88,8 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     };
     let when = RecordWhen::Iterations { count: args.iterations, align };
     let (size_max, timeout) = (args.size_max << 20, args.timeout);
-    let (pids, job, output) = (Vec::new(), args.reach.slurm, args.output.as_path());
-    let wanted = WantedTraces { pids, job, when, with: &args.with, size_max, timeout, output };
+    let output = args.output.as_path();
+    let wanted = WantedTraces { pids, when, with: &args.with, size_max, timeout, output };
     let rows = order(&clients, &looked, &wanted, (session, &stop));
     let outcome = CaptureOutcome {
         folder: args.output.clone(),
@@ -148,16 +166,22 @@ fn order(
     let start = start(looked);
     let known: BTreeMap<&str, &Looked> = clients.iter().map(Client::name).zip(looked).collect();
     let many = clients.len() > 1;
+    let place = Destination { folder: wanted.output, many, taken: Mutex::default() };
     let rows = each(clients, |client| {
         let offset_ns = match known.get(client.name()) {
             Some(Ok((_, clock))) => clock.offset_ns,
             Some(Err(problem)) => return vec![lost(client, problem)],
             None => 0,
         };
+        let pids = match wanted.pids.get(client.name()) {
+            Some(pids) => pids.clone(),
+            None if wanted.pids.is_empty() => Vec::new(),
+            None => return Vec::new(),
+        };
         let order = TraceOrder {
             token: token.clone(),
-            pids: wanted.pids.clone(),
-            job: wanted.job,
+            pids,
+            job: None,
             when: wanted.when,
             with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
             size_max: wanted.size_max,
@@ -169,9 +193,12 @@ fn order(
             Err(problem) => return vec![lost(client, &problem)],
         };
         let state = watch(client, begun, (session, stop));
-        let rows = fetch(client, &token, state, wanted.output, many);
-        client.forget(&token);
-        rows
+        let rows = fetch(client, state, &place);
+        // What could not be fetched stays on the host until it expires, unless nobody wants it.
+        if stop.load(Ordering::SeqCst) || rows.iter().all(|row| !row.is_left) {
+            client.forget(&token);
+        }
+        rows.into_iter().map(|fetched| fetched.row).collect()
     });
     rows.into_iter().flatten().collect()
 }
@@ -239,13 +266,21 @@ fn ended(mut state: TraceState, why: &str) -> TraceState {
     state
 }
 
-fn fetch(
-    client: &Client,
-    token: &str,
-    state: TraceState,
-    folder: &Path,
+/// A row, and whether its trace was written but could not be fetched.
+struct Fetched {
+    row: ProcessRow,
+    is_left: bool,
+}
+
+/// Where traces of all hosts go: no trace is written over another, whatever its name.
+struct Destination<'a> {
+    folder: &'a Path,
     many: bool,
-) -> Vec<ProcessRow> {
+    taken: Mutex<BTreeSet<PathBuf>>,
+}
+
+fn fetch(client: &Client, state: TraceState, place: &Destination<'_>) -> Vec<Fetched> {
+    let token = state.token.clone();
     let row = |row: TraceRow| {
         let mut result = ProcessRow {
             host: Some(client.name().to_owned()),
@@ -257,35 +292,49 @@ fn fetch(
             bytes: 0,
             command: row.command,
         };
-        let Some(file) = row.file else { return result };
-        // Two hosts may have processes of one number.
-        let is_ranked = file.name.starts_with("rank-");
-        let host: String = client
-            .name()
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .collect();
-        let name =
-            if many && !is_ranked { format!("{host}-{}", file.name) } else { file.name.clone() };
-        // A name is the agent's word.
-        let is_plain = !name.contains('/') && !name.starts_with('.');
-        let path = folder.join(name);
-        let taken = path.exists() || !is_plain;
-        let fetched = if taken {
-            Err(format!("{}: another rank has this name", file.name))
-        } else {
-            client.fetch(token, &file, &path)
-        };
+        let Some(file) = row.file else { return Fetched { row: result, is_left: false } };
+        let fetched = place.free_path(client.name(), &file.name).and_then(|path| {
+            client.fetch(&token, &file, &path)?;
+            Ok(path)
+        });
+        let is_left = fetched.is_err();
         match fetched {
-            Ok(()) => {
+            Ok(path) => {
                 (result.state, result.bytes) = ("written", file.bytes);
                 result.path = Some(path);
             }
-            Err(problem) => result.reason = Some(plain(&problem)),
+            Err(problem) => {
+                result.reason = Some(plain(&format!(
+                    "{problem}; the trace stays on the host for an hour (order {token}, {})",
+                    file.name
+                )));
+            }
         }
-        result
+        Fetched { row: result, is_left }
     };
     state.rows.into_iter().map(row).collect()
+}
+
+impl Destination<'_> {
+    /// A path that is free, and taken from now on.
+    fn free_path(&self, host: &str, name: &str) -> Result<PathBuf, String> {
+        // A name is the agent's word.
+        if name.contains('/') || name.starts_with('.') {
+            return Err(format!("{name}: expected a plain file name"));
+        }
+        let host: String =
+            host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        // Two hosts may have processes of one number.
+        let plain = (!self.many || name.starts_with("rank-")).then(|| name.to_owned());
+        let numbered = (1..1000).map(|at| format!("{host}-{at}-{name}"));
+        let names = plain.into_iter().chain([format!("{host}-{name}")]).chain(numbered);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |path: &PathBuf| !taken.contains(path) && !path.exists();
+        let path = names.map(|name| self.folder.join(name)).find(is_free);
+        let path = path.ok_or_else(|| format!("{name}: a thousand traces have this name"))?;
+        taken.insert(path.clone());
+        Ok(path)
+    }
 }
 
 /// A host without any trace.
@@ -304,7 +353,25 @@ fn lost(client: &Client, problem: &str) -> ProcessRow {
 
 #[cfg(test)]
 mod tests {
-    use super::round_up;
+    use std::sync::Mutex;
+
+    use super::{Destination, round_up};
+
+    #[test]
+    fn traces_of_one_name_never_replace_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rank-0.json.gz"), "an earlier one").unwrap();
+        let place = Destination { folder: folder.path(), many: true, taken: Mutex::default() };
+        let name = |host: &str, name: &str| {
+            let path = place.free_path(host, name).unwrap();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(name("a:1", "rank-0.json.gz"), "a-1-rank-0.json.gz");
+        assert_eq!(name("a:1", "rank-0.json.gz"), "a-1-1-rank-0.json.gz");
+        assert_eq!(name("b", "rank-1.json.gz"), "rank-1.json.gz");
+        assert_eq!(name("b", "pid-7.json.gz"), "b-pid-7.json.gz");
+        assert!(place.free_path("b", "../x").is_err() && place.free_path("b", ".x").is_err());
+    }
 
     #[test]
     fn multiples_are_round() {

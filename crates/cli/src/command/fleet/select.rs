@@ -1,0 +1,201 @@
+//! Chooses the processes that `rowmill fleet` means: by job, user or number, on every host. One
+//! report is of one job, so a choice that spans several is refused.
+
+use std::collections::BTreeMap;
+
+use fleet::wire::{ProcessRow, Status};
+
+use crate::args::ProcessSelection;
+use crate::error::Error;
+use crate::plain::plain;
+
+/// Chosen processes, by host.
+pub type PidsByHost = BTreeMap<String, Vec<u32>>;
+
+impl ProcessSelection {
+    /// Whether it leaves anyone out.
+    pub fn is_all(&self) -> bool {
+        self.pids.is_empty() && self.run.is_none() && self.user.is_none()
+    }
+
+    /// Whether a process is chosen. Launchers and data loaders are chosen by their number only.
+    fn has(&self, row: &ProcessRow) -> bool {
+        let of_run = |run: &String| row.names.contains(run) || row.job.as_ref() == Some(run);
+        let of_user =
+            |user: &String| row.user.as_ref() == Some(user) || *user == row.uid.to_string();
+        (row.skip.is_none() || self.pids.contains(&row.pid))
+            && (self.pids.is_empty() || self.pids.contains(&row.pid))
+            && self.run.as_ref().is_none_or(of_run)
+            && self.user.as_ref().is_none_or(of_user)
+    }
+
+    fn words(&self) -> String {
+        let pids = self.pids.iter().map(|pid| format!("--pid {pid}"));
+        let run = self.run.iter().map(|run| format!("--run {run}"));
+        let user = self.user.iter().map(|user| format!("--user {user}"));
+        run.chain(user).chain(pids).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The chosen processes of all hosts.
+///
+/// # Errors
+/// Hosts answered, and none has a chosen process.
+pub fn choose<'a>(
+    statuses: impl Iterator<Item = (&'a str, &'a Status)> + Clone,
+    selection: &ProcessSelection,
+) -> Result<PidsByHost, Error> {
+    let mut chosen = PidsByHost::new();
+    for (host, status) in statuses.clone() {
+        let rows = status.processes.iter().filter(|row| selection.has(row));
+        let pids: Vec<u32> = rows.map(|row| row.pid).collect();
+        if !pids.is_empty() {
+            chosen.insert(host.to_owned(), pids);
+        }
+    }
+    if chosen.is_empty() && !selection.is_all() && statuses.clone().next().is_some() {
+        let all = statuses.flat_map(|(_, status)| &status.processes);
+        let there = jobs(all.filter(|row| row.skip.is_none()));
+        return Err(Error::NoProcess { selection: selection.words(), there });
+    }
+    Ok(chosen)
+}
+
+/// Checks that the chosen processes are of one job.
+///
+/// # Errors
+/// They are of several jobs, or two of them have the same rank.
+pub fn check_one_job<'a>(
+    statuses: impl Iterator<Item = (&'a str, &'a Status)>,
+    chosen: &PidsByHost,
+) -> Result<(), Error> {
+    let mut rows = Vec::new();
+    for (host, status) in statuses {
+        let pids = chosen.get(host).map_or(&[][..], Vec::as_slice);
+        rows.extend(status.processes.iter().filter(|row| pids.contains(&row.pid)));
+    }
+    let mut ranks: Vec<u32> = rows.iter().filter_map(|row| row.rank).collect();
+    ranks.sort_unstable();
+    let is_doubled = ranks.windows(2).any(|pair| pair[0] == pair[1]);
+    let of_jobs = rows.iter().map(|row| job(row)).collect::<std::collections::BTreeSet<_>>();
+    if of_jobs.len() > 1 || is_doubled {
+        return Err(Error::ManyJobs { there: jobs(rows.into_iter()) });
+    }
+    Ok(())
+}
+
+/// The job of a process in words.
+fn job(row: &ProcessRow) -> String {
+    let user = || row.user.clone().unwrap_or(row.uid.to_string());
+    row.job.as_ref().map_or_else(|| format!("no job of user {}", plain(&user())), |job| plain(job))
+}
+
+/// Jobs and their processes, for a message.
+fn jobs<'a>(rows: impl Iterator<Item = &'a ProcessRow>) -> String {
+    let mut pids = BTreeMap::<String, Vec<String>>::new();
+    for row in rows {
+        pids.entry(job(row)).or_default().push(row.pid.to_string());
+    }
+    let words = pids.into_iter().map(|(job, pids)| format!("{job} (process {})", pids.join(", ")));
+    let words: Vec<String> = words.collect();
+    if words.is_empty() { "none".to_owned() } else { words.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet::wire::{ProcessRow, Status};
+
+    use super::{PidsByHost, check_one_job, choose};
+    use crate::args::ProcessSelection;
+
+    fn row(pid: u32, rank: u32, job: Option<&str>) -> ProcessRow {
+        let names = job.iter().map(|job| (*job).to_owned()).chain([format!("alias-{pid}")]);
+        ProcessRow {
+            pid,
+            uid: 1000,
+            user: Some("ada".to_owned()),
+            rank: Some(rank),
+            world_size: None,
+            job: job.map(str::to_owned),
+            names: names.collect(),
+            command: String::new(),
+            polled_ms: 0,
+            is_free: true,
+            skip: None,
+            phase: None,
+            step: None,
+            step_ns: None,
+            is_hung: false,
+        }
+    }
+
+    fn status(processes: Vec<ProcessRow>) -> Status {
+        Status {
+            version: String::new(),
+            host: String::new(),
+            unix_ns: 0,
+            processes,
+            gpus: Vec::new(),
+            periodic: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// The chosen processes of hosts `a` and `b`, and the refusal if they are of several jobs.
+    fn check(selection: &ProcessSelection) -> (PidsByHost, Option<String>) {
+        let launcher = ProcessRow { skip: Some("a launcher".to_owned()), ..row(9, 0, Some("7")) };
+        let hosts = [
+            ("a", status(vec![row(10, 0, Some("7")), row(11, 0, Some("8")), launcher])),
+            ("b", status(vec![row(10, 1, Some("7")), row(12, 0, None)])),
+        ];
+        let statuses = || hosts.iter().map(|(host, status)| (*host, status));
+        let chosen = choose(statuses(), selection).unwrap();
+        let refused = check_one_job(statuses(), &chosen).err().map(|error| error.to_string());
+        (chosen, refused)
+    }
+
+    fn pids(chosen: &[(&str, &[u32])]) -> PidsByHost {
+        chosen.iter().map(|(host, pids)| ((*host).to_owned(), pids.to_vec())).collect()
+    }
+
+    #[test]
+    fn a_job_is_chosen_by_any_of_its_names_on_every_host() {
+        let of_run = |run: &str| ProcessSelection {
+            run: Some(run.to_owned()),
+            ..ProcessSelection::default()
+        };
+        assert_eq!(check(&of_run("7")), (pids(&[("a", &[10]), ("b", &[10])]), None));
+        assert_eq!(check(&of_run("alias-11")), (pids(&[("a", &[11])]), None));
+        let of_pid = ProcessSelection { pids: vec![12], ..ProcessSelection::default() };
+        assert_eq!(check(&of_pid), (pids(&[("b", &[12])]), None));
+        let launcher = ProcessSelection { pids: vec![9], ..ProcessSelection::default() };
+        assert_eq!(check(&launcher).0, pids(&[("a", &[9])]));
+    }
+
+    #[test]
+    fn several_jobs_never_share_a_report() {
+        let by_user =
+            ProcessSelection { user: Some("ada".to_owned()), ..ProcessSelection::default() };
+        for selection in [ProcessSelection::default(), by_user] {
+            let (chosen, refused) = check(&selection);
+            assert_eq!(chosen, pids(&[("a", &[10, 11]), ("b", &[10, 12])]));
+            let refused = refused.unwrap();
+            assert!(refused.contains("8 (process 11)"), "{refused}");
+            assert!(refused.contains("no job of user ada (process 12)"), "{refused}");
+        }
+        let twice = [("a", status(vec![row(1, 0, None), row(2, 0, None)]))];
+        let chosen = pids(&[("a", &[1, 2])]);
+        let refused = check_one_job(twice.iter().map(|(host, status)| (*host, status)), &chosen);
+        assert!(refused.is_err(), "two processes of the same rank are of two jobs");
+    }
+
+    #[test]
+    fn a_choice_without_processes_names_what_there_is() {
+        let host = status(vec![row(10, 0, Some("7"))]);
+        let nobody =
+            ProcessSelection { user: Some("eve".to_owned()), ..ProcessSelection::default() };
+        let error = choose([("a", &host)].into_iter(), &nobody).unwrap_err().to_string();
+        assert!(error.contains("--user eve") && error.contains("7 (process 10)"), "{error}");
+        assert!(choose([("a", &host)].into_iter(), &ProcessSelection::default()).is_ok());
+    }
+}
