@@ -97,11 +97,12 @@ impl Error {
             Self::NoTable | Self::NoSarif | Self::NoSuchRank { .. } | Self::TwoRecordings { .. }
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
-            | Self::Edits { .. } | Self::NotMeasured { .. }
-            | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. } | Self::NoDevice { .. }
-            | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
-            | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } | Self::Thread { .. }
-            | Self::NoCertificate { .. } | Self::Program { .. } | Self::Slurm { .. } => return None,
+            | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
+            | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
+            | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_)
+            | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }
+            | Self::Thread { .. } | Self::NoCertificate { .. } | Self::Program { .. }
+            | Self::Slurm { .. } => return None,
         };
         Some(hint)
     }
