@@ -49,6 +49,8 @@ with --full, what is slow or heavy:
   agent cost rowmill-agent, built against glibc 2.28 (cargo-zigbuild): CPU and memory with eight stub GPUs over
              10 minutes, answers to 1,000 processes, memory over 1,000,000 messages, size of the binary
              (bench/compare/agent_cost.py --judge)
+  agent attacks  an unprivileged user and peers without a token attack the agent for a minute: memory, scrapes,
+             polls of others, spool and audit file stay within their bars (bench/compare/agent_attacks.py)
   agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
   agent fuzz datagrams, requests, protobuf, configurations and pages of dcgm-exporter that are wrong somewhere,
              10 minutes each
@@ -73,7 +75,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, StageRun); 26] = [
+const STAGES: [(&str, bool, StageRun); 27] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -89,6 +91,7 @@ const STAGES: [(&str, bool, StageRun); 26] = [
     ("processes", true, full::processes),
     ("slurm", true, slurm::slurm),
     ("agent cost", true, agent::cost),
+    ("agent attacks", true, agent::attacks),
     ("agent slurm", true, agent::attribution),
     ("agent fuzz", true, agent::wrong),
     ("objects", true, full::objects),

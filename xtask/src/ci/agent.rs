@@ -1,5 +1,5 @@
-//! What of `rowmill-agent` takes long: its cost, minutes of wrong inputs, a binary for old systems,
-//! and jobs of a real Slurm that hold GPUs.
+//! What of `rowmill-agent` takes long: its cost, attacks, minutes of wrong inputs, a binary for old
+//! systems, and jobs of a real Slurm that hold GPUs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,6 +20,8 @@ use crate::tree;
 const FUZZ_S: &str = "600";
 /// How long the idle agent is watched.
 const WATCHED_S: &str = "600";
+/// How long it is attacked.
+const ATTACKED_S: &str = "60";
 /// Links against an older C library: GPU clusters run systems with glibc 2.28.
 const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
 const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
@@ -51,6 +53,17 @@ pub fn cost() -> Result<String, Error> {
     script.arg(root.join("bench/compare/agent_cost.py")).arg("--agent").arg(binary);
     command::run(script.args(["--seconds", WATCHED_S, "--old-glibc", "--judge"]))?;
     Ok("figures are met, no symbol above glibc 2.28".to_owned())
+}
+
+/// Attacks of an unprivileged user and of peers without a token, all at once.
+pub fn attacks() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    let mut script = Command::new("python3");
+    script.arg(root.join("bench/compare/agent_attacks.py")).arg("--agent");
+    script.arg(root.join("target/release/rowmill-agent"));
+    command::run(script.args(["--seconds", ATTACKED_S, "--judge"]))?;
+    Ok(format!("{ATTACKED_S} s of attacks within the bars"))
 }
 
 /// What others send, each parser for ten minutes.
