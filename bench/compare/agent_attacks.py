@@ -11,6 +11,7 @@ token from several addresses. Judged: memory, the longest scrape, lost polls, an
 """
 
 import argparse
+import encodings.idna  # noqa: F401 - names of hosts need it, and the attacker cannot read where it may lie.
 import json
 import os
 import signal
@@ -167,10 +168,12 @@ def crowd(place):
     script += f"s.bind('{place.sockets}/dynoconfigclient-' + str(os.getpid()))\n"
     script += f"s.sendto(struct.pack('<Q32siiqi', 20, b'req', 2, 1, 0, 7), '{place.sockets}/dynolog')\ntime.sleep(8)"
     environment = {f"SLURM_{number}": "x" * 100_000 for number in range(10)} | {"SLURM_JOB_NAME": "\x1b[2J" * 20_000}
+    # The attacker may not be able to read the interpreter that runs this.
+    python = next(path for path in ["/usr/bin/python3", sys.executable] if os.access(path, os.X_OK))
     started = []
 
     def one():
-        started.append(subprocess.Popen([sys.executable, "-S", "-c", script, "y" * 100_000], env=environment))
+        started.append(subprocess.Popen([python, "-S", "-c", script, "y" * 100_000], env=environment))
         if len(started) > 40:
             started.pop(0).wait()
 
@@ -418,12 +421,14 @@ def run(args, place, figures, found):
         end = time.monotonic() + 30
         while time.monotonic() < end:
             try:
-                if http(place, "GET", "/v1/status")[0] == 200 and scrape(place):
+                # Until the page is there, whoever took the socket's name may still hold it.
+                if scrape(place) and http(place, "GET", "/v1/status")[0] == 200:
                     break
             except OSError:
                 time.sleep(0.1)
         else:
             found.append("taken socket names: expected the agent to start in spite of them")
+            print((place.folder / "log").read_text()[-2000:], file=sys.stderr)
             return
         reader, writer = os.pipe()
         busy, worked = time.monotonic(), machine.process_seconds(agent.pid)
@@ -443,6 +448,7 @@ def run(args, place, figures, found):
         page = scrape(place)[1]
         line = next((line for line in page.splitlines() if 'outcome="dropped"' in line), "0 0")
         figures["dropped"] = float(line.split()[-1])
+        figures["polls"] = [line for line in page.splitlines() if line.startswith("rowmill_polls")]
         figures["resident_peak"] = status_line(agent.pid, "VmHWM:")
         time.sleep(6)
         idle, worked = time.monotonic(), machine.process_seconds(agent.pid)
@@ -481,6 +487,7 @@ def main():
     judge(figures, found)
     text = table(figures, found)
     print(text, flush=True)
+    print(figures.get("polls"), figures["worker"])
     if args.record:
         about = machine.describe()
         report = {"machine": about, "figures": figures, "missed": found}

@@ -46,7 +46,9 @@ pub fn run(state: &AgentState, socket: &Socket) {
                     heard = Some(Instant::now());
                 }
             }
-            Err(error) => return state.note(format!("steps: {error}")),
+            Err(error) => {
+                return state.note(format!("steps of jobs are no longer received: {error}"));
+            }
         }
     }
 }

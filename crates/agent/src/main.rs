@@ -142,7 +142,7 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
             let own = Arc::clone(state);
             spawn("steps", 256 << 10, Box::new(move || hearing::run(&own, &socket)))?;
         }
-        Err(error) => state.note(format!("steps: {error}")),
+        Err(error) => state.note(format!("steps of jobs are not received: {error}")),
     }
     if let Some(socket) = state.config.pod_resources.clone() {
         let own = Arc::clone(state);

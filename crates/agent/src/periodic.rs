@@ -169,7 +169,9 @@ impl PeriodicDesk {
         let saved = text.map_err(io::Error::from);
         let saved = saved.and_then(|text| Ok(self.folder.replace(BOOK, &text)?));
         if let Err(error) = saved {
-            self.state.note(format!("{BOOK}: {error}"));
+            self.state.note(format!(
+                "periodic traces: their budgets would be forgotten at a restart: {error}"
+            ));
         }
     }
 

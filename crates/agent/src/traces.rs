@@ -3,6 +3,7 @@
 //! Results wait in the spool folder until fetched and removed, or expired.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
@@ -14,6 +15,7 @@ use flate2::write::GzEncoder;
 use fleet::capture::{choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
 use fleet::ipc::request::RequestState;
+use fleet::ipc::staging::StagingRecord;
 use fleet::process::Process;
 use fleet::spool::SpoolShare;
 use fleet::tracing::{self, TracePlace, Tracing, TracingOrder, TracingOutcome};
@@ -41,6 +43,10 @@ const PROCESSES_MAX: usize = 128;
 const TOKEN_MAX: usize = 64;
 /// How long an order may wait before it begins.
 const AHEAD_MAX: Duration = Duration::from_secs(3600);
+/// The file of the folders that were made for an order's processes.
+const STAGINGS: &str = "staging.json";
+/// A larger one is not ours.
+const STAGINGS_MAX: u64 = 4 << 20;
 /// Bytes compressed at a time.
 const BLOCK: usize = 256 << 10;
 
@@ -123,8 +129,9 @@ impl Traces {
     /// The spool folder cannot be made, or there is no thread.
     pub fn start(state: &Arc<AgentState>) -> io::Result<Arc<Self>> {
         let spool = OwnFolder::open(&state.config.spool(), MissingFolder::Make(0o700))?;
-        // What an agent that died left.
+        // What an agent that was killed left: its traces, and the folders where processes write.
         for name in spool.names()? {
+            remove_stagings(&spool, &name);
             spool.remove_tree(name)?;
         }
         let (inbox, wishes) = mpsc::channel();
@@ -371,10 +378,15 @@ impl TraceDesk {
                 && let Some((chosen, _)) = running.waiting.take()
             {
                 let order = fleet_order(&running.order);
-                running.tracing = Some({
-                    let place = TracePlace::budgeted(&running.folder, &self.state.spool);
-                    Tracing::begin(server, chosen, place, &order)
-                });
+                let place = TracePlace::budgeted(&running.folder, &self.state.spool);
+                let tracing = Tracing::begin(server, chosen, place, &order);
+                let stagings = serde_json::to_vec(&tracing.stagings()).unwrap_or_default();
+                if let Err(error) = running.folder.replace(STAGINGS, &stagings) {
+                    self.state.note(format!(
+                        "traces: folders of processes would stay after a kill of the agent: {error}"
+                    ));
+                }
+                running.tracing = Some(tracing);
             }
             let Some(tracing) = &mut running.tracing else {
                 if running.is_cancelled {
@@ -527,6 +539,17 @@ fn fleet_order(order: &TraceOrder) -> TracingOrder {
         },
         size_max: Bytes(order.size_max),
         patience: Duration::from_millis(order.patience_ms.min(86_400_000)),
+    }
+}
+
+/// Removes the folders that were made for the processes of an order.
+fn remove_stagings(spool: &OwnFolder, order: &OsStr) {
+    let read = spool.folder(order).and_then(|folder| folder.read(STAGINGS, STAGINGS_MAX));
+    let bytes = read.ok().flatten().unwrap_or_default();
+    let records: Vec<StagingRecord> = serde_json::from_slice(&bytes).unwrap_or_default();
+    for record in records {
+        // One that is gone, or holds what is not its user's, is left alone.
+        record.remove();
     }
 }
 

@@ -8,6 +8,7 @@ use comfy_table::{
     Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width,
     presets,
 };
+use fleet::plain::without_controls;
 pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
@@ -44,7 +45,13 @@ impl Console {
     /// A message on stderr.
     pub fn say(&self, text: impl std::fmt::Display) {
         // A closed stderr must not stop a training run.
-        let _ = writeln!(io::stderr(), "{}", plain(&text.to_string()));
+        let _ = writeln!(io::stderr(), "{}", safe(&plain(&text.to_string())));
+    }
+
+    /// A message behind a painted word.
+    fn say_behind(&self, (word, code): (&str, &str), text: impl std::fmt::Display) {
+        let text = safe(&plain(&text.to_string()));
+        let _ = writeln!(io::stderr(), "{} {text}", self.paint(word, code));
     }
 
     /// A message on stderr that only `-v` shows.
@@ -56,14 +63,14 @@ impl Console {
 
     /// A warning on stderr.
     pub fn warn(&self, text: impl std::fmt::Display) {
-        self.say(format_args!("{} {text}", self.paint("warning:", "1;33")));
+        self.say_behind(("warning:", "1;33"), text);
     }
 
     /// `error: …` and, where there is one, `hint: …` on stderr.
     pub fn fail(&self, error: &Error) {
-        self.say(format_args!("{} {error}", self.paint("error:", "1;31")));
+        self.say_behind(("error:", "1;31"), error);
         if let Some(hint) = error.hint() {
-            self.say(format_args!("{} {hint}", self.paint("hint:", "1;36")));
+            self.say_behind(("hint:", "1;36"), hint);
         }
     }
 
@@ -138,7 +145,7 @@ pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) 
     table.set_style(TableComponent::MiddleHeaderIntersections, '─');
     table.set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| safe(cell)));
     }
     for (i, column) in table.column_iter_mut().enumerate() {
         if is_numeric(rows, i) {
@@ -150,6 +157,11 @@ pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) 
         }
     }
     trimmed(&table)
+}
+
+/// Text that may hold names and errors of others, without what would steer the terminal.
+fn safe(text: &str) -> String {
+    text.split('\n').map(without_controls).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether every cell of a column begins as a number does.

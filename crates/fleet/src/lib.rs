@@ -7,7 +7,8 @@
 //! the kernel knows of a process, [`sampling`] what it does, [`untrusted`] opens what a process
 //! wrote without trusting it and holds folders of our own, [`quota`] and [`spool`] bound what one
 //! user can take, [`plain`] makes text of others safe to show, [`wire`] and [`proto`] are what
-//! agents, commands and a hub say to each other. Knows nothing of what traces mean, of terminals, HTTP or databases.
+//! agents, commands and a hub say to each other. Knows nothing of what traces mean, of terminals,
+//! HTTP or databases.
 
 pub mod allocation;
 pub mod capture;

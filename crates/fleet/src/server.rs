@@ -67,7 +67,7 @@ pub struct ServerTally {
     pub late: u64,
     /// Messages that were none.
     pub refused: u64,
-    /// Messages of senders that had sent too many.
+    /// Messages of senders that had sent too many, or do not read their answers.
     pub dropped: u64,
     /// Answers by how long they took, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
     pub within_us: [u64; 7],
@@ -310,8 +310,12 @@ impl ServerShared {
                 table.capture.answer(now, message.peer, &message.bytes)
             }
         };
+        let answer = answer.filter(|answer| {
+            let is_sent = socket.answer(message, answer);
+            self.dropped.fetch_add(u64::from(!is_sent), Ordering::Relaxed);
+            is_sent
+        });
         if let Some(answer) = answer {
-            socket.answer(message, &answer);
             let took = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.answered.fetch_add(1, Ordering::Relaxed);
             self.sum_us.fetch_add(took, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use schema::Bytes;
 
 use crate::ipc::config::{Config, Detail, Trigger};
 use crate::ipc::request::{CaptureRequest, POLL, Reason, RequestState, Sight, Timing};
-use crate::ipc::staging::Staging;
+use crate::ipc::staging::{Staging, StagingRecord};
 use crate::process::Process;
 use crate::server::Server;
 use crate::spool::{SpoolBudget, SpoolFull, SpoolShare};
@@ -196,6 +196,12 @@ impl Tracing {
         for target in self.targets.iter().filter(|target| !target.is_over()) {
             server.lose(target.process.pid, Reason::Interrupted);
         }
+    }
+
+    /// Folders that were made for the processes.
+    pub fn stagings(&self) -> Vec<StagingRecord> {
+        let stagings = self.targets.iter().filter_map(|target| target.staging.as_ref());
+        stagings.map(|staging| staging.record().clone()).collect()
     }
 
     /// Hands over the room that a process's trace takes.

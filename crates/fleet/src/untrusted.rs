@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 use schema::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::process;
 
@@ -35,7 +36,7 @@ const WRITE: u32 = 0o2;
 const ENTER: u32 = 0o1;
 
 /// As whom a process opens and makes files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     /// Its user.
     pub uid: u32,
@@ -341,7 +342,11 @@ impl UntrustedFolder {
         }
     }
 
-    fn enter(&self, name: &str) -> Result<Self, UntrustedError> {
+    /// The folder `name` in this one.
+    ///
+    /// # Errors
+    /// There is none, or something else has the name.
+    pub fn enter(&self, name: &str) -> Result<Self, UntrustedError> {
         let path = self.path.join(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         match walk::open_name(&self.descriptor, name, flags, Mounts::Refuse) {

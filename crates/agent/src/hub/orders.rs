@@ -143,7 +143,9 @@ impl OrderDesk {
                 book.open.insert(token, id);
             }
         }) {
-            self.state.note(format!("{BOOK}: {error}"));
+            self.state.note(format!(
+                "orders of the hub cannot be written down, so none is begun: {error}"
+            ));
         }
         match wanted {
             Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),

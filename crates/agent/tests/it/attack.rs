@@ -67,7 +67,7 @@ fn a_planted_link_in_the_state_folder_deletes_nothing() {
 /// where there is no python.
 fn somebody(script: &str, agent: &Agent) -> Option<Child> {
     let script = format!(
-        "import os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
+        "import encodings.idna, os, socket, struct, sys, time\nos.setuid({SOMEBODY})\nos.chdir(sys.argv[1])\n{script}\nprint('ready', flush=True)\ntime.sleep(600)"
     );
     let mut python = Command::new("python3");
     let python = python.args(["-c", &script]).arg(agent.folder.path()).stdout(Stdio::piped());

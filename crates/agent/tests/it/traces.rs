@@ -129,6 +129,26 @@ fn is_lost(state: &str, reason: &str) {
 }
 
 #[test]
+fn what_a_killed_agent_left_is_removed_by_the_next() {
+    let mut agent = Agent::start("", None);
+    // It writes a part of its trace, and no more.
+    let job =
+        Job::start(&agent.sockets(), |path, _| fs::write(format!("{path}.tmp"), "{").unwrap());
+    let text = ORDER.replace("TOKEN", "killed");
+    agent.until("a job that asks", |agent| {
+        (agent.local("POST", "/v1/traces", &text).status == 201).then_some(())
+    });
+    let folder = format!("/tmp/rowmill-killed-{}", std::process::id());
+    agent.until("a part of the trace", |_| fs::read_dir(&folder).ok()?.next().map(drop));
+    agent.kill();
+    assert!(Path::new(&folder).exists());
+    agent.restart();
+    assert!(!Path::new(&folder).exists());
+    assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
+    drop(job);
+}
+
+#[test]
 fn a_trace_for_which_its_user_has_no_room_is_lost() {
     let agent = Agent::start("spool_mib = 1", None);
     let job = Job::start(&agent.sockets(), |path, id| {

@@ -3,7 +3,9 @@
 //! The kernel attaches the sender's process and user, in our own numbers, whatever the message
 //! says. Knows nothing of what messages mean.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -29,6 +31,8 @@ const NAME: &str = "dynolog";
 pub const VARIABLE: &str = "KINETO_IPC_SOCKET_DIR";
 /// Bytes of the longest message: a poll has 40 and 16, and 4 for each of a dozen processes.
 const MESSAGE_MAX: usize = 4096;
+/// Users that have a socket for their answers at once.
+const SPARES_MAX: usize = 64;
 /// The longest folder whose clients' sockets still have a name: 108 bytes hold it, `/`, 52 bytes
 /// and a zero.
 pub const FOLDER_MAX: usize = 54;
@@ -120,6 +124,8 @@ pub struct Socket {
     socket: UnixDatagram,
     file: Option<PathBuf>,
     wait: Cell<Duration>,
+    /// What users are answered with while too many answers of `socket` are not read.
+    spares: RefCell<BTreeMap<u32, UnixDatagram>>,
 }
 
 impl SocketPlace {
@@ -197,7 +203,8 @@ impl Socket {
     }
 
     fn prepare(socket: UnixDatagram, file: Option<PathBuf>) -> io::Result<Self> {
-        let bound = Self { socket, file, wait: Cell::new(Duration::ZERO) };
+        let (wait, spares) = (Cell::new(Duration::ZERO), RefCell::default());
+        let bound = Self { socket, file, wait, spares };
         setsockopt(&bound.socket, sockopt::PassCred, &true)?;
         // Where the kernel has no such option, ages are not known, and the reader measures them.
         let _ = setsockopt(&bound.socket, sockopt::ReceiveTimestampns, &true);
@@ -255,11 +262,31 @@ impl Socket {
         Ok(Some(Datagram { peer, bytes, age, from }))
     }
 
-    /// Answers a message. Whether it arrives is the asker's affair: it may be gone by now.
-    pub fn answer(&self, to: &Datagram, bytes: &[u8]) {
-        let Some(from) = &to.from else { return };
-        // A full or vanished queue must not stop the answers to others.
-        let _ = sendto(self.socket.as_raw_fd(), bytes, from, MsgFlags::MSG_DONTWAIT);
+    /// Answers a message; whether the answer was sent. Whether it is read is the asker's affair: it
+    /// may be gone by now.
+    ///
+    /// The kernel counts answers that are not read against the socket that sent them, and a client
+    /// that is connected to us may leave any number unread. When our socket may send no more, each
+    /// user gets a socket without a name, so that only who does not read is silenced.
+    pub fn answer(&self, to: &Datagram, bytes: &[u8]) -> bool {
+        let Some(from) = &to.from else { return false };
+        let send = |socket: &UnixDatagram| {
+            // A full or vanished queue must not stop the answers to others.
+            sendto(socket.as_raw_fd(), bytes, from, MsgFlags::MSG_DONTWAIT)
+        };
+        match send(&self.socket) {
+            Err(Errno::EAGAIN) => {}
+            sent => return sent.is_ok(),
+        }
+        let mut spares = self.spares.borrow_mut();
+        if spares.len() >= SPARES_MAX && !spares.contains_key(&to.peer.uid) {
+            spares.clear();
+        }
+        if let Entry::Vacant(vacant) = spares.entry(to.peer.uid) {
+            let Ok(spare) = UnixDatagram::unbound() else { return false };
+            vacant.insert(spare);
+        }
+        spares.get(&to.peer.uid).is_some_and(|spare| send(spare).is_ok())
     }
 }
 
@@ -344,6 +371,30 @@ mod tests {
         drop(client);
         std::fs::remove_file(folder.path().join("dynoconfigclient1")).unwrap();
         socket.answer(&message, b"gone?");
+    }
+
+    #[test]
+    fn answers_that_nobody_reads_do_not_silence_other_users() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let place = SocketPlace::Folder(folder.path().to_owned());
+        let socket = Socket::bind(&place).unwrap();
+        let client = |name: &str| {
+            let client = UnixDatagram::bind(folder.path().join(name)).unwrap();
+            client.set_read_timeout(Some(WAIT)).unwrap();
+            client.send_to(b"hello", folder.path().join("dynolog")).unwrap();
+            (client, socket.receive(WAIT).unwrap().unwrap())
+        };
+        let (deaf, mut message) = client("dynoconfigclient-deaf");
+        // The kernel does not bound the queue of a client that is connected to the sender.
+        deaf.connect(folder.path().join("dynolog")).unwrap();
+        message.peer.uid = 54_321;
+        let sent = (0..100_000).take_while(|_| socket.answer(&message, b"x")).count();
+        assert!(sent < 100_000, "the kernel bounds what one user leaves unread");
+        let (reads, message) = client("dynoconfigclient-reads");
+        assert!(socket.answer(&message, b"and you"));
+        let mut bytes = [0; 64];
+        let length = reads.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..length], b"and you");
     }
 
     #[test]

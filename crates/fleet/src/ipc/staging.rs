@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use memchr::memmem;
 use schema::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::request::Sight;
 use crate::process::Process;
 use crate::untrusted::{
-    self, Copying, Expected, Insertion, OwnFolder, Owner, UntrustedFile, UntrustedFolder,
+    self, Copying, Credentials, Expected, Insertion, OwnFolder, Owner, UntrustedFile,
+    UntrustedFolder,
 };
 
 /// Where Kineto may write if nothing else is said.
@@ -58,7 +60,29 @@ pub struct Staging {
     uid: u32,
     expected: Expected,
     finished: Option<UntrustedFile>,
+    record: StagingRecord,
     is_removed: bool,
+}
+
+/// Where a folder was made, so that it can be removed when the agent that made it was killed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagingRecord {
+    root: PathBuf,
+    folder: PathBuf,
+    name: String,
+    who: Credentials,
+}
+
+impl StagingRecord {
+    /// Removes the folder as far as it holds its user's files; whether it is gone.
+    pub fn remove(&self) -> bool {
+        let removed =
+            UntrustedFolder::open(&self.root, &self.folder, &self.who).and_then(|allowed| {
+                let made = allowed.enter(&self.name)?;
+                Ok(allowed.remove(&self.name, &made, self.who.uid))
+            });
+        removed.unwrap_or(false)
+    }
 }
 
 impl Staging {
@@ -82,14 +106,17 @@ impl Staging {
             }
             Err(source) => return Err(StagingError::Unusable { folder, source }),
         };
+        let uid = who.uid;
+        let (inside, root) = (folder.join(name), process.root());
         Ok(Self {
-            inside: folder.join(name),
+            inside,
             name: name.to_owned(),
             allowed,
             folder: made,
-            uid: who.uid,
-            expected: Expected { owner: Owner::Only(who.uid), size_max },
+            uid,
+            expected: Expected { owner: Owner::Only(uid), size_max },
             finished: None,
+            record: StagingRecord { root, folder, name: name.to_owned(), who },
             is_removed: false,
         })
     }
@@ -153,6 +180,11 @@ impl Staging {
             _ => None,
         };
         Copying::begin(file, folder, name, insertion).map(Some)
+    }
+
+    /// What is needed to remove the folder after a kill.
+    pub fn record(&self) -> &StagingRecord {
+        &self.record
     }
 
     /// The size of the finished trace that was seen last.
