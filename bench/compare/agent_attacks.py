@@ -448,7 +448,6 @@ def run(args, place, figures, found):
         page = scrape(place)[1]
         line = next((line for line in page.splitlines() if 'outcome="dropped"' in line), "0 0")
         figures["dropped"] = float(line.split()[-1])
-        figures["polls"] = [line for line in page.splitlines() if line.startswith("rowmill_polls")]
         figures["resident_peak"] = status_line(agent.pid, "VmHWM:")
         time.sleep(6)
         idle, worked = time.monotonic(), machine.process_seconds(agent.pid)
@@ -487,7 +486,6 @@ def main():
     judge(figures, found)
     text = table(figures, found)
     print(text, flush=True)
-    print(figures.get("polls"), figures["worker"])
     if args.record:
         about = machine.describe()
         report = {"machine": about, "figures": figures, "missed": found}

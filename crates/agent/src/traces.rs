@@ -240,7 +240,9 @@ struct TraceDesk {
 impl TraceDesk {
     fn run(&mut self, wishes: &Receiver<Wish>, packed: &Receiver<Packed>) {
         while !self.state.is_ending() {
-            let wait = if self.running.is_empty() { IDLE } else { LOOK };
+            let now = self.state.server.now();
+            let wait = self.running.values().map(|running| running.wait(now)).min();
+            let wait = wait.unwrap_or(IDLE);
             let is_copying = self.running.values().any(Running::is_copying);
             let wait = if is_copying { Duration::ZERO } else { wait };
             match wishes.recv_timeout(wait) {
@@ -437,6 +439,14 @@ impl TraceDesk {
 }
 
 impl Running {
+    /// How long there is nothing to do. An order that waits for its start costs nothing.
+    fn wait(&self, now: Duration) -> Duration {
+        match &self.waiting {
+            Some((_, start)) => start.saturating_sub(now).min(IDLE),
+            None => LOOK,
+        }
+    }
+
     fn is_copying(&self) -> bool {
         self.tracing.as_ref().is_some_and(Tracing::is_copying)
     }

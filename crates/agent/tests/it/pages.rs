@@ -121,7 +121,11 @@ fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
     };
     assert_eq!(
         check("metrics = '127.0.0.1:0'"),
-        (Some(0), "the configuration is right\n".to_owned())
+        (
+            Some(0),
+            "the agent would start: configuration, folders, files, sockets and ports are right\n"
+                .to_owned()
+        )
     );
     let (code, said) = check("socket = 'x'");
     assert!(code == Some(2) && said.contains("unknown field `socket`"), "{said}");

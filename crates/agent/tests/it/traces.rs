@@ -299,7 +299,8 @@ fn the_port_opens_for_a_token_over_tls_alone() {
     let json = ["-H", "Content-Type: application/json", "-d", &ORDER.replace("TOKEN", "a")];
     let refused = curl("0123456789abcdef", "/v1/traces", &json);
     assert!(refused.ends_with("403") && refused.contains("not granted"), "{refused}");
-    assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("404"));
+    assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("200"));
+    assert!(curl("0123456789abcdeF", "/metrics", &[]).ends_with("401"));
     let plain = Command::new("curl")
         .args(["-s", &agent.secured.replace("https", "http")])
         .output()

@@ -271,6 +271,10 @@ impl Error {
                 "another rowmill capture or dynolog runs; end it, or use a folder of your own: \
                  --socket-dir FOLDER here, KINETO_IPC_SOCKET_DIR=FOLDER in the job"
             }
+            Self::Socket(fleet::ipc::socket::SocketError::Unsafe(_)) => {
+                "another user could exchange the socket: capture as the folder's own user, or give the \
+                 folder mode 0755 or 1777"
+            }
             _ => return None,
         };
         Some(hint.to_owned())
