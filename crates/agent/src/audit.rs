@@ -4,15 +4,14 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fleet::plain::without_controls;
 use fleet::quota::{Quotas, Rate};
+use fleet::tracing::unix_ms;
 use fleet::untrusted::{OwnFolder, UntrustedError};
 use serde::Serialize;
-
-use crate::state::{lock, unix_ns};
 
 /// Bytes of a field of a line.
 const FIELD_MAX: usize = 512;
@@ -91,7 +90,7 @@ impl Audit {
     /// Writes a line, unless its caller has had too many.
     pub fn line(&self, who: &str, verb: &str, what: &str, outcome: &str) {
         let who = cut(who);
-        let mut log = lock(&self.log);
+        let mut log = self.lock();
         if log.callers.take(self.began.elapsed(), &who) {
             log.write(&who, verb, what, outcome);
         }
@@ -100,16 +99,20 @@ impl Audit {
     /// Writes a line about someone who may not ask anything.
     pub fn stranger(&self, from: &str, what: &str, outcome: &str) {
         let who = cut(from);
-        let mut log = lock(&self.log);
+        let mut log = self.lock();
         let now = self.began.elapsed();
         if log.addresses.take(now, &who) && log.strangers.take(now, &()) {
             log.write(&who, "?", what, outcome);
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, AuditLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says how many lines were left out since the last call.
     pub fn tell_suppressed(&self) {
-        let mut log = lock(&self.log);
+        let mut log = self.lock();
         // Of many addresses only their number is told: these lines are not counted themselves.
         let refused = log.addresses.take_refused().into_iter().map(|(_, count)| count);
         let strangers = log.strangers.take_refused().into_iter().map(|(_, count)| count);
@@ -126,7 +129,7 @@ impl Audit {
 impl AuditLog {
     fn write(&mut self, who: &str, verb: &str, what: &str, outcome: &str) {
         let (what, outcome) = (cut(what), cut(outcome));
-        let audit = unix_ns() / 1_000_000;
+        let audit = unix_ms();
         let line = AuditLine { audit, who, verb, what: &what, outcome: &outcome };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');

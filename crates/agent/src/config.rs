@@ -38,7 +38,8 @@ Pages at --metrics:
   /metrics        0.0.4 text, or OpenMetrics where the scraper accepts it
   /metrics/dcgm   the names and labels of dcgm-exporter
 Everyone may read them, unless the file names a secret (mode 0600) that scrapers have to bring as
-\"Authorization: Bearer\"; the port of [listen] has them too, over TLS, for tokens with the verb status:
+\"Authorization: Bearer\". The port of [listen] has them too, over TLS, for tokens with the verb
+status:
   metrics_token_file = \"/etc/rowmill/metrics.token\"
 
 Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
@@ -107,8 +108,8 @@ pub struct Args {
     /// Serve /metrics here, such as 127.0.0.1:9465 [default: not at all]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,
-    /// Where traces wait to be fetched [default: /var/lib/rowmill-agent for root, else rowmill-agent
-    /// in $XDG_STATE_HOME or ~/.local/state]
+    /// Where traces wait to be fetched [default: /var/lib/rowmill-agent for root; for others
+    /// rowmill-agent in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
     /// Write every interval as a JSON line to this file, - for stdout
@@ -313,6 +314,10 @@ impl ConfigError {
                  agent's user, with mode 0755 or 1777"
                     .to_owned(),
             ),
+            Self::Folder(error) if error.is_missing() => {
+                Some("make the folder, for the agent's user alone: install -d -m 0750 FOLDER".to_owned())
+            }
+            Self::Folder(UntrustedError::Io { .. }) => None,
             Self::Folder(_) => Some(
                 "another user could exchange what the agent keeps there: name a folder of the \
                  agent's user with state_dir"

@@ -11,7 +11,6 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Extension, Router};
 use fleet::ipc::socket::SocketPlace;
-use fleet::quota::Rate;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -23,27 +22,16 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{CallerToken, Config, ConfigError, Listen, Verb};
+use crate::gate::{Admission, Peer};
 use crate::net::Net;
 use crate::secret::read_secret;
 use crate::state::AgentState;
-use crate::traces::{Traces, Uids};
+use crate::traces::Traces;
+use crate::uids::Uids;
 
 pub mod dynolog;
-pub mod gate;
 pub mod route;
 
-use gate::{Gate, GateLimits, Pass, Peer};
-
-/// Connections of commands of this host, by user. An order or a sample holds one.
-const COMMANDS: GateLimits =
-    GateLimits { all: 64, peer: 8, arrivals: Some(Rate { burst: 256.0, per_s: 64.0 }) };
-/// Connections of scrapers. All users of this host have one address, so it may have all.
-const PAGES: GateLimits = GateLimits { all: 64, peer: 64, arrivals: None };
-/// Connections of other hosts. Each costs a handshake, so that even the arrivals are counted.
-const REMOTE: GateLimits =
-    GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
-/// Connections of dynolog's tools.
-const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
 /// A handshake, and the head of a request, take no longer.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
 /// A connection lives no longer, whatever it does.
@@ -87,35 +75,6 @@ pub struct Doors {
     pub secrets: Arc<Vec<Secret>>,
     /// Who may read the pages without TLS; everyone where there is none.
     pub page_secrets: Arc<Vec<Secret>>,
-}
-
-/// Who may have connections at which endpoint.
-#[derive(Clone, Debug)]
-pub struct Gates {
-    commands: Arc<Gate>,
-    pages: Arc<Gate>,
-    remote: Arc<Gate>,
-    dynolog: Arc<Gate>,
-}
-
-impl Default for Gates {
-    fn default() -> Self {
-        let gate = Gate::new;
-        let (commands, pages) = (gate(COMMANDS), gate(PAGES));
-        Self { commands, pages, remote: gate(REMOTE), dynolog: gate(DYNOLOG) }
-    }
-}
-
-impl Gates {
-    /// How many connections each endpoint refused, or ended for others.
-    pub fn refused(&self) -> [(&'static str, u64); 4] {
-        [
-            ("commands", self.commands.refused()),
-            ("pages", self.pages.refused()),
-            ("remote", self.remote.refused()),
-            ("dynolog", self.dynolog.refused()),
-        ]
-    }
 }
 
 /// Reads the secrets of a configuration.
@@ -332,7 +291,7 @@ async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, doors: Doors) {
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    pass: Pass,
+    pass: Admission,
     life: Duration,
 ) {
     let pass = Arc::new(pass);
@@ -351,7 +310,7 @@ async fn connection(
 }
 
 /// Answers a request whose head has arrived; meanwhile its connection is not ended for another.
-async fn answer(From(pass): From<Arc<Pass>>, request: Request, next: Next) -> Response {
+async fn answer(From(pass): From<Arc<Admission>>, request: Request, next: Next) -> Response {
     let _busy = pass.busy();
     next.run(request).await
 }
@@ -363,7 +322,7 @@ mod tests {
     use super::{Secret, authorize};
     use crate::config::{CallerToken, Verb};
     use crate::net::Net;
-    use crate::traces::Uids;
+    use crate::uids::Uids;
 
     fn secret(secret: &str, users: &[u32], nets: &[&str]) -> Secret {
         let token = CallerToken {

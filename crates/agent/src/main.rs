@@ -23,6 +23,7 @@ mod check;
 mod config;
 mod control;
 mod counters;
+mod gate;
 mod hearing;
 mod hub;
 mod net;
@@ -33,6 +34,7 @@ mod samples;
 mod secret;
 mod state;
 mod traces;
+mod uids;
 #[cfg(test)]
 mod wrong;
 

@@ -19,7 +19,8 @@ use fleet::wire::{PeriodicRow, RecordWhen, TraceOrder, TraceRow};
 use schema::random::CounterRng;
 
 use crate::state::{AgentState, lock, unix_ns};
-use crate::traces::{Traces, Uids};
+use crate::traces::Traces;
+use crate::uids::Uids;
 use book::{Wait, WallTime};
 use keep::{KeptTrace, Shelf};
 use pace::{StepPace, Timed};

@@ -10,7 +10,7 @@ use fleet::sampling::Sampler;
 use fleet::wire::{SampleOrder, Samples};
 
 use crate::state::{AgentState, lock};
-use crate::traces::Uids;
+use crate::uids::Uids;
 
 /// The longest order, and the shortest pause between looks.
 const BOUNDS_MS: (u64, u64) = (60_000, 10);

@@ -16,13 +16,13 @@ use schema::Bytes;
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
-use crate::control::Gates;
 use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
 use crate::counters::interval::{CounterReading, Intervals};
+use crate::gate::Gates;
 use crate::hub::Hub;
 use crate::periodic::book::Book;
-use crate::traces::Uids;
+use crate::uids::Uids;
 
 /// What was seen of processes is used for so long.
 const LOOKED: Duration = Duration::from_millis(500);

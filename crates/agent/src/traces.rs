@@ -25,6 +25,7 @@ use schema::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::state::{AgentState, lock};
+use crate::uids::Uids;
 
 /// Between two looks while an order is open.
 const LOOK: Duration = Duration::from_millis(50);
@@ -69,34 +70,6 @@ enum Wish {
     Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
     /// No more of an order.
     Cancel { token: String },
-}
-
-/// Whose processes a caller may trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Uids {
-    /// Everyone's.
-    All,
-    /// These users'.
-    Only(Vec<u32>),
-}
-
-impl Uids {
-    /// Whether a user is among them.
-    pub fn has(&self, uid: u32) -> bool {
-        match self {
-            Self::All => true,
-            Self::Only(uids) => uids.contains(&uid),
-        }
-    }
-
-    /// Whether everyone of `other` is among them.
-    pub fn covers(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::All, _) => true,
-            (Self::Only(_), Self::All) => false,
-            (Self::Only(own), Self::Only(other)) => other.iter().all(|uid| own.contains(uid)),
-        }
-    }
 }
 
 /// An order at work.

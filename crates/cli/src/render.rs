@@ -49,9 +49,9 @@ impl Console {
     }
 
     /// A message behind a painted word.
-    fn say_behind(&self, (word, code): (&str, &str), text: impl std::fmt::Display) {
+    fn say_behind(&self, painted: String, text: impl std::fmt::Display) {
         let text = safe(&plain(&text.to_string()));
-        let _ = writeln!(io::stderr(), "{} {text}", self.paint(word, code));
+        let _ = writeln!(io::stderr(), "{painted} {text}");
     }
 
     /// A message on stderr that only `-v` shows.
@@ -63,14 +63,14 @@ impl Console {
 
     /// A warning on stderr.
     pub fn warn(&self, text: impl std::fmt::Display) {
-        self.say_behind(("warning:", "1;33"), text);
+        self.say_behind(self.paint("warning:", "1;33"), text);
     }
 
     /// `error: …` and, where there is one, `hint: …` on stderr.
     pub fn fail(&self, error: &Error) {
-        self.say_behind(("error:", "1;31"), error);
+        self.say_behind(self.paint("error:", "1;31"), error);
         if let Some(hint) = error.hint() {
-            self.say_behind(("hint:", "1;36"), hint);
+            self.say_behind(self.paint("hint:", "1;36"), hint);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Text of others made safe for terminals and logs: names of jobs, commands and errors are chosen by
-//! whoever runs a job.
+//! Text of others made safe for terminals and logs: names of jobs, commands and errors are chosen
+//! by whoever runs a job.
 
 /// The text with every control character as an escape such as `\u{1b}`, so that it neither moves a
 /// terminal's cursor nor begins a line of its own.
@@ -8,7 +8,8 @@ pub fn without_controls(text: &str) -> String {
     for letter in text.chars() {
         // Those that change the direction of text hide what stands beside them.
         let is_hiding = matches!(letter,
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}'
+            | '\u{feff}');
         if letter.is_control() || is_hiding {
             plain.extend(letter.escape_unicode());
         } else {

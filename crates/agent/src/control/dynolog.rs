@@ -21,9 +21,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::gate::{Pass, Peer};
+use crate::gate::{Admission, Peer};
 use crate::state::{AgentState, lock};
-use crate::traces::Uids;
+use crate::uids::Uids;
 
 /// A connection takes no longer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,7 +81,7 @@ pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
         let Some(pass) = state.gates.dynolog.enter(Peer::at(from.ip())) else { continue };
         let (state, answers) = (Arc::clone(&state), Arc::clone(&answers));
         tokio::spawn(async move {
-            let served = connection(stream, from, (state, answers), &pass);
+            let served = connection(stream, from, state, answers, &pass);
             tokio::select! {
                 // Whoever is too slow, or says what nobody understands, hears nothing.
                 _ = tokio::time::timeout(PATIENCE, served) => {}
@@ -95,8 +95,9 @@ pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
 async fn connection(
     mut stream: TcpStream,
     from: SocketAddr,
-    (state, answers): (Arc<AgentState>, Arc<Semaphore>),
-    pass: &Pass,
+    state: Arc<AgentState>,
+    answers: Arc<Semaphore>,
+    pass: &Admission,
 ) -> Option<()> {
     let to = stream.local_addr().ok()?;
     let mut length = [0; 4];

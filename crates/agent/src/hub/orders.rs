@@ -19,7 +19,8 @@ use super::link::SendFailure;
 use super::{Hub, TICK, WAIT_MIN, pause};
 use crate::config::Verb;
 use crate::state::{AgentState, lock};
-use crate::traces::{Traces, Uids};
+use crate::traces::Traces;
+use crate::uids::Uids;
 
 /// How long the hub may hold an answer back.
 const HELD: Duration = Duration::from_secs(30);

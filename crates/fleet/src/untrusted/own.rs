@@ -84,8 +84,8 @@ impl OwnFolder {
             }
             let is_last = left.is_empty();
             match here.step(&name, missing, is_last)? {
-                Step::Folder(next) => open.push(next),
-                Step::Link(target) if links < LINKS_MAX => {
+                PathStep::Folder(next) => open.push(next),
+                PathStep::Link(target) if links < LINKS_MAX => {
                     links += 1;
                     if target.is_absolute() {
                         open.truncate(1);
@@ -94,7 +94,7 @@ impl OwnFolder {
                         left.push_front(name);
                     }
                 }
-                Step::Link(_) => {
+                PathStep::Link(_) => {
                     let (expected, got) = ("folder", "a chain of symbolic links");
                     return Err(UntrustedError::Kind { path, expected, got });
                 }
@@ -345,7 +345,7 @@ impl OwnFolder {
         name: &OsStr,
         missing: MissingFolder,
         is_last: bool,
-    ) -> Result<Step, UntrustedError> {
+    ) -> Result<PathStep, UntrustedError> {
         let path = self.path.join(name);
         let looking = OFlags::PATH | OFlags::NOFOLLOW;
         let look = || walk::open_name(&self.descriptor, name, looking, Mounts::Cross);
@@ -366,11 +366,11 @@ impl OwnFolder {
         let found = next.stat()?;
         let is_trusted = found.st_uid == 0 || found.st_uid == own_uid();
         match kind(&found) {
-            FileType::Directory => Ok(Step::Folder(next)),
+            FileType::Directory => Ok(PathStep::Folder(next)),
             FileType::Symlink if is_trusted => {
                 let target = rustix::fs::readlinkat(&next.descriptor, "", Vec::new())
                     .map_err(UntrustedError::io(&next.path, "read the link"))?;
-                Ok(Step::Link(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
+                Ok(PathStep::Link(PathBuf::from(OsStr::from_bytes(target.to_bytes()))))
             }
             _ => {
                 let (path, got) = (next.path, kind_name(&found));
@@ -381,7 +381,7 @@ impl OwnFolder {
 }
 
 /// One component of a path.
-enum Step {
+enum PathStep {
     Folder(OwnFolder),
     Link(PathBuf),
 }

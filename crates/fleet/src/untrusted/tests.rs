@@ -292,7 +292,7 @@ fn a_folder_that_another_user_could_exchange_is_not_our_own() {
     chown(path("theirs"), Some(SOMEBODY), None).unwrap();
     mode("open", 0o777).unwrap();
     mode("sticky", 0o1777).unwrap();
-    // Whoever owns a folder can exchange what is in it, and so can everyone where no bit forbids it.
+    // Whoever owns a folder can exchange what is in it, and so can all where no bit forbids it.
     for name in ["theirs", "theirs/state"] {
         assert!(matches!(own_folder(&path(name)), Err(UntrustedError::Foreign { .. })), "{name}");
     }

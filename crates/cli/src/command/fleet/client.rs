@@ -185,8 +185,8 @@ impl Client {
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = Partial::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
-        // One that a killed command left, or a link of somebody who may write the folder: the name is
-        // removed, never what it leads to.
+        // One that a killed command left, or a link of somebody who may write the folder: the name
+        // is removed, never what it leads to.
         let _ = fs::remove_file(&partial.path);
         let made = File::options().write(true).create_new(true).open(&partial.path);
         let mut out = made.map_err(io)?;

@@ -6,14 +6,22 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fleet::quota::{Quotas, Rate};
 use tokio::sync::Notify;
 
-use crate::state::lock;
-
+/// Connections of commands of this host, by user. An order or a sample holds one.
+const COMMANDS: GateLimits =
+    GateLimits { all: 64, peer: 8, arrivals: Some(Rate { burst: 256.0, per_s: 64.0 }) };
+/// Connections of scrapers. All users of this host have one address, so it may have all.
+const PAGES: GateLimits = GateLimits { all: 64, peer: 64, arrivals: None };
+/// Connections of other hosts. Each costs a handshake, so that even the arrivals are counted.
+const REMOTE: GateLimits =
+    GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
+/// Connections of dynolog's tools.
+const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
 /// Peers whose rate is known at once.
 const PEERS_MAX: usize = 1024;
 
@@ -24,6 +32,39 @@ pub enum Peer {
     User(u32),
     /// Those of an address; of IPv6, those of a network of 64 bits, which one host may own.
     Address(IpAddr),
+}
+
+/// Who may have connections at which endpoint.
+#[derive(Clone, Debug)]
+pub struct Gates {
+    /// Of commands of this host.
+    pub commands: Arc<Gate>,
+    /// Of scrapers.
+    pub pages: Arc<Gate>,
+    /// Of other hosts.
+    pub remote: Arc<Gate>,
+    /// Of dynolog's tools.
+    pub dynolog: Arc<Gate>,
+}
+
+impl Default for Gates {
+    fn default() -> Self {
+        let gate = Gate::new;
+        let (commands, pages) = (gate(COMMANDS), gate(PAGES));
+        Self { commands, pages, remote: gate(REMOTE), dynolog: gate(DYNOLOG) }
+    }
+}
+
+impl Gates {
+    /// How many connections each endpoint refused, or ended for others.
+    pub fn refused(&self) -> [(&'static str, u64); 4] {
+        [
+            ("commands", self.commands.refused()),
+            ("pages", self.pages.refused()),
+            ("remote", self.remote.refused()),
+            ("dynolog", self.dynolog.refused()),
+        ]
+    }
 }
 
 /// What an endpoint allows.
@@ -63,7 +104,7 @@ struct OpenConnection {
 
 /// Leave to have a connection, until it is dropped.
 #[derive(Debug)]
-pub struct Pass {
+pub struct Admission {
     gate: Arc<Gate>,
     id: u64,
     ended: Arc<Notify>,
@@ -71,7 +112,7 @@ pub struct Pass {
 
 /// While it is there, the connection is not ended for another.
 #[derive(Debug)]
-pub struct Busy<'a>(&'a Pass);
+pub struct Busy<'a>(&'a Admission);
 
 impl Peer {
     /// The peer at an address.
@@ -94,8 +135,8 @@ impl Gate {
     }
 
     /// Lets a connection in, if need be in place of an older one; `None` where it is refused.
-    pub fn enter(self: &Arc<Self>, peer: Peer) -> Option<Pass> {
-        let mut table = lock(&self.table);
+    pub fn enter(self: &Arc<Self>, peer: Peer) -> Option<Admission> {
+        let mut table = self.lock();
         let now = self.began.elapsed();
         let may_arrive = table.arrivals.as_mut().is_none_or(|arrivals| arrivals.take(now, &peer));
         if !may_arrive || !table.make_room(peer, self.limits) {
@@ -105,12 +146,16 @@ impl Gate {
         let (id, ended) = (table.next, Arc::new(Notify::new()));
         table.next += 1;
         table.open.insert(id, OpenConnection { peer, is_busy: false, ended: Arc::clone(&ended) });
-        Some(Pass { gate: Arc::clone(self), id, ended })
+        Some(Admission { gate: Arc::clone(self), id, ended })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GateTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections that were refused or ended for another.
     pub fn refused(&self) -> u64 {
-        lock(&self.table).refused
+        self.lock().refused
     }
 }
 
@@ -135,7 +180,7 @@ impl GateTable {
     }
 }
 
-impl Pass {
+impl Admission {
     /// Waits until the connection has to end for another.
     pub async fn ended(&self) {
         self.ended.notified().await;
@@ -148,7 +193,7 @@ impl Pass {
     }
 
     fn mark(&self, is_busy: bool) {
-        if let Some(own) = lock(&self.gate.table).open.get_mut(&self.id) {
+        if let Some(own) = self.gate.lock().open.get_mut(&self.id) {
             own.is_busy = is_busy;
         }
     }
@@ -160,9 +205,9 @@ impl Drop for Busy<'_> {
     }
 }
 
-impl Drop for Pass {
+impl Drop for Admission {
     fn drop(&mut self) {
-        lock(&self.gate.table).open.remove(&self.id);
+        self.gate.lock().open.remove(&self.id);
     }
 }
 
@@ -172,10 +217,10 @@ mod tests {
 
     use fleet::quota::Rate;
 
-    use super::{Gate, GateLimits, Pass, Peer};
+    use super::{Admission, Gate, GateLimits, Peer};
 
-    fn is_ended(pass: &Pass) -> bool {
-        !super::lock(&pass.gate.table).open.contains_key(&pass.id)
+    fn is_ended(pass: &Admission) -> bool {
+        !pass.gate.lock().open.contains_key(&pass.id)
     }
 
     #[test]
@@ -193,14 +238,14 @@ mod tests {
         assert!(!is_ended(&first[0]) && !is_ended(&fourth));
         drop(busy);
         drop((first, fourth, other, third));
-        assert!(super::lock(&gate.table).open.is_empty());
+        assert!(gate.lock().open.is_empty());
     }
 
     #[test]
     fn requests_that_are_answered_are_not_ended() {
         let gate = Gate::new(GateLimits { all: 2, peer: 2, arrivals: None });
         let passes = [gate.enter(Peer::User(1)).unwrap(), gate.enter(Peer::User(1)).unwrap()];
-        let busy = passes.each_ref().map(Pass::busy);
+        let busy = passes.each_ref().map(Admission::busy);
         assert!(gate.enter(Peer::User(1)).is_none() && gate.enter(Peer::User(2)).is_none());
         assert_eq!(gate.refused(), 2);
         drop(busy);
