@@ -253,6 +253,14 @@ mod tests {
     use super::{count, duration, facts, facts_within, grid, grid_within, rate};
 
     #[test]
+    fn names_of_others_do_not_steer_the_terminal() {
+        let row = vec!["a\u{1b}[2Jb".to_owned(), "two\nlines\u{7f}".to_owned()];
+        let text = grid_within(None, &["job", "reason"], &[row]);
+        let is_safe = |letter: char| letter == '\n' || !letter.is_control();
+        assert!(text.chars().all(is_safe) && text.contains("a\\u{1b}[2Jb"), "{text}");
+    }
+
+    #[test]
     fn long_texts_are_wrapped_within_the_terminal() {
         let row = ["key", "a meaning that takes many words to say and more room than there is"];
         let row = vec![row.map(str::to_owned).to_vec()];
