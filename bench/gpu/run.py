@@ -5,7 +5,7 @@
     bench/gpu/run.sh second [--package FOLDER] [--out OUT]     then: sanitizers, counters, records for predictions
 
 The machine needs NVIDIA's driver and Python 3, but neither Rust nor NVRTC: `bench/gpu/pack.sh FOLDER` makes the package on
-another machine. PyTorch is what the step is compared with, and comes with the libraries of CUDA.
+another machine. PyTorch is optional: it is what the step is compared with, and it brings NVRTC and cuBLASLt.
 
 quick (240 s):
   libraries    driver, NVRTC, cuBLASLt and NCCL, with versions and where they are
@@ -17,10 +17,10 @@ second (240 s):
   sanitizer    memcheck and racecheck of compute-sanitizer on four kernels
   bandwidth    all shapes of the table in docs/measurements.md
   counters     ncu on three kernels
-  kernels      PyTorch's kernels that predictions have only formulas for: microbenchmarks of bench/collect
   trace        a recorded PyTorch DLRM and its step times
+  kernels      PyTorch's kernels whose times are only estimated so far: microbenchmarks of bench/collect
 
-Every stage has a limit of its own; a failure ends nothing but its stage. The table is written anew after each stage, so that
+Every stage has a limit of its own; a failure ends nothing but its stage. The table is written anew after each row, so that
 a machine that is taken away leaves what was measured. OUT (default: out) gets table.txt, results.json and log.txt, and from
 `second` also suite.tar.gz. Exit status: 0 every row passed, 1 some did not, 2 wrong call, 130 interrupted.
 """
@@ -43,6 +43,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -78,14 +79,20 @@ Row = collections.namedtuple("Row", "stage verdict figure error")
 Ended = collections.namedtuple("Ended", "verdict text seconds error")
 
 
+# Programs at work, and whether none is to be started any more.
+RUNNING = set()
+ENDING = threading.Event()
+
+
 class Interrupted(BaseException):
     """The machine or the user ends the run."""
 
 
 def main():
     arguments = parsed()
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, interrupt)
+    os.umask(0o022)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, interrupt)
     report = Report(arguments.out, arguments.command)
     scratch = None
     try:
@@ -101,8 +108,8 @@ def main():
         report.add([Row("package", FAILED, "", str(error))])
     finally:
         report.write()
-        print(report.table())
         shutil.rmtree(scratch or "", ignore_errors=True)
+        say(report.table())
     return 0 if all(row.verdict in (PASSED, SKIPPED) for row in report.rows) and not report.problem else 1
 
 
@@ -123,7 +130,24 @@ def parsed():
 
 
 def interrupt(number, frame):
+    for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
+    ENDING.set()
+    for process in list(RUNNING):
+        end(process)
     raise Interrupted
+
+
+def end(process):
+    """Ends a program and all that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def say(text):
+    """Prints a line; a reader that has gone, or a full disk behind it, ends nothing."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def unpacked(package, scratch):
@@ -143,11 +167,15 @@ class Report:
         self.out, self.command = out, command
         self.rows, self.results, self.log, self.logged, self.problem = [], {}, [], 0, None
         self.began = time.monotonic()
+        self.lock = threading.Lock()
 
     def add(self, rows):
-        self.rows += rows
-        for row in rows:
-            print(f"{time.monotonic() - self.began:6.1f} s  {line(row, (28, 9))}", flush=True)
+        """Keeps rows as soon as they are known: what ends the run later does not take them."""
+        with self.lock:
+            self.rows += rows
+            for row in rows:
+                say(f"{time.monotonic() - self.began:6.1f} s  {line(row, (28, 9))}")
+            self.write()
 
     def keep_log(self, title, text):
         entry = f"=== {title}\n{text.rstrip()}\n\n"
@@ -176,7 +204,7 @@ class Report:
         """One row for all files that could not be written."""
         if not self.problem:
             self.problem = Row("files", FAILED, "", f"{self.out}: {error.strerror or error}")
-            print(line(self.problem, (28, 9)), flush=True)
+            say(line(self.problem, (28, 9)))
 
     def table(self):
         """One line a row, at most TABLE_CHARACTERS in all: errors are cut first, then rows that passed are left out."""
@@ -207,11 +235,10 @@ class Run:
         self.package, self.scratch, self.report, self.rehearse = package, scratch, report, rehearse
         # An emulated kernel may share its processor with anything.
         self.patience = 1.5 if rehearse else 1
-        self.until = time.monotonic() + TOTAL_SECONDS - GRACE_SECONDS
+        self.until = report.began + TOTAL_SECONDS - GRACE_SECONDS
         self.stage_until = self.until
-        self.python = shutil.which(os.environ.get("PYTHON", sys.executable))
-        gpu = os.environ.get("ROWMILL_GPU", "0")
-        self.device = f"cuda:{gpu}"
+        self.python = os.path.abspath(shutil.which(os.environ.get("PYTHON", "")) or sys.executable)
+        self.device = "cuda:0"
         self.environment = {
             **os.environ,
             "ROWMILL_KERNELS": str(package / "kernels"),
@@ -221,7 +248,7 @@ class Run:
             "PYTHONUNBUFFERED": "1",
         }
         if not rehearse:
-            self.environment["ROWMILL_GPU"] = gpu
+            self.environment["ROWMILL_GPU"] = "0"
 
     def stage(self, name, limit):
         """Runs a stage, within its limit and what is left of the whole time."""
@@ -235,25 +262,27 @@ class Run:
             except Exception as error:  # A mistake in reading a stage's output must not cost the stages behind it.
                 rows = [Row(name, FAILED, "", f"{type(error).__name__}: {error}")]
         self.report.add(rows)
-        self.report.write()
 
     def start(self, title, command, limit=None, **environment):
         """Runs a program to its end, or ends it and all that it started."""
         seconds = max(0.1, min((limit or TOTAL_SECONDS) * self.patience, self.stage_until - time.monotonic()))
         began = time.monotonic()
+        if ENDING.is_set():
+            return Ended(NOT_RUN, "", 0.0, "interrupted")
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                            env={**self.environment, **environment}, cwd=self.scratch, start_new_session=True)
             except OSError as error:
                 return Ended(FAILED, "", 0.0, f"{command[0]}: {error.strerror}")
+            RUNNING.add(process)
             try:
                 status = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 status = None
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                end(process)
+                RUNNING.discard(process)
                 # A process that waits for a dead GPU cannot be ended; it is left behind.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_SECONDS / 2)
@@ -327,7 +356,9 @@ class Run:
             return Row(title, ended.verdict, f"{ended.seconds:.1f} s", ended.error)
 
         with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
-            return list(pool.map(row, jobs))
+            for done in concurrent.futures.as_completed([pool.submit(row, job) for job in jobs]):
+                self.report.add([done.result()])
+        return []
 
     def goldens(self):
         runs = sorted(path.stem for path in (self.package / "goldens").glob("*.json"))
@@ -364,20 +395,19 @@ class Run:
 
     def training(self):
         """Ours before PyTorch and after, so that a change of the GPU's clocks is seen."""
-        rows = []
         for precision in ("f32", "tf32", "bf16"):
-            rows.append(self.own_training(precision, "training rowmill"))
+            self.report.add([self.own_training(precision, "training rowmill")])
         script = [self.python, self.package / "bench/gpu/torch_train.py"] + self.small(["--quick"])
-        ended = self.start("training PyTorch", script)
+        # What is left when it ends is for one more run of ours.
+        ended = self.start("training PyTorch", script, self.stage_until - time.monotonic() - 20)
+        rows = []
         records = json_lines(ended.text)
         self.report.results["training_pytorch"] = records
         measured = [one for one in records if "variant" in one]
         for one in measured:
-            verdict, figure = (FAILED, "") if "problem" in one else (PASSED, f"{one['step_ms']:.3f} ms")
+            verdict, figure = (FAILED, "") if "problem" in one else (PASSED, spread(one))
             rows.append(Row(f"training {one['variant']} {one['precision']}", verdict, figure, one.get("problem", "")))
         rows += self.rest("training PyTorch", ended, bool(measured))
-        # The reserve of the whole run is enough for one more.
-        self.stage_until = max(self.stage_until, min(self.until, time.monotonic() + 15))
         return rows + [self.own_training("tf32", "training rowmill again")]
 
     def own_training(self, precision, title):
@@ -393,29 +423,28 @@ class Run:
         if not measured:
             return Row(title, FAILED if ended.verdict == PASSED else ended.verdict, "", ended.error or "no figures")
         self.report.results.setdefault("training_rowmill", []).append({"title": title, **measured})
-        spread = f"{measured['step_ms']:.3f} ms ({measured['step_ms_min']:.3f} to {measured['step_ms_max']:.3f})"
-        return Row(title, ended.verdict, spread, ended.error)
+        return Row(title, ended.verdict, spread(measured), ended.error)
 
     def small(self, words):
         """Options of a rehearsal alone."""
         return words if self.rehearse else []
 
     def sanitizer(self):
-        if not shutil.which("compute-sanitizer"):
-            return [Row("sanitizer", SKIPPED, "", "SKIPPED: compute-sanitizer is not in PATH")]
+        if not (program := find_tool("compute-sanitizer")):
+            return [Row("sanitizer", SKIPPED, "", "SKIPPED: compute-sanitizer is not installed")]
         jobs = []
         for tool in ("memcheck", "racecheck"):
             for pattern in KERNELS_UNDER_SANITIZER:
-                command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", self.package / "device-tests", pattern,
+                command = [program, "--tool", tool, "--error-exitcode", "1", self.package / "device-tests", pattern,
                            "--test-threads=1"]
                 jobs.append((f"{tool} {pattern}", command, {"ROWMILL_SHAPES": "1"}))
         return self.side_by_side(jobs, 45)
 
     def counters(self):
-        if not shutil.which("ncu"):
-            return [Row("counters", SKIPPED, "", "SKIPPED: ncu is not in PATH")]
+        if not (program := find_tool("ncu")):
+            return [Row("counters", SKIPPED, "", "SKIPPED: ncu is not installed")]
         names = "regex:^(" + "|".join(COUNTED_KERNELS) + ")$"
-        command = ["ncu", "--csv", "--kernel-name", names, "--clock-control", "none", "--metrics",
+        command = [program, "--csv", "--kernel-name", names, "--clock-control", "none", "--metrics",
                    ",".join(COUNTERS), self.package / "device-tests", "--exact", "cuda::bandwidth::bandwidths"]
         ended = self.start("counters", command, ROWMILL_BANDWIDTH="tiny" if self.rehearse else "one")
         found = counted(ended.text)
@@ -456,8 +485,19 @@ class Run:
 
 STAGES = {
     "quick": [("libraries", 20), ("conformance", 60), ("goldens", 35), ("bandwidth", 40), ("training", 120)],
-    "second": [("sanitizer", 75), ("bandwidth", 75), ("counters", 30), ("kernels", 60), ("trace", 60)],
+    "second": [("sanitizer", 75), ("bandwidth", 75), ("counters", 30), ("trace", 40), ("kernels", 60)],
 }
+
+
+def spread(measured):
+    return f"{measured['step_ms']:.3f} ms ({measured['step_ms_min']:.3f} to {measured['step_ms_max']:.3f})"
+
+
+def find_tool(name):
+    """The path of a tool of NVIDIA, in PATH or where its installers put it."""
+    places = ["/usr/local/cuda*/bin", "/usr/local/cuda*/compute-sanitizer", "/opt/nvidia/nsight-compute/*"]
+    folders = [folder for place in places for folder in sorted(glob.glob(place), reverse=True)]
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders))
 
 
 def verdict_of(run):
@@ -495,7 +535,9 @@ def first_error(text, status):
     if status > 128 and status - 128 in [one.value for one in signal.Signals]:
         return f"ended by {signal.Signals(status - 128).name}"
     lines = [one.strip() for one in text.splitlines() if one.strip()]
-    said = [one for one in lines if re.search(r"error|no space|ERROR SUMMARY: [1-9]", one, re.I)]
+    if raised := [one for one in lines if re.match(r"\w*(Error|Exception): ", one)]:
+        return raised[-1]
+    said = [one for one in lines if re.search(r"=+ (Invalid|Error|Race)|error|no space", one, re.I)]
     return (said or lines[-1:] or [f"exit status {status}"])[0]
 
 

@@ -58,12 +58,14 @@ class Job:
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=torch.bfloat16, cache_enabled=False)
 
-    def train(self, optimizer, forward, batch, pooled):
-        optimizer.zero_grad(set_to_none=True)
+    def train(self, optimizers, forward, batch, pooled):
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         with self.products():
             logits = forward(batch.dense, pooled)
         nn.functional.binary_cross_entropy_with_logits(logits.float(), batch.labels).backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
 
 def main():
@@ -149,8 +151,9 @@ def with_tables(make_forward):
         with torch.device(job.device):
             model = reference.Dlrm(job.shape)
         forward = make_forward(model, job)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        return lambda batch: job.train(optimizer, forward, batch, model.pool(batch))
+        # One optimizer for all would update the dense weights one by one, because some gradients are sparse.
+        optimizers = reference.optimizers(model, "sgd", RATE)
+        return lambda batch: job.train(optimizers, forward, batch, model.pool(batch))
 
     return make
 
@@ -214,7 +217,7 @@ def fused(job, pool):
         dense = reference.Dense(job.shape)
     forward = torch.compile(dense) if job.device == "cuda" else dense
     optimizer = torch.optim.SGD(dense.parameters(), lr=RATE)
-    return lambda batch: job.train(optimizer, forward, batch, pool(batch))
+    return lambda batch: job.train([optimizer], forward, batch, pool(batch))
 
 
 VARIANTS = {
