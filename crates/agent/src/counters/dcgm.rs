@@ -45,18 +45,11 @@ impl DcgmPage {
     /// Adds what a device's own reading lacks: NVML has no SM columns before Hopper.
     pub fn fill(&self, key: &str, reading: &mut CounterReading) {
         let Some((_, page)) = self.readings.get(key) else { return };
-        let fill = |own: &mut Option<f64>, other: Option<f64>| *own = own.or(other);
         if key.contains('/') {
             // NVML knows no utilization of an instance with processes.
-            fill(&mut reading.busy, page.busy);
+            reading.busy = reading.busy.or(page.busy);
         }
-        fill(&mut reading.sm_active, page.sm_active);
-        fill(&mut reading.sm_occupancy, page.sm_occupancy);
-        fill(&mut reading.dram, page.dram);
-        fill(&mut reading.pipes.tensor, page.pipes.tensor);
-        fill(&mut reading.pipes.fp64, page.pipes.fp64);
-        fill(&mut reading.pipes.fp32, page.pipes.fp32);
-        fill(&mut reading.pipes.fp16, page.pipes.fp16);
+        reading.combine_activity(page, Option::or);
     }
 
     /// A page that has not been fetched.
@@ -193,19 +186,8 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
 
 /// Removes what an instance has from the reading of the whole GPU.
 fn leave_to_part(whole: &mut CounterReading, part: &CounterReading) {
-    let leave = |own: &mut Option<f64>, part: Option<f64>| {
-        if part.is_some() {
-            *own = None;
-        }
-    };
-    leave(&mut whole.busy, part.busy);
-    leave(&mut whole.sm_active, part.sm_active);
-    leave(&mut whole.sm_occupancy, part.sm_occupancy);
-    leave(&mut whole.dram, part.dram);
-    leave(&mut whole.pipes.tensor, part.pipes.tensor);
-    leave(&mut whole.pipes.fp64, part.pipes.fp64);
-    leave(&mut whole.pipes.fp32, part.pipes.fp32);
-    leave(&mut whole.pipes.fp16, part.pipes.fp16);
+    whole.busy = whole.busy.filter(|_| part.busy.is_none());
+    whole.combine_activity(part, |whole, part| whole.filter(|_| part.is_none()));
     if part.memory_used.is_some() {
         whole.memory_used = None;
     }

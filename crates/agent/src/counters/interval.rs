@@ -67,6 +67,29 @@ pub struct CounterReading {
     pub xids: Vec<u64>,
 }
 
+impl CounterReading {
+    /// Replaces each activity share of SMs, pipes and memory by what `combine` makes of it and of
+    /// the same share in `other`. `busy` stays.
+    pub fn combine_activity(
+        &mut self,
+        other: &Self,
+        combine: impl Fn(Option<f64>, Option<f64>) -> Option<f64>,
+    ) {
+        let pairs = [
+            (&mut self.sm_active, other.sm_active),
+            (&mut self.sm_occupancy, other.sm_occupancy),
+            (&mut self.dram, other.dram),
+            (&mut self.pipes.tensor, other.pipes.tensor),
+            (&mut self.pipes.fp64, other.pipes.fp64),
+            (&mut self.pipes.fp32, other.pipes.fp32),
+            (&mut self.pipes.fp16, other.pipes.fp16),
+        ];
+        for (own, other) in pairs {
+            *own = combine(*own, other);
+        }
+    }
+}
+
 /// State of row remapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemap {
