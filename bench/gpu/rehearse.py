@@ -32,7 +32,7 @@ case "$*" in
   *--exact*exchanges_on_the_device*) kill -SEGV $$ ;;
   *--exact*exclusive_sums*) exec sleep 600 ;;
   # The everyday tests run these, which take the emulator long.
-  *backward_on_the_device*|*every_operation*) exit 0 ;;
+  *backward_on_the_device*|*every_operation*) echo "test result: ok. 1 passed"; exit ;;
 esac
 exec "{real}" "$@"
 """

@@ -79,7 +79,7 @@ Row = collections.namedtuple("Row", "stage verdict figure error")
 Ended = collections.namedtuple("Ended", "verdict text seconds error")
 
 
-# Programs at work, and whether none is to be started any more.
+# Processes that are running. Once ENDING is set, no more are started.
 RUNNING = set()
 ENDING = threading.Event()
 
@@ -145,7 +145,7 @@ def end(process):
 
 
 def say(text):
-    """Prints a line; a reader that has gone, or a full disk behind it, ends nothing."""
+    """Prints a line. A closed pipe or a full disk must not end the run."""
     with contextlib.suppress(OSError):
         print(text, flush=True)
 
@@ -170,7 +170,7 @@ class Report:
         self.lock = threading.Lock()
 
     def add(self, rows):
-        """Keeps rows as soon as they are known: what ends the run later does not take them."""
+        """Saves rows at once, so that they survive whatever ends the run later."""
         with self.lock:
             self.rows += rows
             for row in rows:
@@ -345,14 +345,19 @@ class Run:
         jobs = [(f"{stage} {short(name)}", [program, "--exact", name, "--nocapture"], {}) for name in names]
         return self.side_by_side(jobs, limit)
 
-    def side_by_side(self, jobs, limit):
-        """A row for each program, several running at a time."""
+    def side_by_side(self, jobs, limit, *proofs):
+        """A row for each test program, several running at a time. What ran no test, or lacks one of `proofs`, has failed."""
+        proofs = [r"test result: ok\. [1-9]", *proofs]
+
         def row(job):
             title, command, environment = job
             ended = self.start(title, command, limit, **environment)
             skipped = re.search(r"^SKIPPED.*", ended.text, re.M)
             if ended.verdict == PASSED and skipped:
                 return Row(title, SKIPPED, "", skipped[0])
+            missing = [proof for proof in proofs if not re.search(proof, ended.text)]
+            if ended.verdict == PASSED and missing:
+                return Row(title, FAILED, "", f"it ended well, but its output lacks {missing[0]!r}")
             return Row(title, ended.verdict, f"{ended.seconds:.1f} s", ended.error)
 
         with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
@@ -438,7 +443,7 @@ class Run:
                 command = [program, "--tool", tool, "--error-exitcode", "1", self.package / "device-tests", pattern,
                            "--test-threads=1"]
                 jobs.append((f"{tool} {pattern}", command, {"ROWMILL_SHAPES": "1"}))
-        return self.side_by_side(jobs, 45)
+        return self.side_by_side(jobs, 45, r"(ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
 
     def counters(self):
         if not (program := find_tool("ncu")):

@@ -310,6 +310,9 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
 fn every_run_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
     let wanted = std::env::var("ROWMILL_GOLDEN_RUN").ok();
+    if let Some(wanted) = &wanted {
+        assert!(RUNS.contains(&wanted.as_str()), "ROWMILL_GOLDEN_RUN: no run {wanted:?}");
+    }
     let split = ["mid_bce_sgd", "torchrec_dcnv2_adagrad"];
     let alone = RUNS.into_iter().map(|name| (name, 1));
     for (name, ranks) in alone.chain(split.into_iter().map(|name| (name, 2))) {
