@@ -34,8 +34,8 @@ pub struct Audit {
 struct AuditLog {
     file: Option<AuditFile>,
     callers: Quotas<String>,
-    /// Those without a valid token, each address, and all together. They have a table of their own:
-    /// any number of addresses must not take the place of the callers.
+    /// Rate limits for callers without a valid token: per address, and for all addresses together.
+    /// They are separate from `callers`, so that many addresses cannot evict known callers.
     addresses: Quotas<String>,
     strangers: Quotas<()>,
 }
@@ -87,7 +87,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes a line, unless its caller has had too many.
+    /// Writes a line unless the caller has exceeded its rate limit.
     pub fn line(&self, who: &str, verb: &str, what: &str, outcome: &str) {
         let who = cut(who);
         let mut log = self.lock();

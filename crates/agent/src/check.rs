@@ -28,7 +28,7 @@ pub struct Checked {
 /// Checks everything that a configuration names.
 ///
 /// # Errors
-/// The first thing that would keep the agent from its start.
+/// Returns the first problem that would keep the agent from starting.
 pub fn everything(config: &Config) -> Result<Checked, ConfigError> {
     let secrets = Arc::new(control::secrets(config)?);
     let page_secrets = Arc::new(control::page_secrets(config)?);

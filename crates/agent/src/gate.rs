@@ -1,5 +1,5 @@
-//! Who may have how many connections at an endpoint. Every endpoint has a gate of its own, so that
-//! one that is full does not close the others.
+//! Limits the connections of each peer to each endpoint. Every endpoint has its own gate, so a full
+//! endpoint does not block the others.
 //!
 //! A full gate ends the oldest connection whose request has not arrived: one who opens many and
 //! sends nothing loses them, and one who asks at once is served. Knows no sockets.
@@ -22,7 +22,7 @@ const REMOTE: GateLimits =
     GateLimits { all: 64, peer: 16, arrivals: Some(Rate { burst: 64.0, per_s: 16.0 }) };
 /// Connections of dynolog's tools.
 const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
-/// Peers whose rate is known at once.
+/// Peers whose arrival rate is tracked at the same time.
 const PEERS_MAX: usize = 1024;
 
 /// Whose connections count together.

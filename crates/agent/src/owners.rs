@@ -1,5 +1,5 @@
-//! Whose processes and GPUs are, as it was decided at the last look, and how many claims were
-//! refused since the agent began.
+//! Keeps the latest decision about which run and user each process and GPU belongs to, and counts
+//! the claims that were refused since the agent started. `fleet::ownership` makes the decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use fleet::process::Process;
 
 use crate::counters::gpu::GpuIdentity;
 
-/// Whose processes and GPUs are.
+/// The latest decision about owners, with the counters of refused claims.
 #[derive(Debug, Default)]
 pub struct Owners {
     decided: Ownership,
@@ -31,7 +31,7 @@ impl ControlGroups {
 }
 
 impl Owners {
-    /// Control groups of processes; those known from the last look are not read again.
+    /// Reads the control groups of processes, except those that are known from the last decision.
     pub fn groups_of(&self, processes: &[Process]) -> ControlGroups {
         let group = |process: &Process| {
             let known = self.groups.by_pid.get(&process.pid);
@@ -43,7 +43,8 @@ impl Owners {
         ControlGroups { by_pid: processes.iter().filter_map(group).collect() }
     }
 
-    /// Takes over what was decided. A process is counted once per reason, not at every look.
+    /// Replaces the decision. A refused claim is counted once per process and reason, not each time
+    /// that the owners are decided.
     pub fn renew(&mut self, decided: Ownership, groups: ControlGroups) {
         for (why, _) in decided.refused.difference(&self.decided.refused) {
             *self.refusals.entry(*why).or_default() += 1;

@@ -59,7 +59,7 @@ pub struct Traces {
     inbox: Sender<Wish>,
     /// Finished traces, a folder for each order.
     spool: OwnFolder,
-    /// The room that they take, by order.
+    /// Disk quota held by the traces of each order.
     shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
 }
 

@@ -48,7 +48,7 @@ impl Console {
         let _ = writeln!(io::stderr(), "{}", safe(&plain(&text.to_string())));
     }
 
-    /// A message behind a painted word.
+    /// Prints a message after a colored prefix, without control characters.
     fn say_behind(&self, painted: String, text: impl std::fmt::Display) {
         let text = safe(&plain(&text.to_string()));
         let _ = writeln!(io::stderr(), "{painted} {text}");

@@ -143,7 +143,8 @@ impl Capture {
         let may_trace = self.uid == 0 || self.uid == peer.uid;
         if !self.members.contains_key(&peer.pid) {
             let of_user = self.members.values().filter(|member| member.peer.uid == peer.uid);
-            // Anyone can start processes that ask once; the others are still known then.
+            // A user can start any number of processes that poll once. Refuse those beyond the
+            // limits, so that they do not displace the processes of others.
             if self.members.len() >= ALL_MAX || of_user.count() >= USER_MAX {
                 self.refused += 1;
                 return None;

@@ -35,7 +35,7 @@ struct Bucket {
 }
 
 impl<K: Ord + Clone> Quotas<K> {
-    /// Everyone may have `rate`; at most `keys_max` senders are told apart.
+    /// Creates quotas that allow each sender `rate` and track at most `keys_max` senders apart.
     pub fn new(rate: Rate, keys_max: usize) -> Self {
         let rest = Bucket { left: rate.burst, filled: Duration::ZERO, refused: 0 };
         Self { rate, keys_max, buckets: BTreeMap::new(), rest, pruned: Duration::ZERO }

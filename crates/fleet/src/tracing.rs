@@ -45,7 +45,7 @@ pub struct TracePlace {
 }
 
 impl TracePlace {
-    /// A folder whose owner looks after its room.
+    /// Creates a place without a size limit, for a folder that the user manages.
     pub fn unlimited(folder: OwnFolder) -> Self {
         Self { folder: Arc::new(folder), budget: None }
     }
@@ -105,7 +105,7 @@ pub struct TracingOutcome {
     pub state: RequestState,
     /// Where its trace is, if it is written.
     pub file: PathBuf,
-    /// The name of its trace in the folder of the order.
+    /// File name of this process's trace within the folder of the order.
     pub name: String,
     /// Bytes of the trace.
     pub bytes: u64,

@@ -90,7 +90,7 @@ fn of_readings(out: &mut Families, state: &AgentState) {
     out.add(gauge("rowmill_gpus_expected", "GPUs that the host should have."), vec![], expected);
 }
 
-/// The wall clock, and rows that were discarded because of it.
+/// Adds metrics of jumps of the wall clock, and of rows that were discarded because of them.
 fn of_clock(out: &mut Families, state: &AgentState) {
     let help = "Times that the wall clock was set by more than half a second.";
     let jumps = ("rowmill_clock_jumps", help, MetricKind::Counter);

@@ -47,7 +47,7 @@ impl Drop for Poller {
     }
 }
 
-/// The page behind a fresh look at processes.
+/// Makes the agent inspect all processes, then fetches its metrics page.
 fn page(agent: &Agent) -> String {
     agent.local("GET", "/v1/status", "");
     agent.page("/metrics", "text/plain").body

@@ -103,7 +103,7 @@ pub struct Reach {
     pub socket_dir: Option<PathBuf>,
 }
 
-/// Which processes of the hosts.
+/// Options that select processes on the hosts.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProcessSelection {
     /// Only this process (repeatable)

@@ -225,8 +225,8 @@ impl CublasLtFunctions {
 }
 
 impl CublasLt {
-    /// Opens the first usable library of `search`. Libraries of a version later than `driver` is
-    /// for are passed over.
+    /// Opens the first usable library of `search`. Skips libraries whose major version is later
+    /// than the CUDA version of `driver`, because the driver cannot run them.
     ///
     /// # Errors
     /// [`DriverError::NoLibrary`].

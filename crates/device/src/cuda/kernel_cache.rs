@@ -2,8 +2,9 @@
 //! this process or run on its GPU. Each file ends with a line that tells whether it is whole. Knows
 //! no compiler.
 //!
-//! The line is behind the code, where loaders and tools of NVIDIA and of the host do not look:
-//! `rowmill-kernels 1 COMPILER BYTES CHECKSUM`, with the XXH3 of name, compiler and code.
+//! The line is `rowmill-kernels 1 COMPILER BYTES CHECKSUM`: format version, compiler, bytes of the
+//! code, and the XXH3 checksum of file name, compiler and code. It follows the code because ELF
+//! loaders and NVIDIA's tools ignore what comes after the last section.
 #![expect(unsafe_code, reason = "asks which user this process is")]
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};

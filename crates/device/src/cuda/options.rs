@@ -28,7 +28,7 @@ impl CudaOptions {
     }
 }
 
-/// What an event is for.
+/// The purpose of an event, which decides whether the device records a time for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventPurpose {
     /// Streams and the host wait for it. Cheaper, because the device records no time.

@@ -305,7 +305,8 @@ fn since(arrived: TimeSpec) -> Option<Duration> {
     now.checked_sub(Duration::from(arrived))
 }
 
-/// Removes what a dead daemon or another user left; a daemon that lives keeps its name.
+/// Removes a socket that a dead daemon or another user left under this name. The socket of a
+/// running daemon stays.
 fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
     let own = OwnFolder::open_shared(folder, MissingFolder::Refuse)?;
     remove_foreign(&own, name)?;
@@ -321,8 +322,8 @@ fn clear(folder: &Path, name: &str) -> Result<(), SocketError> {
     }
 }
 
-/// Removes the entry `name` if it is neither ours nor root's: whoever takes the agent's names first
-/// must not keep it from its start.
+/// Removes the entry `name` if it belongs neither to this user nor to root, so that nobody can
+/// prevent the agent's start by taking its socket names first.
 ///
 /// # Errors
 /// We are not root and may not remove it, or the operating system refuses.

@@ -122,7 +122,7 @@ impl OwnFolder {
         &self.path
     }
 
-    /// Makes the folder `name` in this one, for us alone.
+    /// Makes the folder `name` in this one, readable and writable by its owner only.
     ///
     /// # Errors
     /// The name is taken, or the operating system refuses.
@@ -197,7 +197,8 @@ impl OwnFolder {
         Ok(file)
     }
 
-    /// The bytes of the file `name`, up to `size_max` of them; `None` where there is no such file.
+    /// Reads at most the first `size_max` bytes of the file `name`. Returns `None` if there is no
+    /// such file.
     ///
     /// # Errors
     /// As [`OwnFolder::open_file`].
@@ -214,10 +215,11 @@ impl OwnFolder {
         Ok(Some(bytes))
     }
 
-    /// Writes the file `name` whole or not at all: beside it, to the disk, then to its name.
+    /// Replaces the file `name` atomically: writes a temporary file beside it, flushes it to the
+    /// disk, and renames it.
     ///
     /// # Errors
-    /// The disk refuses; what had the name is as it was.
+    /// The operating system refuses; the old file is unchanged.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), UntrustedError> {
         let beside = format!("{name}.new");
         let path = self.path.join(name);
@@ -243,7 +245,7 @@ impl OwnFolder {
             .map_err(UntrustedError::io(&target, "rename"))
     }
 
-    /// Writes the names of its entries to the disk.
+    /// Flushes the folder's list of entries to the disk, so that renames survive a crash.
     pub fn sync(&self) {
         // The names are as durable as the disk allows; some have no such call for folders.
         let _ = self.readable().map(|opened| rustix::fs::fsync(&opened));
@@ -288,7 +290,7 @@ impl OwnFolder {
         self.entry(name.as_ref()).is_some_and(|found| kind(&found) == FileType::Directory)
     }
 
-    /// Removes the entry `name` if it is no folder; whether there was one.
+    /// Removes the entry `name` unless it is a folder. Returns whether there was one.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> bool {
         rustix::fs::unlinkat(&self.descriptor, name.as_ref(), AtFlags::empty()).is_ok()
     }
@@ -324,7 +326,8 @@ impl OwnFolder {
         rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Whether nobody but we and root can exchange what we own in it.
+    /// Whether only this process's user and root can replace files that this user owns in the
+    /// folder.
     fn check_safe(&self) -> Result<(), UntrustedError> {
         let found = self.stat()?;
         let expected = own_uid();
@@ -339,7 +342,7 @@ impl OwnFolder {
         Ok(())
     }
 
-    /// One folder deeper, or the target of a link of ours or root's.
+    /// Opens the next part of a path. Follows a link only if it belongs to this user or root.
     fn step(
         &self,
         name: &OsStr,

@@ -8,10 +8,11 @@ use device::backend::SOURCES;
 use device::cuda::nvrtc::{self, Nvrtc};
 use device::cuda::{KernelSource, LibraryRoots, LibrarySearch, LibraryVersion};
 
-/// Those of T4, A100, L4, H100, B200 and RTX 50, unless `ROWMILL_ARCHITECTURES` names others.
+/// The architectures of T4, A100, L4, H100, B200 and RTX 50, in this order. `ROWMILL_ARCHITECTURES`
+/// replaces the list.
 const ARCHITECTURES: &str = "sm_75 sm_80 sm_89 sm_90a sm_100 sm_120";
 
-/// A source's code for an architecture, and what its kernels use.
+/// A source compiled for one architecture, with the registers and memory that its kernels use.
 struct Image {
     source: KernelSource,
     architecture: String,
@@ -67,7 +68,8 @@ fn every_kernel_compiles_for_every_gpu() {
     assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
 }
 
-/// Writes the code of each image, `images.tsv` with the file of each, and `usage.tsv`.
+/// Writes each image to a file, and two tables: `images.tsv` names the file of each source and
+/// architecture, `usage.tsv` lists what each kernel uses.
 fn write(out: &Path, images: &[Image], version: LibraryVersion) {
     let mut names = String::from("source\tarchitecture\tfile\n");
     let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");

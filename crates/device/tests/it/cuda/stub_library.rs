@@ -34,8 +34,8 @@ pub fn store_kernels(folder: &Path) {
     }
 }
 
-/// Runs the test `child` with the stub, compiled with `flags`; the calls it made, or `None` without
-/// a C compiler.
+/// Compiles the stub with `flags` and runs the test `child` in a new process that loads it. Returns
+/// the driver calls that the process made, or `None` if there is no C compiler.
 pub fn calls(child: &str, libraries: Libraries, flags: &[&str]) -> Option<Vec<String>> {
     let folder = format!("stub-{}", child.replace("::", "-"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(folder);
