@@ -45,6 +45,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOTAL_SECONDS = 240
@@ -104,7 +105,7 @@ def main():
     except Interrupted:
         report.add([Row("run", NOT_RUN, "", "interrupted: the stages behind this row were not run")])
         return INTERRUPTED
-    except (OSError, tarfile.TarError) as error:
+    except OSError as error:
         report.add([Row("package", FAILED, "", str(error))])
     finally:
         report.write()
@@ -155,8 +156,15 @@ def unpacked(package, scratch):
     if (package / "rowmill").exists():
         return package.resolve()
     to = scratch / "package"
-    with tarfile.open(package / "package.tar.gz") as archive:
-        archive.extractall(to, filter="data")
+    path = package / "package.tar.gz"
+    try:
+        with tarfile.open(path) as archive:
+            archive.extractall(to, filter="data")
+    except (EOFError, tarfile.TarError, zlib.error) as error:
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+        raise OSError(f"{path}: expected a whole package, got {path.stat().st_size} bytes ({problem}); hint: copy it again")
+    except OSError as error:
+        raise OSError(f"{path}: cannot be unpacked into {to}: {error.strerror or error}; hint: TMPDIR names another folder")
     return to
 
 
