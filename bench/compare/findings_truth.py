@@ -77,7 +77,7 @@ class Trace:
         self.device = [row for row in self.rows if row.get("cat") in DEVICE]
         self.calls = [row for row in self.rows if row.get("cat") in CALLS]
         self.ranges = [row for row in self.rows if row.get("cat") in RANGES]
-        self.steps = [row for row in self.ranges if row["name"].startswith("ProfilerStep")]
+        self.steps = [row for row in self.ranges if row["name"].startswith("ProfilerStep")] or self.optimizer_steps()
         self.call_of = {}
         for call in self.calls:
             if correlation(call) is not None:
@@ -85,6 +85,12 @@ class Trace:
         self.work_of = defaultdict(list)
         for work in self.device:
             self.work_of[correlation(work)].append(work)
+
+    def optimizer_steps(self):
+        """From the end of one Optimizer.step to the end of the next, where nothing names a step."""
+        ends = [row["end"] for row in self.ranges if row["name"].startswith("Optimizer.step#")]
+        return [{"name": f"step {at}", "start": start, "end": end, "dur": end - start}
+                for at, (start, end) in enumerate(zip(ends, ends[1:]))]
 
     def span(self):
         return self.rows[0]["start"], max(row["end"] for row in self.rows)
@@ -624,10 +630,11 @@ CHECKS = {
     (DLRM, "K09"): (number("host_per_step_ns"), of_rank(6, lambda t: range_time_ns(t, r"^Optimizer\.step#"))),
     (DLRM, "H01"): (IDLE, of_rank(5, lambda t: host_bound_idle_ns(t, t.span()))),
     (DLRM, "M06"): (number("delay_per_step_ns"), lambda traces: last_by_ns(traces, 7)),
-    (LINEAR, "Q07"): (SET_UP, of_one(driver_memory_ns)),
-    (LINEAR, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.span()))),
-    (LINEAR, "L01"): (number("tiny_launches_per_step"), of_one(kernels_shorter_than_their_launch)),
-    (LINEAR, "C06"): (number("host_per_step_ns"), of_one(zero_fills_ns)),
+    (LINEAR, "Q06"): (SPREAD, of_one(step_spread_pct)),
+    (LINEAR, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(), step_count(t)))),
+    (LINEAR, "L01"): (number("tiny_launches_per_step"), of_one(lambda t: kernels_shorter_than_their_launch(t) / step_count(t))),
+    (LINEAR, "L03"): (number("kernels"), of_one(lambda t: launches_in_range(t, r"^Optimizer\.zero_grad"))),
+    (LINEAR, "C06"): (number("host_per_step_ns"), of_one(lambda t: zero_fills_ns(t, step_count(t)))),
     (A100, "L08"): (IDLE, of_one(lambda t: idle_behind_launch_ns(t, t.window(1), 4))),
     (A100, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(1), 4))),
     (A100, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 4))),

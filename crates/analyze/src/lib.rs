@@ -52,7 +52,7 @@ pub use classify::{Classifier, WorkClass};
 pub use job::JobFacts;
 pub use links::Links;
 pub use scope::Scope;
-pub use window::{TimeWindow, TrainingStep, WindowRule};
+pub use window::{StepMark, TimeWindow, TrainingStep, WindowRule};
 
 /// Invalid requests of a user.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use crate::device_step;
 use crate::frames::{self, Frames};
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{self, Lack, TimeWindow, TrainingStep, WindowRule};
+use crate::window::{self, Lack, StepMark, TimeWindow, TrainingStep, WindowRule};
 
 /// What every analysis of one rank starts from.
 ///
@@ -36,6 +36,8 @@ pub struct Scope<'a> {
     pub window: TimeWindow,
     /// All steps of the trace, by start, whole or not.
     pub steps: Vec<TrainingStep>,
+    /// The annotations that delimit the steps; `None` without steps.
+    pub step_mark: Option<StepMark>,
     /// Kernels, copies and sets that overlap the window, by start, then row.
     pub device_rows: Vec<u32>,
     /// The class of each of them.
@@ -58,7 +60,7 @@ impl<'a> Scope<'a> {
     /// `O(n log n)` in the rows of the trace.
     pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
         let (links, frames) = (OnceLock::new(), OnceLock::new());
-        let all_steps = window::steps(
+        let (step_mark, all_steps) = window::steps(
             trace,
             || links.get_or_init(|| Links::new(trace)),
             || frames.get_or_init(|| frames::of(trace)),
@@ -66,6 +68,10 @@ impl<'a> Scope<'a> {
         let mut steps = all_steps.clone();
         let (window, mut device_rows) = match rule {
             WindowRule::Hta => {
+                // Holistic Trace Analysis knows the profiler's annotations only.
+                if step_mark != Some(StepMark::ProfilerStep) {
+                    steps.clear();
+                }
                 let rows = kept_by_hta(trace, &steps);
                 let start = rows.iter().map(|row| trace.slices.start(*row)).min();
                 let end = rows.iter().map(|row| trace.slices.end(*row)).max();
@@ -104,6 +110,7 @@ impl<'a> Scope<'a> {
             trace,
             window,
             steps: all_steps,
+            step_mark,
             device_rows,
             classes,
             device_span: None,

@@ -20,7 +20,7 @@ use crate::job::{JobFacts, RankFacts};
 use crate::percent;
 use crate::quality::{Issue, QualityVerdict};
 use crate::steps::{self, StepSummary};
-use crate::window::WindowRule;
+use crate::window::{StepMark, WindowRule};
 
 /// A job in one page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -76,6 +76,8 @@ pub struct JobSummary {
     pub window_rule: Option<WindowRule>,
     /// Whole steps of the rank with the fewest.
     pub step_count: u64,
+    /// The annotations that delimit the steps of the first rank that has steps.
+    pub step_mark: Option<StepMark>,
     /// The rank with the longest median step; `None` without steps.
     pub step_rank: Option<u32>,
     /// Its median step on the host.
@@ -202,6 +204,7 @@ fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummar
         text_bytes: traces().map(|trace| trace.origin.text_bytes).sum(),
         window_rule: rules.first().copied().filter(|_| same_rule),
         step_count: steps.iter().map(whole_steps).min().unwrap_or(0),
+        step_mark: ranks.iter().find_map(|rank| rank.scope.step_mark),
         step_rank: slowest.map(|(_, rank, ..)| rank.0),
         step_p50_ns: slowest.map(|(.., host, _)| host),
         device_step_p50_ns: slowest.and_then(|(.., device)| device),

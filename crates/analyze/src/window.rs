@@ -1,5 +1,8 @@
 //! The analysed part of a trace.
 
+mod optimizer;
+mod step;
+
 use std::collections::BTreeSet;
 
 use serde::Serialize;
@@ -9,7 +12,7 @@ use crate::captures;
 use crate::frames::Frames;
 use crate::links::Links;
 
-const STEP: &str = "ProfilerStep#";
+pub use step::{Lack, StepMark, TrainingStep};
 
 /// The analysed part of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,49 +40,6 @@ pub struct TimeWindow {
     pub steps: Vec<TrainingStep>,
 }
 
-/// One step of training, as the profiler's annotation on a thread marks it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TrainingStep {
-    /// The number in `ProfilerStep#N`.
-    pub number: i64,
-    /// Row of the annotation.
-    pub row: u32,
-    /// Absolute nanoseconds.
-    pub start: i64,
-    /// Absolute nanoseconds.
-    pub end: i64,
-    /// Whether everything it launched was recorded, and nothing from before ran among it.
-    pub is_whole: bool,
-    /// Why it is not whole.
-    pub lack: Option<Lack>,
-}
-
-/// Why a step is not whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lack {
-    /// It has no end.
-    End,
-    /// Device work that was launched before the recording began ran among its own.
-    EarlierLaunches,
-    /// Launches of it have no device work.
-    DeviceWork,
-    /// It launched nothing, where others did: the recording ended as it began.
-    Launches,
-}
-
-impl Lack {
-    /// In words, of a step.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::End => "has no end",
-            Self::EarlierLaunches => "runs work launched before the recording among its own",
-            Self::DeviceWork => "has launches without device work",
-            Self::Launches => "launches nothing, for the recording ended as it began",
-        }
-    }
-}
-
 impl TimeWindow {
     /// Nanoseconds of the window.
     pub fn length(&self) -> i64 {
@@ -87,15 +47,30 @@ impl TimeWindow {
     }
 }
 
-/// The steps of a trace, by start; where several threads or categories mark one, the first row.
+/// The steps of a trace, by start, and the annotations that delimit them; `None` without steps.
 /// A trace without steps needs no `links`, one without lost launches no `frames`.
 pub(crate) fn steps<'a>(
     trace: &Trace,
     links: impl FnOnce() -> &'a Links,
     frames: impl FnOnce() -> &'a Frames,
-) -> Vec<TrainingStep> {
+) -> (Option<StepMark>, Vec<TrainingStep>) {
+    let named = Some((StepMark::ProfilerStep, named_steps(trace))).filter(|(_, s)| !s.is_empty());
+    let Some((mark, mut steps)) = named.or_else(|| optimizer::infer_steps(trace)) else {
+        return (None, Vec::new());
+    };
+    mark_incomplete(trace, (links(), frames), &mut steps);
+    for step in &mut steps {
+        step.is_whole = step.lack.is_none();
+    }
+    (Some(mark), steps)
+}
+
+/// The steps that `ProfilerStep#N` annotations name; where several threads or categories mark one,
+/// the first row counts.
+fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     let slices = &trace.slices;
-    let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
+    let number =
+        |name: &str| name.strip_prefix(StepMark::ProfilerStep.prefix())?.parse::<i64>().ok();
     let numbers: Vec<Option<i64>> = trace.strings.iter().map(number).collect();
     if numbers.iter().all(Option::is_none) {
         return Vec::new();
@@ -116,12 +91,6 @@ pub(crate) fn steps<'a>(
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.row));
-    if !steps.is_empty() {
-        mark_incomplete(trace, (links(), frames), &mut steps);
-    }
-    for step in &mut steps {
-        step.is_whole = step.lack.is_none();
-    }
     steps
 }
 

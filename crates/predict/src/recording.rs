@@ -21,7 +21,7 @@ use schema::OpWork;
 use trace::store::StringId;
 
 pub(crate) use sizes::text_bytes;
-pub use span::{Span, StepRule, spans};
+pub use span::{Span, spans};
 pub use structure::Structure;
 
 use crate::Error;

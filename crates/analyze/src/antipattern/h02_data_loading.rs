@@ -1,4 +1,5 @@
-//! H02: the device waits while the next batch is fetched.
+//! H02: the device waits while the next batch is fetched. In a recording of a job without devices,
+//! the step itself waits.
 
 use std::collections::BTreeSet;
 
@@ -25,13 +26,17 @@ pub(super) const RULE: Rule = Rule {
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
-    let launching: BTreeSet<TrackId> =
-        rank.launches().iter().map(|row| track(row.call_row)).collect();
+    let is_host_only = rank.is_host_only();
+    let training: BTreeSet<TrackId> = if is_host_only {
+        rank.scope.window.steps.iter().map(|step| track(step.row)).collect()
+    } else {
+        rank.launches().iter().map(|row| track(row.call_row)).collect()
+    };
     // What workers fetch on threads of their own blocks nobody.
     let rows: Vec<u32> = rank
         .outermost_named(|name| INPUT.iter().any(|part| name.contains(part)))
         .into_iter()
-        .filter(|row| launching.contains(&track(*row)))
+        .filter(|row| training.contains(&track(*row)))
         .collect();
     // A window may begin with fetching, so its ends count too.
     let busy = interval::union(rank.scope.spans(|_, _| true));
@@ -49,7 +54,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let is_single = rank.whole(&rows).into_iter().any(|row| rank.is_named(&single, row));
     let fetching: i64 = rows.iter().map(|row| rank.scope.clipped(*row)).map(|(a, b)| b - a).sum();
     let mut what = format!(
-        "The device waits {} per step ({share:.1} % of the window) while {} fetches the next batch{}.",
+        "{} waits {} per step ({share:.1} % of the window) while {} fetches the next batch{}.",
+        if is_host_only { "The model" } else { "The device" },
         time(rank.per_step(waited)),
         proofs.first().map_or("the host", |proof| &proof.name),
         if is_single { ", in the training process itself (num_workers=0)" } else { "" },
@@ -63,7 +69,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let advice = if is_single {
         "Set num_workers and pin_memory=True on the DataLoader, so that batches are made while the \
-         device works; keep decoding out of the training process."
+         model trains; keep decoding out of the training process."
     } else {
         "Raise num_workers and prefetch_factor, set pin_memory and persistent_workers, and move \
          decoding and collation off the critical step."

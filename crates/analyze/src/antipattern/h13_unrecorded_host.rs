@@ -37,13 +37,8 @@ struct SilentStretch {
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // With a device, its idle time says what the host's code costs: H01 to H03. Where ranks
-    // communicate and no device was recorded, the host may wait for one.
-    let trace = rank.scope.trace;
-    let is_device = |row: u32| trace.kind(row).is_device_work();
-    let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
-    let may_wait = trace.rows().any(is_device) || trace.strings.iter().any(is_exchange);
-    if may_wait || rank.step_count() < STEPS_MIN {
+    // With a device, its idle time says what the host's code costs: H01 to H03.
+    if !rank.is_host_only() || rank.step_count() < STEPS_MIN {
         return None;
     }
     let mut by_name: BTreeMap<&str, Vec<SilentStretch>> = BTreeMap::new();

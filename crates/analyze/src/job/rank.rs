@@ -213,6 +213,16 @@ impl<'a> RankFacts<'a> {
         has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
     }
 
+    /// Whether the host alone decides how long a step takes: the recording has no device work and
+    /// names no device, and its ranks do not communicate, so that the host has nothing to wait for.
+    pub(crate) fn is_host_only(&self) -> bool {
+        let trace = self.scope.trace;
+        let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
+        trace.header.devices.is_empty()
+            && !trace.rows().any(|row| trace.kind(row).is_device_work())
+            && !trace.strings.iter().any(is_exchange)
+    }
+
     /// Launches with their delays.
     pub fn launches(&self) -> &[LaunchRow<'a>] {
         self.launches.get_or_init(|| launches::of(self.scope, &launches::LaunchSettings::USUAL))

@@ -23,6 +23,7 @@ const ROUNDING_NS: i64 = 2_000;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let mut issues = Vec::from_iter(step_count(rank));
+    issues.extend(inferred_steps(rank));
     issues.extend(bad_nesting(rank));
     issues.extend(overhead(rank));
     issues.extend(warm_up(rank));
@@ -30,6 +31,20 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues.extend(missing_arguments(rank));
     issues.extend(messages(rank));
     issues
+}
+
+fn inferred_steps(rank: &RankFacts<'_>) -> Option<Issue> {
+    let source = rank.scope.step_mark?.source()?;
+    let count = rank.scope.steps.len();
+    let kind = IssueKind {
+        id: "inferred-steps",
+        severity: Severity::Info,
+        matters: "a job that updates its weights more or less often than once per iteration has \
+                  steps of another length",
+        hint: "to be sure, call profiler.step() once per iteration",
+    };
+    let what = format!("no ProfilerStep was recorded; {count} steps are inferred from {source}");
+    Some(kind.issue(Some(rank.scope.trace.rank), count as u64, what))
 }
 
 fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {

@@ -80,7 +80,7 @@ fn stepped(steps: &[Calls<'_>]) -> Trace {
 
 fn lacks(trace: &Trace) -> Vec<Option<Lack>> {
     let (links, frames) = (Links::new(trace), crate::frames::of(trace));
-    steps(trace, || &links, || &frames).iter().map(|step| step.lack).collect()
+    steps(trace, || &links, || &frames).1.iter().map(|step| step.lack).collect()
 }
 
 #[test]
@@ -133,4 +133,58 @@ fn issue_24_work_from_before_the_recording_counts_where_it_runs_among_that_of_th
         trace.push(&NewSlice::new("kernel", "early", (0, 8), (start, start + 1)));
         assert_eq!(lacks(&trace), [lack, None], "{start}");
     }
+}
+
+const HOST: (i64, i64) = (9, 9);
+
+/// Operators and annotations of one thread, each of 10 ns.
+fn host_rows(rows: &[(&str, i64)]) -> Trace {
+    let mut trace = Trace::default();
+    for (name, start) in rows {
+        let category = if name.starts_with("Optimizer") { "user_annotation" } else { "cpu_op" };
+        trace.push(&NewSlice::new(category, name, HOST, (*start, start + 10)));
+    }
+    trace
+}
+
+/// The annotations that delimit a trace's steps, and the steps' spans.
+fn steps_of(trace: &Trace) -> (Option<StepMark>, Vec<(i64, i64)>) {
+    let (links, frames) = (Links::new(trace), crate::frames::of(trace));
+    let (mark, steps) = steps(trace, || &links, || &frames);
+    (mark, steps.iter().map(|step| (step.start, step.end)).collect())
+}
+
+#[test]
+fn steps_without_profiler_steps_end_with_the_optimizer_step() {
+    let trace = host_rows(&[
+        ("Optimizer.zero_grad#SGD.zero_grad", 0),
+        ("AddmmBackward0", 20),
+        ("Optimizer.step#SGD.step", 40),
+        ("Optimizer.zero_grad#SGD.zero_grad", 100),
+        ("AddmmBackward0", 120),
+        ("Optimizer.step#SGD.step", 140),
+        ("AddmmBackward0", 220),
+        ("Optimizer.step#SGD.step", 240),
+    ]);
+    assert_eq!(steps_of(&trace), (Some(StepMark::OptimizerStep), vec![(50, 150), (150, 250)]));
+}
+
+#[test]
+fn zero_grad_delimits_steps_where_the_optimizer_step_is_not_repeated() {
+    let rows = [0, 100, 200].map(|start| ("Optimizer.zero_grad#SGD.zero_grad", start));
+    assert_eq!(steps_of(&host_rows(&rows)), (Some(StepMark::ZeroGrad), vec![(0, 100), (100, 200)]));
+    let once = host_rows(&[("Optimizer.step#SGD.step", 0), ("aten::mm", 20)]);
+    assert_eq!(steps_of(&once), (None, Vec::new()));
+}
+
+#[test]
+fn several_optimizers_end_one_step_together() {
+    let (mut rows, of_dense, of_sparse) =
+        (Vec::new(), "Optimizer.step#Adam.step", "Optimizer.step#SparseAdam.step");
+    for start in [0, 100, 200] {
+        rows.push(("AddmmBackward0", start));
+        rows.extend([(of_dense, start + 20), (of_sparse, start + 40), (of_dense, start + 60)]);
+    }
+    let steps = vec![(70, 170), (170, 270)];
+    assert_eq!(steps_of(&host_rows(&rows)), (Some(StepMark::OptimizerStep), steps));
 }

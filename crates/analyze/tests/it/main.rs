@@ -18,6 +18,7 @@ mod hta;
 mod idle;
 mod judged;
 mod launches;
+mod on_demand;
 mod painted;
 mod pairs;
 mod quality;

@@ -23,10 +23,10 @@ pub mod what_if;
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::{Classifier, Scope, WindowRule, coverage};
+use analyze::{Classifier, Scope, StepMark, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
 use predict::program::Program;
-use predict::recording::{Job, Sizes, Span, Step, StepRule, spans};
+use predict::recording::{Job, Sizes, Span, Step, spans};
 use predict::simulate::{self, Simulation};
 use schema::OpWork;
 use serde_json::Value;
@@ -84,7 +84,8 @@ pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
 
 /// The steps of a job that all ranks have.
 pub struct Steps {
-    rule: StepRule,
+    /// The annotations that delimit them; `None` where the whole recording is one step.
+    mark: Option<StepMark>,
     /// Per rank.
     spans: Vec<Vec<Span>>,
 }
@@ -92,15 +93,15 @@ pub struct Steps {
 impl Steps {
     /// The steps of all ranks.
     pub fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
-        let (rules, spans): (Vec<StepRule>, Vec<Vec<Span>>) = scopes.iter().map(spans).unzip();
+        let spans: Vec<Vec<Span>> = scopes.iter().map(spans).collect();
         for (scope, spans) in scopes.iter().zip(&spans) {
             if spans.is_empty() {
                 let rank = scope.trace.rank;
                 return Err(predict::Error::TooFewSteps { rank, expected: 1, got: 0 }.into());
             }
         }
-        let rule = rules.first().copied().unwrap_or(StepRule::Whole);
-        Ok(Self { rule, spans })
+        let mark = scopes.first().and_then(|scope| scope.step_mark);
+        Ok(Self { mark, spans })
     }
 
     /// The number of a step that was asked for.

@@ -7,6 +7,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Iterations before the recorded ones in which the profiler runs and keeps nothing. The first
+/// iterations after it starts are slower: it allocates buffers and attaches to the device. Kineto's
+/// own default is none.
+const WARMUP_ITERATIONS: u32 = 2;
+
 /// When to record, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
@@ -110,6 +115,7 @@ impl Config {
             Trigger::Iterations { count, align } => write!(
                 text,
                 "PROFILE_START_ITERATION=0\nPROFILE_START_ITERATION_ROUNDUP={}\n\
+                 ACTIVITIES_WARMUP_ITERATIONS={WARMUP_ITERATIONS}\n\
                  ACTIVITIES_ITERATIONS={count}\nACTIVITIES_DURATION_MSECS=0\n",
                 align.max(1)
             ),
@@ -160,7 +166,8 @@ mod tests {
         assert_eq!(
             text,
             "ACTIVITIES_LOG_FILE=/tmp/x/trace.json\nPROFILE_START_ITERATION=0\n\
-             PROFILE_START_ITERATION_ROUNDUP=100\nACTIVITIES_ITERATIONS=5\n\
+             PROFILE_START_ITERATION_ROUNDUP=100\n\
+             ACTIVITIES_WARMUP_ITERATIONS=2\nACTIVITIES_ITERATIONS=5\n\
              ACTIVITIES_DURATION_MSECS=0\nPROFILE_REPORT_INPUT_SHAPES=true\n\
              PROFILE_WITH_STACK=false\nPROFILE_WITH_FLOPS=false\nPROFILE_WITH_MODULES=false\n\
              PROFILE_PROFILE_MEMORY=false\nREQUEST_TRACE_ID=a-1\n"

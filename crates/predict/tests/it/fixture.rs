@@ -66,14 +66,14 @@ impl Recording {
 
     /// The steps of each rank.
     pub fn spans(&self) -> Vec<Vec<Span>> {
-        scopes(&self.0.traces).iter().map(|scope| recording::spans(scope).1).collect()
+        scopes(&self.0.traces).iter().map(|scope| recording::spans(scope)).collect()
     }
 
     /// A step of one rank, as if no other had been recorded.
     pub fn step_alone(&self, rank: usize) -> Step {
         let scopes = scopes(&self.0.traces[rank..=rank]);
         let job = recording::Job::new(&scopes, |rows| sizes(&scopes, rows));
-        job.step(&[recording::spans(&scopes[0]).1[0]]).expect("host rows")
+        job.step(&[recording::spans(&scopes[0])[0]]).expect("host rows")
     }
 
     /// A step of all ranks.
@@ -93,7 +93,7 @@ pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
 pub fn step_of(traces: &[Trace]) -> Step {
     let scopes = scopes(traces);
     let job = recording::Job::new(&scopes, |_| Sizes::default());
-    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope).1[0]).collect();
+    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope)[0]).collect();
     job.step(&spans).expect("host rows")
 }
 

@@ -6,7 +6,7 @@ use predict::mode::{self, Mode};
 use predict::overheads;
 use predict::prediction::{self, PredictionRow};
 use predict::program::Program;
-use predict::recording::{Setting, Span, StepRule};
+use predict::recording::{Setting, Span};
 use serde::Serialize;
 
 use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
@@ -113,10 +113,9 @@ pub fn played(
 }
 
 fn say_steps(steps: &Steps, session: &Session) {
-    let what = match steps.rule {
-        StepRule::ProfilerStep => "ProfilerStep",
-        StepRule::ZeroGrad => "Optimizer.zero_grad to the next",
-        StepRule::Whole => "the whole recording: it marks no steps",
+    let what = match steps.mark {
+        Some(mark) => mark.source().unwrap_or("ProfilerStep"),
+        None => "the whole recording: it marks no steps",
     };
     session.console.detail(format_args!("{} steps, by {what}", steps.count()));
 }

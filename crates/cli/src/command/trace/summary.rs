@@ -6,7 +6,7 @@ use analyze::antipattern::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
 use analyze::quality::{self, QualityVerdict, Severity};
 use analyze::summary::{self as page, Era, JobSummary, Summary};
-use analyze::{JobFacts, WindowRule};
+use analyze::{JobFacts, StepMark, WindowRule};
 use serde::Serialize;
 
 use super::{TraceLook, finding};
@@ -151,10 +151,13 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
 fn step(job: &JobSummary) -> String {
     let Some(ns) = job.step_p50_ns else { return "no steps named".to_owned() };
     let host = render::nanos(ns as f64);
-    let whose = match (job.rank_count, job.step_rank) {
+    let mut whose = match (job.rank_count, job.step_rank) {
         (2.., Some(rank)) => format!(" of rank {rank}, the slowest"),
         _ => String::new(),
     };
+    if let Some(source) = job.step_mark.and_then(StepMark::source) {
+        whose += &format!("; inferred from {source}");
+    }
     match job.device_step_p50_ns {
         Some(device) => {
             let device = render::nanos(device as f64);
