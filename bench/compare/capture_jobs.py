@@ -74,9 +74,9 @@ def run(rowmill, python, case):
         try:
             # Let it train first: before the first step there are no iterations to count.
             time.sleep(12)
-            command = [rowmill, "capture", "--all", "--processes", str(ranks), "--socket-dir", name]
+            command = [os.path.abspath(rowmill), "capture", "--all", "--processes", str(ranks), "--socket-dir", "."]
             command += ["-o", str(folder / "out"), "--format", "json", *options]
-            capture = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            capture = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
             if words == "ended before":
                 time.sleep(12)
                 os.killpg(process.pid, signal.SIGKILL)

@@ -377,7 +377,7 @@ impl Config {
 
     /// Where PyTorch asks.
     pub fn place(&self) -> SocketPlace {
-        self.socket_dir.clone().map_or(SocketPlace::Abstract, SocketPlace::Folder)
+        self.socket_dir.as_deref().map_or(SocketPlace::Abstract, SocketPlace::in_folder)
     }
 
     /// Where traces wait, and what must survive a restart is written.

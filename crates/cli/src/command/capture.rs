@@ -97,7 +97,7 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
 pub fn place(given: Option<&Path>) -> SocketPlace {
     let own = || std::env::var_os(fleet::ipc::socket::VARIABLE).map(PathBuf::from);
     let folder = given.map(Path::to_owned).or_else(own).filter(|path| !path.as_os_str().is_empty());
-    folder.map_or(SocketPlace::Abstract, SocketPlace::Folder)
+    folder.map_or(SocketPlace::Abstract, |folder| SocketPlace::in_folder(&folder))
 }
 
 /// Refuses what could not succeed, before anyone waits for it.

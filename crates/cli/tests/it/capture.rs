@@ -29,11 +29,13 @@ struct Begun {
 
 fn begin(options: &str) -> Begun {
     let (place, sockets) = (Place::new(), tempfile::tempdir_in("/tmp").unwrap());
-    let (pid, folder) = (std::process::id(), sockets.path().display());
+    let (pid, output) = (std::process::id(), place.path("out"));
     let words = format!(
-        "capture --pid {pid} --processes 1 -o out --socket-dir {folder} {options} --format json"
+        "capture --pid {pid} --processes 1 -o {} --socket-dir . {options} --format json",
+        output.display()
     );
     let mut command = place.command(&words);
+    command.current_dir(sockets.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     Begun { place, sockets, child }
 }
@@ -56,8 +58,11 @@ fn ask(begun: &mut Begun) -> String {
         // The capture may not listen yet.
         if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
             let mut bytes = vec![0; 4096];
-            let length = client.recv(&mut bytes).unwrap_or_default();
+            let Ok((length, from)) = client.recv_from(&mut bytes) else { continue };
             if length > HEADER {
+                // Kineto ends its process when a socket answers that has a relative name.
+                let is_absolute = from.as_pathname().is_some_and(Path::is_absolute);
+                assert!(is_absolute, "{from:?}");
                 return String::from_utf8(bytes[HEADER..length].to_vec()).unwrap();
             }
         }

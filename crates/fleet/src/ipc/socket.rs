@@ -46,6 +46,14 @@ pub enum SocketPlace {
     Folder(PathBuf),
 }
 
+impl SocketPlace {
+    /// A folder, made absolute. Kineto ends its process when a socket answers whose name is not.
+    pub fn in_folder(folder: &Path) -> Self {
+        // Without a current folder, opening the socket fails and says so.
+        Self::Folder(std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()))
+    }
+}
+
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
