@@ -380,6 +380,20 @@ def launches_in_range(trace, pattern):
                for row in trace.named(pattern))
 
 
+def silence_before_ns(trace, operator, shortest=100_000):
+    """Time of the steps in which no thread runs an operator or a call, before operators of a name."""
+    rows = [row for row in trace.calls + [row for row in trace.ranges if row["cat"] in ("cpu_op", "Operator")]]
+    total_ns = 0
+    for step in trace.steps:
+        behind = step["start"]
+        for row in sorted(rows, key=lambda row: row["start"]):
+            if step["start"] <= row["start"] < step["end"]:
+                pause = row["start"] - behind
+                total_ns += pause if pause >= shortest and row["name"] == operator else 0
+                behind = max(behind, row["end"])
+    return total_ns / len(trace.steps)
+
+
 def range_time_ns(trace, pattern, steps=1):
     return sum(row["dur"] for row in trace.named(pattern)) / steps
 
@@ -639,6 +653,7 @@ CHECKS = {
     (A100, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(1), 4))),
     (A100, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 4))),
     (H100, "Q06"): (RECORDED, of_one(step_count)),
+    (H100, "H13"): (number("time_per_step_ns"), of_one(lambda t: silence_before_ns(t, "aten::lift_fresh"))),
     (H100, "K07"): (number("time_per_step_ns"), of_one(misaligned_products_ns)),
     (OWL, "Q06"): (RECORDED, of_one(step_count)),
     (OWL, "H02"): (IDLE, of_one(lambda t: idle_in_ranges_ns(t, t.window(), LOADER.pattern))),
@@ -691,7 +706,7 @@ CHECKS = {
 # Findings of a folder that are those of one of its files.
 SAME_AS = {
     "modern": {"Q08": MI300_RESNET, "H02": OWL, "L08": A100, "M01": A100, "H01": WORKERS_4, "K07": OWL,
-               "C06": WORKERS_4, "C05": A100},
+               "C06": WORKERS_4, "C05": A100, "H13": H100},
     "odd": {"Q08": EVENT_SYNC, "H01": MI250, "H10": MI250},
     "trace_diff": {"Q06": TEST, "K06": TEST, "C05": TEST, "M01": CONTROL, "M02": CONTROL, "K04": TEST, "L03": CONTROL},
     "dlrm8": dict.fromkeys(["Q06", "Q08", "L01", "H02", "K09", "H01", "M06"], DLRM),

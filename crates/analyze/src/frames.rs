@@ -100,6 +100,14 @@ impl Frames {
         })
     }
 
+    /// When innermost frames ran that a predicate takes, by thread and time.
+    pub fn spans(&self, takes: impl Fn(u32) -> bool) -> impl Iterator<Item = (TrackId, Interval)> {
+        let tracks = (0u32..).map(TrackId).zip(&self.stretches);
+        let all = tracks.flat_map(|(track, of)| of.iter().map(move |one| (track, one)));
+        all.filter(move |(_, one)| takes(one.frame))
+            .map(|(track, one)| (track, (one.start, one.end)))
+    }
+
     /// How long any frame ran on a thread within a span.
     pub fn length_within(&self, track: TrackId, span: Interval) -> i64 {
         self.within(track, span).map(|one| one.end - one.start).sum()

@@ -61,6 +61,10 @@ struct Cured<'a> {
 impl Cured<'_> {
     /// Makes an edit of rows; `None` if a row of the step has no counterpart.
     fn apply(&mut self, edit: &RowEdit, is_inside: &impl Fn(u32, u32) -> bool) -> Option<()> {
+        // A program has no time of threads that no row covers.
+        if !edit.spans.is_empty() {
+            return None;
+        }
         let ranks = &self.step.program.ranks;
         let rank = ranks.iter().position(|rank| rank.rank == edit.rank)?;
         for row in edit.rows.iter().filter(|row| is_inside(edit.rank, **row)) {

@@ -240,6 +240,10 @@ pub struct RowEdit {
     /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
     #[serde(serialize_with = "runs")]
     pub rows: Vec<u32>,
+    /// Time of threads outside operators and calls that is scaled with them: host code that no row
+    /// covers, or frames of Python. The spans of a thread do not overlap.
+    #[serde(skip)]
+    pub spans: Vec<(TrackId, Interval)>,
     /// What happens.
     pub action: Action,
 }
@@ -324,7 +328,7 @@ impl RowEdit {
     pub(super) fn new(rank: u32, mut rows: Vec<u32>, action: Action) -> Self {
         rows.sort_unstable();
         rows.dedup();
-        Self { rank, rows, action }
+        Self { rank, rows, spans: Vec::new(), action }
     }
 }
 

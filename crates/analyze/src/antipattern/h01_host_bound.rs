@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
+pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     // What the profiler does itself is not the program's; set-up and first launches do not come
@@ -56,7 +56,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
                   removing waits.";
     let rows = rank.outermost_named(|name| names.contains(&name));
     let factor = 1.0 / limits.value("faster").max(1.0);
-    let edits = vec![rank.edit(rank.whole(&rows), Action::Scale(factor))];
+    let frames = rank.scope.frames();
+    let is_owner = |frame: u32| {
+        let name = frames.all()[frame as usize].name;
+        names.contains(&rank.scope.trace.strings.get(name))
+    };
+    let spans = frames.spans(is_owner).collect();
+    let edits = vec![rank.edit_with_spans(rank.whole(&rows), spans, Action::Scale(factor))];
     let found = RuleFindings::new(what, advice)
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("idle_pct", share)

@@ -1,15 +1,18 @@
-//! H13: on a recording without a device, each step spends long in code that is no operator. Knows
-//! nothing of what that code does: the profiler saw no operator and no span there.
+//! H13: each step spends long in host code that is no operator, and nothing else works meanwhile.
+//! Knows nothing of what that code does: the profiler saw no operator and no span there.
 
 use std::collections::BTreeMap;
 
+use trace::store::StringId;
+
 use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::h01_host_bound::CAUSES;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::interval::Interval;
+use crate::idle::INPUT;
+use crate::interval::{self, Interval};
 use crate::job::RankFacts;
-use crate::tree;
 
 pub(super) const RULE: Rule = Rule {
     id: "H13",
@@ -21,13 +24,15 @@ pub(super) const RULE: Rule = Rule {
         limit("time_pct", 5.0, "such time before the same operator, percent of the window"),
         limit("steps_pct", 75.0, "steps that have it, percent"),
         limit("stretch_ns", 100_000.0, "shortest stretch that counts, ns"),
+        limit("faster", 2.0, "how much faster it is taken to become beside a device"),
     ],
     page: page!("H13"),
     detect: Detect::Rank(detect),
 };
 
-/// Fewest steps that show a habit.
-const STEPS_MIN: i64 = 3;
+/// Fewest steps that show a habit where no frame shows what the host did. An excerpt of a recording
+/// has silence too.
+const STEPS_MIN: usize = 3;
 
 /// A stretch of a step without operators, and the row that ended it.
 struct SilentStretch {
@@ -37,13 +42,16 @@ struct SilentStretch {
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // With a device, its idle time says what the host's code costs: H01 to H03.
-    if !rank.is_host_only() || rank.step_count() < STEPS_MIN {
+    let is_host_only = rank.is_host_only();
+    if !is_host_only && rank.scope.device_rows.is_empty() {
+        // The host may wait for a device that was not recorded.
         return None;
     }
     let mut by_name: BTreeMap<&str, Vec<SilentStretch>> = BTreeMap::new();
     for stretch in stretches(rank, limits.ns("stretch_ns")) {
-        by_name.entry(rank.name(stretch.ended_by)).or_default().push(stretch);
+        if is_host_only || holds_the_device_up(rank, stretch.span) {
+            by_name.entry(rank.name(stretch.ended_by)).or_default().push(stretch);
+        }
     }
     let total =
         |found: &[SilentStretch]| found.iter().map(|one| one.span.1 - one.span.0).sum::<i64>();
@@ -55,29 +63,71 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if !is_in_most || share < limits.value("time_pct") {
         return None;
     }
-    let what = format!(
+    let line = longest_line(rank, &found);
+    if line.is_none() && steps.len() < STEPS_MIN {
+        return None;
+    }
+    let mut what = format!(
         "Each step spends {} ({share:.1} % of the window) in code that is no PyTorch operator, before \
          {name}.",
         time(rank.per_step(lost))
     );
-    let advice = "Record with with_stack=True to see the lines. If it prepares data, write it with \
-                  whole tensors, move it to a DataLoader worker, or prepare the next batch while this \
-                  one trains.";
-    let rows: Vec<u32> = found.iter().map(|one| one.ended_by).collect();
-    let spans = found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0));
-    let proofs = rank.proofs_of(spans);
-    let edits = vec![rank.edit(rows, Action::CloseGap)];
+    if let Some((line, ns)) = line {
+        what += &format!(" {} of it are in {line}.", time(rank.per_step(ns)));
+    }
+    let cure = "If it prepares data, write it with whole tensors, move it to a DataLoader worker, \
+                or prepare the next batch while this one trains.";
+    let advice = match line {
+        Some(_) => cure.to_owned(),
+        None => format!("Record with with_stack=True to see the lines. {cure}"),
+    };
+    let proofs = rank.proofs_of(found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0)));
+    // Without a device, pairs of recordings show that moving such code to a worker removes it.
+    let factor = if is_host_only { 0.0 } else { 1.0 / limits.value("faster").max(1.0) };
+    let track = |row: u32| rank.scope.trace.slices.track[row as usize];
+    let spans: Vec<_> = found.iter().map(|one| (track(one.ended_by), one.span)).collect();
+    let edits = vec![rank.edit_with_spans(Vec::new(), spans.clone(), Action::Scale(factor))];
     let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(lost) as f64)
-        .number("time_pct", share);
+        .number("time_pct", share)
+        .rests_on(spans);
     Some(found.shown_by(proofs).saves(lost, edits))
 }
 
-/// The stretches of steps in which no thread ran an operator or a call.
+/// Whether the device idles for most of a stretch, and no rule about operators has that time.
+fn holds_the_device_up(rank: &RankFacts<'_>, span: Interval) -> bool {
+    let idle = |is_meant: &dyn Fn(bool) -> bool| {
+        let gaps = rank.gaps_near(span).filter(|gap| is_meant(CAUSES.contains(&gap.cause)));
+        interval::union(gaps.map(|gap| (gap.start_ns, gap.end_ns)).collect())
+    };
+    let (all, of_operators) = (idle(&|_| true), idle(&|is_of_operators| is_of_operators));
+    let length = span.1 - span.0;
+    2 * interval::length_within(&all, span) >= length
+        && 2 * interval::length_within(&of_operators, span) < length
+}
+
+/// The frame of Python that was the innermost for longest, and for how long.
+fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'a str, i64)> {
+    let frames = rank.scope.frames();
+    let trace = rank.scope.trace;
+    let mut by_name: BTreeMap<StringId, i64> = BTreeMap::new();
+    for one in found {
+        let track = trace.slices.track[one.ended_by as usize];
+        for stretch in frames.within(track, one.span) {
+            let name = frames.all()[stretch.frame as usize].name;
+            *by_name.entry(name).or_default() += stretch.end - stretch.start;
+        }
+    }
+    let (name, ns) = by_name.into_iter().max_by_key(|(_, ns)| *ns)?;
+    Some((trace.strings.get(name), ns))
+}
+
+/// The stretches of steps in which no thread ran an operator or a call, or fetched a batch.
 fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let trace = rank.scope.trace;
     let mut rows = rank.tree().top_rows(trace);
-    rows.retain(|row| !tree::is_label(trace, *row));
+    // Fetching a batch is H02's.
+    rows.extend(rank.outermost_named(|name| INPUT.iter().any(|part| name.contains(part))));
     rows.sort_by_key(|row| (rank.start(*row), *row));
     let mut found = Vec::new();
     let mut behind = i64::MIN;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::finding::RowEdit;
 use crate::graph::edit::{Edit, Editor};
-use crate::graph::measured::{MeasuredGraph, RowNodes};
+use crate::graph::measured::{MeasuredGraph, Pauses, RowNodes};
 use crate::graph::{DependencyGraph, NodeTimes};
 use crate::scope::Scope;
 
@@ -16,6 +16,7 @@ pub(super) struct Pricer<'a> {
     measured: &'a MeasuredGraph,
     editor: Editor<'a>,
     nodes: RowNodes,
+    pauses: Pauses,
     ranks: Vec<u32>,
 }
 
@@ -27,6 +28,7 @@ impl<'a> Pricer<'a> {
             measured,
             editor: Editor::new(measured),
             nodes: RowNodes::new(scopes, measured),
+            pauses: Pauses::new(measured),
             ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
         }
     }
@@ -67,7 +69,8 @@ impl<'a> Pricer<'a> {
     fn edit(&self, edit: &RowEdit) -> Option<Edit> {
         let scope = self.ranks.iter().position(|rank| *rank == edit.rank)?;
         let nodes = edit.rows.iter().flat_map(|row| self.nodes.of_row(scope, *row)).copied();
-        Some(Edit { nodes: nodes.collect(), edges: Vec::new(), action: edit.action })
+        let edges = self.pauses.within(scope as u32, edit.spans.iter().copied());
+        Some(Edit { nodes: nodes.collect(), edges, action: edit.action })
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trace::store::{EventKind, StringId};
+use trace::store::{EventKind, StringId, TrackId};
 
 use super::finding::{Proof, RowEdit};
 use crate::graph::edit::Action;
+use crate::interval::Interval;
 use crate::job::RankFacts;
 
 /// Names that are shown at most.
@@ -15,6 +16,16 @@ impl RankFacts<'_> {
     /// An edit of rows of this rank.
     pub fn edit(&self, rows: Vec<u32>, action: Action) -> RowEdit {
         RowEdit::new(self.rank(), rows, action)
+    }
+
+    /// The same with time of threads outside operators and calls.
+    pub fn edit_with_spans(
+        &self,
+        rows: Vec<u32>,
+        spans: Vec<(TrackId, Interval)>,
+        action: Action,
+    ) -> RowEdit {
+        RowEdit { spans, ..self.edit(rows, action) }
     }
 
     /// The names that take longest, with their longest rows.

@@ -34,8 +34,9 @@ pub enum Action {
 pub struct Edit {
     /// What it happens to.
     pub nodes: Vec<NodeId>,
-    /// Edges that are scaled with them; other actions find theirs by the nodes.
-    pub edges: Vec<EdgeId>,
+    /// Edges that are scaled with them, and how many nanoseconds of each; other actions find theirs
+    /// by the nodes.
+    pub edges: Vec<(EdgeId, i64)>,
     /// What happens.
     pub action: Action,
 }
@@ -90,7 +91,7 @@ impl<'a> Editor<'a> {
         match edit.action {
             Action::Scale(factor) => {
                 edit.nodes.iter().for_each(|node| self.scale(*node, factor));
-                edit.edges.iter().for_each(|edge| self.scale_edge(*edge, factor));
+                edit.edges.iter().for_each(|&(edge, part)| self.scale_edge(edge, part, factor));
             }
             Action::Overlap => edit.nodes.iter().for_each(|node| self.scale(*node, 0.0)),
             Action::ShortenTo(ns) => self.shorten(&edit.nodes, ns),
@@ -148,8 +149,10 @@ impl<'a> Editor<'a> {
         self.touch(node);
     }
 
-    fn scale_edge(&mut self, edge: EdgeId, factor: f64) {
-        self.set_edge(edge, scaled(self.graph.edge(edge).weight, factor));
+    fn scale_edge(&mut self, edge: EdgeId, part: i64, factor: f64) {
+        let weight = self.graph.edge(edge).weight;
+        let part = part.min(weight);
+        self.set_edge(edge, weight - part + scaled(part, factor));
     }
 
     fn set_edge(&mut self, id: EdgeId, weight: i64) {

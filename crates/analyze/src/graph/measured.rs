@@ -15,6 +15,7 @@ mod hand_off;
 mod host;
 mod label;
 mod loader;
+mod pause;
 mod rendezvous;
 mod rows;
 mod segment;
@@ -35,6 +36,7 @@ use draft::{Candidate, Draft};
 use label::PlacedRank;
 
 pub use label::{CATEGORIES, Evidence, NodeOrigin, Party, PathCategory, ThreadLabel};
+pub use pause::Pauses;
 pub use rows::RowNodes;
 
 /// Where a rank's window begins and ends in the graph.

@@ -4,8 +4,9 @@ use regex::Regex;
 
 use crate::Error;
 use crate::critical_path::PathCategory;
+use crate::frames::Frame;
 use crate::graph::edit::{Action, Edit};
-use crate::graph::measured::{CATEGORIES, MeasuredGraph};
+use crate::graph::measured::{CATEGORIES, MeasuredGraph, Pauses};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 use crate::job::JobFacts;
 use crate::scope::Scope;
@@ -242,7 +243,10 @@ pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
         nodes[node].kind == NodeKind::StepMarker || has_nothing_to_scale
     };
     let chosen = (0..nodes.len()).filter(|node| !moment(*node) && takes(*node));
-    let edges = if is_scaled { edges(scopes, measured, question) } else { Vec::new() };
+    let mut edges = if is_scaled { edges(scopes, measured, question) } else { Vec::new() };
+    if is_scaled {
+        edges.extend(pauses(scopes, measured, question, &named));
+    }
     let nodes = chosen.map(|node| NodeId(node as u32)).collect();
     Edit { nodes, edges, action: question.action }
 }
@@ -260,7 +264,45 @@ fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
     scope.trace.strings.iter().map(matches).collect()
 }
 
-fn edges(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) -> Vec<EdgeId> {
+/// The time between nodes of threads in which frames of Python ran that all selectors select: by
+/// `name` the innermost frame, by `op` any frame of the stack.
+fn pauses(
+    scopes: &[Scope<'_>],
+    measured: &MeasuredGraph,
+    question: &Question,
+    named: &[Vec<Vec<bool>>],
+) -> Vec<(EdgeId, i64)> {
+    let is_name = |one: &Selector| matches!(one, Selector::Name(_) | Selector::Operator(_));
+    if !question.selectors.iter().any(is_name) {
+        return Vec::new();
+    }
+    let pauses = Pauses::new(measured);
+    let mut found = Vec::new();
+    for (at, scope) in scopes.iter().enumerate() {
+        let frames = scope.frames();
+        let takes = |frame: u32| {
+            question.selectors.iter().zip(named).all(|(one, named)| {
+                let is_named = |frame: Frame| named[at][frame.name.0 as usize];
+                match one {
+                    Selector::Kernel(_) => false,
+                    Selector::Name(_) => frames.stack(frame).next().is_some_and(is_named),
+                    Selector::Operator(_) => frames.stack(frame).any(is_named),
+                    Selector::Categories(of) => of.contains(&PathCategory::PythonFrame),
+                    Selector::Rank(rank) => scope.trace.rank == *rank,
+                }
+            })
+        };
+        let taken: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
+        found.extend(pauses.within(at as u32, frames.spans(|frame| taken[frame as usize])));
+    }
+    found
+}
+
+fn edges(
+    scopes: &[Scope<'_>],
+    measured: &MeasuredGraph,
+    question: &Question,
+) -> Vec<(EdgeId, i64)> {
     let takes = |edge: &crate::graph::Edge| {
         let at = measured.origins[edge.target.index()].scope as usize;
         let is_start = edge.target == measured.ranks[at].start;
@@ -273,5 +315,8 @@ fn edges(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) ->
             })
     };
     let edges = measured.graph.edges().iter().enumerate();
-    edges.filter(|(_, edge)| takes(edge)).map(|(at, _)| EdgeId(at as u32)).collect()
+    edges
+        .filter(|(_, edge)| takes(edge))
+        .map(|(at, edge)| (EdgeId(at as u32), edge.weight))
+        .collect()
 }

@@ -14,6 +14,7 @@ mod fixture;
 mod frames;
 mod graph;
 mod guards;
+mod host_time;
 mod hta;
 mod idle;
 mod judged;

@@ -33,7 +33,7 @@ fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
         proofs: Vec::new(),
         limits: Vec::new(),
         key: rule.to_owned(),
-        remedy: Some(Remedy { edits: vec![RowEdit { rank: 0, rows, action }] }),
+        remedy: Some(Remedy { edits: vec![RowEdit { rank: 0, rows, spans: Vec::new(), action }] }),
     }
 }
 

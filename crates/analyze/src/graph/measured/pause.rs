@@ -1,0 +1,69 @@
+//! Pauses: the time between two nodes of a thread, in which nothing but frames of Python, or no row
+//! at all, was recorded. A pause is the weight of an edge, so that edits can change it in part.
+
+use std::collections::BTreeMap;
+
+use trace::store::TrackId;
+
+use super::MeasuredGraph;
+use crate::graph::{Edge, EdgeId, EdgeKind};
+use crate::interval::Interval;
+
+/// The pauses of all threads of a graph.
+#[derive(Clone, Debug)]
+pub struct Pauses {
+    /// Per rank and thread, by start.
+    by_thread: BTreeMap<(u32, TrackId), Vec<(Interval, EdgeId)>>,
+}
+
+impl Pauses {
+    /// # Cost
+    /// `O(n log n)` in the edges of the graph.
+    pub fn new(measured: &MeasuredGraph) -> Self {
+        let mut by_thread: BTreeMap<_, Vec<(Interval, EdgeId)>> = BTreeMap::new();
+        for (at, edge) in measured.graph.edges().iter().enumerate() {
+            if let Some((scope, track, span)) = measured.pause(edge) {
+                by_thread.entry((scope, track)).or_default().push((span, EdgeId(at as u32)));
+            }
+        }
+        by_thread.values_mut().for_each(|pauses| pauses.sort_unstable());
+        Self { by_thread }
+    }
+
+    /// The edges whose pauses lie in some spans of threads of a rank, and for how many nanoseconds.
+    /// The spans of a thread must not overlap.
+    pub fn within(
+        &self,
+        scope: u32,
+        spans: impl IntoIterator<Item = (TrackId, Interval)>,
+    ) -> Vec<(EdgeId, i64)> {
+        let mut parts: BTreeMap<EdgeId, i64> = BTreeMap::new();
+        for (track, (from, to)) in spans {
+            let pauses = self.by_thread.get(&(scope, track)).map_or(&[][..], Vec::as_slice);
+            let first = pauses.partition_point(|((_, end), _)| *end <= from);
+            let inside = pauses[first..].iter().take_while(|((start, _), _)| *start < to);
+            for ((start, end), edge) in inside {
+                *parts.entry(*edge).or_default() += (*end).min(to) - (*start).max(from);
+            }
+        }
+        parts.into_iter().collect()
+    }
+}
+
+impl MeasuredGraph {
+    /// The rank's place, the thread and the time of the pause that an edge stands for; `None` for
+    /// edges of other kinds and without weight.
+    fn pause(&self, edge: &Edge) -> Option<(u32, TrackId, Interval)> {
+        let (source, target) = (edge.source.index(), edge.target.index());
+        let is_pause = edge.kind == EdgeKind::ProgramOrder && edge.weight > 0;
+        // Before the first node of a thread is the start of the window, behind the last its end.
+        let origin = match self.origins[target].track {
+            Some(_) => self.origins[target],
+            None => self.origins[source],
+        };
+        let is_host = is_pause && !origin.category.is_of_device() && !self.is_loading(origin);
+        let start = self.times.end[source];
+        let span = (start, start + edge.weight);
+        origin.track.filter(|_| is_host).map(|track| (origin.scope, track, span))
+    }
+}
