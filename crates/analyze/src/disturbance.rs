@@ -108,6 +108,7 @@ pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
         found.add(Disturbance::GraphCapture, Some(track), span);
     }
     profiler(scope, tree, &mut found);
+    counter_collection(scope, &mut found);
     named(scope, &mut found);
     first_launches(scope, &mut found);
     warm_up(scope, &mut found);
@@ -146,6 +147,24 @@ fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
         if !is_users && (end <= first || start >= last) {
             let track = trace.slices.track[row as usize];
             found.add(Disturbance::Profiler, Some(track), (start, end));
+        }
+    }
+}
+
+/// Launches while hardware counters are collected: the profiler saves the memory of each kernel and
+/// replays it once per group of counters, and the launch returns when that is done.
+///
+/// # Source
+/// CUPTI, range profiling with kernel replay; Kineto writes its rows as `cuda_profiler_range`.
+fn counter_collection(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_collected = trace.categories.iter().any(|one| one.name == "cuda_profiler_range");
+    let launches = names(trace, |name| is_collected && name.contains("LaunchKernel"));
+    for row in trace.rows().filter(|row| is_named(trace, &launches, *row)) {
+        if trace.kind(row).is_call() {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::Profiler, Some(track), span);
         }
     }
 }

@@ -185,3 +185,12 @@ fn set_up_and_a_long_first_step_are_warm_up() {
     slow.row("user_annotation", "ProfilerStep#2", (290, 380));
     assert_eq!(slow.within(Disturbance::WarmUp, (0, 380)), 200);
 }
+
+#[test]
+fn launches_that_replay_kernels_for_counters_are_the_profilers() {
+    let mut sketch = Sketch::default();
+    sketch.launch("gemm", (100, 400)).launch("gemm", (500, 800));
+    assert_eq!(sketch.within(Disturbance::Profiler, (0, 1000)), 0);
+    sketch.row("cuda_profiler_range", "gemm", (150, 390));
+    assert_eq!(sketch.within(Disturbance::Profiler, (0, 1000)), 600);
+}
