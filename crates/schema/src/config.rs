@@ -24,6 +24,9 @@ pub struct Optimizers {
     pub dense: OptimizerConfig,
 }
 
+/// Most samples of a batch. No device has memory for more, and byte counts of it do not overflow.
+const BATCH_SIZE_MAX: usize = i32::MAX as usize;
+
 /// A whole job. Valid by construction through [`JobConfig::parse`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,8 +108,10 @@ impl JobConfig {
     }
 
     fn check_run(&self) -> Result<(), ConfigError> {
-        if self.training.batch_size == 0 {
-            return Err(ConfigError::shape("training.batch_size", at_least_one(0)));
+        let batch_size = self.training.batch_size;
+        if !(1..=BATCH_SIZE_MAX).contains(&batch_size) {
+            let text = format!("expected 1 to {BATCH_SIZE_MAX}, got {batch_size}");
+            return Err(ConfigError::shape("training.batch_size", text));
         }
         for (key, every) in [
             ("model.rows_cap", self.model.rows_cap),

@@ -234,6 +234,8 @@ fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
     let sizes = "predict resize a.json b.json --sizes";
     refused(&place, &format!("{sizes} 16,16 --to 32"), &["two different recorded sizes"]);
     refused(&place, &format!("{sizes} 16,64 --to 0"), &["sizes from 1 on, got 0"]);
+    let twice = "predict resize a.json a.json --sizes 16,64 --to 32";
+    refused(&place, twice, &["recordings of two sizes", "the same tensor sizes in both"]);
     let huge = format!("{sizes} 1,2 --to 18446744073709551615");
     refused(&place, &huge, &["sizes from 0 to 9e15"]);
     let other = trace("Tesla V100").replace("aten::mm", "aten::bmm");

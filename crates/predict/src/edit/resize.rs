@@ -20,8 +20,8 @@ pub struct Sized<'a> {
 /// the two recorded ones. Launch shapes that differ are left out.
 ///
 /// # Errors
-/// [`Error::Edit`] where the two do not do the same in the same order, and for a size of 0, sizes
-/// that are equal, or numbers that would be negative or overflow.
+/// [`Error::Edit`] where the two do not do the same in the same order or have the same tensor sizes,
+/// and for a size of 0, sizes that are equal, or numbers that would be negative or overflow.
 pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
     let place = Place { number: 1, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {
@@ -47,7 +47,26 @@ pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, E
     for (one, other) in both {
         one.bytes = line.number(one.bytes, other.bytes)?;
     }
+    if sizes(small.program) == sizes(large.program) {
+        let got = "the same tensor sizes in both, or none: record with record_shapes";
+        return Err(place.wrong("recordings of two sizes", got));
+    }
     Ok(program)
+}
+
+/// The tensor sizes of everything a program does, in its order.
+fn sizes(program: &Program) -> Vec<&str> {
+    let of_action = |action: &Action| match action {
+        Action::Host(segment) => Some(segment.detail),
+        Action::Call(call) => Some(call.cost.detail),
+        _ => None,
+    };
+    let of_rank = |rank: &Rank| {
+        let actions = rank.threads.iter().flat_map(|thread| &thread.actions);
+        let works = rank.works.iter().map(|work| work.detail);
+        actions.filter_map(of_action).chain(works).collect::<Vec<_>>()
+    };
+    program.ranks.iter().flat_map(of_rank).map(|detail| program.text(detail)).collect()
 }
 
 fn differ(

@@ -100,7 +100,10 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 
 #[test]
 fn impossible_values_are_named() {
-    check(&[("batch_size", "0")], expect!["training.batch_size: expected at least 1, got 0"]);
+    let text = expect!["training.batch_size: expected 1 to 2147483647, got 0"];
+    check(&[("batch_size", "0")], text);
+    let text = expect!["training.batch_size: expected 1 to 2147483647, got 9223372036854775807"];
+    check(&[("batch_size", "9223372036854775807")], text);
     check(&[("rows_cap", "0")], expect!["model.rows_cap: expected at least 1, got 0"]);
     check(
         &[("training.evaluate_samples", "0")],
