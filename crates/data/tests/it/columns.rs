@@ -116,7 +116,7 @@ fn parquet_with_nulls_and_list_columns() {
     assert_eq!(prepared.losses.malformed_lines, 0, "{:?}", prepared.losses.first);
     check_shop(&prepared.dataset);
     let error = folder.try_prepare("text", &inputs, &shop("csv"), None).unwrap_err().to_string();
-    let expected = ": expected text by data.format, got a Parquet file";
+    let expected = ": expected text, plain or compressed, got a Parquet file";
     assert_eq!(error, format!("{}{expected}", inputs[0]));
 }
 
