@@ -252,7 +252,7 @@ pub struct Train {
     /// Field delimiter of the files, such as ';' or tab
     #[arg(long, value_name = "TEXT")]
     pub delimiter: Option<String>,
-    /// Training data: files (plain, .gz, .zst, `-`) or one prepared folder [default: data.train]
+    /// Training data: files, folders, `-`, or one prepared folder [default: data.train]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub train: Vec<String>,
     /// Held-out data [default: data.evaluation, else the last data.hold_out of the training data]
@@ -516,7 +516,7 @@ After an interruption (Ctrl-C, kill), the same command resumes after the last fi
 OUT.partial. Exact ids that do not fit in --memory are counted in temporary
 files in OUT.counting.")]
 pub struct Convert {
-    /// Files: plain, .gz, .zst, or `-` for standard input
+    /// Files, plain or compressed, folders of them, or `-` for standard input
     #[arg(required = true)]
     pub inputs: Vec<String>,
     /// The configuration whose [data] section describes the files
@@ -636,7 +636,7 @@ needs --data FOLDER for that (written by rowmill data convert); without it, trai
         /// The run folder that receives the checkpoint
         #[arg(long, value_name = "FOLDER")]
         run: PathBuf,
-        /// Prepared data to copy transforms and vocabularies from
+        /// Prepared data to copy transforms, vocabularies and rows = "auto" from
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
         /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]

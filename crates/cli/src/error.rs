@@ -131,9 +131,9 @@ pub enum Error {
     /// A stream that would have to be read several times.
     #[error("standard input: expected files, which init reads more than once")]
     InitOfStream,
-    /// A folder where a file is expected.
-    #[error("{}: expected a file, got a folder", path.display())]
-    InitOfFolder { path: PathBuf },
+    /// A folder of prepared rows where files are expected.
+    #[error("{}: expected files, got data that is already prepared", path.display())]
+    InitOfPrepared { path: PathBuf },
     /// Files that no configuration can be made for.
     #[error("{files}: {source}")]
     NoProposal { files: String, source: ProposalError },
@@ -158,9 +158,6 @@ pub enum Error {
     /// Several prepared folders, or a mix of folders and files.
     #[error("{}: expected files or one prepared folder, got {count} paths with folders among them", path.display())]
     MixedInputs { path: PathBuf, count: usize },
-    /// A folder that is no prepared dataset.
-    #[error("{}: a folder without dataset.json is not a prepared dataset", path.display())]
-    NotPrepared { path: PathBuf },
     /// An input that does not exist.
     #[error("{}: no such file or folder", path.display())]
     NoSuchInput { path: PathBuf },
@@ -368,7 +365,7 @@ impl Error {
             | Self::NotAConfig { .. }
             | Self::ConfigExists { .. }
             | Self::InitOfStream
-            | Self::InitOfFolder { .. }
+            | Self::InitOfPrepared { .. }
             | Self::NoProposal { .. }
             | Self::NoSuchKey { .. }
             | Self::RowsUnknown { .. }
@@ -377,7 +374,6 @@ impl Error {
             | Self::ResumeOfNothing
             | Self::ForeignFolder { .. }
             | Self::MixedInputs { .. }
-            | Self::NotPrepared { .. }
             | Self::NoSuchInput { .. }
             | Self::NoEvaluation
             | Self::NotOfRun { .. }

@@ -9,6 +9,7 @@ use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
 use crate::layout::{FieldLayout, WantedColumns};
 use crate::limit::Far;
+use crate::loss::Refusal;
 use crate::row::ParsedRow;
 
 /// When a block of text is passed on.
@@ -56,8 +57,11 @@ pub(crate) trait Records: Send {
     /// Hands on all rows, in order.
     fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows);
 
-    /// Calls `take` with every cell of the column at `at`; records of another width are passed
-    /// over.
+    /// Calls `take` with the line of every record that no column can be read of.
+    fn refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, Refusal)) {}
+
+    /// Calls `take` with every cell of categorical column `at`; records that [`Self::refused`]
+    /// gives are passed over.
     fn cells(
         &self,
         at: usize,
@@ -69,7 +73,7 @@ pub(crate) trait Records: Send {
 /// What rows are handed on to: one by one, or in columns where a format has them so.
 pub(crate) trait TakeRows {
     /// One row of line `line`, which `read` fills in, or says why it cannot.
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), String>);
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), Refusal>);
 
     /// Rows in columns, some of which may be refused.
     fn given(&mut self, rows: GivenColumns<'_>);

@@ -11,7 +11,7 @@ use crate::ids;
 use crate::integer_columns::IntegerColumns;
 use crate::layout::WantedColumns;
 use crate::limit::Far;
-use crate::loss::Losses;
+use crate::loss::{Losses, Refusal};
 use crate::row::ParsedRow;
 
 /// A converted block.
@@ -89,7 +89,7 @@ impl<A: Accept> TakeRows for RowOutput<'_, A> {
         }
     }
 
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), String>) {
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), Refusal>) {
         self.row.clear();
         self.row.line = line;
         let read = read(&mut self.row);
@@ -100,7 +100,7 @@ impl<A: Accept> TakeRows for RowOutput<'_, A> {
             self.refuse(refused);
             return;
         }
-        match read.and_then(|()| self.parsed.taken.accept(&self.row)) {
+        match read.and_then(|()| Ok(self.parsed.taken.accept(&self.row)?)) {
             Ok(()) => {
                 self.parsed.rows += 1;
                 ids::count_row(&mut self.parsed.losses.ids, &self.row, counted);

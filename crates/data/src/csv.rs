@@ -15,9 +15,10 @@ use schema::DataConfig;
 use crate::block::{BlockPace, Shown, TakeRows};
 use crate::error::Error;
 use crate::layout::{FieldLayout, WantedColumns};
+use crate::loss::Refusal;
 use crate::reader::{FormatReader, InputReading, Send};
-use crate::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill, name};
-use crate::{block, record};
+use crate::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill};
+use crate::{block, field, record};
 
 /// What parts and what encloses fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,14 +67,14 @@ impl Records {
         }
     }
 
-    /// The fields of the first record.
-    fn head(&self) -> Option<Vec<String>> {
+    /// The trimmed fields of the first record.
+    fn head(&self) -> Option<Vec<Vec<u8>>> {
         let (last, _) = self.records.first()?;
         let mut start = 0;
         let mut field = |&end: &u32| {
             let text = &self.text[start..end as usize];
             start = end as usize;
-            name(text)
+            field::trim(text).to_vec()
         };
         Some(self.field_ends[..*last as usize].iter().map(&mut field).collect())
     }
@@ -253,6 +254,14 @@ impl block::Records for Records {
         });
     }
 
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, Refusal)) {
+        self.for_each(|line, text, fields| {
+            if let Err(refusal) = layout.check((text, fields)) {
+                take(line, refusal);
+            }
+        });
+    }
+
     fn cells(
         &self,
         at: usize,
@@ -278,6 +287,9 @@ fn send_records(
     while more {
         text.clear();
         more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
+        if layout.is_none() {
+            text::check_line_ends(path, &text)?;
+        }
         splitter.split(&text);
         let (path, line) = (path.to_owned(), splitter.record_line);
         if !more {

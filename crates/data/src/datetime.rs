@@ -46,7 +46,7 @@ pub(crate) fn since_epoch(value: f64) -> f64 {
 /// `2014-10-21`, `2014/10/21 13:05`, `2014-10-21T13:05:12.5+02:00`.
 fn iso(text: &str) -> Option<f64> {
     let mut rest = text;
-    let year = digits(&mut rest, 4)?;
+    let year = four_digits(&mut rest)?;
     let part = rest.chars().next().filter(|part| "-/.".contains(*part))?;
     rest = &rest[1..];
     let month = digits(&mut rest, 2)?;
@@ -100,6 +100,14 @@ fn digits(rest: &mut &str, most: usize) -> Option<i64> {
     digits.parse().ok()
 }
 
+/// A year that is written with all its digits.
+fn four_digits(rest: &mut &str) -> Option<i64> {
+    let count = rest.bytes().take(4).take_while(u8::is_ascii_digit).count();
+    if count == 4 { digits(rest, 4) } else { None }
+}
+
+const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
@@ -119,14 +127,16 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
             continue;
         }
         match letters.next()? {
-            'Y' => year = digits(&mut rest, 4)?,
+            'Y' => year = four_digits(&mut rest)?,
             'y' => {
-                let two = digits(&mut rest, 2)?;
+                let is_whole = rest.bytes().take(2).take_while(u8::is_ascii_digit).count() == 2;
+                let two = digits(&mut rest, 2).filter(|_| is_whole)?;
                 year = two + if two < 69 { 2000 } else { 1900 };
             }
             'm' => month = digits(&mut rest, 2)?,
             'd' | 'e' => day = digits(&mut rest, 2)?,
-            'H' | 'I' | 'k' => hour = digits(&mut rest, 2)?,
+            'H' | 'k' => hour = digits(&mut rest, 2)?,
+            'I' | 'l' => hour = digits(&mut rest, 2).filter(|hour| (1..=12).contains(hour))?,
             'M' => minute = digits(&mut rest, 2)?,
             'S' => second = digits(&mut rest, 2)? as f64,
             'f' => {
@@ -140,9 +150,14 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
                 month = 1 + MONTHS.iter().position(|known| *known == name)? as i64;
                 rest = &rest[count..];
             }
+            'a' | 'A' => {
+                let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+                let name = rest.get(..count.min(3))?.to_ascii_lowercase();
+                rest = WEEKDAYS.contains(&name.as_str()).then(|| &rest[count..])?;
+            }
             'p' => {
-                afternoon = Some(rest.get(..2)?.eq_ignore_ascii_case("pm"));
-                rest = &rest[2..];
+                let (half, behind) = halves(rest)?;
+                (afternoon, rest) = (Some(half), behind);
             }
             '%' => rest = rest.strip_prefix('%')?,
             _ => return None,
@@ -153,6 +168,18 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
     }
     let time = clock(hour, minute, second)?;
     rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time)
+}
+
+/// Whether `AM`, `pm` or `p.m.` at the beginning means the afternoon, and what follows it.
+fn halves(text: &str) -> Option<(bool, &str)> {
+    let is_afternoon = match text.as_bytes().first()?.to_ascii_lowercase() {
+        b'a' => false,
+        b'p' => true,
+        _ => return None,
+    };
+    let rest = text[1..].strip_prefix('.').unwrap_or(&text[1..]);
+    let rest = rest.strip_prefix(['m', 'M'])?;
+    Some((is_afternoon, rest.strip_prefix('.').unwrap_or(rest)))
 }
 
 /// Days since 1970 of a date of the Gregorian calendar.
@@ -259,13 +286,23 @@ mod tests {
             ("14102112", "%y%m%d%H"),
             ("21.10.2014 12:00", "%d.%m.%Y %H:%M"),
             ("10/21/2014 12:00 PM", "%m/%d/%Y %I:%M %p"),
+            ("21/10/14 12:00p.m.", "%d/%m/%y %I:%M %p"),
+            ("Tue, 21 Oct 2014 12:00:00", "%a, %d %b %Y %H:%M:%S"),
             ("21 October 2014, 12 h", "%d %b %Y, %H h"),
         ] {
             assert_eq!(read(text.as_bytes(), Some(format)), Ok(noon), "{text}");
         }
         assert_eq!(read(b"20141021", None), Ok(noon - 43_200.0));
-        for text in ["", "yesterday", "2014-13-01", "2014-10-21 25:00", "21.10.2014"] {
+        let bad = ["", "yesterday", "2014-13-01", "2014-10-21 25:00", "21.10.2014", "21.10.14"];
+        for text in bad {
             assert!(read(text.as_bytes(), None).is_err(), "{text}");
+        }
+        for (text, format) in [
+            ("1/2/14", "%d/%m/%Y"),
+            ("1/2/2014", "%d/%m/%y"),
+            ("1/2/2014 13:00 PM", "%d/%m/%Y %I:%M %p"),
+        ] {
+            assert!(read(text.as_bytes(), Some(format)).is_err(), "{text}");
         }
     }
 

@@ -1,35 +1,43 @@
 //! Opens an input: plain, gzip (any number of members, zeros between and behind them as tapes and
-//! block devices leave them), zstd; a file, an object on a network, or `-` for standard input.
+//! block devices leave them), zstd, bzip2, xz, or a zip archive of one file; a file, an object on a
+//! network, or `-` for standard input. Text in UTF-16 is given as UTF-8.
 //!
-//! The compression is recognised by the first bytes, never by the name. Knows nothing of the
-//! content.
+//! The form is recognised by the first bytes, never by the name. Knows nothing of the content.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::GzDecoder;
+use lzma_rust2::XzReader;
+use schema::file_form::{self, FileForm};
 
+use crate::archive;
 use crate::error::Error;
 use crate::origin::Tap;
 use crate::remote::{Object, is_remote};
+use crate::utf16::{self, Utf16};
 
 /// The name of standard input.
 pub(crate) const STDIN: &str = "-";
 
-const GZIP: &[u8] = &[0x1f, 0x8b];
-const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const BUFFER: usize = 256 * 1024;
+/// Bytes that [`start`] gives: as many as decide about any form but tar.
+const START: u64 = 16;
+/// Forms within each other that are unpacked, such as UTF-16 within gzip.
+const DEPTH: usize = 3;
 
 /// The decompressed content of `input`; `tap` receives the bytes taken from the file itself.
 pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     if input == STDIN {
-        decompressed(tap.stream(io::stdin())).map_err(Error::read(path))
+        decompressed(Box::new(tap.stream(io::stdin()))).map_err(Error::read(path))
     } else if is_remote(input) {
         let object = Object::open(input).map_err(Error::open(path))?;
-        decompressed(tap.object(input, (&object, 0))).map_err(Error::read(path))
+        decompressed(Box::new(tap.object(input, (&object, 0)))).map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
         // Opening a folder succeeds; only reading it would fail, with a less helpful text.
@@ -39,7 +47,14 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
                 "is a folder",
             )));
         }
-        decompressed(tap.file(input, (file, 0))?).map_err(Error::read(path))
+        let mut head = [0; 4];
+        // A pipe has no bytes that could be read twice.
+        let is_zip =
+            file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
+        if is_zip {
+            return decompressed(archive::only_member(path, tap)?).map_err(Error::read(path));
+        }
+        decompressed(Box::new(tap.file(input, (file, 0))?)).map_err(Error::read(path))
     }
 }
 
@@ -47,7 +62,8 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
 /// it.
 pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
-    if is_compressed(&start(input)?) {
+    let head = start(input)?;
+    if file_form::recognise(&head) != FileForm::Plain || utf16::order(&head).is_some() {
         let mut read = open(input, tap)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -66,7 +82,7 @@ pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Rea
     Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)))
 }
 
-/// The first four bytes of an input, or all where there are fewer.
+/// The first bytes of an input, or all where there are fewer.
 pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
     let path = Path::new(input);
     let mut start = Vec::new();
@@ -74,12 +90,8 @@ pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
         true => Object::open(input).map_err(Error::open(path))?.read_from(0),
         false => Box::new(File::open(path).map_err(Error::open(path))?),
     };
-    read.by_ref().take(4).read_to_end(&mut start).map_err(Error::read(path))?;
+    read.by_ref().take(START).read_to_end(&mut start).map_err(Error::read(path))?;
     Ok(start)
-}
-
-fn is_compressed(start: &[u8]) -> bool {
-    start.starts_with(GZIP) || start.starts_with(ZSTD)
 }
 
 /// Sum of the sizes of the inputs; `None` where one is standard input, or an object whose length is
@@ -102,27 +114,53 @@ pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
     Ok(Some(total))
 }
 
-fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
-    let mut start = [0; 4];
+fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+    unpacked(raw, 0)
+}
+
+/// The content of `raw`, which is within `depth` other forms.
+fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
+    let head = head(&mut raw, file_form::HEAD)?;
+    let order = utf16::order(&head);
+    let form = if depth < DEPTH { file_form::recognise(&head) } else { FileForm::Plain };
+    let whole = Cursor::new(head).chain(raw);
+    let content: Box<dyn Read + Send> = match (form, order) {
+        (FileForm::Gzip, _) => Box::new(Members { current: Some(GzDecoder::new(buffered(whole))) }),
+        (FileForm::Zstd, _) => Box::new(zstd::Decoder::with_buffer(buffered(whole))?),
+        (FileForm::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
+        (FileForm::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
+        (_, Some(order)) => return Ok(Box::new(Utf16::new(buffered(whole), order))),
+        // What was unpacked comes in large pieces.
+        _ if depth > 0 => return Ok(Box::new(whole)),
+        _ => return Ok(Box::new(buffered(whole))),
+    };
+    unpacked(content, depth + 1)
+}
+
+fn buffered<R: Read>(read: R) -> BufReader<R> {
+    BufReader::with_capacity(BUFFER, read)
+}
+
+/// The first bytes of `read`, at most `most` of them and not beyond what came with a line end: no
+/// mark of a form has one behind its fourth byte, and a stream may wait for the answer to a short
+/// line.
+pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut head = vec![0; most];
     let mut length = 0;
-    // A line end is in none of the marks, and a stream may wait for the answer to a short line.
-    while length < start.len() && !start[..length].ends_with(b"\n") {
-        match raw.read(&mut start[length..]) {
+    while length < most && !(length >= 4 && head[..length].contains(&b'\n')) {
+        match read.read(&mut head[length..]) {
             Ok(0) => break,
             Ok(read) => length += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+        // A line of three bytes, such as a label alone.
+        if head[..length].ends_with(b"\n") {
+            break;
+        }
     }
-    let whole: Chain<Cursor<Vec<u8>>, _> = Cursor::new(start[..length].to_vec()).chain(raw);
-    let buffered = BufReader::with_capacity(BUFFER, whole);
-    Ok(if start[..length].starts_with(GZIP) {
-        Box::new(Members { current: Some(GzDecoder::new(buffered)) })
-    } else if start[..length].starts_with(ZSTD) {
-        Box::new(zstd::Decoder::with_buffer(buffered)?)
-    } else {
-        Box::new(buffered)
-    })
+    head.truncate(length);
+    Ok(head)
 }
 
 /// The content of all members of a gzip file, one after the other.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use schema::Share;
+use schema::unit::{count, listed};
 
 use crate::checksum::Checksum;
 use crate::loss::{Losses, Malformed};
@@ -85,10 +86,32 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// A Parquet file where text is expected.
-    #[error("{}: expected text by data.format, got a Parquet file", path.display())]
-    NotText {
+    /// A file of another form than the text that is expected.
+    #[error("{}: expected text, plain or compressed, got {form}", path.display())]
+    OtherForm {
         /// The file.
+        path: PathBuf,
+        /// What it is.
+        form: &'static str,
+    },
+    /// A zip archive that is not one file.
+    #[error("{}: expected a zip archive of one file, got {got}", path.display())]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// What is in it.
+        got: String,
+    },
+    /// Text whose lines end with CR alone.
+    #[error("{}: lines end with CR, expected LF or CR LF", path.display())]
+    CarriageReturns {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder in which there is nothing to read.
+    #[error("{}: expected files, got a folder without any", path.display())]
+    EmptyFolder {
+        /// The folder.
         path: PathBuf,
     },
     /// An input has no usable row.
@@ -291,9 +314,9 @@ pub enum Error {
     PositionMismatch {
         /// What differs.
         what: &'static str,
-        /// As this run is set up.
-        expected: String,
         /// As the position was saved.
+        expected: String,
+        /// As this run is set up.
         got: String,
     },
     /// Output could not be written, or an input cannot be read.
@@ -338,24 +361,6 @@ pub enum Error {
     },
 }
 
-/// The names as they can be shown: a wrong format makes names of anything.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 400;
-    let names = names.join(", ");
-    let mut text = String::new();
-    for letter in names.chars().take(SHOWN) {
-        if letter.is_control() {
-            text.extend(letter.escape_default());
-        } else {
-            text.push(letter);
-        }
-    }
-    if names.chars().count() > SHOWN {
-        text.push('…');
-    }
-    text
-}
-
 fn first_of(first: Option<&Malformed>) -> String {
     first
         .map(|first| format!("; the first at line {}: {}", first.line, first.reason))
@@ -367,13 +372,13 @@ fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> 
     let malformed = losses.malformed_lines;
     let all = rows + malformed;
     let share = Share::from_parts(malformed, all);
-    let mut text =
-        format!("{malformed} of {all} rows are malformed ({share}), expected {max} at most");
+    let (lost, rows) = (count(malformed), count(all));
+    let mut text = format!("{lost} of {rows} rows are malformed ({share}), expected {max} at most");
     if let Some(read) = read {
         text += &format!("; stopped after {read} of the input, the rest cannot make up for them");
     }
-    if let Some((reason, count)) = losses.commonest() {
-        text += &format!("\n  most often ({count} times): {reason}");
+    if let Some((reason, times)) = losses.commonest() {
+        text += &format!("\n  most often ({} times): {reason}", count(times));
     }
     text += "\n  the first of them:";
     for malformed in &losses.first {

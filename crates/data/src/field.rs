@@ -101,6 +101,18 @@ pub(crate) fn integer(field: &[u8]) -> Result<i64, Problem> {
     }
 }
 
+/// Whether a field is a whole number without point or exponent.
+pub(crate) fn has_digits_only(field: &[u8]) -> bool {
+    let digits = field.strip_prefix(b"-").unwrap_or(field);
+    !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether a whole number is written as programs print it: no `007`, `7.0` or `+7`.
+pub(crate) fn is_usual_integer(field: &[u8]) -> bool {
+    let digits = field.strip_prefix(b"-").unwrap_or(field);
+    has_digits_only(field) && (digits.first() != Some(&b'0') || field == b"0")
+}
+
 fn integer_otherwise(text: &str) -> Result<i64, Problem> {
     if let Ok(value) = text.parse::<u64>() {
         return Ok(value.cast_signed());

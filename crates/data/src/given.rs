@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::loss::Refusal;
 use crate::row::ParsedRow;
 
 /// Rows in columns, all of the same number of rows.
@@ -17,7 +18,7 @@ pub(crate) struct GivenColumns<'a> {
     pub dense: Vec<Vec<f64>>,
     pub categorical: Vec<GivenCategories<'a>>,
     /// Rows to be left out, in order.
-    pub refused: Vec<(usize, String)>,
+    pub refused: Vec<(usize, Refusal)>,
 }
 
 /// One categorical column.

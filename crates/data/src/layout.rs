@@ -8,6 +8,8 @@ use schema::source::{CategoricalColumn, DenseColumn, DenseTransform, LabelColumn
 
 use crate::error::Error;
 use crate::ids::{self, Counted};
+use crate::loss::Refusal;
+use crate::{field, partition};
 
 /// The columns a configuration asks for.
 #[derive(Clone, Debug)]
@@ -20,8 +22,19 @@ pub(crate) struct WantedColumns {
     pub time: Option<DenseColumn>,
     /// Categorical columns whose ids are counted.
     pub counted: Vec<Counted>,
+    /// What rows without a label are.
+    pub unlabeled_rows: UnlabeledRows,
     /// What the first version of fitted transforms did otherwise.
     pub rules: Rules,
+}
+
+/// What rows without a label are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnlabeledRows {
+    /// What the configuration says.
+    AsConfigured,
+    /// Rows like any other: nobody needs the label.
+    Kept,
 }
 
 /// How fields are understood where versions differ.
@@ -41,11 +54,16 @@ pub(crate) enum LabelNeed {
     Optional,
 }
 
-/// The positions of the wanted columns among the fields of one file.
-#[derive(Clone, Debug)]
+/// The positions of the wanted columns among the fields of one file. Positions behind the fields of
+/// a record are those of `partition`.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct FieldLayout {
     /// Fields of every record.
     pub fields: usize,
+    /// The fields of the header line, of files that have one: records that repeat it are no data.
+    pub header: Vec<Vec<u8>>,
+    /// Values that the path of the file gives all its rows, such as `phone` of `device=phone`.
+    pub partition: Vec<Vec<u8>>,
     /// `None` in a file without labels.
     pub label: Option<usize>,
     pub dense: Vec<usize>,
@@ -72,8 +90,8 @@ impl WantedColumns {
         }
         let missing = config.missing.as_ref().map(|text| text.trim().as_bytes().to_vec());
         let counted = ids::counted(&categorical, config);
-        let (time, rules) = (None, Rules::Second);
-        Ok(Self { label, dense, categorical, missing, time, counted, rules })
+        let (time, unlabeled_rows, rules) = (None, UnlabeledRows::AsConfigured, Rules::Second);
+        Ok(Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules })
     }
 
     /// Some categorical columns beside a label, unchecked.
@@ -84,7 +102,8 @@ impl WantedColumns {
     ) -> Self {
         let counted = ids::counted(&categorical, config);
         let (dense, missing, time, rules) = (Vec::new(), None, None, Rules::Second);
-        Self { label, dense, categorical, missing, time, counted, rules }
+        let unlabeled_rows = UnlabeledRows::AsConfigured;
+        Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules }
     }
 
     /// The same with the time that parts training from held-out rows, if `config` names one.
@@ -115,6 +134,20 @@ impl WantedColumns {
         field.is_empty() || self.missing.as_deref() == Some(field)
     }
 
+    /// Finds the wanted columns among `names`, the columns of `path` in order, and among those that
+    /// its path gives all rows.
+    pub(crate) fn place_in_partition(
+        &self,
+        names: &[String],
+        path: &Path,
+        need: LabelNeed,
+    ) -> Result<FieldLayout, Error> {
+        let keys = partition::keys_beside(names, path);
+        let (keys, partition): (Vec<String>, Vec<Vec<u8>>) = keys.into_iter().unzip();
+        let layout = self.place(&[names, &keys[..]].concat(), path, need)?;
+        Ok(FieldLayout { fields: names.len(), partition, ..layout })
+    }
+
     /// Finds the wanted columns among `names`, the columns of `path` in order.
     pub(crate) fn place(
         &self,
@@ -131,6 +164,8 @@ impl WantedColumns {
             self.categorical.iter().map(|column| position(names, &column.column, path));
         Ok(FieldLayout {
             fields: names.len(),
+            header: Vec::new(),
+            partition: Vec::new(),
             label,
             dense: dense.collect::<Result<_, _>>()?,
             categorical: categorical.collect::<Result<_, _>>()?,
@@ -156,11 +191,45 @@ impl WantedColumns {
         if need == LabelNeed::Optional && is_short {
             let without: Vec<String> =
                 names.iter().filter(|name| **name != self.label.column).cloned().collect();
-            return self.place(&without, path, need);
+            return self.place_in_partition(&without, path, need);
         }
-        self.place(names, path, need)
+        self.place_in_partition(names, path, need)
     }
 }
+
+impl FieldLayout {
+    /// Refuses a record of text that has another number of fields or is the header once more.
+    #[inline]
+    pub(crate) fn check(&self, (text, fields): TextRecord<'_>) -> Result<(), Refusal> {
+        if fields.len() != self.fields {
+            let problem = format!("expected {} fields, got {}", self.fields, fields.len());
+            return Err(Refusal::Malformed(problem));
+        }
+        if let Some(first) = self.header.first()
+            && self.field((text, fields), 0) == first
+            && self
+                .header
+                .iter()
+                .enumerate()
+                .all(|(at, name)| self.field((text, fields), at) == name)
+        {
+            return Err(Refusal::RepeatedHeader);
+        }
+        Ok(())
+    }
+
+    /// The trimmed field at position `at` of a record of text.
+    #[inline]
+    pub(crate) fn field<'a>(&'a self, (text, fields): TextRecord<'a>, at: usize) -> &'a [u8] {
+        match fields.get(at) {
+            Some(&(start, end)) => field::trim(&text[start as usize..end as usize]),
+            None => &self.partition[at - fields.len()],
+        }
+    }
+}
+
+/// A text, and where the fields of one of its records stand in it.
+pub(crate) type TextRecord<'a> = (&'a [u8], &'a [(u32, u32)]);
 
 fn unique(names: impl Iterator<Item = String>) -> Result<(), Error> {
     let mut names: Vec<String> = names.collect();

@@ -11,6 +11,23 @@ const KEPT: usize = 10;
 /// Parts what is expected from what was got, in every reason.
 const GOT: &str = ", got ";
 
+/// Why a record is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It cannot be read: what is wrong with it.
+    Malformed(String),
+    /// It has no label, and the configuration says that such rows are left out.
+    Unlabeled,
+    /// It is the header line once more, as where files were joined.
+    RepeatedHeader,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Malformed(reason)
+    }
+}
+
 /// One record that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
@@ -43,6 +60,37 @@ pub struct Losses {
     /// has any to tell of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<IdCount>,
+    /// Rows without a label that were left out because the configuration says so.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub unlabeled: LeftOut,
+    /// Lines that repeat the header.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub repeated_headers: LeftOut,
+}
+
+/// Records that are no data, however many there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// How many.
+    pub count: u64,
+    /// File and line of the first.
+    pub first: Option<(String, u64)>,
+}
+
+impl LeftOut {
+    fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn count(&mut self, (file, line): (&str, u64)) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| (file.to_owned(), line));
+    }
+
+    fn append(&mut self, later: Self) {
+        self.count += later.count;
+        self.first = self.first.take().or(later.first);
+    }
 }
 
 /// What the ids of one categorical column are like.
@@ -71,10 +119,28 @@ impl IdCount {
 }
 
 impl Losses {
-    /// Counts the record at `line` of `file`, which was refused for `reason`.
-    pub(crate) fn count(&mut self, (file, line): (&str, u64), reason: String) {
+    /// Records that gave no row.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.malformed_lines + self.unlabeled.count + self.repeated_headers.count
+    }
+
+    /// Counts the record at `line` of `file`.
+    pub(crate) fn count(&mut self, (file, line): (&str, u64), refusal: Refusal) {
+        match refusal {
+            Refusal::Malformed(reason) => self.count_malformed((file, line), reason),
+            Refusal::Unlabeled => self.unlabeled.count((file, line)),
+            Refusal::RepeatedHeader => self.repeated_headers.count((file, line)),
+        }
+    }
+
+    fn count_malformed(&mut self, (file, line): (&str, u64), reason: String) {
         self.malformed_lines += 1;
-        let kind = reason.split_once(GOT).map_or(&*reason, |(expected, _)| expected);
+        // A number of fields that many records have says what is wrong with them.
+        let kind = match reason.split_once(GOT) {
+            Some((expected, _)) if !expected.ends_with(" fields") => expected,
+            _ => &reason,
+        };
         match self.reasons.get_mut(kind) {
             Some(count) => *count += 1,
             None => drop(self.reasons.insert(kind.to_owned(), 1)),
@@ -100,6 +166,8 @@ impl Losses {
             self.ids.resize(later.ids.len(), IdCount::default());
         }
         self.ids.iter_mut().zip(&later.ids).for_each(|(all, later)| all.add(later));
+        self.unlabeled.append(later.unlabeled);
+        self.repeated_headers.append(later.repeated_headers);
         for (reason, count) in later.reasons {
             *self.reasons.entry(reason).or_default() += count;
         }

@@ -16,9 +16,10 @@ use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
+use crate::loss::Refusal;
 use crate::origin::Tap;
 use crate::reader::{FormatReader, InputColumns, InputReading, Send};
-use crate::record::refused;
+use crate::record::{from_least, malformed, missing_label};
 use crate::remote::is_remote;
 use crate::row::ParsedRow;
 use array::{Array, ArrayValues, ElementKind};
@@ -247,19 +248,22 @@ fn read_row(
     (wanted, layout): (&WantedColumns, &FieldLayout),
     rows: &ArrayRows,
     index: usize,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let refuse = |column: &str, problem: Problem, value: f64| {
-        refused(column, problem, value.to_string().as_bytes())
+        malformed(column, problem, value.to_string().as_bytes())
     };
     let first_dense = usize::from(layout.label.is_some());
     row.label = match layout.label {
         None => f32::NAN,
         Some(_) => {
             let value = rows.labels.row(rows.rows, index).number(0);
-            if value.is_nan() {
-                return Err(format!("column {:?}: the label is missing", wanted.label.column));
+            match (value.is_nan(), wanted.label.positive_from) {
+                (true, _) => missing_label(wanted)?,
+                (false, Some(least)) => from_least(value, least),
+                (false, None) => {
+                    field::label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
+                }
             }
-            field::label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
         }
     };
     let dense = rows.dense.row(rows.rows, index);

@@ -6,18 +6,21 @@
 mod column;
 mod sniff;
 
+use std::path::Path;
+
 use schema::DataConfig;
-use schema::facts::{FileFacts, KnownLayout};
+use schema::facts::{ColumnFacts, FileFacts, KnownLayout};
 use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn};
 
 use crate::block::{BlockPace, RecordBlock, Shown};
 use crate::error::Error;
 use crate::layout::{LabelNeed, WantedColumns};
 use crate::limit::Strictness;
+use crate::loss::Losses;
 use crate::progress::{DataProgress, Meter, Pass};
 use crate::reader::InputColumns;
 use crate::scan::ScanInputs;
-use crate::{criteo_tsv, field, format, ordered};
+use crate::{criteo_tsv, field, format, ordered, partition};
 
 use column::{ColumnLook, ProfiledColumn, Tries};
 use sniff::TextForm;
@@ -31,6 +34,8 @@ pub struct Profile {
     pub facts: FileFacts,
     /// How the files are read: format, names and punctuation, no columns.
     pub data: DataConfig,
+    /// Records that training would leave out too, whatever the columns are for.
+    pub losses: Losses,
 }
 
 /// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
@@ -38,7 +43,8 @@ pub struct Profile {
 /// # Cost
 /// One pass over the files, with the memory of [`crate::stats::of_inputs`].
 /// # Errors
-/// Any [`Error`] of reading them.
+/// Any [`Error`] of reading them; [`Error::TooManyMalformed`] as in training, where nothing else
+/// is said.
 pub fn of_files(
     inputs: &[String],
     delimiter: Option<&str>,
@@ -53,10 +59,16 @@ pub fn of_files(
     };
     let data = data_config(announced.unwrap_or(DataFormat::Csv), form.as_ref());
     let of_header = format::reader(&data).columns(first)?;
-    let InputColumns { names, lists, unreadable } = of_header.unwrap_or_else(|| {
+    let InputColumns { mut names, mut lists, unreadable } = of_header.unwrap_or_else(|| {
         let names = form.as_ref().map(|form| form.names.clone()).unwrap_or_default();
         InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
     });
+    let own = names.len();
+    if data.format != DataFormat::Npy {
+        let keys = partition::keys_beside(&names, Path::new(first));
+        names.extend(keys.into_iter().map(|(key, _)| key));
+        lists.resize(names.len(), false);
+    }
     let wanted = every_column(&data, &names, &lists);
     let source = ScanInputs {
         inputs,
@@ -68,12 +80,20 @@ pub fn of_files(
         threads: threads.max(1),
     };
     source.check(1)?;
-    let tries = match &form {
+    let mut tries = match &form {
         Some(form) => of_records(form),
         None => of_first_block(&source, &lists)?,
     };
+    let of_path = |at: usize| {
+        let values = partition_values(inputs, &names[at]);
+        sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    };
+    tries.truncate(own);
+    tries.extend((own..names.len()).map(of_path));
     let mut meter = Meter::new((data.format, inputs), 1, progress)?;
-    let (rows, columns, missing) = look_at_all(&source, &mut meter, (&names, &tries))?;
+    let looked = look_at_all(&source, &mut meter, (&names, &tries))?;
+    let (rows, columns, losses) = (looked.rows, looked.columns, looked.losses);
+    Strictness::AtMost(Strictness::DEFAULT_MAX).check(rows, &losses)?;
     let columns = columns.into_iter().map(|column| column.finish(rows)).collect();
     let mut facts = FileFacts {
         format: data.format,
@@ -82,17 +102,25 @@ pub fn of_files(
         has_names: form.as_ref().is_none_or(|form| form.has_header),
         layout: None,
         rows,
-        missing,
+        missing: looked.missing,
         columns,
     };
-    facts.columns.extend(unreadable.into_iter().map(|name| schema::facts::ColumnFacts {
+    facts.columns.extend(unreadable.into_iter().map(|(name, kind)| ColumnFacts {
         name,
-        is_unreadable: true,
-        missing: rows,
-        ..Default::default()
+        unreadable: Some(kind),
+        ..ColumnFacts::default()
     }));
     facts.layout = layout_of(&facts);
-    Ok(Profile { facts, data })
+    Ok(Profile { facts, data, losses })
+}
+
+/// The values that the paths of `inputs` give column `name`.
+fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
+    let of_path = |input: &String| {
+        let keys = partition::keys(Path::new(input)).into_iter();
+        keys.filter(|(key, _)| key == name).map(|(_, value)| value)
+    };
+    inputs.iter().flat_map(of_path).collect()
 }
 
 /// How files are read; of text in a format that is not announced, in that of `form`.
@@ -126,10 +154,7 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedCo
         missing: None,
         min_count: None,
     });
-    let label = LabelColumn {
-        column: names.first().cloned().unwrap_or_default(),
-        positive: vec![String::new()],
-    };
+    let label = LabelColumn::new(names.first().cloned().unwrap_or_default());
     WantedColumns::of_columns(data, label, categorical.collect())
 }
 
@@ -168,13 +193,23 @@ struct Looked {
     rows: u64,
     /// How often each text of [`sniff::MISSING`] occurs.
     missing: Vec<u64>,
+    losses: Losses,
+}
+
+/// All blocks.
+struct LookedAll {
+    columns: Vec<ProfiledColumn>,
+    rows: u64,
+    /// The text that most often stands for a missing value.
+    missing: Option<String>,
+    losses: Losses,
 }
 
 fn look_at_all(
     source: &ScanInputs<'_>,
     meter: &mut Meter<'_>,
     (names, tries): (&[String], &[Tries]),
-) -> Result<(u64, Vec<ProfiledColumn>, Option<String>), Error> {
+) -> Result<LookedAll, Error> {
     let pass = meter.pass();
     let produce = |send: ordered::Send<'_, RecordBlock>| source.produce((None, &pass), send);
     let mut columns: Vec<ProfiledColumn> = names
@@ -183,12 +218,14 @@ fn look_at_all(
         .map(|(name, tries)| ProfiledColumn::new(name, tries.clone()))
         .collect();
     let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
+    let mut losses = Losses::default();
     ordered::run(
         source.threads,
         produce,
         |block| look_at((&block, source.wanted), tries),
         |looked| {
             rows += looked.rows;
+            losses.append(looked.losses);
             missing.iter_mut().zip(&looked.missing).for_each(|(sum, count)| *sum += count);
             columns.iter_mut().zip(&looked.columns).for_each(|(column, look)| column.add(look));
             meter.show(rows);
@@ -196,7 +233,8 @@ fn look_at_all(
         },
     )?;
     let most = (0..missing.len()).filter(|&at| missing[at] > 0).max_by_key(|&at| missing[at]);
-    Ok((rows, columns, most.map(|at| sniff::MISSING[at].to_owned())))
+    let missing = most.map(|at| sniff::MISSING[at].to_owned());
+    Ok(LookedAll { columns, rows, missing, losses })
 }
 
 fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> Looked {
@@ -204,7 +242,11 @@ fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> 
         columns: tries.iter().map(ColumnLook::new).collect(),
         rows: 0,
         missing: vec![0; sniff::MISSING.len()],
+        losses: Losses::default(),
     };
+    block.records.refused(&block.layout, &mut |line, refusal| {
+        looked.losses.count((&block.name, line), refusal);
+    });
     for (at, tries) in tries.iter().enumerate() {
         let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);
         block.records.cells(at, (wanted, &block.layout), &mut |cell| match cell {

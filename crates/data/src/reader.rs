@@ -28,8 +28,8 @@ pub(crate) struct InputColumns {
     pub names: Vec<String>,
     /// Which of them hold lists.
     pub lists: Vec<bool>,
-    /// Those that cannot be read.
-    pub unreadable: Vec<String>,
+    /// Those that cannot be read, with their type.
+    pub unreadable: Vec<(String, String)>,
 }
 
 /// Reads a format.

@@ -1,9 +1,10 @@
 //! One record of text to a row, field by field, whatever parts the fields.
 
-use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
+use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform, Unlabeled};
 
 use crate::field::{self, Problem};
-use crate::layout::{FieldLayout, WantedColumns};
+use crate::layout::{FieldLayout, UnlabeledRows, WantedColumns};
+use crate::loss::Refusal;
 use crate::row::{ParsedRow, is_large};
 use crate::{datetime, number_form};
 
@@ -14,14 +15,9 @@ pub(crate) fn read(
     (wanted, layout): (&WantedColumns, &FieldLayout),
     text: &[u8],
     fields: &[(u32, u32)],
-) -> Result<(), String> {
-    if fields.len() != layout.fields {
-        return Err(format!("expected {} fields, got {}", layout.fields, fields.len()));
-    }
-    let field = |index: usize| {
-        let (start, end) = fields[index];
-        field::trim(&text[start as usize..end as usize])
-    };
+) -> Result<(), Refusal> {
+    layout.check((text, fields))?;
+    let field = |index: usize| layout.field((text, fields), index);
     row.label = match layout.label {
         Some(index) => text_label(wanted, field(index))?,
         None => f32::NAN,
@@ -31,20 +27,20 @@ pub(crate) fn read(
         row.dense.push(if wanted.is_missing(text) {
             f64::NAN
         } else {
-            dense(column, text).map_err(|problem| refused(&column.column, problem, text))?
+            dense(column, text).map_err(|problem| malformed(&column.column, problem, text))?
         });
     }
     if let (Some(time), Some(index)) = (&wanted.time, layout.time) {
         let text = field(index);
         if !wanted.is_missing(text) {
-            let refuse = |problem| refused(&time.column, problem, text);
+            let refuse = |problem| malformed(&time.column, problem, text);
             row.time = dense(time, text).map_err(refuse)?;
         }
     }
     let columns = wanted.categorical.iter().zip(&layout.categorical).enumerate();
     for (at, (column, &index)) in columns {
         let text = field(index);
-        let refuse = |problem, text: &[u8]| refused(&column.column, problem, text);
+        let refuse = |problem, text: &[u8]| malformed(&column.column, problem, text);
         match &column.separator {
             None if wanted.is_missing(text) => row.categories.push(None),
             None => match category(column, text).map_err(|p| refuse(p, text))? {
@@ -68,18 +64,40 @@ pub(crate) fn read(
 }
 
 /// The label of a trimmed field: 1 for a positive value, or a number.
-pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, String> {
-    let name = &wanted.label.column;
-    let is_number = wanted.label.positive.is_empty();
-    if wanted.is_missing(text) || is_number && field::is_no_number(text) {
-        return Err(format!("column {name:?}: the label is missing"));
+pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, Refusal> {
+    let label = &wanted.label;
+    if wanted.is_missing(text) || label.positive.is_empty() && field::is_no_number(text) {
+        return missing_label(wanted);
     }
-    if !is_number {
-        let positive = wanted.label.positive.iter().any(|value| value.trim().as_bytes() == text);
+    if let Some(least) = label.positive_from {
+        let count =
+            field::number(text).map_err(|_| malformed(&label.column, Problem::Number, text));
+        return Ok(from_least(count?, least));
+    }
+    if !label.positive.is_empty() {
+        let positive = label.positive.iter().any(|value| value.trim().as_bytes() == text);
         return Ok(if positive { 1.0 } else { 0.0 });
     }
     let value = field::number(text).map_err(|_| Problem::Label).and_then(field::label);
-    value.map_err(|problem| refused(name, problem, text))
+    value.map_err(|problem| malformed(&label.column, problem, text))
+}
+
+/// The label of a count of which `least` and more mean 1.
+pub(crate) fn from_least(count: f64, least: i64) -> f32 {
+    if count >= least as f64 { 1.0 } else { 0.0 }
+}
+
+/// What a row without a label is.
+#[cold]
+pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, Refusal> {
+    match (wanted.unlabeled_rows, wanted.label.unlabeled) {
+        (UnlabeledRows::Kept, _) => Ok(f32::NAN),
+        (UnlabeledRows::AsConfigured, Unlabeled::LeaveOut) => Err(Refusal::Unlabeled),
+        (UnlabeledRows::AsConfigured, Unlabeled::Malformed) => {
+            let name = &wanted.label.column;
+            Err(Refusal::Malformed(format!("column {name:?}: the label is missing")))
+        }
+    }
 }
 
 /// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
@@ -100,11 +118,13 @@ pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option
 }
 
 /// The reason a field was refused, with the field shortened to what a line can show.
-pub(crate) fn refused(column: &str, problem: Problem, text: &[u8]) -> String {
+#[cold]
+pub(crate) fn malformed(column: &str, problem: Problem, text: &[u8]) -> Refusal {
     const SHOWN: usize = 40;
     let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
     let more = if text.len() > SHOWN { "…" } else { "" };
-    format!("column {column:?}: expected {}, got {shown:?}{more}", problem.expected())
+    let expected = problem.expected();
+    Refusal::Malformed(format!("column {column:?}: expected {expected}, got {shown:?}{more}"))
 }
 
 fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::fitted::{Applier, Fitted};
 use crate::gather::FeaturePlan;
 use crate::gather::{Decoded, Features, Filling};
-use crate::layout::{LabelNeed, WantedColumns};
+use crate::layout::{LabelNeed, UnlabeledRows, WantedColumns};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::prepare::Transformed;
@@ -102,6 +102,7 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     }
     let mut wanted = WantedColumns::new(&request.config)?;
     wanted.rules = request.fitted.rules()?;
+    wanted.unlabeled_rows = UnlabeledRows::Kept;
     request.fitted.check(&request.config, &wanted)?;
     let features = Features::new(&request.features, &request.fitted, Path::new("[data]"))?;
     source(&request, &wanted).check(1)?;
@@ -151,7 +152,7 @@ fn read(
     let take = |mut parsed: Parsed<Transformed<'_>>| {
         let columns = parsed.taken.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
-        let malformed = parsed.losses.malformed_lines;
+        let malformed = parsed.losses.records();
         let message = ScoreMessage::Rows(parsed.file, parsed.taken.rows, malformed);
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };

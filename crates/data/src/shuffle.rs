@@ -190,7 +190,7 @@ impl ShuffleOrder {
                 ("rows of a row group", order.row_group_rows.to_string()),
             ]
         };
-        for ((what, expected), (_, got)) in named(self).iter().zip(named(saved)) {
+        for ((what, expected), (_, got)) in named(saved).iter().zip(named(self)) {
             if *expected != got {
                 return Err(mismatch(what, expected, &got));
             }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(mine.resume(&saved).ok(), Some(saved.clone()));
         let other = ShuffleOrder { batch_size: 8, ..mine };
         let text = other.resume(&saved).map_err(|error| error.to_string());
-        assert_eq!(text, Err("resume position: batch size: expected 8, got 7".to_owned()));
+        assert_eq!(text, Err("resume position: batch size: expected 7, got 8".to_owned()));
         let moved = Position { offset: saved.offset + 1, ..saved };
         assert!(mine.resume(&moved).is_err());
     }

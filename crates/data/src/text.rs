@@ -9,13 +9,17 @@ use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use schema::file_form;
+
 use crate::block::{BlockPace, LineStart, Records, Shown, TakeRows};
 use crate::criteo_tsv::{self, LineForm, TextItem};
 use crate::decompress;
 use crate::error::Error;
 use crate::field;
+use crate::header;
 use crate::integer_columns::IntegerColumns;
-use crate::layout::{FieldLayout, WantedColumns};
+use crate::layout::{FieldLayout, TextRecord, WantedColumns};
+use crate::loss::Refusal;
 use crate::origin::Tap;
 use crate::reader::{FormatReader, InputReading, Send};
 use crate::record;
@@ -70,8 +74,8 @@ fn end_line(
 
 /// What is seen of a file before its columns are known.
 pub(crate) struct FileHead {
-    /// The fields of the first record.
-    pub fields: Vec<String>,
+    /// The trimmed fields of the first record.
+    pub fields: Vec<Vec<u8>>,
     /// How many records of the first block have so many fields.
     pub widths: BTreeMap<usize, u64>,
 }
@@ -134,41 +138,74 @@ pub(crate) fn first(
 ) -> Result<First, Error> {
     let InputReading { wanted, label, .. } = *reading;
     if names.is_empty() {
-        return Ok(First::Header(wanted.place(&head.fields, path, label)?));
+        let layout = wanted.place_in_partition(&header::names(&head.fields), path, label)?;
+        return Ok(First::Header(FieldLayout { header: head.fields.clone(), ..layout }));
     }
     Ok(First::Data(wanted.place_headerless(names, &head.widths, (path, label))?))
 }
 
 /// The text of an input without a byte-order mark, and where it starts.
+///
+/// # Errors
+/// [`Error::OtherForm`] for what is no text, or text of another format.
 pub(crate) fn open(
     input: &str,
     tap: &Tap,
 ) -> Result<(impl Read + std::marker::Send + use<>, LineStart), Error> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    // Its mark and how the header of its first page begins: a column may be named PAR1.
-    const PARQUET: &[u8] = b"PAR1\x15";
     let path = Path::new(input);
     let mut read = decompress::open(input, tap)?;
-    let mut first = Vec::with_capacity(PARQUET.len());
-    // Neither mark has a line end, and a stream may wait for the answer to a short line.
-    while first.len() < PARQUET.len() && !first.ends_with(b"\n") {
-        let got = read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
-        if got == 0 {
-            break;
-        }
-    }
-    if first.is_empty() {
+    let mut head = decompress::head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
+    if head.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
-    if first == PARQUET {
-        return Err(Error::NotText { path: path.to_owned() });
+    if let Some(form) = form_of(&head) {
+        return Err(Error::OtherForm { path: path.to_owned(), form });
     }
     let mut place = LineStart { offset: 0, line: 1 };
-    if first.starts_with(BYTE_ORDER_MARK) {
-        first.drain(..BYTE_ORDER_MARK.len());
+    if head.starts_with(BYTE_ORDER_MARK) {
+        head.drain(..BYTE_ORDER_MARK.len());
         place.offset = BYTE_ORDER_MARK.len() as u64;
     }
-    Ok((Cursor::new(first).chain(read), place))
+    Ok((Cursor::new(head).chain(read), place))
+}
+
+/// What begins with `head`, if it is no text in fields.
+fn form_of(head: &[u8]) -> Option<&'static str> {
+    // Blank text has no form; whoever reads it finds no rows. A column may be named PAR1.
+    let is_text =
+        !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
+    if head.trim_ascii().is_empty() || is_text && !head.starts_with(b"<") {
+        return json_form(head);
+    }
+    let zeros = head.iter().filter(|&&byte| byte == 0).count();
+    let binary = (8 * zeros > head.len()).then_some("binary data");
+    file_form::name(head).or_else(|| json_form(head)).or(binary)
+}
+
+/// What JSON begins with `head`, if it is JSON.
+fn json_form(head: &[u8]) -> Option<&'static str> {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    let is_next = |rest: &[u8], any: &[u8]| rest.first().is_none_or(|byte| any.contains(byte));
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    match head {
+        [b'{', rest @ ..] if is_next(rest, b"\" \t\r\n}") => match line.last() {
+            Some(b'}') => Some("JSON lines"),
+            _ if line.len() < head.len() => Some("a JSON object"),
+            _ => Some("JSON lines or a JSON object"),
+        },
+        [b'[', rest @ ..] if is_next(rest, b"{[\" \t\r\n]") => Some("a JSON array"),
+        _ => None,
+    }
+}
+
+/// Refuses text whose first lines end with CR alone: it would be a single line.
+pub(crate) fn check_line_ends(path: &Path, text: &[u8]) -> Result<(), Error> {
+    let ends = || memchr::memchr_iter(b'\r', text).filter(|at| at + 1 < text.len()).count();
+    if memchr::memchr(b'\n', text).is_none() && ends() > 0 {
+        return Err(Error::CarriageReturns { path: path.to_owned() });
+    }
+    Ok(())
 }
 
 /// Some lines.
@@ -193,6 +230,14 @@ impl Records for Text {
         }
     }
 
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, Refusal)) {
+        for_each_line(&self.text, self.start.line, |line, text, fields| {
+            if let Err(refusal) = layout.check((text, fields)) {
+                take(line, refusal);
+            }
+        });
+    }
+
     fn cells(
         &self,
         at: usize,
@@ -205,15 +250,14 @@ impl Records for Text {
     }
 }
 
-/// Calls `take` with field `at` of a record, if it has as many as its file.
+/// Calls `take` with the field of categorical column `at` of a record that can be read.
 pub(crate) fn cell(
-    (text, fields): (&[u8], &[(u32, u32)]),
+    record: TextRecord<'_>,
     (at, layout): (usize, &FieldLayout),
     take: &mut dyn FnMut(Shown<'_>),
 ) {
-    if fields.len() == layout.fields {
-        let (start, end) = fields[at];
-        take(Shown::Text(field::trim(&text[start as usize..end as usize])));
+    if layout.check(record).is_ok() {
+        take(Shown::Text(layout.field(record, layout.categorical[at])));
     }
 }
 
@@ -271,6 +315,7 @@ fn send_lines(
         rest.extend_from_slice(&text[end..]);
         text.truncate(end);
         if layout.is_none() {
+            check_line_ends(path, &text)?;
             let (head, bytes, lines) = head_line(&text);
             if let Some(head) = head {
                 let (found, is_header) =
@@ -309,7 +354,7 @@ fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
 }
 
 /// The fields of the first line that is not blank, with the bytes and lines up to its end.
-fn head_line(text: &[u8]) -> (Option<Vec<String>>, usize, u64) {
+fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
     let (mut bytes, mut lines) = (0, 0);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         bytes += line.len();
@@ -317,19 +362,12 @@ fn head_line(text: &[u8]) -> (Option<Vec<String>>, usize, u64) {
         let content = line.strip_suffix(b"\n").unwrap_or(line);
         let content = content.strip_suffix(b"\r").unwrap_or(content);
         if !content.is_empty() {
-            return (Some(content.split(|&byte| byte == b'\t').map(name).collect()), bytes, lines);
+            let fields = content.split(|&byte| byte == b'\t');
+            let fields = fields.map(|text| field::trim(text).to_vec()).collect();
+            return (Some(fields), bytes, lines);
         }
     }
     (None, bytes, lines)
-}
-
-/// The name of a column; what is not UTF-8 is taken as Latin-1.
-pub(crate) fn name(field: &[u8]) -> String {
-    let field = field.trim_ascii();
-    match std::str::from_utf8(field) {
-        Ok(text) => text.to_owned(),
-        Err(_) => field.iter().map(|&byte| char::from(byte)).collect(),
-    }
 }
 
 /// Appends up to a block; `false` at the end of the file.

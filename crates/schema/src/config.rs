@@ -141,6 +141,13 @@ impl JobConfig {
     /// Refuses `rows = "auto"` where the data has no number of rows to give, and figures that
     /// nothing would make.
     fn check_auto(&self) -> Result<(), ConfigError> {
+        if let Some(label) = &self.data.label
+            && label.positive_from.is_some()
+            && !label.positive.is_empty()
+        {
+            let text = "expected positive or positive_from, got both".to_owned();
+            return Err(ConfigError::shape("data.label", text));
+        }
         let columns = self.data.categorical_columns();
         for feature in self.model.features() {
             let table = &self.model.tables[feature.table];
@@ -244,6 +251,13 @@ impl JobConfig {
         }
         if self.data.preset.is_none() && self.data.label.is_none() {
             let text = "missing: expected a column, or data.preset".to_owned();
+            return Err(ConfigError::shape("data.label", text));
+        }
+        if let Some(label) = &self.data.label
+            && label.positive_from.is_some()
+            && !label.positive.is_empty()
+        {
+            let text = "expected positive or positive_from, got both".to_owned();
             return Err(ConfigError::shape("data.label", text));
         }
         let columns = self.data.categorical_columns();

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::source::DataFormat;
+use crate::source::{DataFormat, NumberForm};
 
 /// A file, or several of the same layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,8 +58,8 @@ impl KnownLayout {
 pub struct ColumnFacts {
     /// Its name.
     pub name: String,
-    /// Whether the file has it in a type that cannot be read.
-    pub is_unreadable: bool,
+    /// The type in the file, if no reader handles it.
+    pub unreadable: Option<String>,
     /// Rows with a value.
     pub present: u64,
     /// Rows without.
@@ -70,14 +70,19 @@ pub struct ColumnFacts {
     pub is_counted: bool,
     /// Values that occur once; 0 where that is not known.
     pub once: u64,
-    /// Values that are whole numbers.
+    /// Values that are whole numbers of 64 bits.
     pub integers: u64,
-    /// Values that are numbers, whole ones included.
+    /// Values that are whole numbers written with digits alone, of 2^53 or more: a number of 64
+    /// bits with a fraction cannot tell them apart.
+    pub large_integers: u64,
+    /// Of `large_integers` those that do not fit in 64 bits.
+    pub integers_beyond_64_bits: u64,
+    /// Different texts that are the same whole number as another text, such as `007` and `7`.
+    pub merged_texts: u64,
+    /// The form in which most values are numbers.
+    pub number_form: NumberForm,
+    /// Values that are numbers in that form.
     pub numbers: u64,
-    /// Values that are amounts such as `$1,234.50`.
-    pub amounts: u64,
-    /// Values that are amounts such as `1.234,50 €`.
-    pub comma_amounts: u64,
     /// The form in which most values are times, if they are any.
     pub times: Option<TimeFacts>,
     /// What the values are as lists, if they may be lists.

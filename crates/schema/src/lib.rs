@@ -10,6 +10,7 @@ mod config_error;
 pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
+pub mod file_form;
 pub mod model;
 pub mod op;
 pub mod optimizer;

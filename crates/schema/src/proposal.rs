@@ -13,14 +13,16 @@
 //! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
 //!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
 
+mod label;
 mod plan;
 mod role;
 mod text;
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::DataFormat;
+use crate::unit::{count, counted, listed};
 pub use plan::Wish;
-use plan::{Input, PlannedLabel, ProposalPlan};
+use plan::{Input, ProposalPlan};
 use role::role_of;
 
 /// A configuration, and what is to be said of it.
@@ -57,7 +59,7 @@ pub enum ProposalError {
         columns: Vec<String>,
     },
     /// The label that was asked for is not there.
-    #[error("no column {label:?} for the label among {}", columns.join(", "))]
+    #[error("no column {label:?} for the label among {}", listed(columns))]
     NoSuchColumn {
         /// Its name.
         label: String,
@@ -72,8 +74,18 @@ pub enum ProposalError {
         /// How many it has.
         distinct: u64,
     },
+    /// The label that was asked for cannot be read.
+    #[error(
+        "column {label:?}: expected a label, got values of the type {kind}, which no reader handles"
+    )]
+    UnreadableLabel {
+        /// Its name.
+        label: String,
+        /// Its type in the file.
+        kind: String,
+    },
     /// Nothing to learn from.
-    #[error("no column can be learnt from: {}", reasons.join("; "))]
+    #[error("no column can be learnt from: {}", listed(reasons))]
     NoInputs {
         /// Why each is left out.
         reasons: Vec<String>,
@@ -82,8 +94,8 @@ pub enum ProposalError {
 
 fn candidates_text(candidates: &[String], columns: &[String]) -> String {
     match candidates {
-        [] => format!("no column has two values: {}", columns.join(", ")),
-        several => format!("these have two values: {}", several.join(", ")),
+        [] => format!("no column has two values: {}", listed(columns)),
+        several => format!("these have two values: {}", listed(several)),
     }
 }
 
@@ -93,7 +105,7 @@ fn candidates_text(candidates: &[String], columns: &[String]) -> String {
 /// [`ProposalError`].
 pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError> {
     let facts = named(facts);
-    let label = label_of(&facts, wish)?;
+    let label = label::of_facts(&facts, wish)?;
     let mut inputs = Vec::new();
     for (at, column) in facts.columns.iter().enumerate() {
         if at != label.at {
@@ -117,11 +129,15 @@ pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError
         reason: input.role.reason(input.facts),
     });
     let uses = std::iter::once(of_label).chain(uses).collect();
-    Ok(Proposal { text, uses, remarks: remarks(&facts, column, &plan) })
+    Ok(Proposal { text, uses, remarks: remarks(&facts, (column, &inputs), &plan) })
 }
 
-fn remarks(facts: &FileFacts, label: &ColumnFacts, plan: &ProposalPlan) -> Vec<String> {
-    let mut remarks = Vec::new();
+fn remarks(
+    facts: &FileFacts,
+    (label, inputs): (&ColumnFacts, &[Input<'_>]),
+    plan: &ProposalPlan,
+) -> Vec<String> {
+    let mut remarks: Vec<String> = inputs.iter().filter_map(merged).collect();
     let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
     if sorted && plan.time.is_none() && plan.holds_out {
         remarks.push(format!(
@@ -134,9 +150,23 @@ fn remarks(facts: &FileFacts, label: &ColumnFacts, plan: &ProposalPlan) -> Vec<S
         remarks.push(format!("{} rows are few: figures will vary from run to run", facts.rows));
     }
     if label.missing > 0 {
-        remarks.push(format!("{} rows have no label and will be left out", label.missing));
+        let rows = counted(label.missing, "row");
+        remarks.push(format!("{rows} without a label will be left out"));
     }
     remarks
+}
+
+/// What to know of a column in which different texts become one id.
+fn merged(input: &Input<'_>) -> Option<String> {
+    let (texts, name) = (input.facts.merged_texts, &input.facts.name);
+    (input.role.is_category() && input.role.is_integer() && texts > 0).then(|| {
+        format!(
+            "column {name}: {} of {} different texts are the same whole number as another, such as \
+             007 and 7, and share its id; kind = \"string\" tells them apart",
+            count(texts),
+            count(input.facts.distinct)
+        )
+    })
 }
 
 /// The facts under the names that a published layout has.
@@ -157,128 +187,6 @@ fn named(facts: &FileFacts) -> FileFacts {
         column.name = name;
     }
     facts
-}
-
-/// Names that a label usually has, the surest first.
-const LABELS: [&str; 22] = [
-    "label",
-    "click",
-    "clicked",
-    "is_click",
-    "target",
-    "y",
-    "class",
-    "outcome",
-    "converted",
-    "conversion",
-    "is_conversion",
-    "purchase",
-    "purchased",
-    "bought",
-    "response",
-    "churn",
-    "survived",
-    "income",
-    "default",
-    "like",
-    "rating",
-    "stars",
-];
-/// Values that usually mean yes.
-const POSITIVE: [&str; 12] =
-    ["1", "yes", "y", "true", "t", "click", "clicked", "positive", "pos", "+", "good", ">50k"];
-
-fn label_of(facts: &FileFacts, wish: &Wish) -> Result<PlannedLabel, ProposalError> {
-    let columns = || facts.columns.iter().map(|column| column.name.clone()).collect();
-    let position = |name: &str| facts.columns.iter().position(|column| column.name == name);
-    if let Some(name) = &wish.label {
-        let at = position(name).ok_or_else(|| ProposalError::NoSuchColumn {
-            label: name.clone(),
-            columns: columns(),
-        })?;
-        return classes(facts, at, wish, "as --label says".to_owned());
-    }
-    if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
-        return classes(facts, 0, wish, "the layout's".to_owned());
-    }
-    let by_name = LABELS.iter().find_map(|known| {
-        let is_it = |column: &ColumnFacts| column.name.eq_ignore_ascii_case(known);
-        let at = facts.columns.iter().position(is_it)?;
-        classes(facts, at, wish, "by its name".to_owned()).ok()
-    });
-    if let Some(label) = by_name {
-        return Ok(label);
-    }
-    let is_binary =
-        |at: &usize| facts.columns[*at].distinct == 2 && facts.columns[*at].missing == 0;
-    let binary: Vec<usize> = (0..facts.columns.len()).filter(is_binary).collect();
-    let last = facts.columns.len().saturating_sub(1);
-    let chosen = match &binary[..] {
-        [one] => Some((*one, "the only column with two values")),
-        // Where most files have it.
-        several if several.contains(&last) => Some((last, "the last column, with two values")),
-        several if several.contains(&0) => Some((0, "the first column, with two values")),
-        _ => None,
-    };
-    match chosen {
-        Some((at, reason)) => classes(facts, at, wish, reason.to_owned()),
-        None => {
-            let candidates = binary.iter().map(|&at| facts.columns[at].name.clone()).collect();
-            Err(ProposalError::NoLabel { candidates, columns: columns() })
-        }
-    }
-}
-
-/// Which values of the label at `at` count as 1.
-fn classes(
-    facts: &FileFacts,
-    at: usize,
-    wish: &Wish,
-    reason: String,
-) -> Result<PlannedLabel, ProposalError> {
-    let column = &facts.columns[at];
-    let is_number = column.numbers == column.present;
-    if is_number && column.least >= Some(0.0) && column.greatest <= Some(1.0) {
-        return Ok(PlannedLabel { at, positive: Vec::new(), reason });
-    }
-    let refused =
-        || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
-    if column.values.len() < 2 {
-        return Err(refused());
-    }
-    let (mut positive, why): (Vec<String>, _) = if column.distinct == 2 {
-        let is_yes = |text: &str| POSITIVE.iter().any(|yes| text.eq_ignore_ascii_case(yes));
-        let known = column.values.iter().find(|(text, _)| is_yes(text));
-        // The rarer of both is usually what is looked for.
-        let (text, _) = known.unwrap_or(&column.values[1]);
-        (vec![text.clone()], format!("{text:?} counts as 1"))
-    } else if is_number && column.distinct <= 20 {
-        let value = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
-        let from = above_middle(column);
-        let high = column.values.iter().filter(|(text, _)| value(text) >= from);
-        let mut high: Vec<String> = high.map(|(text, _)| text.clone()).collect();
-        high.sort_by(|a, b| value(a).total_cmp(&value(b)));
-        (high, format!("{from} and more counts as 1"))
-    } else {
-        return Err(refused());
-    };
-    let plain = |text: &str| text.trim().trim_end_matches('.').to_ascii_lowercase();
-    for text in &wish.evaluation_labels {
-        let is_same = positive.iter().any(|known| plain(known) == plain(text));
-        if is_same && !positive.contains(text) {
-            positive.push(text.clone());
-        }
-    }
-    Ok(PlannedLabel { at, positive, reason: format!("{reason}; {why}") })
-}
-
-/// The least rating that counts as liked: four of five stars, or the upper two fifths.
-fn above_middle(column: &ColumnFacts) -> f64 {
-    let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
-    if greatest <= 5.0 && greatest > 4.0 {
-        return 4.0;
-    }
-    (least + 0.6 * (greatest - least)).ceil()
 }
 
 /// Rows of a table from which on counting takes more memory than most machines give to it.

@@ -150,6 +150,44 @@ pub struct LabelColumn {
     /// Values that mean 1; all others mean 0. If left out the column is numeric.
     #[serde(default)]
     pub positive: Vec<String>,
+    /// Least whole number that means 1, of a column of counts such as clicks; lower ones mean 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positive_from: Option<i64>,
+    /// What a row without a label does.
+    #[serde(default, skip_serializing_if = "Unlabeled::is_malformed")]
+    pub unlabeled: Unlabeled,
+}
+
+impl LabelColumn {
+    /// A column of numbers from 0 to 1.
+    #[must_use]
+    pub fn new(column: impl Into<String>) -> Self {
+        let (positive, positive_from, unlabeled) = Default::default();
+        Self { column: column.into(), positive, positive_from, unlabeled }
+    }
+
+    /// Whether the values themselves are the labels.
+    #[must_use]
+    pub fn is_number(&self) -> bool {
+        self.positive.is_empty() && self.positive_from.is_none()
+    }
+}
+
+/// What a row without a label does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unlabeled {
+    /// It counts as malformed, of which only a small share is allowed.
+    #[default]
+    Malformed,
+    /// It is left out and counted, however many there are.
+    LeaveOut,
+}
+
+impl Unlabeled {
+    fn is_malformed(&self) -> bool {
+        *self == Self::Malformed
+    }
 }
 
 /// A dense input column.
@@ -458,7 +496,7 @@ impl DataConfig {
     #[must_use]
     pub fn label_column(&self) -> Option<LabelColumn> {
         match self.preset {
-            Some(_) => Some(LabelColumn { column: "label".to_owned(), positive: Vec::new() }),
+            Some(_) => Some(LabelColumn::new("label")),
             None => self.label.clone(),
         }
     }

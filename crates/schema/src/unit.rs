@@ -144,6 +144,31 @@ pub fn counted(value: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", count(value))
 }
 
+/// The names side by side, cut where they would make a message too long: files of a wrong format
+/// have thousands of columns whose names are anything.
+#[must_use]
+pub fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 400;
+    let mut text = String::new();
+    let mut length = 0;
+    for (at, name) in names.iter().enumerate() {
+        let separator = if at == 0 { "" } else { ", " };
+        for letter in separator.chars().chain(name.chars()) {
+            if length == SHOWN {
+                text += &format!("… ({} in all)", count(names.len() as u64));
+                return text;
+            }
+            if letter.is_control() {
+                text.extend(letter.escape_default());
+            } else {
+                text.push(letter);
+            }
+            length += 1;
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Bytes, Share};

@@ -7,7 +7,6 @@ mod argument;
 pub(crate) mod document;
 mod event;
 mod find;
-mod form;
 mod gather;
 mod gunzip;
 mod look;

@@ -37,7 +37,7 @@ const EDGES: [(&str, &[&str]); 16] = [
 ];
 
 /// Packages, by prefix of their name, that only the named crates may depend on.
-const OWNERS: [(&[&str], &[&str]); 17] = [
+const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),
@@ -45,6 +45,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace", "agent"]),
+    (&["bzip2", "lzma-rust2"], &["data"]),
     (&["prost"], &["trace", "fleet", "agent", "hub"]),
     (&["csv", "ring"], &["data"]),
     (&["safetensors"], &["train"]),

@@ -10,14 +10,15 @@ use clap::Args;
 Examples:
   rowmill init clicks.csv.gz               writes clicks.toml
   rowmill init day_*.parquet --output ads.toml --label clicked
+  rowmill init events/                     all files below, columns from device=phone/
   rowmill init adult-train.csv.gz --evaluation adult-test.csv.gz
   rowmill init ratings.dat --output - | less
 
-Reads CSV with any delimiter and quotes, TSV, Parquet and NumPy arrays, plain, .gz or .zst, with or
-without a header. Counts the values of every column over the whole file, and writes a commented
+Reads CSV with any delimiter and quotes, TSV, Parquet and NumPy arrays, plain or compressed (gzip,
+Zstandard, bzip2, xz, zip), with or without a header. Counts the values of every column over the whole file, and writes a commented
 configuration that trains as it is: rowmill train clicks.toml")]
 pub struct Init {
-    /// Training files with the same columns
+    /// Training files with the same columns, or folders of them
     #[arg(required = true)]
     pub files: Vec<String>,
     /// Held-out files [default: the newest tenth of the rows by a time column, else the last]
@@ -40,7 +41,7 @@ pub struct Init {
 impl Init {
     /// The name of the files without their endings.
     pub fn stem(&self) -> String {
-        let first = self.files.first().map_or("model", String::as_str);
+        let first = self.files.first().map_or("model", |file| file.trim_end_matches(['/', '\\']));
         let name = first.rsplit(['/', '\\']).next().unwrap_or(first);
         let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("model");
         let stem = ["_dense", "_labels", "_sparse"]

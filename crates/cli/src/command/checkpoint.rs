@@ -37,7 +37,13 @@ pub fn run(command: CheckpointCommand, session: &Session) -> Result<(), Error> {
             accept_rule_change,
             step,
         } => {
-            let job = config::job(&config, &set)?;
+            let mut job = config::job(&config, &set)?;
+            if let Some(folder) = &data {
+                let dataset = Dataset::open(folder)?;
+                if job.config.model.tables.iter().any(schema::TableConfig::is_auto) {
+                    rows::size_tables(session, &mut job.config, &dataset)?;
+                }
+            }
             rows::check_known(&job.config, "checkpoint import")?;
             let rule_change =
                 if accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse };

@@ -29,10 +29,9 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {
         return Err(Error::ConfigExists { path: path.clone() });
     }
-    for path in args.files.iter().chain(&args.evaluation) {
-        check(path)?;
-    }
-    let profile = look(&args.files, args.delimiter.as_deref(), session)?;
+    let files = files_of(&args.files)?;
+    let profile = look(&files, args.delimiter.as_deref(), session)?;
+    input::report_losses(session, profile.facts.rows, &profile.losses);
     let proposal = propose(args, &profile, session)?;
     // A proposal that would be refused is a fault of ours: found here, not by who trains.
     let job = JobConfig::parse(&proposal.text, &[]);
@@ -61,16 +60,15 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     Ok(())
 }
 
-fn check(path: &str) -> Result<(), Error> {
-    if path == "-" {
+fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
+    if paths.iter().any(|path| path == "-") {
         return Err(Error::InitOfStream);
     }
-    input::is_there(path)?;
-    let path = std::path::PathBuf::from(path);
-    if path.is_dir() {
-        return Err(Error::InitOfFolder { path });
+    let files = input::files_of(paths)?;
+    match files.iter().find(|path| std::path::Path::new(path).is_dir()) {
+        Some(path) => Err(Error::InitOfPrepared { path: path.into() }),
+        None => Ok(files),
     }
-    Ok(())
 }
 
 /// Looks at files, with progress.
@@ -101,14 +99,14 @@ fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal
         evaluation_labels: Vec::new(),
     };
     let refused = |error: ProposalError| {
-        let files = args.files.join(" ");
+        let files = schema::unit::listed(&args.files);
         Error::NoProposal { files, source: error }
     };
     let proposal = proposal::propose(&profile.facts, &wish).map_err(refused)?;
     let label = proposal.uses.first().map(|label| label.column.clone());
     let (Some(label), false) = (label, args.evaluation.is_empty()) else { return Ok(proposal) };
     // The label may be spelt otherwise there.
-    let evaluation = look(&args.evaluation, args.delimiter.as_deref(), session)?;
+    let evaluation = look(&files_of(&args.evaluation)?, args.delimiter.as_deref(), session)?;
     let mut columns = profile.facts.columns.iter().zip(&evaluation.facts.columns);
     let found = columns.find(|(column, _)| column.name == label);
     if let Some((_, column)) = found {

@@ -173,10 +173,10 @@ fn score<B: Backend, W: Write>(
         meter.advance(rows, "");
     }
     let losses = reader.losses();
-    target.write(&placed.rest(losses.malformed_lines, (args, rows))?)?;
+    target.write(&placed.rest(losses.records(), (args, rows))?)?;
     target.flush()?;
     let seconds = meter.finish();
-    let unreadable_rows = losses.malformed_lines;
+    let unreadable_rows = losses.records();
     input::report_ids(session, &scores.scorer.config().data, losses);
     if unreadable_rows > 0 {
         session.console.warn(format_args!(

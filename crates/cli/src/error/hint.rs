@@ -49,7 +49,7 @@ impl Error {
             Self::NotAConfig { .. }
             | Self::ConfigExists { .. }
             | Self::InitOfStream
-            | Self::InitOfFolder { .. }
+            | Self::InitOfPrepared { .. }
             | Self::NoProposal { .. }
             | Self::NoSuchKey { .. }
             | Self::RowsUnknown { .. }
@@ -60,7 +60,6 @@ impl Error {
             Self::NoData { .. }
             | Self::NoEvaluation
             | Self::MixedInputs { .. }
-            | Self::NotPrepared { .. }
             | Self::NoSuchInput { .. } => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
             Self::RunExists { .. }
@@ -117,7 +116,7 @@ impl Error {
                 "replace it with --force, or write another with --output FILE".into()
             }
             Self::InitOfStream => "write it to a file first: … | cat > FILE".into(),
-            Self::InitOfFolder { path } => format!("name its files: {}/*", path.display()),
+            Self::InitOfPrepared { .. } => "give the files it was prepared from".into(),
             Self::NoProposal { source: ProposalError::NoLabel { .. }, .. } => {
                 "name it with --label COLUMN".into()
             }
@@ -249,9 +248,6 @@ impl Error {
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
                  --output FOLDER"
-            }
-            Self::NotPrepared { .. } => {
-                "make one with: rowmill data convert FILE… --config CONFIG --output FOLDER"
             }
             Self::NoSuchInput { path } if !path.is_absolute() => {
                 "paths are relative to the folder the command runs in"
@@ -391,7 +387,7 @@ const IDS_OF_BOTH_SIGNS: &str = "where -1 stands for a missing id, set missing =
      can be read with kind = \"string\"";
 
 fn data_hint(error: &data::Error) -> Option<String> {
-    if let Some(hint) = remote_hint(error) {
+    if let Some(hint) = remote_hint(error).or_else(|| form_or_size_hint(error)) {
         return Some(hint);
     }
     let hint = match error {
@@ -415,7 +411,6 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }
-        data::Error::NotText { .. } => "data.format = \"parquet\", or --set data.format=parquet",
         data::Error::MissingColumn { available, .. } => column_hint(available),
         data::Error::Parquet { .. } => {
             "the file is cut short, or not Parquet; data.format says what it is read as"
@@ -425,15 +420,6 @@ fn data_hint(error: &data::Error) -> Option<String> {
         }
         data::Error::Write { source, .. } | data::Error::Io { source, .. } => {
             return disk_hint(source);
-        }
-        data::Error::TableTooSmall { .. } => {
-            "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
-        }
-        data::Error::Disk { .. } => {
-            "free some space there, raise --memory or data.ids.threshold, or write to another disk"
-        }
-        data::Error::VocabularyMemory { .. } => {
-            "more memory: --memory 4GiB, or data.ids.memory_mib in the configuration"
         }
         data::Error::OtherPreparation { .. } => {
             "use the inputs and configuration of that one, or begin anew with --restart"
@@ -458,9 +444,55 @@ fn data_hint(error: &data::Error) -> Option<String> {
         | data::Error::RecordTooLong { .. } | data::Error::UnclosedQuote { .. }
         | data::Error::AmbiguousColumn { .. } | data::Error::ColumnType { .. }
         | data::Error::Config { .. } | data::Error::Array { .. } | data::Error::Reuse { .. }
-        | data::Error::Synthetic { .. } | data::Error::LoaderStopped { .. } => return None,
+        | data::Error::Synthetic { .. } | data::Error::LoaderStopped { .. }
+        | data::Error::OtherForm { .. } | data::Error::Archive { .. }
+        | data::Error::CarriageReturns { .. } | data::Error::EmptyFolder { .. }
+        | data::Error::TableTooSmall { .. } | data::Error::Disk { .. }
+        | data::Error::VocabularyMemory { .. } => return None,
     };
     Some(hint.to_owned())
+}
+
+/// Of files that are no text in lines, and of what has too little room.
+fn form_or_size_hint(error: &data::Error) -> Option<String> {
+    let hint = match error {
+        data::Error::OtherForm { form, .. } => return Some(conversion_hint(form)),
+        data::Error::Archive { .. } => "unpack it and give the files",
+        data::Error::CarriageReturns { .. } => "convert the line ends: tr '\\r' '\\n' < FILE > NEW",
+        data::Error::EmptyFolder { .. } => "give a folder with files; hidden ones do not count",
+        data::Error::TableTooSmall { .. } => {
+            "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
+        }
+        data::Error::Disk { .. } => {
+            "free some space there, raise --memory or data.ids.threshold, or write to another disk"
+        }
+        data::Error::VocabularyMemory { .. } => {
+            "more memory: --memory 4GiB, or data.ids.memory_mib in the configuration"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// How to make of a file of this form what can be read.
+fn conversion_hint(form: &str) -> String {
+    let read = match form {
+        "a Parquet file" => {
+            return "data.format = \"parquet\", or --set data.format=parquet".into();
+        }
+        "a NumPy array" => return "data.format = \"npy\", or --set data.format=npy".into(),
+        "an Arrow or Feather file" | "a Feather file" => "read_feather(FILE)",
+        "an ORC file" => "read_orc(FILE)",
+        "a Python pickle" => "read_pickle(FILE)",
+        "an HDF5 file" => "read_hdf(FILE)",
+        "JSON lines" => "read_json(FILE, lines=True)",
+        "a JSON array" | "a JSON object" | "JSON lines or a JSON object" => "read_json(FILE)",
+        _ => {
+            return "write the rows as CSV or Parquet; gzip, Zstandard, bzip2, xz and zip are read"
+                .into();
+        }
+    };
+    format!("write it as Parquet, in pandas: pd.{read}.to_parquet(NEW)")
 }
 
 /// Of an object on a network.

@@ -50,6 +50,8 @@ pub fn strictness(malformed: args::Malformed) -> Strictness {
 
 /// Opens or prepares the input. Says on stderr what it does.
 pub fn dataset(session: &Session, source: &InputSource<'_>) -> Result<Dataset, Error> {
+    let paths = files_of(source.paths)?;
+    let source = &InputSource { paths: &paths, ..*source };
     for path in source.paths {
         check(path, source.paths.len())?;
     }
@@ -123,6 +125,8 @@ pub fn prepare(
     folder: &Path,
     begin: Begin,
 ) -> Result<Prepared, Error> {
+    let paths = files_of(source.paths)?;
+    let source = &InputSource { paths: &paths, ..*source };
     // Dropped last: a preparation that fails leaves no empty folders.
     let _made = folder.parent().filter(|parent| *parent != Path::new("")).map(output::folder);
     let _made = _made.transpose()?;
@@ -212,6 +216,17 @@ pub fn absolute(paths: &[String]) -> Vec<String> {
 
 /// Reports what was left out beside `rows` good rows, with its first lines.
 pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
+    for (left_out, what) in [
+        (&losses.unlabeled, "rows without a label"),
+        (&losses.repeated_headers, "repeated header lines"),
+    ] {
+        if let Some((file, line)) = &left_out.first {
+            let count = render::count(left_out.count);
+            session
+                .console
+                .warn(format_args!("{what}: left out {count}, the first at {file}:{line}"));
+        }
+    }
     let malformed = losses.malformed_lines;
     if malformed == 0 {
         return;
@@ -380,6 +395,8 @@ pub fn look(
     config: &DataConfig,
     most_categories: u64,
 ) -> Result<(DataShape, Preparation), Error> {
+    let files = files_of(paths)?;
+    let paths = &files[..];
     for path in paths {
         check(path, paths.len())?;
     }
@@ -407,10 +424,13 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     if path.is_dir() && count > 1 {
         return Err(Error::MixedInputs { path, count });
     }
-    if path.is_dir() && !path.join("dataset.json").exists() {
-        return Err(Error::NotPrepared { path });
-    }
     Ok(())
+}
+
+/// The files that paths stand for, of which folders are looked through.
+pub fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {
+    paths.iter().filter(|path| *path != STDIN).try_for_each(|path| is_there(path))?;
+    Ok(data::files_of(paths)?)
 }
 
 /// Refuses a path at which there is nothing. A remote object is requested when it is opened.

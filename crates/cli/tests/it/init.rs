@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::cases::shared;
 use crate::fixture::{Place, Ran};
 
 /// Rows of the made-up files.
@@ -40,18 +41,6 @@ fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> Ran {
         assert!(text.contains(part), "{file}: no {part:?} in\n{text}");
     }
     train
-}
-
-fn shared(path: &str) -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = std::env::var_os("ROWMILL_FIXTURES")
-        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
-    let found = root.join(path);
-    if !found.exists() {
-        eprintln!("SKIPPED: {} is not there", found.display());
-        return None;
-    }
-    Some(found)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bench;
 mod capture;
+mod cases;
 mod checkpoint;
 mod configuration;
 mod content;

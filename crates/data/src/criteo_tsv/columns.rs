@@ -94,7 +94,7 @@ impl LineForm {
             && wanted.time.is_none()
             && wanted.dense.iter().all(|c| c.transform != DenseTransform::Datetime)
             && wanted.dense.iter().all(|c| c.number == NumberForm::Plain)
-            && wanted.label.positive.is_empty()
+            && wanted.label.is_number()
             && wanted.categorical.iter().all(|c| c.kind == CategoryKind::Hex)
             // Hashes that nobody counts.
             && wanted.categorical.iter().all(|c| (c.out_of_range, c.missing) == (None, None))

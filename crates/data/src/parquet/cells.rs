@@ -1,5 +1,5 @@
 //! The columns of a user's Parquet file to what they mean, column by column: booleans, integers,
-//! floats, text, and lists of them, with nulls.
+//! decimals, floats, times, text, and lists of them, with nulls.
 //!
 //! A category reads like the same value in text would: the integer 7 of a column of kind `string`
 //! is hashed as `7`. A NaN is a missing value, as pandas writes it.
@@ -10,11 +10,14 @@ use std::io::Write;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType,
     TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
     TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
+use arrow_buffer::i256;
 use arrow_schema::{DataType, TimeUnit};
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
 
@@ -23,7 +26,8 @@ use crate::datetime;
 use crate::field::{self, Problem};
 use crate::given::{GivenCategories, GivenColumns};
 use crate::layout::{FieldLayout, Rules, WantedColumns};
-use crate::record::{self, category, refused, text_label};
+use crate::loss::Refusal;
+use crate::record::{self, category, from_least, malformed, missing_label, text_label};
 use crate::row::is_large;
 
 /// One cell that is not missing.
@@ -33,6 +37,8 @@ enum Cell<'a> {
     Integer(i64),
     Unsigned(u64),
     Float(f64),
+    /// An integer, and how many of its digits stand behind the point.
+    Decimal(i128, i8),
     /// Seconds since 1970.
     Time(f64),
     Text(&'a [u8]),
@@ -56,7 +62,7 @@ impl Spaces {
 }
 
 /// The first problem of each row that has one.
-type Problems = BTreeMap<usize, String>;
+type Problems = BTreeMap<usize, Refusal>;
 
 /// Reads the wanted columns of `batch`, whose first row is line `first_line`.
 pub(crate) fn read<'a>(
@@ -94,15 +100,18 @@ fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut Problems) -> 
     let mut labels = Vec::with_capacity(array.len());
     let mut text = Vec::new();
     for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
-        let label = match cell {
-            Some(Cell::Text(text)) => text_label(wanted, text),
-            Some(cell) if wanted.label.positive.is_empty() => cell
-                .number()
-                .map_err(|_| Problem::Label)
-                .and_then(field::label)
-                .map_err(|problem| refused(&wanted.label.column, problem, cell.text(&mut text))),
-            Some(cell) => text_label(wanted, cell.text(&mut text)),
-            None => text_label(wanted, b""),
+        let label = match (cell, wanted.label.positive_from) {
+            (Some(Cell::Text(text)), _) => text_label(wanted, text),
+            (Some(cell), None) if wanted.label.positive.is_empty() => {
+                let read = cell.number().map_err(|_| Problem::Label).and_then(field::label);
+                read.map_err(|p| malformed(&wanted.label.column, p, cell.text(&mut text)))
+            }
+            (Some(cell), Some(least)) => {
+                let count = cell.number().map(|count| from_least(count, least));
+                count.map_err(|p| malformed(&wanted.label.column, p, cell.text(&mut text)))
+            }
+            (Some(cell), None) => text_label(wanted, cell.text(&mut text)),
+            (None, _) => missing_label(wanted),
         };
         labels.push(label.unwrap_or_else(|problem| note(problems, row, problem)));
     });
@@ -118,7 +127,7 @@ fn numbers(
     if let DataType::List(_) = array.data_type() {
         for row in 0..array.len() {
             let problem = format!("column {name:?}: expected a number, got a list");
-            problems.entry(row).or_insert(problem);
+            problems.entry(row).or_insert(Refusal::Malformed(problem));
         }
         return vec![f64::NAN; array.len()];
     }
@@ -128,7 +137,7 @@ fn numbers(
             None => f64::NAN,
             Some((_, Ok(value))) => value,
             Some((cell, Err(problem))) => {
-                note(problems, row, refused(name, problem, cell.text(&mut Vec::new())))
+                note(problems, row, malformed(name, problem, cell.text(&mut Vec::new())))
             }
         });
     });
@@ -166,7 +175,7 @@ fn categories<'a>(
                 value
             }
             Some((cell, Err(problem))) => {
-                note(problems, row, refused(&column.column, problem, cell.text(&mut text)))
+                note(problems, row, malformed(&column.column, problem, cell.text(&mut text)))
             }
         });
     });
@@ -202,7 +211,7 @@ fn lists(
                 ends[row] += 1;
             }
             Err(problem) => {
-                let problem = refused(&column.column, problem, cell.text(&mut text));
+                let problem = malformed(&column.column, problem, cell.text(&mut text));
                 problems.entry(row).or_insert(problem);
             }
         }
@@ -217,7 +226,7 @@ fn lists(
 
 /// Keeps the first problem of a row; gives what stands in for its value.
 #[cold]
-fn note<T: Default>(problems: &mut Problems, row: usize, problem: String) -> T {
+fn note<T: Default>(problems: &mut Problems, row: usize, problem: Refusal) -> T {
     problems.entry(row).or_insert(problem);
     T::default()
 }
@@ -227,7 +236,7 @@ fn note<T: Default>(problems: &mut Problems, row: usize, problem: String) -> T {
 fn for_each_cell(
     array: &ArrayRef,
     (wanted, spaces): (&WantedColumns, Spaces),
-    mut take: impl FnMut(usize, Option<Cell<'_>>),
+    take: impl FnMut(usize, Option<Cell<'_>>),
 ) {
     macro_rules! numbers {
         ($kind:ty, $cell:expr) => {{
@@ -273,19 +282,141 @@ fn for_each_cell(
             let (stamps, per_second) = stamps(array, *unit);
             visit(array, |row| Some(Cell::Time(stamps[row] as f64 / per_second)), take);
         }
-        // `input` lets nothing else through but lists, which have no cells of their own.
-        _ => (0..array.len()).for_each(|row| take(row, None)),
+        DataType::Float16
+        | DataType::Decimal32(..)
+        | DataType::Decimal64(..)
+        | DataType::Decimal128(..)
+        | DataType::Decimal256(..) => for_each_number(array, take),
+        DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) => for_each_time(array, take),
+        _ => for_each_text(array, (wanted, spaces), take),
+    }
+}
+
+/// The same of the rarer types of numbers.
+fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
+    let float = |value: f64| (!value.is_nan()).then_some(Cell::Float(value));
+    match array.data_type() {
+        DataType::Float16 => {
+            let values = array.as_primitive::<Float16Type>().values();
+            visit(array, |row| float(values[row].to_f64()), take);
+        }
+        DataType::Decimal32(_, scale) => {
+            let values = array.as_primitive::<Decimal32Type>().values();
+            visit(array, |row| Some(decimal(values[row].into(), *scale)), take);
+        }
+        DataType::Decimal64(_, scale) => {
+            let values = array.as_primitive::<Decimal64Type>().values();
+            visit(array, |row| Some(decimal(values[row].into(), *scale)), take);
+        }
+        DataType::Decimal128(_, scale) => {
+            let values = array.as_primitive::<Decimal128Type>().values();
+            visit(array, |row| Some(decimal(values[row], *scale)), take);
+        }
+        DataType::Decimal256(_, scale) => {
+            let values = array.as_primitive::<Decimal256Type>().values();
+            let cell = |value: i256| match value.to_i128() {
+                Some(value) => Some(decimal(value, *scale)),
+                // Beyond 38 digits; the nearest number will do.
+                None => float(value.to_string().parse::<f64>().ok()? / 10f64.powi((*scale).into())),
+            };
+            visit(array, |row| cell(values[row]), take);
+        }
+        _ => visit(array, |_| None, take),
+    }
+}
+
+/// The same of the rarer types of times.
+fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
+    match array.data_type() {
+        DataType::Date64 => {
+            let values = array.as_primitive::<Date64Type>().values();
+            visit(array, |row| Some(Cell::Time(values[row] as f64 / 1e3)), take);
+        }
+        DataType::Time32(unit) => {
+            let per_second = per_second(*unit);
+            let value = |row: usize| match unit {
+                TimeUnit::Second => array.as_primitive::<Time32SecondType>().value(row),
+                _ => array.as_primitive::<Time32MillisecondType>().value(row),
+            };
+            visit(array, |row| Some(Cell::Time(f64::from(value(row)) / per_second)), take);
+        }
+        DataType::Time64(unit) => {
+            let per_second = per_second(*unit);
+            let value = |row: usize| match unit {
+                TimeUnit::Microsecond => array.as_primitive::<Time64MicrosecondType>().value(row),
+                _ => array.as_primitive::<Time64NanosecondType>().value(row),
+            };
+            visit(array, |row| Some(Cell::Time(value(row) as f64 / per_second)), take);
+        }
+        _ => visit(array, |_| None, take),
+    }
+}
+
+/// The same of the rarer types of text. `input` lets nothing else through but lists, which have no
+/// cells of their own.
+fn for_each_text(
+    array: &ArrayRef,
+    (wanted, spaces): (&WantedColumns, Spaces),
+    take: impl FnMut(usize, Option<Cell<'_>>),
+) {
+    match array.data_type() {
+        DataType::LargeBinary => {
+            let values = array.as_binary::<i64>();
+            visit(array, |row| text_cell(values.value(row), (wanted, spaces)), take);
+        }
+        DataType::FixedSizeBinary(_) => {
+            let values = array.as_fixed_size_binary();
+            visit(array, |row| text_cell(values.value(row), (wanted, Spaces::Kept)), take);
+        }
+        DataType::LargeUtf8 => {
+            let values = array.as_string::<i64>();
+            visit(array, |row| text_cell(values.value(row).as_bytes(), (wanted, spaces)), take);
+        }
+        _ => visit(array, |_| None, take),
     }
 }
 
 /// The stamps of a column of times, and how many of their unit are a second.
 fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
+    let values: &[i64] = match unit {
+        TimeUnit::Second => array.as_primitive::<TimestampSecondType>().values(),
+        TimeUnit::Millisecond => array.as_primitive::<TimestampMillisecondType>().values(),
+        TimeUnit::Microsecond => array.as_primitive::<TimestampMicrosecondType>().values(),
+        TimeUnit::Nanosecond => array.as_primitive::<TimestampNanosecondType>().values(),
+    };
+    (values, per_second(unit))
+}
+
+fn per_second(unit: TimeUnit) -> f64 {
     match unit {
-        TimeUnit::Second => (array.as_primitive::<TimestampSecondType>().values(), 1.0),
-        TimeUnit::Millisecond => (array.as_primitive::<TimestampMillisecondType>().values(), 1e3),
-        TimeUnit::Microsecond => (array.as_primitive::<TimestampMicrosecondType>().values(), 1e6),
-        TimeUnit::Nanosecond => (array.as_primitive::<TimestampNanosecondType>().values(), 1e9),
+        TimeUnit::Second => 1.0,
+        TimeUnit::Millisecond => 1e3,
+        TimeUnit::Microsecond => 1e6,
+        TimeUnit::Nanosecond => 1e9,
     }
+}
+
+/// A decimal with no more digits behind the point than it needs: text files show it so.
+fn decimal(mut value: i128, mut scale: i8) -> Cell<'static> {
+    while scale > 0 && value % 10 == 0 {
+        (value, scale) = (value / 10, scale - 1);
+    }
+    while scale < 0 {
+        (value, scale) = (value.saturating_mul(10), scale + 1);
+    }
+    match i64::try_from(value) {
+        Ok(value) if scale == 0 => Cell::Integer(value),
+        _ => Cell::Decimal(value, scale),
+    }
+}
+
+/// The digits of a decimal.
+fn write_decimal(text: &mut Vec<u8>, value: i128, scale: i8) -> std::io::Result<()> {
+    let scale = usize::from(scale.unsigned_abs());
+    let digits = format!("{:0>width$}", value.unsigned_abs(), width = scale + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    let (sign, point) = (if value < 0 { "-" } else { "" }, if scale == 0 { "" } else { "." });
+    write!(text, "{sign}{whole}{point}{fraction}")
 }
 
 /// Calls `take` with every cell of a column.
@@ -356,6 +487,7 @@ impl<'a> Cell<'a> {
             Self::Integer(value) => write!(text, "{value}"),
             Self::Unsigned(value) => write!(text, "{value}"),
             Self::Float(value) | Self::Time(value) => write!(text, "{value}"),
+            Self::Decimal(value, scale) => write_decimal(text, *value, *scale),
         };
         text
     }
@@ -383,6 +515,10 @@ impl<'a> Cell<'a> {
             Self::Float(value) if field::is_storable(*value) => Ok(*value),
             Self::Float(_) => Err(Problem::Number),
             Self::Time(seconds) => Ok(*seconds),
+            Self::Decimal(value, scale) => {
+                // Both are exact for up to 15 digits, so that the quotient is the nearest number.
+                Ok(*value as f64 / 10f64.powi((*scale).into()))
+            }
             Self::Text(text) => field::number_or_nan(text),
         }
     }
@@ -397,6 +533,7 @@ impl<'a> Cell<'a> {
         let value = match (*self, column.kind) {
             (_, CategoryKind::String) => return category(column, self.text(text)),
             (Self::Text(text), _) => return category(column, text),
+            (Self::Decimal(..), _) => return category(column, self.text(text)),
             (Self::Boolean(value), _) => i64::from(value),
             (Self::Integer(value), _) => value,
             (Self::Unsigned(value), _) => value.cast_signed(),
@@ -412,6 +549,7 @@ impl<'a> Cell<'a> {
         match self {
             Self::Text(text) => is_large(value, text),
             Self::Unsigned(_) => value < 0,
+            Self::Decimal(digits, _) => value < 0 && *digits > 0,
             Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Time(_) => false,
         }
     }

@@ -13,8 +13,8 @@ use ::parquet::arrow::arrow_reader::{
 };
 use ::parquet::basic::Compression;
 use ::parquet::file::metadata::ParquetMetaData;
-use arrow_array::RecordBatch;
-use arrow_schema::{DataType, SchemaRef};
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
@@ -33,7 +33,7 @@ pub(crate) struct ParquetReader;
 
 impl FormatReader for ParquetReader {
     fn has_magic(&self, start: &[u8]) -> bool {
-        start == b"PAR1"
+        start.starts_with(b"PAR1")
     }
 
     fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
@@ -101,27 +101,59 @@ fn send_rows(path: &Path, reading: &InputReading<'_>, send: &mut Send<'_>) -> Re
     let metadata = file.metadata(path)?;
     let bytes = file.bytes();
     let names = names(metadata.schema());
-    let whole = wanted.place(&names, path, need)?;
+    let whole = wanted.place_in_partition(&names, path, need)?;
     let mut used: Vec<usize> = whole.dense.iter().chain(&whole.categorical).copied().collect();
     used.extend(whole.label);
     used.extend(whole.time);
     used.sort_unstable();
     used.dedup();
+    used.retain(|&index| index < names.len());
     check_types(metadata.schema(), &used, path)?;
     check_codecs(metadata.metadata(), &used, path)?;
     let mask = ProjectionMask::roots(metadata.parquet_schema(), used.iter().copied());
     let kept: Vec<String> = used.iter().map(|&index| names[index].clone()).collect();
-    let layout = Arc::new(wanted.place(&kept, path, need)?);
+    let layout = Arc::new(wanted.place_in_partition(&kept, path, need)?);
     let total = metadata.metadata().file_metadata().num_rows().max(1).cast_unsigned();
-    let mut rows = 0;
+    let (mut rows, mut refused) = (0, None);
     let mut take = |batch: RecordBatch| {
         let first_row = rows;
         rows += batch.num_rows() as u64;
+        let batch = match with_partition(batch, path, &layout.partition) {
+            Ok(batch) => batch,
+            Err(error) => {
+                refused = Some(error);
+                return false;
+            }
+        };
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
         tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
         send(Arc::clone(&layout), Box::new(TableRows { first_row, batch }))
     };
-    file.read(path, (metadata, mask), &mut take)
+    file.read(path, (metadata, mask), &mut take)?;
+    refused.map_or(Ok(()), Err)
+}
+
+/// `batch` with a column for each value that the path of the file gives all its rows.
+fn with_partition(
+    batch: RecordBatch,
+    path: &Path,
+    partition: &[Vec<u8>],
+) -> Result<RecordBatch, Error> {
+    if partition.is_empty() {
+        return Ok(batch);
+    }
+    let rows = batch.num_rows();
+    let (mut fields, mut columns) = (batch.schema().fields().to_vec(), batch.columns().to_vec());
+    for (at, value) in partition.iter().enumerate() {
+        let values = BinaryArray::from_iter_values(std::iter::repeat_n(&value[..], rows));
+        let name = format!("partition {at}");
+        fields.push(Arc::new(Field::new(name, DataType::Binary, false)));
+        columns.push(Arc::new(values) as ArrayRef);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let schema = Arc::new(Schema::new(fields));
+    RecordBatch::try_new_with_options(schema, columns, &options)
+        .map_err(|error| Error::parquet(path)(error.into()))
 }
 
 /// The columns of the file `path`.
@@ -137,7 +169,7 @@ fn columns(path: &Path) -> Result<InputColumns, Error> {
             columns.names.push(field.name().clone());
             columns.lists.push(is_list);
         } else {
-            columns.unreadable.push(field.name().clone());
+            columns.unreadable.push((field.name().clone(), field.data_type().to_string()));
         }
     }
     Ok(columns)
@@ -246,7 +278,7 @@ fn check_types(schema: &SchemaRef, used: &[usize], path: &Path) -> Result<(), Er
             return Err(Error::ColumnType {
                 path: path.to_owned(),
                 column: field.name().clone(),
-                expected: "booleans, integers, floats, text, times or lists of them",
+                expected: "booleans, integers, decimals, floats, text, times or lists of them",
                 got: field.data_type().to_string(),
             });
         }
@@ -278,11 +310,22 @@ fn is_readable(kind: &DataType) -> bool {
         || matches!(
             kind,
             DataType::Boolean
+                | DataType::Float16
                 | DataType::Float32
                 | DataType::Float64
+                | DataType::Decimal32(..)
+                | DataType::Decimal64(..)
+                | DataType::Decimal128(..)
+                | DataType::Decimal256(..)
                 | DataType::Utf8
+                | DataType::LargeUtf8
                 | DataType::Binary
+                | DataType::LargeBinary
+                | DataType::FixedSizeBinary(_)
                 | DataType::Date32
+                | DataType::Date64
+                | DataType::Time32(_)
+                | DataType::Time64(_)
                 | DataType::Timestamp(..)
         )
 }

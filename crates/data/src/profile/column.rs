@@ -9,6 +9,7 @@ use schema::source::NumberForm;
 use crate::datetime;
 use crate::field;
 use crate::number_form;
+use crate::row::is_large;
 use crate::stats::category::CategoryTally;
 
 /// Most values that are kept as they are.
@@ -16,13 +17,18 @@ const VALUES: usize = 64;
 /// Longest value that is kept as it is.
 const VALUE_BYTES: usize = 64;
 
-/// What besides a number the values of a column may be, by a sample.
+/// Whole numbers from here on have neighbours that are the same number in `f64`.
+const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
+/// Most texts that are kept to find out which of them are the same whole number.
+const ALIASES: usize = 1 << 16;
+
+/// What besides a plain number the values of a column may be, by a sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tries {
-    pub amounts: bool,
-    pub comma_amounts: bool,
-    /// Forms of times; `None` is ISO 8601.
-    pub times: Vec<Option<&'static str>>,
+    /// Other forms of numbers.
+    pub forms: Vec<NumberForm>,
+    /// Forms of times; none is ISO 8601.
+    pub times: Vec<Option<String>>,
     pub separator: Option<u8>,
     /// Whether the file has lists of its own.
     pub is_list: bool,
@@ -34,17 +40,44 @@ pub(super) struct ColumnLook {
     hashes: Vec<i64>,
     missing: u64,
     integers: u64,
-    numbers: u64,
-    amounts: u64,
-    comma_amounts: u64,
+    large_integers: u64,
+    integers_beyond_64_bits: u64,
+    /// Hashes of texts that are whole numbers written otherwise than usual, such as `007`, with the
+    /// hash of the usual text.
+    aliases: BTreeMap<i64, i64>,
+    /// Plain numbers, then those of [`Tries::forms`].
+    numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
-    sum: f64,
-    squares: f64,
-    numbers_span: OrderedSpan,
     /// `None` once there are too many.
     values: Option<BTreeMap<Vec<u8>, u64>>,
+}
+
+/// The values that are numbers of one form.
+#[derive(Clone, Copy, Debug)]
+struct NumberTally {
+    sum: f64,
+    squares: f64,
+    span: OrderedSpan,
+}
+
+impl NumberTally {
+    fn new() -> Self {
+        Self { sum: 0.0, squares: 0.0, span: OrderedSpan::new() }
+    }
+
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.squares += value * value;
+        self.span.add(value);
+    }
+
+    fn append(&mut self, next: &Self) {
+        self.sum += next.sum;
+        self.squares += next.squares;
+        self.span.append(&next.span);
+    }
 }
 
 /// Values that can be put in order.
@@ -103,15 +136,13 @@ impl ColumnLook {
             hashes: Vec::new(),
             missing: 0,
             integers: 0,
-            numbers: 0,
-            amounts: 0,
-            comma_amounts: 0,
+            large_integers: 0,
+            integers_beyond_64_bits: 0,
+            aliases: BTreeMap::new(),
+            numbers: vec![NumberTally::new(); 1 + tries.forms.len()],
             times: vec![OrderedSpan::new(); tries.times.len()],
             elements: Vec::new(),
             integer_elements: 0,
-            sum: 0.0,
-            squares: 0.0,
-            numbers_span: OrderedSpan::new(),
             values: Some(BTreeMap::new()),
         }
     }
@@ -122,7 +153,8 @@ impl ColumnLook {
 
     /// Takes a trimmed value that is not missing.
     pub(super) fn take(&mut self, text: &[u8], tries: &Tries) {
-        self.hashes.push(field::hash(text));
+        let hash = field::hash(text);
+        self.hashes.push(hash);
         self.keep(text);
         if let Some(separator) = tries.separator {
             for element in text.split(|&byte| byte == separator).map(field::trim) {
@@ -130,20 +162,38 @@ impl ColumnLook {
             }
         }
         if let Ok(value) = field::number(text) {
-            self.numbers += 1;
-            self.integers += u64::from(field::integer(text).is_ok());
-            self.sum += value;
-            self.squares += value * value;
-            self.numbers_span.add(value);
-        } else {
-            let reads = |form| number_form::read(form, text).is_ok();
-            self.amounts += u64::from(tries.amounts && reads(NumberForm::Money));
-            self.comma_amounts += u64::from(tries.comma_amounts && reads(NumberForm::DecimalComma));
+            self.numbers[0].add(value);
+            self.take_integer((text, hash), value);
+        }
+        for (tally, form) in self.numbers[1..].iter_mut().zip(&tries.forms) {
+            if let Ok(value) = number_form::read(*form, text)
+                && !value.is_nan()
+            {
+                tally.add(value);
+            }
         }
         for (span, format) in self.times.iter_mut().zip(&tries.times) {
-            if let Ok(seconds) = datetime::read(text, *format) {
+            if let Ok(seconds) = datetime::read(text, format.as_deref()) {
                 span.add(seconds);
             }
+        }
+    }
+
+    /// Counts a number as a whole one, if it is.
+    fn take_integer(&mut self, (text, hash): (&[u8], i64), value: f64) {
+        let integer = field::integer(text);
+        if value.abs() >= EXACT_BELOW && field::has_digits_only(text) {
+            self.large_integers += 1;
+            self.integers_beyond_64_bits += u64::from(integer.is_err());
+        }
+        let Ok(integer) = integer else { return };
+        self.integers += 1;
+        if !field::is_usual_integer(text) && self.aliases.len() < ALIASES {
+            let usual = match is_large(integer, text) {
+                true => integer.cast_unsigned().to_string(),
+                false => integer.to_string(),
+            };
+            self.aliases.insert(hash, field::hash(usual.as_bytes()));
         }
     }
 
@@ -195,13 +245,14 @@ impl ProfiledColumn {
         let whole = &mut self.whole;
         whole.missing += block.missing;
         whole.integers += block.integers;
-        whole.numbers += block.numbers;
-        whole.amounts += block.amounts;
-        whole.comma_amounts += block.comma_amounts;
+        whole.large_integers += block.large_integers;
+        whole.integers_beyond_64_bits += block.integers_beyond_64_bits;
         whole.integer_elements += block.integer_elements;
-        whole.sum += block.sum;
-        whole.squares += block.squares;
-        whole.numbers_span.append(&block.numbers_span);
+        let room = ALIASES - whole.aliases.len();
+        whole.aliases.extend(block.aliases.iter().take(room));
+        for (whole, block) in whole.numbers.iter_mut().zip(&block.numbers) {
+            whole.append(block);
+        }
         for (whole, block) in whole.times.iter_mut().zip(&block.times) {
             whole.append(block);
         }
@@ -218,14 +269,17 @@ impl ProfiledColumn {
     pub(super) fn finish(self, rows: u64) -> ColumnFacts {
         let whole = self.whole;
         let once = self.distinct.once();
+        let merged_texts = merged_texts(&whole.aliases, &self.distinct);
         let distinct = self.distinct.finish(rows);
-        let numbers = whole.numbers.max(1) as f64;
-        let mean = whole.sum / numbers;
-        let best =
-            (0..whole.times.len()).max_by_key(|&at| (whole.times[at].count, usize::MAX - at));
-        let best = best.filter(|&at| whole.times[at].count > 0);
+        let present = rows - whole.missing.min(rows);
+        let form = best_form(&whole.numbers, present);
+        let numbers = whole.numbers[form];
+        let count = numbers.span.count;
+        let mean = numbers.sum / count.max(1) as f64;
+        let squares = numbers.squares / count.max(1) as f64;
+        let best = best_times(&whole.times);
         let times = best.map(|at| TimeFacts {
-            format: self.tries.times[at].map(ToOwned::to_owned),
+            format: self.tries.times[at].clone(),
             count: whole.times[at].count,
             least: whole.times[at].least,
             greatest: whole.times[at].greatest,
@@ -233,7 +287,7 @@ impl ProfiledColumn {
         });
         let is_sorted = match best {
             Some(at) => whole.times[at].is_sorted,
-            None => whole.numbers > 0 && whole.numbers_span.is_sorted,
+            None => count > 0 && numbers.span.is_sorted,
         };
         let may_be_list = self.tries.is_list || self.tries.separator.is_some();
         let once_elements = self.elements.once();
@@ -246,29 +300,64 @@ impl ProfiledColumn {
         });
         let mut values: Vec<(String, u64)> = whole.values.into_iter().flatten().map(kept).collect();
         values.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
-        let has_numbers = whole.numbers > 0;
         ColumnFacts {
-            is_unreadable: false,
-            present: rows - whole.missing.min(rows),
+            unreadable: None,
+            present,
             missing: whole.missing,
             distinct: distinct.distinct,
             is_counted: distinct.distinct_is == crate::stats::CountMethod::Exact,
             once,
             integers: whole.integers,
-            numbers: whole.numbers,
-            amounts: whole.amounts,
-            comma_amounts: whole.comma_amounts,
+            large_integers: whole.large_integers,
+            integers_beyond_64_bits: whole.integers_beyond_64_bits,
+            merged_texts,
+            number_form: match form {
+                0 => NumberForm::Plain,
+                other => self.tries.forms[other - 1],
+            },
+            numbers: count,
             times,
             list,
-            least: has_numbers.then_some(whole.numbers_span.least),
-            greatest: has_numbers.then_some(whole.numbers_span.greatest),
+            least: (count > 0).then_some(numbers.span.least),
+            greatest: (count > 0).then_some(numbers.span.greatest),
             mean,
-            deviation: (whole.squares / numbers - mean * mean).max(0.0).sqrt(),
+            deviation: (squares - mean * mean).max(0.0).sqrt(),
             is_sorted,
             values,
             name: distinct.column,
         }
     }
+}
+
+/// The form of numbers that reads most of `present` values: plain ones where these are nearly all.
+fn best_form(numbers: &[NumberTally], present: u64) -> usize {
+    if 100 * numbers[0].span.count >= 99 * present {
+        return 0;
+    }
+    let best = (0..numbers.len()).max_by_key(|&at| (numbers[at].span.count, usize::MAX - at));
+    best.unwrap_or(0)
+}
+
+/// The form of times that reads most values. Of those that read equally many, as day and month can
+/// change places in some files, that by which the rows are in order, then the one by which they
+/// span the least time.
+fn best_times(times: &[OrderedSpan]) -> Option<usize> {
+    let days = |at: usize| ((times[at].greatest - times[at].least) / 86_400.0) as i64;
+    let rank = |&at: &usize| (times[at].count, times[at].is_sorted, -days(at), usize::MAX - at);
+    (0..times.len()).filter(|&at| times[at].count > 0).max_by_key(rank)
+}
+
+/// How many different texts are the same whole number as another text.
+fn merged_texts(aliases: &BTreeMap<i64, i64>, texts: &CategoryTally) -> u64 {
+    let mut by_number: BTreeMap<i64, u64> = BTreeMap::new();
+    for usual in aliases.values() {
+        *by_number.entry(*usual).or_default() += 1;
+    }
+    let merged = |(usual, count): (&i64, &u64)| {
+        let all = count + u64::from(texts.has(*usual));
+        if all > 1 { all } else { 0 }
+    };
+    by_number.iter().map(merged).sum()
 }
 
 fn kept((text, count): (Vec<u8>, u64)) -> (String, u64) {

@@ -9,10 +9,9 @@ use schema::source::{DataFormat, NumberForm};
 
 use super::column::Tries;
 use crate::csv::{Punctuation, Splitter};
-use crate::decompress;
 use crate::error::Error;
 use crate::origin::Tap;
-use crate::{datetime, field, number_form, text};
+use crate::{datetime, field, header, number_form, text};
 
 /// Bytes that are sampled.
 const SAMPLE_BYTES: u64 = 512 << 10;
@@ -22,21 +21,38 @@ const SAMPLE_ROWS: usize = 5000;
 const DELIMITERS: [&str; 6] = ["\t", ",", ";", "|", "::", "\u{1}"];
 /// What may part the elements of a list.
 const SEPARATORS: [u8; 5] = [b'|', b';', b'^', b',', b' '];
-/// Forms of times; the first is ISO 8601.
-const TIMES: [Option<&str>; 13] = [
-    None,
-    Some("%d.%m.%Y"),
-    Some("%d.%m.%Y %H:%M"),
-    Some("%d.%m.%Y %H:%M:%S"),
-    Some("%m/%d/%Y"),
-    Some("%d/%m/%Y"),
-    Some("%m/%d/%Y %H:%M"),
-    Some("%d/%m/%Y %H:%M"),
-    Some("%m/%d/%Y %I:%M:%S %p"),
-    Some("%d-%m-%Y"),
-    Some("%d-%b-%Y"),
-    Some("%d %b %Y"),
-    Some("%b %d, %Y"),
+/// Orders of year, month and day; `/` stands for any of [`DATE_MARKS`].
+const DATES: [&str; 5] = ["%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y"];
+/// What stands between the numbers of a date.
+const DATE_MARKS: [&str; 4] = ["/", ".", "-", " "];
+/// Dates with a name of the month, or without marks.
+const NAMED_DATES: [&str; 10] = [
+    "%d-%b-%Y",
+    "%d %b %Y",
+    "%d/%b/%Y",
+    "%b %d, %Y",
+    "%b %d %Y",
+    "%d-%b-%y",
+    "%d%b%Y",
+    "%a, %d %b %Y",
+    "%a %b %d %Y",
+    "%Y%m%d",
+];
+/// Times of the day behind a date. A space stands for any number of them.
+const CLOCKS: [&str; 13] = [
+    "",
+    " %H:%M",
+    " %H:%M:%S",
+    " %H:%M:%S.%f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+    " %I %p",
+    "T%H:%M:%S",
+    ", %H:%M",
+    ", %I:%M %p",
+    ", %I:%M:%S %p",
+    ":%H:%M:%S",
+    " %H.%M",
 ];
 /// Text that stands for missing values.
 pub(super) const MISSING: [&str; 10] =
@@ -63,14 +79,15 @@ pub(super) fn is_missing(text: &[u8]) -> bool {
 pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm, Error> {
     let path = Path::new(input);
     let mut sample = Vec::new();
-    let read = decompress::open(input, &Tap::default())?;
+    let (read, _) = text::open(input, &Tap::default())?;
     read.take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(Error::read(path))?;
-    let text = sample.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&sample);
+    let text = &sample[..];
     if text.trim_ascii().is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
-    if text.starts_with(b"PAR1") || text.iter().filter(|&&byte| byte == 0).count() > 8 {
-        return Err(Error::NotText { path: path.to_owned() });
+    text::check_line_ends(path, text)?;
+    if text.iter().filter(|&&byte| byte == 0).count() > 8 {
+        return Err(Error::OtherForm { path: path.to_owned(), form: "binary data" });
     }
     let is_whole = (sample.len() as u64) < SAMPLE_BYTES;
     let quote = quote_of(text);
@@ -94,7 +111,7 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     };
     let has_header = is_header(first, &records[1..]);
     let names = match has_header {
-        true => first.iter().map(|field| text::name(field)).collect(),
+        true => header::names(first),
         false => (1..=first.len()).map(|at| format!("c{at}")).collect(),
     };
     let records = records[usize::from(has_header)..].to_vec();
@@ -154,28 +171,37 @@ fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRec
     records
 }
 
-/// Whether the first record names the columns: no field is a number or empty, no name occurs twice,
-/// and columns hold something else than their name.
+/// Whether the first record names the columns.
+///
+/// It does where a name stands above numbers or times, or where no field of it occurs again in its
+/// column. A field that is a number speaks against it, unless all numbers of it count columns, as
+/// in `label,0,1,2`. Fields that are empty or stand for missing values say nothing.
 fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
-    let is_name = |field: &Vec<u8>| {
-        !field.is_empty() && field::number(field).is_err() && datetime::read(field, None).is_err()
+    let is_value =
+        |field: &[u8]| field::number(field).is_ok() || datetime::read(field, None).is_ok();
+    let said: Vec<usize> = (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
+    let (values, names): (Vec<usize>, Vec<usize>) =
+        said.into_iter().partition(|&at| is_value(&first[at]));
+    let counts = |pair: &[usize]| {
+        let number = |at: usize| field::integer(&first[at]).ok();
+        number(pair[0]).zip(number(pair[1])).is_some_and(|(low, high)| high == low + 1)
     };
-    let names: BTreeSet<&Vec<u8>> = first.iter().collect();
-    if !first.iter().all(is_name) || names.len() != first.len() || rest.is_empty() {
+    let are_columns = values.len() > 1 && values.windows(2).all(counts);
+    if names.is_empty() || rest.is_empty() || !(values.is_empty() || are_columns) {
         return false;
     }
-    let differs = |at: usize| {
-        let column = || rest.iter().filter_map(|record| record.get(at));
-        let values = column().filter(|value| !is_missing(value)).count();
-        let other = column().filter(|value| !is_missing(value) && !is_name(value)).count();
-        let has_numbers = values > 0 && 2 * other > values;
-        (has_numbers, column().any(|value| *value == first[at]))
+    let column = |at: usize| rest.iter().filter_map(move |record| record.get(at));
+    let is_above_values = |&at: &usize| {
+        let present = column(at).filter(|value| !is_missing(value)).count();
+        let values = column(at).filter(|value| !is_missing(value) && is_value(value)).count();
+        2 * values > present
     };
-    let columns: Vec<(bool, bool)> = (0..first.len()).map(differs).collect();
-    columns.iter().any(|(numbers, _)| *numbers) || columns.iter().all(|(_, again)| !again)
+    let is_new = |at: usize| !column(at).any(|value| *value == first[at]);
+    names.iter().any(is_above_values) || values.is_empty() && (0..first.len()).all(is_new)
 }
 
-/// What besides a number the values `sample` of a column may be.
+/// What besides a plain number the values `sample` of a column may be: numbers of other forms and
+/// times before lists, for both may hold what separates elements.
 pub(super) fn tries(sample: &[&[u8]]) -> Tries {
     let present: Vec<&[u8]> = sample.iter().copied().filter(|text| !is_missing(text)).collect();
     let others: Vec<&[u8]> =
@@ -186,19 +212,30 @@ pub(super) fn tries(sample: &[&[u8]]) -> Tries {
     let has_digits = |text: &&&[u8]| text.iter().any(u8::is_ascii_digit);
     let digits = others.iter().filter(has_digits).count();
     let most = |reads: &dyn Fn(&[u8]) -> bool| {
-        10 * others.iter().filter(|text| reads(text)).count() >= 9 * others.len()
+        digits > 0 && 10 * others.iter().filter(|text| reads(text)).count() >= 9 * others.len()
     };
-    let amount = |form| move |text: &[u8]| number_form::read(form, text).is_ok();
-    let times = TIMES
-        .into_iter()
-        .filter(|format| digits > 0 && most(&|text| datetime::read(text, *format).is_ok()));
-    Tries {
-        amounts: digits > 0 && most(&amount(NumberForm::Money)),
-        comma_amounts: digits > 0 && most(&amount(NumberForm::DecimalComma)),
-        times: times.collect(),
-        separator: SEPARATORS.into_iter().find(|&separator| parts_lists(&others, separator)),
-        is_list: false,
-    }
+    let reads_number = |form| move |text: &[u8]| number_form::read(form, text).is_ok();
+    let forms = [NumberForm::Money, NumberForm::DecimalComma].into_iter();
+    let forms: Vec<NumberForm> = forms.filter(|&form| most(&reads_number(form))).collect();
+    let reads_time = |format: &Option<String>| {
+        let format = format.as_deref();
+        // Most forms fail at the first values.
+        others.iter().take(3).any(|text| datetime::read(text, format).is_ok())
+            && most(&|text| datetime::read(text, format).is_ok())
+    };
+    let times: Vec<_> = time_forms().filter(reads_time).collect();
+    let is_list = |separator: &u8| parts_lists(&others, *separator);
+    let separator = SEPARATORS.into_iter().find(is_list);
+    let separator = separator.filter(|_| forms.is_empty() && times.is_empty());
+    Tries { forms, times, separator, is_list: false }
+}
+
+/// Forms of times, the likelier first; the first of all is ISO 8601.
+fn time_forms() -> impl Iterator<Item = Option<String>> {
+    let marked = DATES.iter().flat_map(|date| DATE_MARKS.map(|mark| date.replace('/', mark)));
+    let dates = marked.chain(NAMED_DATES.map(ToOwned::to_owned));
+    let with_clocks = dates.flat_map(|date| CLOCKS.map(|clock| Some(format!("{date}{clock}"))));
+    std::iter::once(None).chain(with_clocks)
 }
 
 /// Whether values are lists with this separator: many have it, and their elements recur more often

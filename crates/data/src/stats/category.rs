@@ -73,6 +73,11 @@ impl CategoryTally {
         (alpha * m * m / sum).round() as u64
     }
 
+    /// Whether a category is among those that were counted one by one.
+    pub(crate) fn has(&self, category: i64) -> bool {
+        self.counts.contains_key(&category)
+    }
+
     /// Categories that occur once; 0 where not all were counted.
     pub(crate) fn once(&self) -> u64 {
         match self.overflow {

@@ -116,7 +116,7 @@ fn parquet_with_nulls_and_list_columns() {
     assert_eq!(prepared.losses.malformed_lines, 0, "{:?}", prepared.losses.first);
     check_shop(&prepared.dataset);
     let error = folder.try_prepare("text", &inputs, &shop("csv"), None).unwrap_err().to_string();
-    let expected = ": expected text by data.format, got a Parquet file";
+    let expected = ": expected text, plain or compressed, got a Parquet file";
     assert_eq!(error, format!("{}{expected}", inputs[0]));
 }
 
@@ -211,17 +211,19 @@ fn a_prepared_dataset_is_parquet_that_can_be_prepared_again() {
 #[test]
 fn a_column_of_a_type_that_cannot_serve_is_named() {
     let folder = Folder::new();
-    let clocks = arrow_array::Time64MicrosecondArray::from(vec![1]);
+    let inner = Arc::new(arrow_schema::Field::new("a", arrow_schema::DataType::Int32, false));
+    let values: ArrayRef = Arc::new(Int32Array::from(vec![1]));
+    let nested = arrow_array::StructArray::from(vec![(inner, values)]);
     let columns: Vec<(&str, ArrayRef)> =
-        vec![("clicked", Arc::new(BooleanArray::from(vec![true]))), ("price", Arc::new(clocks))];
+        vec![("clicked", Arc::new(BooleanArray::from(vec![true]))), ("price", Arc::new(nested))];
     let inputs = [parquet_file(&folder.path("x.parquet"), columns)];
     let config = config(json!({
         "format": "parquet", "label": {"column": "clicked"}, "dense": [{"column": "price"}],
     }));
     let error = folder.try_prepare("out", &inputs, &config, None).unwrap_err().to_string();
-    let error = error.replace(inputs[0].as_str(), "FILE");
-    expect_test::expect![[r#"FILE: column "price": expected booleans, integers, floats, text, times or lists of them, got Time64(µs)"#]]
-        .assert_eq(&error);
+    let expected = "column \"price\": expected booleans, integers, decimals, floats, text, times or \
+                    lists of them, got Struct(";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[test]

@@ -143,9 +143,9 @@ fn a_position_of_another_run_is_refused() {
         refused(&|options| options.start.offset += 1),
     ];
     expect_test::expect![[r#"
-        resume position: batch size: expected 36, got 37
-        resume position: seed: expected 2, got 1
-        resume position: end row: expected 999, got 1000
+        resume position: batch size: expected 37, got 36
+        resume position: seed: expected 1, got 2
+        resume position: end row: expected 1000, got 999
         resume position: row: expected window 0, offset 148, got window 0, offset 149"#]]
     .assert_eq(&shown.join("\n"));
 }

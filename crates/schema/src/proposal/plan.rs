@@ -24,6 +24,10 @@ pub struct Wish {
 pub(super) struct PlannedLabel {
     pub at: usize,
     pub positive: Vec<String>,
+    /// Least count that means 1.
+    pub positive_from: Option<i64>,
+    /// Whether rows without a label are left out.
+    pub skips_unlabeled: bool,
     pub reason: String,
 }
 

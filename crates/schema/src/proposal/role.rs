@@ -37,7 +37,7 @@ const TAIL: f64 = 8.0;
 
 /// What `column` is for.
 pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
-    if column.is_unreadable {
+    if column.unreadable.is_some() {
         return Role::LeftOut(LeftOut::Unreadable);
     }
     if column.present == 0 && column.distinct == 0 && column.missing == facts.rows {
@@ -46,31 +46,31 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if column.distinct <= 1 {
         return Role::LeftOut(LeftOut::Constant);
     }
-    if let Some(list) = &column.list {
-        let (separator, is_integer) = (list.separator.clone(), list.integers == list.elements);
-        return Role::List { separator, is_integer };
-    }
     if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
         return of_criteo(column, facts);
     }
     if let Some(time) = time_of(column, facts) {
         return time;
     }
+    if let Some(list) = &column.list {
+        let (separator, is_integer) = (list.separator.clone(), list.integers == list.elements);
+        return Role::List { separator, is_integer };
+    }
     let is_unique = 20 * column.distinct >= 19 * column.present && column.present > 20;
     let most = |count: u64| 100 * count >= 99 * column.present;
     let is_integer = most(column.integers);
+    // Such numbers are names of things: as measurements, neighbours would be one.
+    if column.large_integers > 0 && most(column.integers + column.integers_beyond_64_bits) {
+        return match is_unique {
+            true => Role::LeftOut(LeftOut::Unique),
+            false => Role::Category { is_integer: column.integers_beyond_64_bits == 0 },
+        };
+    }
     if is_integer {
         return of_integers(column, is_unique);
     }
     if most(column.numbers) {
-        return number(column, NumberForm::Plain);
-    }
-    // Where both forms read all, such as 1,234, the first.
-    if most(column.numbers + column.amounts) && column.amounts >= column.comma_amounts {
-        return number(column, NumberForm::Money);
-    }
-    if most(column.numbers + column.comma_amounts) {
-        return number(column, NumberForm::DecimalComma);
+        return number(column, column.number_form);
     }
     if is_unique {
         return Role::LeftOut(LeftOut::Unique);
@@ -237,15 +237,17 @@ impl Role {
             Self::LeftOut(LeftOut::Unique) => {
                 format!("{categories} different values in {} rows", count(facts.present))
             }
-            Self::LeftOut(LeftOut::Unreadable) => "its type cannot be read".to_owned(),
+            Self::LeftOut(LeftOut::Unreadable) => {
+                let kind = facts.unreadable.as_deref().unwrap_or("unknown");
+                format!("its type {kind} is one that no reader handles")
+            }
             Self::Number { form, .. } => {
-                let range = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v}"));
+                let bound = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v}"));
+                let range = format!("{} to {}", bound(facts.least), bound(facts.greatest));
                 match form {
-                    NumberForm::Plain => {
-                        format!("{} to {}", range(facts.least), range(facts.greatest))
-                    }
-                    NumberForm::Money => "amounts such as $1,234.50".to_owned(),
-                    NumberForm::DecimalComma => "amounts such as 1.234,50".to_owned(),
+                    NumberForm::Plain => range,
+                    NumberForm::Money => format!("{range}, amounts such as $1,234.50"),
+                    NumberForm::DecimalComma => format!("{range}, amounts such as 1.234,50"),
                 }
             }
             Self::Time { format, .. } => match format {

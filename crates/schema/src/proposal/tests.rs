@@ -1,7 +1,7 @@
 use super::{ProposalError, Wish, dim_of, propose};
 use crate::JobConfig;
 use crate::facts::{ColumnFacts, FileFacts, ListFacts, TimeFacts};
-use crate::source::DataFormat;
+use crate::source::{DataFormat, NumberForm};
 
 const ROWS: u64 = 10_000;
 
@@ -20,6 +20,11 @@ fn integers(name: &str, distinct: u64, least: f64, greatest: f64) -> ColumnFacts
         deviation: (greatest - least) / 4.0,
         ..column(name, distinct)
     }
+}
+
+fn amounts(name: &str, number_form: NumberForm) -> ColumnFacts {
+    let least = Some(0.5);
+    ColumnFacts { number_form, numbers: ROWS, least, greatest: Some(90.0), ..column(name, 800) }
 }
 
 fn label() -> ColumnFacts {
@@ -54,8 +59,8 @@ fn roles(columns: Vec<ColumnFacts>) -> Vec<String> {
 
 #[test]
 fn columns_are_used_by_what_they_hold() {
-    let amounts = ColumnFacts { amounts: ROWS, ..column("price", 800) };
-    let comma = ColumnFacts { comma_amounts: ROWS, ..column("preis", 800) };
+    let money = amounts("price", NumberForm::Money);
+    let comma = amounts("preis", NumberForm::DecimalComma);
     let times = TimeFacts {
         format: Some("%d.%m.%Y".to_owned()),
         count: ROWS,
@@ -81,7 +86,7 @@ fn columns_are_used_by_what_they_hold() {
         column("name", ROWS),
         column("country", 1),
         ColumnFacts { missing: ROWS, present: 0, ..column("note", 0) },
-        amounts,
+        money,
         comma,
         ColumnFacts { times: Some(times), ..column("day", 300) },
         ColumnFacts { list: Some(list), ..column("genres", 400) },
@@ -139,6 +144,43 @@ fn ratings_and_words_become_classes() {
     let wish = Wish { evaluation_labels: labels, ..wish() };
     let text = text(income, &wish);
     assert!(text.contains("positive = [\">50K\", \">50K.\"]"), "{text}");
+}
+
+#[test]
+fn counts_are_clicks_from_one_on_and_ratings_are_not() {
+    let values = |zeros: u64| vec![("0".to_owned(), zeros), ("4".to_owned(), ROWS - zeros)];
+    let text =
+        |label: ColumnFacts| propose(&file(vec![label, column("city", 40)]), &wish()).unwrap().text;
+    for name in ["clicks", "n_clicks", "Click Count", "purchases"] {
+        let clicks = ColumnFacts { values: values(7000), ..integers(name, 5, 0.0, 4.0) };
+        assert!(text(clicks).contains("positive_from = 1 }"), "{name}");
+    }
+    let mut values = values(4000);
+    values.extend([("1".to_owned(), 0), ("2".to_owned(), 0), ("3".to_owned(), 0)]);
+    let rating = ColumnFacts { values, ..integers("rating", 5, 0.0, 4.0) };
+    assert!(text(rating).contains("positive = [\"3\", \"4\"]"));
+    let missing = ColumnFacts { missing: 600, ..label() };
+    assert!(text(missing).contains("unlabeled = \"leave_out\" }"));
+}
+
+#[test]
+fn whole_numbers_that_no_float_tells_apart_are_names_of_things() {
+    let beyond = ColumnFacts {
+        large_integers: ROWS,
+        integers_beyond_64_bits: ROWS,
+        numbers: ROWS,
+        ..column("shop", 40)
+    };
+    let large = ColumnFacts { large_integers: 1, ..integers("user", 900, 1e17, 2e17) };
+    let got = roles(vec![label(), beyond, large]);
+    assert_eq!(got, ["click: label", "shop: category", "user: category"]);
+}
+
+#[test]
+fn messages_are_short_however_many_columns_there_are() {
+    let columns: Vec<ColumnFacts> = (0..9000).map(|at| column(&format!("c{at}"), 9)).collect();
+    let error = propose(&file(columns), &wish()).unwrap_err().to_string();
+    assert!(error.len() < 600 && error.ends_with("… (9,000 in all)"), "{error}");
 }
 
 #[test]

@@ -224,13 +224,19 @@ fn columns(
     (label, inputs): (&PlannedLabel, &[Input<'_>]),
     plan: &ProposalPlan,
 ) {
-    let name = quoted(&facts.columns[label.at].name);
-    line!(out, "# The label: {}.", label.reason);
-    if label.positive.is_empty() {
-        line!(out, "label = {{ column = {name} }}");
-    } else {
-        line!(out, "label = {{ column = {name}, positive = {} }}", list(&label.positive));
+    let mut keys = format!("column = {}", quoted(&facts.columns[label.at].name));
+    if !label.positive.is_empty() {
+        keys += &format!(", positive = {}", list(&label.positive));
     }
+    if let Some(least) = label.positive_from {
+        keys += &format!(", positive_from = {least}");
+    }
+    line!(out, "# The label: {}.", label.reason);
+    if label.skips_unlabeled {
+        line!(out, "# Rows without a label are left out.");
+        keys += ", unlabeled = \"leave_out\"";
+    }
+    line!(out, "label = {{ {keys} }}");
     let left_out: Vec<&Input<'_>> = inputs.iter().filter(|input| !input.role.is_used()).collect();
     if !left_out.is_empty() {
         line!(out, "# Left out:");

@@ -297,8 +297,8 @@ pub const KEYS: &[ConfigKey] = &[
     ),
     required("data", Section, "").says("The files and their columns.", "[data]"),
     optional("data.train", Texts, "").or("--train").says(
-        "Training files, plain, .gz or .zst, or one prepared folder; relative to the folder the \
-         command runs in.",
+        "Training files, plain or compressed, folders of them, or one prepared folder; relative to \
+         the folder the command runs in. The folders of a path name columns: device=phone/0.csv.",
         "train = [\"day_0.csv.gz\"]",
     ),
     optional("data.evaluation", Texts, "")
@@ -341,6 +341,15 @@ pub const KEYS: &[ConfigKey] = &[
     optional("data.label.positive", Texts, "").or("the column is a number from 0 to 1").says(
         "Values that mean 1; all others mean 0.",
         "label = { column = \"rating\", positive = [\"4\", \"5\"] }",
+    ),
+    optional("data.label.positive_from", Integer, "").says(
+        "Least whole number that means 1, of a column of counts; lower ones mean 0.",
+        "label = { column = \"clicks\", positive_from = 1 }",
+    ),
+    optional("data.label.unlabeled", Choice(&["malformed", "leave_out"]), "").or("malformed").says(
+        "What a row without a label does. malformed: it counts as malformed, of which \
+         --malformed-max are allowed. leave_out: it is left out, however many there are.",
+        "label = { column = \"click\", unlabeled = \"leave_out\" }",
     ),
     optional("data.dense", Sections, "").or("none, or the preset's").says(
         "Dense columns, in the order of the model's dense input.",

@@ -7,11 +7,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use schema::file_form::{self as form, FileForm};
 use serde_json::{Map, Value};
 
 use super::argument;
 use super::find;
-use super::form::{self, FileForm};
 use super::pump::{self, PumpShared};
 use super::stream::{StreamPart, StreamReader, TextStream};
 use super::whole;

@@ -3,7 +3,8 @@
 //!
 //! The reader checks that the text is whole and valid.
 
-use super::form;
+use schema::file_form as form;
+
 use crate::format::TIMELINES;
 use crate::format::json_keys::each_key;
 use crate::format::timeline::{ReadTimeline, Timeline};

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use super::form::{self, FileForm};
+use schema::file_form::{self as form, FileForm};
+
 use super::gunzip::{Gunzip, Trailing};
 use crate::store::Loss;
 
@@ -165,7 +166,8 @@ impl Pump {
                 Err(error) => self.send(PumpMessage::Failed(EarlyEnd::System(error))),
             },
             FileForm::Tar => self.members(&mut input, member, depth),
-            FileForm::Plain => {
+            // Traces are not kept so: the reader of the text names the form.
+            FileForm::Bzip2 | FileForm::Xz | FileForm::Zip | FileForm::Plain => {
                 self.send(PumpMessage::Begin(member))?;
                 self.text(&mut input, None)
             }

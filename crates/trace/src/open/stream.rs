@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use super::form::{self, FileForm};
+use schema::file_form::{self as form, FileForm};
+
 use super::pump::{self, EarlyEnd, Input, Pump, PumpMessage, PumpShared};
 use crate::format::blocks::Blocks;
 

@@ -17,9 +17,11 @@ use crate::checkpoint::{TensorEntry, TensorReader};
 /// The first bytes of an archive, and of what `torch.save` wrote before version 1.6.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
 const OLD: &[u8] = b"\x80\x02";
+/// Dicts within each other that are looked through.
+const DEPTH: usize = 4;
 /// The longest pickle that is read: 100 bytes a tensor are usual.
 const PICKLE_BYTES: u64 = 256 << 20;
-/// Where programs keep the weights within what else they save.
+/// Where programs keep the weights within what else they save, the surest first.
 const KEPT_AS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
 
 /// Opens a state dict: safetensors, or what `torch.save` wrote.
@@ -101,30 +103,41 @@ fn entries(pickle: &Pickle, storages: &Storages) -> Result<BTreeMap<String, Tens
     Ok(entries)
 }
 
-/// Names and tensors of the one dict that has tensors: the whole pickle, or an entry of it.
+/// Names and tensors of the state dict: the entry that usually holds it, or else the whole pickle,
+/// or else its only entry with tensors. Tensors beside a named entry, such as the state of a random
+/// generator, are no weights.
 fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
     let Some(top) = pickle.dict(pickle.root) else {
         return Err("expected a dict of tensors, as model.state_dict() gives it".to_owned());
     };
-    let own = tensors_of(pickle, pickle.root);
-    if !own.is_empty() {
-        return Ok(own);
+    if let Some(tensors) = usual_tensors(pickle, pickle.root, DEPTH) {
+        return Ok(tensors);
     }
     let named = top.iter().filter_map(|&(key, value)| Some((pickle.text(key)?, value)));
-    let found: Vec<(&str, Vec<(&str, Id)>)> = named
-        .map(|(key, value)| (key, tensors_of(pickle, value)))
-        .filter(|(_, tensors)| !tensors.is_empty())
+    let mut found: Vec<(&str, Vec<(&str, Id)>)> = named
+        .filter_map(|(key, value)| Some((key, usual_tensors(pickle, value, DEPTH)?)))
         .collect();
-    let usual = KEPT_AS.iter().find_map(|name| found.iter().position(|(key, _)| key == name));
-    let chosen = usual.or((found.len() == 1).then_some(0));
-    match chosen {
-        Some(at) => Ok(found.into_iter().nth(at).map(|(_, tensors)| tensors).unwrap_or_default()),
-        None if found.is_empty() => Err("expected tensors, got a dict without any".to_owned()),
-        None => {
+    match found.len() {
+        0 => Err("expected tensors, got a dict without any".to_owned()),
+        1 => Ok(found.remove(0).1),
+        _ => {
             let keys: Vec<&str> = found.iter().map(|(key, _)| *key).collect();
             Err(format!("expected one dict of tensors, got {}", keys.join(", ")))
         }
     }
+}
+
+/// The tensors below the entry of `dict` that usually holds a state dict, or else those of `dict`.
+fn usual_tensors(pickle: &Pickle, dict: Id, depth: usize) -> Option<Vec<(&str, Id)>> {
+    let entries = pickle.dict(dict)?;
+    let entry = |name: &&str| {
+        let is_it = |&&(key, _): &&(Id, Id)| pickle.text(key) == Some(*name);
+        entries.iter().find(is_it).map(|&(_, value)| value)
+    };
+    let named = KEPT_AS.iter().filter_map(|name| entry(name));
+    let within = |value| usual_tensors(pickle, value, depth - 1);
+    let of_named = if depth == 0 { None } else { named.into_iter().find_map(within) };
+    of_named.or_else(|| Some(tensors_of(pickle, dict)).filter(|tensors| !tensors.is_empty()))
 }
 
 fn tensors_of(pickle: &Pickle, dict: Id) -> Vec<(&str, Id)> {

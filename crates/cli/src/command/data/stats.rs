@@ -6,6 +6,7 @@ use data::Dataset;
 use data::stats::{CategoricalStats, CountMethod, DenseStats, Stats, of_dataset, of_inputs};
 
 use schema::facts::{ColumnFacts, FileFacts};
+use schema::source::NumberForm;
 
 use crate::args;
 use crate::command::init;
@@ -16,7 +17,7 @@ use crate::resolve::{Session, config, input};
 
 /// Runs the command.
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
-    let is_folder = matches!(&request.paths[..], [path] if Path::new(path).is_dir());
+    let is_folder = matches!(&request.paths[..], [path] if is_prepared(path));
     if request.config.is_none() && !is_folder {
         return described(request, session);
     }
@@ -24,9 +25,14 @@ pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
     session.console.report(&stats, table)
 }
 
+/// Whether `path` is a folder of prepared data.
+fn is_prepared(path: &str) -> bool {
+    Path::new(path).join("dataset.json").exists()
+}
+
 fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     if let [path] = request.paths.as_slice()
-        && Path::new(path).is_dir()
+        && is_prepared(path)
     {
         let dataset = Dataset::open(Path::new(path))?;
         input::report_losses(session, dataset.rows(), &dataset.manifest().losses);
@@ -38,6 +44,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         meter.finish();
         return Ok(stats);
     }
+    let paths = input::files_of(&request.paths)?;
     let name = request.config.as_deref().unwrap_or_default();
     let job = config::job(name, &config::overrides(request.delimiter.as_deref(), &[]))?;
     let mut meter = Meter::start(session.console, "reading", ProgressUnit::Bytes, None);
@@ -46,8 +53,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
     let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
-    let (stats, losses) =
-        of_inputs(&request.paths, config, strictness, session.threads, &mut show)?;
+    let (stats, losses) = of_inputs(&paths, config, strictness, session.threads, &mut show)?;
     meter.finish();
     input::report_losses(session, stats.rows, &losses);
     input::report_ids(session, config, &losses);
@@ -56,10 +62,9 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
 
 /// What the columns of files are that no configuration describes.
 fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
-    for path in &request.paths {
-        input::is_there(path)?;
-    }
-    let profile = init::look(&request.paths, request.delimiter.as_deref(), session)?;
+    let paths = input::files_of(&request.paths)?;
+    let profile = init::look(&paths, request.delimiter.as_deref(), session)?;
+    input::report_losses(session, profile.facts.rows, &profile.losses);
     session.console.report(&profile.facts, |facts| {
         let header = [
             "column",
@@ -91,18 +96,19 @@ fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
 
 fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
     let all = |count: u64| column.present > 0 && 100 * count >= 99 * column.present;
-    let holds = if column.is_unreadable {
-        "unreadable"
-    } else if column.list.is_some() {
-        "lists"
+    let holds = if let Some(kind) = &column.unreadable {
+        return unreadable_row(column, kind);
     } else if column.times.as_ref().is_some_and(|times| all(times.count)) {
         "times"
-    } else if all(column.integers) {
+    } else if column.list.is_some() {
+        "lists"
+    } else if all(column.integers + column.integers_beyond_64_bits) {
         "integers"
     } else if all(column.numbers) {
-        "numbers"
-    } else if all(column.numbers + column.amounts) || all(column.numbers + column.comma_amounts) {
-        "amounts"
+        match column.number_form {
+            NumberForm::Plain => "numbers",
+            NumberForm::Money | NumberForm::DecimalComma => "amounts",
+        }
     } else {
         "text"
     };
@@ -121,6 +127,13 @@ fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
         if is_number { format!("{:.4}", column.mean) } else { "-".to_owned() },
         frequent.unwrap_or_else(|| "-".to_owned()),
     ]
+}
+
+/// A column of a type that no reader handles: nothing is known of its values.
+fn unreadable_row(column: &ColumnFacts, kind: &str) -> Vec<String> {
+    let mut row = vec![column.name.clone(), format!("unreadable: {kind}")];
+    row.resize(8, "-".to_owned());
+    row
 }
 
 fn table(stats: &Stats) -> String {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use train::run::RunOutcome;
 
 use super::change::TriedChange;
-use super::{GeneratedRows, MODEL, QuickstartFolder};
+use super::{GeneratedRows, QuickstartFolder};
 use crate::command::train::quoted;
 use crate::render;
 
@@ -113,7 +113,7 @@ pub fn next_steps(summary: &Summary) -> String {
          rowmill score {run} {text} | head    click probabilities, one per row\n  \
          rowmill eval {run}    the evaluation again\n  \
          rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100\n\
-         Your own data in Criteo's format (for other files copy {config} and name your columns):\n  \
-         rowmill train {MODEL} --train FILE --run runs/mine"
+         Your own data:\n  \
+         rowmill init FILE...    writes a configuration for it; then: rowmill train FILE.toml"
     )
 }

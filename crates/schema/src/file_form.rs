@@ -1,4 +1,5 @@
-//! The type of a file by its first bytes: compressed, an archive, or something else.
+//! The type of a file by its first bytes: compressed, an archive, or something else. The one list
+//! for data and traces.
 //!
 //! Ignores file names, which are often wrong.
 
@@ -12,7 +13,13 @@ pub enum FileForm {
     Gzip,
     /// Zstandard.
     Zstd,
-    /// tar.
+    /// bzip2.
+    Bzip2,
+    /// xz.
+    Xz,
+    /// A zip archive.
+    Zip,
+    /// A tar archive.
     Tar,
     /// Anything else, a text at best.
     Plain,
@@ -21,37 +28,60 @@ pub enum FileForm {
 /// Where the checksum of a tar header stands.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// First bytes of formats that are no traces.
-const KNOWN: [(&[u8], &str); 20] = [
+/// First bytes of formats that neither data nor traces are read from.
+const KNOWN: [(&[u8], &str); 35] = [
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF8", "a GIF image"),
     (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a zip archive"),
     (b"PAR1", "a Parquet file"),
-    (b"ARROW1", "an Arrow file"),
+    (b"PARE", "an encrypted Parquet file"),
+    (b"ARROW1", "an Arrow or Feather file"),
+    (b"\xff\xff\xff\xff", "an Arrow stream"),
+    (b"FEA1", "a Feather file"),
+    (b"ORC", "an ORC file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"SEQ\x06", "a Hadoop sequence file"),
     (b"\x7fELF", "a program"),
     (b"SQLite format 3\0", "an SQLite database"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ\0", "xz data"),
-    (b"\x04\x22\x4d\x18", "lz4 data"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"\x89HDF", "an HDF5 file"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x80\x02", "a Python pickle"),
+    (b"\x80\x03", "a Python pickle"),
     (b"\x80\x04", "a Python pickle"),
     (b"\x80\x05", "a Python pickle"),
+    (b"RDX2\n", "an R data file"),
+    (b"RDX3\n", "an R data file"),
+    (b"MATLAB 5.0 MAT-file", "a MATLAB file"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel workbook or another OLE file"),
+    (b"\x04\x22\x4d\x18", "lz4 data"),
+    (b"\xff\x06\0\0sNaPpY", "Snappy data"),
+    (b"\x1f\x9d", "data of Unix compress"),
+    (b"\x5d\0\0", "lzma data"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"Rar!", "a RAR archive"),
+    (b"\xff\xfe\0\0", "UTF-32 text"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
     (b"<!", "an HTML or XML page"),
     (b"<html", "an HTML page"),
 ];
 
 /// What the first bytes announce.
+#[must_use]
 pub fn recognise(head: &[u8]) -> FileForm {
     // RFC 1952; its only method is 8.
     if head.starts_with(&[0x1f, 0x8b, 8]) || matches!(head, [0x1f, 0x8b]) {
         FileForm::Gzip
     } else if is_zstd(head) {
         FileForm::Zstd
+    } else if matches!(head, [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, ..]) {
+        // The mark of a block follows the size of blocks.
+        FileForm::Bzip2
+    } else if head.starts_with(b"\xfd7zXZ\0") {
+        FileForm::Xz
+    } else if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
+        FileForm::Zip
     } else if is_tar(head) {
         FileForm::Tar
     } else {
@@ -59,11 +89,15 @@ pub fn recognise(head: &[u8]) -> FileForm {
     }
 }
 
-/// The name of what a file is that is neither compressed nor JSON, if we know it.
+/// The name of what a file is that is no text, if it is known.
+#[must_use]
 pub fn name(head: &[u8]) -> Option<&'static str> {
     match recognise(head) {
         FileForm::Gzip => return Some("gzip data"),
         FileForm::Zstd => return Some("Zstandard data"),
+        FileForm::Bzip2 => return Some("bzip2 data"),
+        FileForm::Xz => return Some("xz data"),
+        FileForm::Zip => return Some("a zip archive"),
         FileForm::Tar => return Some("a tar archive"),
         FileForm::Plain => {}
     }
@@ -110,16 +144,21 @@ mod tests {
         check(b"\x89PNG\r\n\x1a\n....", FileForm::Plain, Some("a PNG image"));
         check(b"\x1f\x8b\x08\0", FileForm::Gzip, Some("gzip data"));
         check(b"\x28\xb5\x2f\xfd\0", FileForm::Zstd, Some("Zstandard data"));
+        check(b"BZh91AY&SY", FileForm::Bzip2, Some("bzip2 data"));
+        check(b"BZhang,1,2", FileForm::Plain, None);
+        check(b"\xfd7zXZ\0\0\x04", FileForm::Xz, Some("xz data"));
+        check(b"PK\x03\x04\x14", FileForm::Zip, Some("a zip archive"));
+        check(b"ORC\n\0\0", FileForm::Plain, Some("an ORC file"));
+        check(b"\xff\xfel\0", FileForm::Plain, Some("UTF-16 text"));
         check(b"{\"traceEvents\": []}", FileForm::Plain, None);
     }
 
     #[test]
     fn a_tar_header_is_known_by_its_checksum() {
-        let mut header = tar::Header::new_old();
-        header.set_path("x.json").unwrap();
-        header.set_size(3);
-        header.set_cksum();
-        let mut bytes = header.as_bytes().to_vec();
+        let mut bytes = vec![0; super::HEAD];
+        bytes[..6].copy_from_slice(b"x.json");
+        let sum = 8 * 32 + b"x.json".iter().map(|&byte| u32::from(byte)).sum::<u32>();
+        bytes[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
         assert_eq!(recognise(&bytes), FileForm::Tar);
         bytes[3] ^= 1;
         assert_eq!(recognise(&bytes), FileForm::Plain);
