@@ -223,7 +223,7 @@ def check_two_jobs(rowmill, hosts, pem, token, jobs, out, found):
         rows = {row["rank"]: row["pid"] for row in json.loads(answer)["processes"]}
         own = {rank: job.pid for rank, job in enumerate(jobs[run])}
         files = sorted(path.name for path in (out / run).iterdir())
-        if rows != own or files != ["rank-0.json.gz", "rank-1.json.gz", "report.html"]:
+        if rows != own or files != ["merged.pftrace", "rank-0.json.gz", "rank-1.json.gz", "report.html"]:
             found.append(f"--run {run}: processes {rows} and files {files}, expected {own}")
             continue
         for rank, pid in own.items():
