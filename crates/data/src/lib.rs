@@ -61,6 +61,7 @@ mod shape;
 mod shuffle;
 pub mod stats;
 pub mod synthetic;
+mod temporary;
 mod text;
 mod vocabulary;
 mod writer;
