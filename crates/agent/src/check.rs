@@ -58,8 +58,8 @@ pub fn everything(config: &Config) -> Result<Checked, ConfigError> {
     Ok(Checked { secrets, page_secrets, fields })
 }
 
-/// Sources that do not answer now, each with what that means and what to do. The agent starts all the
-/// same, and tries again.
+/// Sources that do not answer now, each with what that means and what to do. The agent starts all
+/// the same, and tries again.
 pub fn silent_sources(config: &Config) -> Vec<String> {
     let driver = gpu::load(config.nvml.as_deref()).map(drop);
     let driver = driver.map_err(|problem| gpu::driver_note(&problem));

@@ -17,8 +17,8 @@ const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
 /// Slow traces in a row before the first back-off: one alone may be chance.
 const SLOW_IN_ROW: u32 = 3;
 /// A trace is slow beyond so many standard deviations of untraced windows. Steps of a job that
-/// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows, and
-/// three times in a row in less than one of a thousand traces.
+/// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows,
+/// and three times in a row in less than one of a thousand traces.
 const SPREADS: f64 = 2.0;
 /// Most workflow types: names come from jobs, and are labels of metrics.
 const WORKFLOWS_MAX: usize = 64;
