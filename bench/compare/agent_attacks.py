@@ -1,17 +1,22 @@
 """Attacks on rowmill-agent by an unprivileged user of the host and by peers without a token, all at once, while
 other users' polls, orders and samples and scrapes go on.
 
-    python bench/compare/agent_attacks.py --agent target/release/rowmill-agent [--seconds 60] [--judge] [--record FOLDER]
+    python bench/compare/agent_attacks.py --agent target/release/rowmill-agent [--torch PYTHON] [--seconds 60]
+        [--judge] [--record FOLDER]
 
 Needs root, standard library and `openssl` only; without root or openssl the script says so and ends with 0.
+With --torch, an interpreter with torch 2.14 or newer, a PyTorch job of a third user trains meanwhile, and that
+user orders a trace of it every ten seconds.
 Everything is on loopback. The user plants links and takes socket names before the agent starts; floods both
 datagram sockets; holds half-sent requests at every endpoint; starts processes with megabytes of environment;
 sends orders that wait an hour, samples for a minute and traces that fill the spool. Peers shake hands without a
-token from several addresses. Judged: memory, the longest scrape, lost polls, and the bytes of spool and audit.
+token from several addresses. Judged: memory, the longest scrape, lost polls, the bytes of spool and audit, and
+that every trace of the job arrives.
 """
 
 import argparse
 import encodings.idna  # noqa: F401 - names of hosts need it, and the attacker cannot read where it may lie.
+import gzip
 import json
 import os
 import signal
@@ -35,9 +40,26 @@ SCRAPE_MAX_S = 1.0
 POLLS_LOST_MAX = 0.02
 AUDIT_MIB, SPOOL_MIB, SPOOL_USER_MIB = 4, 32, 16
 # Who attacks, and who works.
-ATTACKER, WORKER = 65534, 54321
+ATTACKER, WORKER, TRAINER = 65534, 54321, 54322
+# Seconds from one order for a trace of the real job to the next, and for which one may wait.
+TRACE_EVERY_S, TRACE_PATIENCE_S = 10, 60
 TOKEN = "0123456789abcdef-attacks"
 ADDRESSES = [f"127.0.0.{last}" for last in range(2, 10)]
+
+
+# A step of about 30 ms on one core.
+JOB = """
+import time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+batch = torch.randn(256, 512)
+while True:
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+"""
 
 
 def poll(pid):
@@ -128,9 +150,9 @@ def http(place, verb, path, body=b""):
     return int(head.split()[1]) if head else 0, rest
 
 
-def order(token, ahead_ms=0):
+def order(token, ahead_ms=0, pids=(), patience_s=20):
     when = {"kind": "iterations", "count": 1, "align": 1}
-    wanted = {"token": token, "when": when, "size_max": 64 << 20, "patience_ms": 20_000}
+    wanted = {"token": token, "when": when, "size_max": 64 << 20, "patience_ms": patience_s * 1000, "pids": list(pids)}
     return json.dumps(wanted | {"not_before_unix_ms": int(time.time() * 1000) + ahead_ms}).encode()
 
 
@@ -318,6 +340,77 @@ def worker(place, seconds, out):
     os._exit(0)
 
 
+def start_job(place, python):
+    """A real PyTorch job of a user of its own."""
+    words = "import sys, torch; print(*sys.version_info[:2], sep='.'); print(torch.__path__[0])"
+    version, library = subprocess.run([python, "-c", words], check=True, capture_output=True, text=True).stdout.split()
+    # The user may not be able to read the interpreter, but another one of the same version loads the library too.
+    known = [python, os.path.realpath(python), f"/usr/bin/python{version}"]
+    asked = ["setpriv", f"--reuid={TRAINER}", f"--regid={TRAINER}", "--clear-groups"]
+    readable = [one for one in known if subprocess.run([*asked, "test", "-x", one], check=False).returncode == 0]
+    if not readable:
+        sys.exit(f"--torch: expected an interpreter that user {TRAINER} can run, got {', '.join(known)}")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(library).parent), "OMP_NUM_THREADS": "1"}
+    environment |= {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(place.sockets)}
+    log = (place.folder / "job.log").open("w")
+    words = [*asked, readable[0], "-c", JOB]
+    return subprocess.Popen(words, env=environment, cwd="/tmp", stdout=log, stderr=log, start_new_session=True)
+
+
+def wait_for_job(place, pid):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        try:
+            rows = json.loads(http(place, "GET", "/v1/status")[1])["processes"]
+            if any(row["pid"] == pid and row["is_free"] for row in rows):
+                return
+        except OSError:
+            pass
+        time.sleep(0.5)
+    sys.exit(f"the PyTorch job did not ask for traces: {(place.folder / 'job.log').read_text()[-2000:]}")
+
+
+def trace_once(place, pid, token):
+    """Orders a trace of a process and fetches it: seconds that took, bytes, and what went wrong."""
+    began, state = time.monotonic(), {}
+    problem = lambda what: {"seconds": time.monotonic() - began, "bytes": 0, "problem": what}
+    while True:
+        if time.monotonic() - began > TRACE_PATIENCE_S + 30:
+            return problem(f"no end of the order: {state}")
+        try:
+            if not state:
+                status, answer = http(place, "POST", "/v1/traces", order(token, 0, [pid], TRACE_PATIENCE_S))
+                if status != 201:
+                    return problem(f"refused: {status} {answer.decode()}")
+            state = json.loads(http(place, "GET", f"/v1/traces/{token}")[1])
+            if not state["is_over"]:
+                time.sleep(0.2)
+                continue
+            row = state["rows"][0]
+            if row["state"] != "written":
+                return problem(f"{row['state']}: {row['reason']}")
+            name = row["file"]["name"]
+            trace = gzip.decompress(http(place, "GET", f"/v1/traces/{token}/{name}")[1])
+            took, rows = time.monotonic() - began, json.loads(trace)["traceEvents"]
+            http(place, "DELETE", f"/v1/traces/{token}")
+            has_own = any(row.get("pid") == pid for row in rows)
+            return {"seconds": took, "bytes": len(trace), "problem": "" if has_own else "not of the process"}
+        except OSError:
+            # As many others want to connect; the next try may be luckier.
+            time.sleep(0.1)
+
+
+def trace_job(place, pid, seconds, out):
+    """Traces the real job every ten seconds; writes what became of each trace."""
+    began, traces = time.monotonic(), []
+    while time.monotonic() - began < seconds - TRACE_EVERY_S / 2:
+        traces.append(trace_once(place, pid, f"of-the-job-{len(traces)}"))
+        due = -(-(time.monotonic() - began) // TRACE_EVERY_S) * TRACE_EVERY_S
+        time.sleep(max(0.0, began + due - time.monotonic()))
+    os.write(out, json.dumps(traces).encode())
+    os._exit(0)
+
+
 def scrape(place):
     began = time.perf_counter()
     page = urllib.request.urlopen(f"http://127.0.0.1:{place.metrics}/metrics", timeout=30).read().decode()
@@ -376,12 +469,24 @@ def judge(figures, found):
         found.append(f"polls: expected at most {POLLS_LOST_MAX:.0%} lost")
     if not work["orders"] or not work["samples"]:
         found.append("another user's order and sample: expected both to be accepted")
+    if lost := [trace for trace in figures["traces"] if trace["problem"]]:
+        found.append(f"traces of the real job: expected all {len(figures['traces'])} to arrive, lost {lost}")
+    if figures["torch"] and not figures["traces"]:
+        found.append("traces of the real job: expected some, got none")
     if figures["remote"].count(True) < len(figures["remote"]):
         found.append("status over TLS with a token: expected every one to be answered")
     if figures["spool"] > SPOOL_MIB << 20:
         found.append(f"spool: expected at most {SPOOL_MIB} MiB")
     if figures["audit"] > AUDIT_MIB << 20:
         found.append(f"audit: expected at most {AUDIT_MIB} MiB")
+
+
+def traces_of(figures):
+    traces = figures["traces"]
+    if not figures["torch"]:
+        return "not run: no --torch"
+    arrived = [trace["seconds"] for trace in traces if not trace["problem"]]
+    return f"{len(arrived)} of {len(traces)}, longest {max(arrived, default=0.0):.1f} s (torch {figures['torch']})"
 
 
 def table(figures, found):
@@ -392,6 +497,7 @@ def table(figures, found):
         ("longest scrape", f"{figures['scrape_max_s']:.3f} s (median {figures['scrape_median_s']:.3f})", f"<= {SCRAPE_MAX_S} s"),
         ("polls of another user", f"{work['polls']}, {work['lost']} lost", f"<= {POLLS_LOST_MAX:.0%} lost"),
         ("order, sample of another user", f"{work['orders']}, {work['samples']}", "1, 1"),
+        ("traces of a real PyTorch job", traces_of(figures), "all arrive"),
         ("status over TLS", f"{figures['remote'].count(True)} of {len(figures['remote'])}", "all"),
         ("spool, peak", mib(figures["spool"]), f"<= {SPOOL_MIB} MiB"),
         ("audit, peak", mib(figures["audit"]), f"<= {AUDIT_MIB} MiB"),
@@ -416,7 +522,7 @@ def end_group(pid):
 def run(args, place, figures, found):
     squatter = before(place, args.agent, found)
     agent = place.start(args.agent)
-    started = [squatter]
+    started, job = [squatter], None
     try:
         end = time.monotonic() + 30
         while time.monotonic() < end:
@@ -430,14 +536,28 @@ def run(args, place, figures, found):
             found.append("taken socket names: expected the agent to start in spite of them")
             print((place.folder / "log").read_text()[-2000:], file=sys.stderr)
             return
+        job = start_job(place, args.torch) if args.torch else None
+        if job:
+            wait_for_job(place, job.pid)
         reader, writer = os.pipe()
         busy, worked = time.monotonic(), machine.process_seconds(agent.pid)
         started += attacks(place)
         fork_as(WORKER, worker, place, args.seconds, writer)
         os.close(writer)
+        # Made here, so that no attacker holds it open.
+        traces_reader, traces_writer = os.pipe()
+        if job:
+            fork_as(TRAINER, trace_job, place, job.pid, args.seconds, traces_writer)
+        os.close(traces_writer)
         watch(place, agent, args.seconds, figures)
         figures["cpu_share"] = (machine.process_seconds(agent.pid) - worked) / (time.monotonic() - busy)
         figures["load"] = Path("/proc/loadavg").read_text().strip()
+        # The last trace may have begun late: the attacks go on until it is there.
+        with os.fdopen(traces_reader) as pipe:
+            figures["traces"] = json.loads(pipe.read() or "[]")
+        if job and job.poll() is not None:
+            log = (place.folder / "job.log").read_text(errors="replace")[-2000:]
+            found.append(f"the real job: expected it to go on, ended with {job.returncode}\n{log}")
         while started:
             end_group(started.pop())
         with os.fdopen(reader) as pipe:
@@ -457,13 +577,24 @@ def run(args, place, figures, found):
     finally:
         for pid in started:
             end_group(pid)
+        if job:
+            job.kill()
+            job.wait()
         agent.send_signal(signal.SIGTERM)
         agent.wait()
+
+
+def torch_version(python):
+    if not python:
+        return ""
+    words = [python, "-c", "import torch; print(torch.__version__)"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agent", default="target/release/rowmill-agent", type=lambda path: str(Path(path).resolve()))
+    parser.add_argument("--torch", metavar="PYTHON", type=os.path.abspath, help="an interpreter with torch: trace a real job meanwhile")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--judge", action="store_true", help="end with 1 where a bar is missed")
     parser.add_argument("--record", type=Path, help="write figures to this folder, in one named after the machine")
@@ -475,6 +606,7 @@ def main():
     figures = {"seconds": args.seconds, "scrapes_failed": [], "remote": [], "spool": 0, "audit": 0, "dropped": 0.0}
     figures |= {"worker": {"polls": 0, "lost": 0, "tries": 0, "orders": 0, "samples": 0}, "resident_peak": 0}
     figures |= {"scrapes": 0, "scrape_max_s": 99.0, "scrape_median_s": 99.0, "load": ""}
+    figures |= {"traces": [], "torch": torch_version(args.torch)}
     figures |= {"cpu_share": 0.0, "idle_share": 0.0, "resident_after": 0}
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="aa") as name:
         try:

@@ -2,12 +2,14 @@
 
     python bench/compare/agent_slowdown.py --rowmill target/release/rowmill --agent target/release/rowmill-agent
 
-Without torch in the interpreter, only our own trainer and the hook are measured. Each pair is one stretch
+Without torch in the interpreter, only our own trainer and the hook are measured; with --only-pytorch only
+PyTorch's loop and the hook. --batch sets the length of PyTorch's step, which is printed. Each pair is one stretch
 of steps without (the agent stopped by SIGSTOP, no hook, no KINETO_USE_DAEMON) and one with all of it, in an
 order that changes from pair to pair. PyTorch's two processes are started anew after every few pairs: where
 a process's memory lies makes all its steps faster or slower by some per cent. Pairs go on until the 95 % interval of the median of their
 differences is within half a per cent, at most 60 or --minutes. Where it is not, the figure is "not
-resolved", beside the CPU seconds that the agent spent. Wants a machine that does nothing else. Ends with
+resolved", beside the CPU seconds that the agent spent. For PyTorch the CPU time of a step, of all threads of its
+process, is compared as well: other work on the machine changes it less. Wants a machine that does nothing else. Ends with
 1 where a slowdown of 1 % or more is resolved, or the hook takes more than 10 microseconds.
 """
 
@@ -44,10 +46,11 @@ parameters = [*tables.parameters(), *bottom.parameters(), *top.parameters()]
 optimizer = torch.optim.SGD(parameters, lr=0.01)
 if sys.argv[1] == "on":
     import rowmill_steps
-    rowmill_steps.watch(samples=128)
+    rowmill_steps.watch(samples=int(sys.argv[2]))
 rows, columns = torch.tril_indices(27, 27, -1)
-dense, labels = torch.randn(128, 13), torch.rand(128, 1).round()
-ids = torch.randint(0, 10000, (26, 128, 1))
+batch = int(sys.argv[2])
+dense, labels = torch.randn(batch, 13), torch.rand(batch, 1).round()
+ids = torch.randint(0, 10000, (26, batch, 1))
 def step():
     low = bottom(dense)
     pooled = [table(one) for table, one in zip(tables, ids)]
@@ -61,11 +64,11 @@ for _ in range(20):
     step()
 print("ready", flush=True)
 for line in sys.stdin:
-    began, count = time.perf_counter(), 0
+    began, worked, count = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - began < float(line):
         step()
         count += 1
-    print((time.perf_counter() - began) / count, flush=True)
+    print((time.perf_counter() - began) / count, (time.process_time() - worked) / count, flush=True)
 """
 
 
@@ -102,15 +105,19 @@ def interval(values):
 
 
 def pairs(name, agent, measure, seconds, found):
-    """`measure(is_on)` gives the time of one stretch; differences as shares of the one without."""
+    """`measure(is_on)` gives the times of one stretch, of which the first decides, the second is CPU time;
+    differences as shares of the one without."""
     differences, spent, end = [], cpu_seconds(agent.pid), time.monotonic() + seconds
+    without, cpu = [], []
     middle, low, high = 0.0, -1.0, 1.0
     while len(differences) < PAIRS and time.monotonic() < end:
         took = {}
         for is_on in [False, True] if len(differences) % 2 == 0 else [True, False]:
             agent.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
             took[is_on] = measure(is_on)
-        differences.append(took[True] / took[False] - 1)
+        differences.append(took[True][0] / took[False][0] - 1)
+        without.append(took[False][0])
+        cpu += [on / off - 1 for on, off in zip(took[True][1:], took[False][1:])]
         if len(differences) >= 10:
             middle, low, high = interval(differences)
             if max(high - middle, middle - low) <= WITHIN:
@@ -121,11 +128,15 @@ def pairs(name, agent, measure, seconds, found):
     told = f"slowdown {middle:+.2%} ({low:+.2%} to {high:+.2%})" if len(differences) >= 10 else "too few pairs"
     verdict = "" if is_resolved else ", not resolved"
     print(f"{name}: {len(differences)} pairs, {told}{verdict}; the agent took {spent:.2f} CPU s", flush=True)
+    if len(cpu) >= 10:
+        middle_cpu, low_cpu, high_cpu = interval(cpu)
+        told = f"{middle_cpu:+.2%} ({low_cpu:+.2%} to {high_cpu:+.2%})"
+        print(f"{name}: a step takes {statistics.median(without) * 1e3:.1f} ms without; its CPU time {told}", flush=True)
     if is_resolved and middle >= SLOWDOWN:
         found.append(f"{name}: a slowdown of {middle:.2%}")
 
 
-def pytorch(agent, folder, seconds, found):
+def pytorch(agent, folder, batch, seconds, found):
     if importlib.util.find_spec("torch") is None:
         print("SKIPPED PyTorch: this interpreter has no torch")
         return
@@ -134,7 +145,7 @@ def pytorch(agent, folder, seconds, found):
 
     def start(is_on):
         environment = with_agent(folder) if is_on else without_agent()
-        words = [sys.executable, folder / "job.py", "on" if is_on else "off"]
+        words = [sys.executable, folder / "job.py", "on" if is_on else "off", str(batch)]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         jobs[is_on] = subprocess.Popen(words, env=environment, **pipes)
         assert jobs[is_on].stdout.readline() == "ready\n", "the job did not start"
@@ -152,7 +163,7 @@ def pytorch(agent, folder, seconds, found):
         measured[is_on] += 1
         jobs[is_on].stdin.write(f"{STRETCH_S}\n")
         jobs[is_on].stdin.flush()
-        return float(jobs[is_on].stdout.readline())
+        return [float(word) for word in jobs[is_on].stdout.readline().split()]
 
     try:
         pairs("PyTorch's loop", agent, measure, seconds, found)
@@ -173,7 +184,7 @@ def own(rowmill, agent, folder, seconds, found):
         said = subprocess.run([rowmill, *words], env=environment, capture_output=True, text=True)
         if said.returncode != 0:
             raise SystemExit(f"rowmill train: {said.stderr}")
-        return time.perf_counter() - began
+        return [time.perf_counter() - began]
 
     measure(False)
     pairs("rowmill train", agent, measure, seconds, found)
@@ -205,6 +216,8 @@ def main():
     parser.add_argument("--rowmill", default="target/release/rowmill")
     parser.add_argument("--agent", default="target/release/rowmill-agent")
     parser.add_argument("--minutes", type=float, default=5.0, help="for both loops together")
+    parser.add_argument("--batch", type=int, default=128, help="samples of a step of PyTorch's loop")
+    parser.add_argument("--only-pytorch", action="store_true")
     args = parser.parse_args()
     found = []
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="as") as name:
@@ -212,8 +225,9 @@ def main():
         agent = start_agent(args.agent, folder)
         try:
             hook(folder, found)
-            pytorch(agent, folder, args.minutes * 30, found)
-            own(args.rowmill, agent, folder, args.minutes * 30, found)
+            pytorch(agent, folder, args.batch, args.minutes * (60 if args.only_pytorch else 30), found)
+            if not args.only_pytorch:
+                own(args.rowmill, agent, folder, args.minutes * 30, found)
         finally:
             agent.send_signal(signal.SIGCONT)
             agent.send_signal(signal.SIGTERM)

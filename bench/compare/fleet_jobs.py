@@ -5,10 +5,11 @@ each, asked over TLS by one `rowmill fleet trace`.
 
 The interpreter needs torch 2.15; without it the script says so and ends with 0. The job marks every
 step by `record_function`, so that the traces themselves tell whether all ranks recorded the same ones.
-Then a wrong token, Ctrl-C, a host that is gone and one that says nothing; at last processes of which one
-is killed and one may not write: their ranks are lost with the reason, the other ranks arrive, and nothing is
-left behind. With --hta PYTHON, an interpreter with traceinsight 0.6.1 (`pip install traceinsight==0.6.1
-'pandas<3'`) opens the four traces. Ends with 1 if something differs.
+Two jobs on the same two hosts are traced at once by `--run`: each report has its own ranks. Then a wrong
+token, Ctrl-C, a host that is gone and one that says nothing; at last processes of which one is killed and one may not
+write: their ranks are lost with the reason, the other ranks arrive, and nothing is left behind. With --hta
+PYTHON, an interpreter with traceinsight 0.6.1 (`pip install traceinsight==0.6.1 'pandas<3'`) opens the four
+traces. With --only two-jobs nothing but the two jobs is tried. Ends with 1 if something differs.
 """
 
 import argparse
@@ -200,6 +201,39 @@ def check_all(rowmill, hosts, pem, token, out, found):
     print(f"       steps {recorded[0][0]} on all four ranks")
 
 
+def pids_of(path):
+    return {event.get("pid") for event in json.load(gzip.open(path))["traceEvents"]}
+
+
+def check_two_jobs(rowmill, hosts, pem, token, jobs, out, found):
+    """Two jobs with a rank on each host, traced at the same time by their runs. `jobs` are processes by run."""
+    said = fleet(rowmill, hosts, pem, token, "trace", "-o", out / "both")
+    if said.returncode == 0 or not all(f"{run} (process" in said.stderr for run in jobs):
+        found.append(f"both jobs at once: exit code {said.returncode}, expected a refusal that names them\n{said.stderr}")
+    words = ["--iterations", "5", "--align", "auto"]
+    started = {
+        run: begin(command(rowmill, hosts, pem, token, "trace", "--run", run, *words, "-o", out / run), [])[0]
+        for run in jobs
+    }
+    for run, process in started.items():
+        answer, more = process.communicate(timeout=300)
+        if process.returncode != 0:
+            found.append(f"--run {run}: exit code {process.returncode}: {answer}\n{more}")
+            continue
+        rows = {row["rank"]: row["pid"] for row in json.loads(answer)["processes"]}
+        own = {rank: job.pid for rank, job in enumerate(jobs[run])}
+        files = sorted(path.name for path in (out / run).iterdir())
+        if rows != own or files != ["merged.pftrace", "rank-0.json.gz", "rank-1.json.gz", "report.html"]:
+            found.append(f"--run {run}: processes {rows} and files {files}, expected {own}")
+            continue
+        for rank, pid in own.items():
+            path = out / run / f"rank-{rank}.json.gz"
+            info, pids = steps(path)[1], pids_of(path)
+            if pid not in pids or (info.get("rank"), info.get("world_size")) != (rank, 2):
+                found.append(f"--run {run}: rank {rank} has {info} and processes {pids}, expected {pid}")
+        print(f"       --run {run}: a report of ranks 0 and 1, processes {own[0]} and {own[1]}")
+
+
 def check_lost(rowmill, hosts, pem, token, words, out, found):
     """The first host is well, the second one is not: its row says why."""
     said = fleet(rowmill, hosts, pem, token, "trace", "--timeout", "60s", "-o", out)
@@ -256,12 +290,19 @@ def check_solo(rowmill, hosts, pem, token, jobs, folder, found):
         print(f"       {rows[1]['reason']}; {rows[2]['reason']}")
 
 
+def report(found):
+    for line in found:
+        print(f"       {line}")
+    return int(bool(found))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rowmill", default="target/release/rowmill")
     parser.add_argument("--agent", default="target/release/rowmill-agent")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--hta", help="an interpreter with traceinsight 0.6.1")
+    parser.add_argument("--only", choices=["two-jobs"])
     args = parser.parse_args()
     asked = [args.python, "-c", "import torch; print(torch.__version__)"]
     version = subprocess.run(asked, capture_output=True, text=True).stdout
@@ -276,9 +317,22 @@ def main():
             one, port_one, sockets_one, token = agent(args.agent, folder, "a", key, pem)
             two, port_two, sockets_two, _ = agent(args.agent, folder, "b", key, pem)
             processes += [one, two]
+            hosts = [f"127.0.0.1:{port_one}", f"127.0.0.1:{port_two}"]
+            jobs = {}
+            for run in ["first", "second"]:
+                more = [(rank, "TORCHELASTIC_RUN_ID", run) for rank in range(2)]
+                jobs[run] = ranks(args.python, folder, JOB, [sockets_one, sockets_two], more)
+                processes += jobs[run]
+            wait_for_ranks(args.rowmill, hosts, pem, token, 4)
+            check_two_jobs(args.rowmill, hosts, pem, token, jobs, folder / "two", found)
+            print(f"{'FAILED' if found else 'ok':6} two jobs on the same two hosts", flush=True)
+            for process in [process for job in jobs.values() for process in job]:
+                process.kill()
+                process.wait()
+            if args.only:
+                return report(found)
             job = ranks(args.python, folder, JOB, [sockets_one] * 2 + [sockets_two] * 2)
             processes += job
-            hosts = [f"127.0.0.1:{port_one}", f"127.0.0.1:{port_two}"]
             wait_for_ranks(args.rowmill, hosts, pem, token, 4)
             check_all(args.rowmill, hosts, pem, token, folder / "all", found)
             if args.hta:
@@ -318,9 +372,7 @@ def main():
                 if process.poll() is None:
                     process.kill()
                 process.wait()
-    for line in found:
-        print(f"       {line}")
-    return int(bool(found))
+    return report(found)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ with --full, what is slow or heavy:
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
              (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing; two agents
-             give the same steps of four ranks over TLS (fleet_jobs.py); Prometheus scrapes an agent
+             give the same steps of four ranks over TLS, and a report each of two jobs on the same hosts
+             (fleet_jobs.py); Prometheus scrapes an agent
   processes  ranks as processes under every launcher there is (installed from Debian where missing), with
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
@@ -52,8 +53,9 @@ with --full, what is slow or heavy:
   agent cost rowmill-agent, built against glibc 2.28 (cargo-zigbuild): CPU and memory with eight stub GPUs over
              10 minutes, answers to 1,000 processes, memory over 1,000,000 messages, size of the binary
              (bench/compare/agent_cost.py --judge)
-  agent attacks  an unprivileged user and peers without a token attack the agent for a minute: memory, scrapes,
-             polls of others, spool and audit file stay within their bars (bench/compare/agent_attacks.py)
+  agent attacks  an unprivileged user and peers without a token attack the agent for a minute, while a real PyTorch
+             job is traced every 10 s: every trace arrives, and memory, scrapes, polls of others, spool and audit
+             file stay within their bars (bench/compare/agent_attacks.py)
   agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
   agent prometheus  a real Prometheus scrapes three simulated hosts for 10 minutes: no rule and no panel fails,
              alerts fire and resolve (bench/compare/agent_prometheus.py)

@@ -12,8 +12,10 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
 use crate::control::{self, Secret};
+use crate::counters::{self, gpu};
 use crate::hub::Hub;
 use crate::page::dcgm::{self, Field};
+use crate::pods;
 
 /// What was read from files on the way.
 pub struct Checked {
@@ -54,6 +56,16 @@ pub fn everything(config: &Config) -> Result<Checked, ConfigError> {
         listens(config, address)?;
     }
     Ok(Checked { secrets, page_secrets, fields })
+}
+
+/// Sources that do not answer now, each with what that means and what to do. The agent starts all
+/// the same, and tries again.
+pub fn silent_sources(config: &Config) -> Vec<String> {
+    let driver = gpu::load(config.nvml.as_deref()).map(drop);
+    let driver = driver.map_err(|problem| gpu::driver_note(&problem));
+    let pods = config.pod_resources.as_ref().map(|socket| pods::ask(socket).map(drop));
+    let page = config.dcgm_page.as_ref().map(|url| counters::dcgm::ask(url));
+    [Some(driver), pods, page].into_iter().flatten().filter_map(Result::err).collect()
 }
 
 /// Whether rows go to stdout.

@@ -88,7 +88,7 @@ A sample of every job's steps, within budgets of a day for each workflow type:
   traces_per_day = 24                        # of a workflow type on this host
   mib_per_day = 2048                         # that the profiler writes
   share_of_steps = 0.001                     # that is recorded
-  slowdown_max = 0.03                        # of steps while one is traced; then the agent backs off
+  slowdown_max = 0.03                        # of steps, in three traces in a row; then it backs off
   iterations = 5                             # of a trace
   with = [\"shapes\"]                        # stacks, flops, modules, memory
   users = [1000]                             # whose jobs; [] for everyone's

@@ -75,6 +75,7 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     let checked = check::everything(&config)?;
     if args.check {
         say("the agent would start: configuration, folders, files, sockets and ports are right");
+        check::silent_sources(&config).iter().for_each(|note| say(&format!("note: {note}")));
         return Ok(());
     }
     // Made before anything is asked of the agent, and checked again with all that is above it.

@@ -23,7 +23,7 @@ use crate::traces::Traces;
 use crate::uids::Uids;
 use book::{Wait, WallTime};
 use keep::{KeptTrace, Shelf};
-use pace::{StepPace, Timed};
+use pace::{Slowdown, StepPace, Timed};
 use policy::Policy;
 
 pub mod book;
@@ -84,8 +84,8 @@ struct OpenTrace {
     workflow: String,
     pid: u32,
     begun_unix_ms: u64,
-    before_ns: f64,
-    from: Timed,
+    /// Step times of the process before the request.
+    before: StepPace,
     over: Option<(Instant, Result<TraceRow, String>)>,
 }
 
@@ -133,8 +133,9 @@ pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
         let slow = row.backs_off_s.zip(row.slowdown).map(|(left, slowdown)| {
             let more = slowdown * 100.0;
             format!(
-                "periodic traces of {name:?}: none for {left} s, because steps took {more:.1} % \
-                 longer while the last one was made"
+                "periodic traces of {name:?}: none for {left} s, because steps took longer while \
+                 each of the last {} was made, by {more:.1} % in the last",
+                row.slow_in_row
             )
         });
         let lost = row
@@ -189,6 +190,7 @@ impl PeriodicDesk {
             self.refresh();
             (self.seen, self.refreshed) = (pids, Instant::now());
         }
+        let open = self.open.as_ref().map(|open| open.pid);
         let steps = lock(&self.state.steps);
         let mut book = lock(&self.state.periodic);
         for (pid, watched) in &mut self.watched {
@@ -198,8 +200,14 @@ impl PeriodicDesk {
             let made = progress.steps.saturating_sub(watched.steps);
             book.ledger(&watched.workflow).saw(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
-            watched.pace.saw(Timed { steps: progress.timed_steps, ns: progress.timed_ns });
-            watched.wait = if !seen.is_free || seen.is_asked {
+            let now = Timed { steps: progress.timed_steps, ns: progress.timed_ns };
+            let is_busy = !seen.is_free || seen.is_asked;
+            if is_busy || open == Some(*pid) {
+                watched.pace.saw_traced(now);
+            } else {
+                watched.pace.saw_untraced(now);
+            }
+            watched.wait = if is_busy {
                 Some(Wait::Busy)
             } else if progress.phase != Phase::Train {
                 Some(Wait::NotTraining)
@@ -291,8 +299,8 @@ impl PeriodicDesk {
 
     fn order(&mut self, workflow: String, pid: u32, size_max: u64) {
         let Some(watched) = self.watched.get(&pid) else { return };
-        let before_ns = watched.pace.mean().unwrap_or_default();
-        let steps_ns = before_ns * 3.0 * f64::from(self.policy.iterations);
+        let before = watched.pace.clone();
+        let steps_ns = before.mean().unwrap_or_default() * 3.0 * f64::from(self.policy.iterations);
         let patience = PATIENCE + Duration::from_secs_f64(steps_ns * 1e-9);
         let token = tracing::unique_token();
         let order = TraceOrder {
@@ -305,12 +313,12 @@ impl PeriodicDesk {
             patience_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
             not_before_unix_ms: None,
         };
-        let (from, begun_unix_ms) = (watched.pace.now(), unix_ms());
+        let begun_unix_ms = unix_ms();
         let begun = self.traces.begin(order, self.uids());
         let outcome = begun.as_ref().map_or_else(String::clone, |_| "begun".to_owned());
         self.state.audit.line(WHO, "trace", &format!("{token} {workflow} {pid}"), &outcome);
         let over = begun.err().map(|problem| (Instant::now(), Err(problem)));
-        self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before_ns, from, over });
+        self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before, over });
     }
 
     /// Looks whether a trace is there or lost, and how steps go.
@@ -331,9 +339,9 @@ impl PeriodicDesk {
 
     fn finish(&mut self, open: &OpenTrace, over: Result<TraceRow, String>, now: WallTime) {
         let limits = self.policy.limits(&open.workflow);
-        let pace = self.watched.get(&open.pid).map(|watched| watched.pace.now());
-        let while_ns = pace.and_then(|pace| pace.mean_since(open.from));
-        let kept = over.and_then(|row| self.keep(open, &row, while_ns));
+        let now_timed = self.watched.get(&open.pid).map(|watched| watched.pace.now());
+        let slowdown = now_timed.and_then(|timed| open.before.slowdown_until(timed));
+        let kept = over.and_then(|row| self.keep(open, &row, slowdown));
         let outcome = kept.as_ref().map_or_else(String::clone, |_| "kept".to_owned());
         {
             let mut book = lock(&self.state.periodic);
@@ -346,8 +354,8 @@ impl PeriodicDesk {
                 }
                 Err(problem) => ledger.lose(problem),
             }
-            if let Some(while_ns) = while_ns.filter(|_| open.before_ns > 0.0) {
-                ledger.slowed(now, &limits, while_ns / open.before_ns - 1.0);
+            if let Some(slowdown) = slowdown {
+                ledger.slowed(now, &limits, slowdown);
             }
         }
         self.state.audit.line(WHO, "keep", &open.token, &outcome);
@@ -356,7 +364,13 @@ impl PeriodicDesk {
     }
 
     /// Puts a trace beside its weight; the bytes that the profiler wrote.
-    fn keep(&self, open: &OpenTrace, row: &TraceRow, while_ns: Option<f64>) -> Result<u64, String> {
+    fn keep(
+        &self,
+        open: &OpenTrace,
+        row: &TraceRow,
+        slowdown: Option<Slowdown>,
+    ) -> Result<u64, String> {
+        let before_ns = open.before.mean().unwrap_or_default();
         let lost = || row.reason.clone().unwrap_or_else(|| "it was not written".to_owned());
         let file = row.file.as_ref().ok_or_else(lost)?;
         let watched = self.watched.get(&open.pid);
@@ -374,8 +388,9 @@ impl PeriodicDesk {
             rank: watched.and_then(|watched| watched.rank),
             steps,
             weight,
-            step_ns_before: open.before_ns,
-            step_ns_while: while_ns,
+            step_ns_before: before_ns,
+            step_ns_while: slowdown.map(|slowdown| before_ns * (1.0 + slowdown.share)),
+            slowdown_spread: slowdown.and_then(|slowdown| slowdown.spread),
             file,
         };
         let from = self.traces.folder(&open.token).map_err(|error| error.to_string())?;

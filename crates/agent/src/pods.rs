@@ -70,28 +70,41 @@ pub struct ContainerDevices {
 
 /// Asks until the agent ends.
 pub fn run(state: &Arc<AgentState>, socket: &Path) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let Ok(runtime) = runtime else { return state.note("pods: no runtime".to_owned()) };
     let mut asked = None::<Instant>;
     while !state.is_ending() {
         if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
             asked = Some(Instant::now());
-            let answer = runtime.block_on(async {
-                tokio::time::timeout(PATIENCE, list(socket))
-                    .await
-                    .unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
-            });
-            match answer {
-                Ok(answer) => *lock(&state.pods) = holders(&answer),
-                Err(problem) => {
-                    // Who held what before is not known to hold it now.
-                    lock(&state.pods).clear();
-                    state.note(format!("{}: {problem}", socket.display()));
-                }
-            }
+            let answer = ask(socket);
+            // Who held what before a failure is not known to hold it now.
+            *lock(&state.pods) = answer.as_ref().map(holders).unwrap_or_default();
+            state.set_source("pods", answer.map(drop));
         }
         std::thread::sleep(Duration::from_millis(500));
     }
+}
+
+/// Asks once for the pods of the host.
+///
+/// # Errors
+/// A note that says why there is no answer, what that means and what to do.
+pub fn ask(socket: &Path) -> Result<ListPodResourcesResponse, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answer = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, list(socket))
+                .await
+                .unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        })
+    });
+    answer.map_err(|problem| {
+        format!(
+            "kubelet at {}: {problem}. GPUs are not attributed to pods. On a host without Kubernetes \
+             remove `pod_resources`; otherwise check that the path is the kubelet's socket of \
+             PodResources, mounted into the agent's container. The agent tries again every {} s",
+            socket.display(),
+            PERIOD.as_secs()
+        )
+    })
 }
 
 async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {

@@ -62,6 +62,8 @@ pub struct AgentState {
     pub spool: Arc<SpoolBudget>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
+    /// Sources that do not answer now, each with its note.
+    silent_sources: Mutex<BTreeMap<&'static str, String>>,
     /// The driver of the GPUs.
     driver: Mutex<DriverState>,
     /// Milliseconds from the agent's start to its last whole reading.
@@ -175,6 +177,7 @@ impl AgentState {
             gates: Gates::default(),
             spool,
             notes: Mutex::default(),
+            silent_sources: Mutex::default(),
             driver: Mutex::default(),
             read_ms: AtomicU64::new(0),
             pauses: Mutex::default(),
@@ -310,7 +313,17 @@ impl AgentState {
 
     /// Everything that is missing, and why.
     pub fn all_notes(&self) -> Vec<String> {
-        [lock(&self.notes).clone(), lock(&self.driver).notes.clone()].concat()
+        let sources = lock(&self.silent_sources).values().cloned().collect();
+        [lock(&self.notes).clone(), lock(&self.driver).notes.clone(), sources].concat()
+    }
+
+    /// Takes in whether a source answers: the note says why it does not, and goes when it does.
+    pub fn set_source(&self, source: &'static str, answer: Result<(), String>) {
+        let mut silent = lock(&self.silent_sources);
+        match answer {
+            Ok(()) => silent.remove(source),
+            Err(note) => silent.insert(source, note),
+        };
     }
 
     /// A note that is there once.

@@ -40,6 +40,8 @@ const CALLER_ORDERS_MAX: usize = 16;
 const CALLER_OPEN_MAX: usize = 4;
 /// Processes of an order: a host has as many GPUs, or instances of them.
 const PROCESSES_MAX: usize = 128;
+/// Most reasons in the refusal of an order.
+const REASONS_MAX: usize = 8;
 /// The longest name of an order.
 const TOKEN_MAX: usize = 64;
 /// How long an order may wait before it begins.
@@ -320,17 +322,27 @@ impl TraceDesk {
             self.state.server.seen().iter().map(|seen| (seen.pid, seen.job)).collect();
         let choices = choose(&asked, &order.pids, 0);
         let mut kept = Vec::new();
-        let mut reasons = Vec::new();
+        let absent = order.pids.iter().filter(|pid| asked.iter().all(|one| one.pid != **pid));
+        let mut reasons: Vec<String> =
+            absent.map(|pid| format!("{pid} does not ask for traces")).collect();
         for (process, (pid, skip)) in asked.into_iter().zip(choices) {
             let is_of_job = order.job.is_none_or(|job| jobs.get(&pid) == Some(&job));
+            let is_named = order.pids.contains(&pid);
             match skip {
+                _ if !is_named && !order.pids.is_empty() => {}
+                // Which processes other users have is not the caller's affair.
+                _ if !uids.has(process.uid) => {
+                    reasons.extend(is_named.then(|| format!("{pid} is another user's")));
+                }
                 Some(skip) => reasons.push(format!("{pid} {}", skip.words())),
                 None if !is_of_job => reasons.push(format!("{pid} is of another job")),
-                None if !uids.has(process.uid) => reasons.push(format!("{pid} is another user's")),
                 None => kept.push(process),
             }
         }
         if kept.is_empty() {
+            let more = reasons.len().saturating_sub(REASONS_MAX);
+            reasons.truncate(REASONS_MAX);
+            reasons.extend((more > 0).then(|| format!("and {more} more")));
             let why =
                 if reasons.is_empty() { "nobody asks".to_owned() } else { reasons.join(", ") };
             return Err(format!("no process to trace: {why}"));

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
+use trace::file::create_anew;
 
 use crate::args::OutputPath;
 use crate::error::Error;
@@ -175,9 +176,7 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut partial = place.clone().into_os_string();
     partial.push(format!(".{}.partial", std::process::id()));
-    // One that a killed command left; a link that somebody planted is removed, never followed.
-    let _ = fs::remove_file(&partial);
-    let mut file = File::create_new(&partial).map_err(Error::io(path, "create"))?;
+    let mut file = create_anew(Path::new(&partial)).map_err(Error::io(path, "create"))?;
     let filled = fill(&mut file).map_err(|error| named(path, error)).and_then(|value| {
         file.sync_all().map_err(Error::io(path, "sync"))?;
         fs::rename(&partial, &place).map_err(Error::io(path, "write"))?;

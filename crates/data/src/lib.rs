@@ -65,6 +65,7 @@ mod shape;
 mod shuffle;
 pub mod stats;
 pub mod synthetic;
+mod temporary;
 mod text;
 mod utf16;
 mod vocabulary;

@@ -4,7 +4,6 @@
 //! Checksums form a chain: the text's own covers that of each file's footer, which holds those of
 //! the column chunks ([0023](../../../docs/decisions/0023-checksums-of-prepared-data.md)).
 
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -15,6 +14,7 @@ use crate::checksum::{self, Checksum, Fingerprint, Seal};
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::loss::Losses;
+use crate::temporary::create_anew;
 
 /// File name of the manifest within the dataset's folder.
 pub(crate) const FILE_NAME: &str = "dataset.json";
@@ -185,7 +185,7 @@ pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error
     partial.push(".writing");
     let write = || {
         let text = checksum::sealed(content)?;
-        let mut file = File::create(&partial)?;
+        let mut file = create_anew(Path::new(&partial))?;
         file.write_all(&text)?;
         file.sync_all()?;
         std::fs::rename(&partial, path)

@@ -4,6 +4,7 @@
 //! Every file gets its name when it is complete, so that a process may be killed at any moment.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,7 +111,11 @@ impl Building {
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
         }
-        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        if let Some(above) = folder.parent() {
+            std::fs::create_dir_all(above).map_err(Error::write(above))?;
+        }
+        // Not what somebody puts in its place meanwhile.
+        std::fs::create_dir(&folder).map_err(Error::write(&folder))?;
         Ok(Self { folder, state: None, origins: Arc::default(), keep: false })
     }
 
@@ -139,6 +144,11 @@ impl Building {
             building.write_state()?;
             return Ok(building);
         };
+        let owner = std::fs::symlink_metadata(&folder).map_err(Error::open(&folder))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            // Its state says which rows are prepared already, and only we may say so.
+            return Err(Error::OtherPreparation { folder, what: "owner".to_owned() });
+        }
         let differs = |(key, value): (&String, _)| left.job.get(key) != Some(value);
         let other = job.iter().find(|&entry| differs(entry)).map(|(key, _)| key.clone());
         if let Some(what) = other.or((left.version != VERSION).then(|| "version".to_owned())) {

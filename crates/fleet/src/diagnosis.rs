@@ -118,7 +118,10 @@ fn same_place(process: &Process, place: &SocketPlace) -> Check {
         ));
     }
     let same = match (theirs, ours) {
-        (Some(theirs), Some(ours)) => reached(process, theirs) == canonical(ours),
+        // PyTorch compares the names as they are written, and ends at an answer from another one.
+        (Some(theirs), Some(ours)) => {
+            ours.as_os_str() == theirs && reached(process, theirs) == canonical(ours)
+        }
         (theirs, ours) => theirs.is_none() && ours.is_none(),
     };
     if same {

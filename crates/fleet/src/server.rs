@@ -300,7 +300,7 @@ impl ServerShared {
             table.messages += 1;
             // The lock may have been waited for: what is held back must not count as sent.
             let is_late = age > LATE || arrived.elapsed() > LATE;
-            if !message.is_named() {
+            if !message.can_be_answered() {
                 // There is nobody to answer.
                 None
             } else if is_late {

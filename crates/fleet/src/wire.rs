@@ -47,8 +47,14 @@ pub struct PeriodicRow {
     pub recorded: u64,
     /// The largest share of steps that is recorded.
     pub share_max: f64,
-    /// How much slower steps were while the last trace was made.
+    /// How much longer steps took while the last trace was made, as a share.
     pub slowdown: Option<f64>,
+    /// Standard deviation of that share without a trace, where it is known.
+    #[serde(default)]
+    pub spread: Option<f64>,
+    /// Traces in a row with a slowdown that the spread does not explain.
+    #[serde(default)]
+    pub slow_in_row: u32,
     /// Seconds for which no trace is made, because steps were slow.
     pub backs_off_s: Option<u64>,
     /// What it waits for.

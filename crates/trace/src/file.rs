@@ -25,6 +25,18 @@ pub fn put(
     done
 }
 
+/// Creates a file under a temporary name. What has the name already, such as a file of a killed
+/// process or a link that another user planted, is removed and never followed.
+///
+/// # Errors
+/// The name cannot be freed, somebody takes it again meanwhile, or the system refuses.
+pub fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
 fn fill_and_rename(
     path: &Path,
     temporary: &Path,
@@ -34,7 +46,7 @@ fn fill_and_rename(
         let path = path.to_path_buf();
         move |source| Error::Write { path, action, source }
     };
-    let mut out = BufWriter::new(File::create(temporary).map_err(failed("create"))?);
+    let mut out = BufWriter::new(create_anew(temporary).map_err(failed("create"))?);
     fill(&mut out).and_then(|()| out.flush()).map_err(failed("write"))?;
     out.get_ref().sync_all().map_err(failed("sync"))?;
     fs::rename(temporary, path).map_err(failed("rename"))
@@ -44,4 +56,31 @@ fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::fs::symlink;
+
+    use super::create_anew;
+
+    #[test]
+    fn a_planted_link_is_replaced_and_its_target_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, victim) = (folder.path().join("out.tmp"), folder.path().join("victim"));
+        fs::write(&victim, "kept").unwrap();
+        symlink(&victim, &name).unwrap();
+        let mut file = create_anew(&name).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "kept");
+        assert!(fs::symlink_metadata(&name).unwrap().is_file());
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).unwrap();
+        assert_eq!(text, "new", "it can be read as well");
+        fs::remove_file(&name).unwrap();
+        fs::create_dir(&name).unwrap();
+        assert!(create_anew(&name).is_err(), "a folder is in the way");
+    }
 }

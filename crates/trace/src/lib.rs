@@ -7,7 +7,7 @@
 mod error;
 pub mod execution_trace;
 pub mod export;
-mod file;
+pub mod file;
 mod format;
 mod lanes;
 pub mod link;

@@ -15,6 +15,7 @@ pub use lead::{feature_plan, total_steps};
 pub use worker::run_info;
 
 use std::fs::{File, TryLockError};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -436,7 +437,15 @@ fn check_folders(request: &RunRequest, start: &start::StartState) -> Result<(), 
 fn lock(folder: &Path) -> Result<File, Error> {
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
     let path = folder.join("lock");
-    let file = File::create(&path).map_err(Error::io("create", &path))?;
+    // A link that somebody planted is neither cut nor filled: at worst the file it leads to is
+    // locked.
+    let file = match File::create_new(&path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            File::options().write(true).open(&path)
+        }
+        created => created,
+    };
+    let file = file.map_err(Error::io("create", &path))?;
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(file),

@@ -61,11 +61,12 @@ pub fn cost() -> Result<String, Error> {
 pub fn attacks() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    let torch = full::environment(&root.join("target/venv-capture"), &full::CAPTURE_PACKAGES)?;
     let mut script = Command::new("python3");
     script.arg(root.join("bench/compare/agent_attacks.py")).arg("--agent");
-    script.arg(root.join("target/release/rowmill-agent"));
+    script.arg(root.join("target/release/rowmill-agent")).arg("--torch").arg(torch);
     command::run(script.args(["--seconds", ATTACKED_S, "--judge"]))?;
-    Ok(format!("{ATTACKED_S} s of attacks within the bars"))
+    Ok(format!("{ATTACKED_S} s of attacks within the bars, a real job is traced meanwhile"))
 }
 
 /// A real Prometheus with the rules and the board of `deploy/`, and hosts on which things go wrong.

@@ -23,7 +23,7 @@ const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 /// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Whose processes are captured: the protocol was measured with it.
-const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
+pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// The server of S3 that data is read from.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// Scrapes the agent's pages, and checks rules.

@@ -116,8 +116,10 @@ pub fn fresh(folder: &Path) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
+    // Below `/tmp` somebody else may have put a link there meanwhile: an error then.
+    fs::create_dir(folder).map_err(Error::io(folder))?;
     for name in ["state", "spool"] {
-        fs::create_dir_all(folder.join(name)).map_err(Error::io(folder))?;
+        fs::create_dir(folder.join(name)).map_err(Error::io(folder))?;
     }
     Ok(folder.to_owned())
 }

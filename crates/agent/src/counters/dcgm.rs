@@ -54,8 +54,7 @@ impl DcgmPage {
 
     /// A page that has not been fetched.
     pub fn new(url: Option<String>) -> Self {
-        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
-        Self { url, agent: config.new_agent(), fetched: None, readings: BTreeMap::new() }
+        Self { url, agent: http_agent(), fetched: None, readings: BTreeMap::new() }
     }
 
     /// Fetches the page if it is time, and reads its GPUs from what it said last.
@@ -63,13 +62,10 @@ impl DcgmPage {
         let Some(url) = &self.url else { return };
         if self.fetched.is_none_or(|fetched| fetched.elapsed() >= PERIOD) {
             self.fetched = Some(Instant::now());
-            match fetch(&self.agent, url) {
-                Ok(text) => self.readings = readings(&samples(&text)),
-                Err(problem) => {
-                    self.readings.clear();
-                    state.note(format!("{url}: {problem}"));
-                }
-            }
+            let answer = fetch(&self.agent, url);
+            let text = answer.as_deref().unwrap_or_default();
+            self.readings = readings(&samples(text));
+            state.set_source("dcgm", answer.map(drop));
         }
         for (identity, reading) in self.readings.values() {
             let is_read_here = {
@@ -95,10 +91,34 @@ impl DcgmPage {
     }
 }
 
+fn http_agent() -> ureq::Agent {
+    ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent()
+}
+
+/// Fetches a page once, to see whether it has figures of GPUs.
+///
+/// # Errors
+/// A note that says what is wrong, what that means and what to do.
+pub fn ask(url: &str) -> Result<(), String> {
+    fetch(&http_agent(), url).map(drop)
+}
+
 fn fetch(agent: &ureq::Agent, url: &str) -> Result<String, String> {
-    let mut answer = agent.get(url).call().map_err(|error| error.to_string())?;
-    let body = answer.body_mut().with_config().limit(SIZE_MAX);
-    body.read_to_string().map_err(|error| error.to_string())
+    let answer = agent.get(url).call().and_then(|mut answer| {
+        let body = answer.body_mut().with_config().limit(SIZE_MAX);
+        body.read_to_string()
+    });
+    let problem = match answer {
+        Ok(text) if text.contains("DCGM_FI_") => return Ok(text),
+        Ok(_) => "the page has no figures of DCGM (DCGM_FI_…)".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!(
+        "dcgm-exporter at {url}: {problem}. Figures that NVML lacks, such as the activity of tensor cores \
+         before Hopper, stay empty. Start dcgm-exporter, correct `dcgm_page`, or remove it. The agent \
+         tries again every {} s",
+        PERIOD.as_secs()
+    ))
 }
 
 /// The samples of a page in Prometheus text; lines that are none are left out.

@@ -92,7 +92,19 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     if let Some(from) = from {
         builder.lib_path(from);
     }
-    builder.init().map_err(|error| format!("NVML: {name}: {error}"))
+    builder.init().map_err(|error| match error {
+        NvmlError::LibloadingError(error) => format!("NVML: cannot load {name}: {error}"),
+        error => format!("NVML: {name} does not start: {error}"),
+    })
+}
+
+/// What it means that there is no driver, and what to do.
+pub fn driver_note(problem: &str) -> String {
+    format!(
+        "{problem}. GPUs are not read. On a host without NVIDIA GPUs nothing is wrong; otherwise make \
+         `nvidia-smi` work, or set `nvml` to the path of libnvidia-ml.so.1. The agent tries again \
+         every 10 s"
+    )
 }
 
 /// The GPUs of a host, one of them read at a time.

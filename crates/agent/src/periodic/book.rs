@@ -7,12 +7,19 @@ use fleet::wire::PeriodicRow;
 use schema::random::{CounterRng, mix};
 use serde::{Deserialize, Serialize};
 
+use super::pace::Slowdown;
 use super::policy::TraceBudgets;
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
-/// The first back-off, and the longest; each in a row doubles it.
+/// The first back-off, and the longest; each further slow trace in a row doubles it.
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
+/// Slow traces in a row before the first back-off: one alone may be chance.
+const SLOW_IN_ROW: u32 = 3;
+/// A trace is slow beyond so many standard deviations of untraced windows. Steps of a job that
+/// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows,
+/// and three times in a row in less than one of a thousand traces.
+const SPREADS: f64 = 2.0;
 /// Most workflow types: names come from jobs, and are labels of metrics.
 const WORKFLOWS_MAX: usize = 64;
 /// What all further ones are called.
@@ -46,11 +53,16 @@ pub struct Ledger {
     pub since: u64,
     /// Bytes of the largest trace so far.
     pub largest: u64,
-    /// How much slower steps were while the last one was traced.
+    /// How much longer steps took while the last trace was made, as a share.
     pub slowdown: Option<f64>,
+    /// Standard deviation of that share without a trace.
+    #[serde(default)]
+    pub spread: Option<f64>,
+    /// Slow traces in a row, up to the last one.
+    #[serde(default)]
+    slow_in_row: u32,
     /// The second of today at which the last trace began.
     begun_s: Option<u64>,
-    backed_off: u32,
     not_before_unix_s: u64,
     /// Why nothing was traced in which slot.
     #[serde(skip)]
@@ -185,7 +197,8 @@ impl Book {
                 since: kept.since,
                 largest: kept.largest,
                 slowdown: kept.slowdown,
-                backed_off: kept.backed_off,
+                spread: kept.spread,
+                slow_in_row: kept.slow_in_row,
                 not_before_unix_s: kept.not_before_unix_s,
                 totals: kept.totals,
                 ..Ledger::default()
@@ -296,17 +309,22 @@ impl Ledger {
         self.problem = Some(problem);
     }
 
-    /// Takes in how much slower steps were while one was traced.
-    pub fn slowed(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: f64) {
-        self.slowdown = Some(slowdown);
-        if slowdown <= limits.slowdown {
-            self.backed_off = 0;
+    /// Takes in how much longer steps took while a trace was made, and backs off on evidence:
+    /// after [`SLOW_IN_ROW`] traces in a row with a slowdown above the limit that the job's own
+    /// spread does not explain. A trace whose spread is unknown is no evidence for either side.
+    pub fn slowed(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
+        (self.slowdown, self.spread) = (Some(slowdown.share), slowdown.spread);
+        let Some(spread) = slowdown.spread else { return };
+        if slowdown.share <= limits.slowdown.max(SPREADS * spread) {
+            self.slow_in_row = 0;
             return;
         }
-        let (first, longest) = BACKED_OFF_S;
-        let length = first.checked_shl(self.backed_off).unwrap_or(longest).min(longest);
-        self.backed_off = (self.backed_off + 1).min(16);
-        self.not_before_unix_s = now.unix_s + length;
+        self.slow_in_row = self.slow_in_row.saturating_add(1);
+        if let Some(doublings) = self.slow_in_row.checked_sub(SLOW_IN_ROW) {
+            let (first, longest) = BACKED_OFF_S;
+            let length = first.saturating_mul(1 << doublings.min(16)).min(longest);
+            self.not_before_unix_s = now.unix_s + length;
+        }
     }
 
     /// Seconds for which it still backs off.
@@ -332,6 +350,8 @@ impl Ledger {
             recorded: self.recorded,
             share_max: limits.share,
             slowdown: self.slowdown,
+            spread: self.spread,
+            slow_in_row: self.slow_in_row,
             backs_off_s: Some(self.backs_off(now)).filter(|left| *left > 0),
             state: wait.words().to_owned(),
             problem: self.problem.clone(),

@@ -40,6 +40,8 @@ pub struct KeptTrace<'a> {
     pub step_ns_before: f64,
     /// Nanoseconds of a step from then until it was written.
     pub step_ns_while: Option<f64>,
+    /// Standard deviation of the slowdown without a trace, as a share.
+    pub slowdown_spread: Option<f64>,
     /// The trace.
     pub file: &'a TraceFile,
 }
@@ -147,6 +149,7 @@ mod tests {
                 weight: 200.0,
                 step_ns_before: 1e6,
                 step_ns_while: None,
+                slowdown_spread: None,
                 file: &file,
             };
             shelf.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();

@@ -1,13 +1,16 @@
-//! Step times: over the last minutes, and during a trace. Knows no process.
+//! Step times of one process: without a trace, and while one is made. Knows neither processes nor
+//! clocks.
 
 use std::collections::VecDeque;
 
-/// Moments that are kept: at one a second, two minutes.
+/// Intervals between two looks that are kept: at one a second, two minutes.
 const KEPT: usize = 120;
-/// Fewer steps than this are no measure.
+/// Fewer steps than this give no mean.
 const STEPS_MIN: u64 = 10;
+/// Fewer windows than this give no spread.
+const WINDOWS_MIN: usize = 4;
 
-/// Steps whose time is known, and their time, so far.
+/// A number of steps whose time is known, and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timed {
     /// How many.
@@ -16,52 +19,110 @@ pub struct Timed {
     pub ns: u64,
 }
 
-/// The last moments of one process.
+/// Step times of one process in the last minutes, without the steps that were traced.
 #[derive(Clone, Debug, Default)]
 pub struct StepPace {
-    moments: VecDeque<Timed>,
+    /// Totals of the process at the last look.
+    last: Option<Timed>,
+    /// Steps between two looks.
+    untraced: VecDeque<Timed>,
+}
+
+/// How much longer steps took while a trace was made, and how much they vary without one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowdown {
+    /// Mean step time during the trace relative to the mean before it, minus 1.
+    pub share: f64,
+    /// Standard deviation of this share over windows of as many untraced steps; `None` where there
+    /// were too few such windows.
+    pub spread: Option<f64>,
 }
 
 impl Timed {
-    /// Nanoseconds of a step since an earlier moment; `None` where there was none.
-    pub fn mean_since(self, before: Self) -> Option<f64> {
-        let steps = self.steps.checked_sub(before.steps).filter(|steps| *steps > 0)?;
-        Some(self.ns.saturating_sub(before.ns) as f64 / steps as f64)
+    /// Steps since an earlier moment; `None` where the numbers are those of another process.
+    fn since(self, before: Self) -> Option<Self> {
+        let steps = self.steps.checked_sub(before.steps)?;
+        Some(Self { steps, ns: self.ns.saturating_sub(before.ns) })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { steps: self.steps + other.steps, ns: self.ns + other.ns }
+    }
+
+    fn mean(self) -> Option<f64> {
+        (self.steps > 0).then(|| self.ns as f64 / self.steps as f64)
     }
 }
 
 impl StepPace {
-    /// Takes a moment in.
-    pub fn saw(&mut self, now: Timed) {
-        let last = self.now();
-        if now.steps < last.steps {
-            // The number of a process is another one's now.
-            self.moments.clear();
-        }
-        if now != last || self.moments.is_empty() {
-            if self.moments.len() == KEPT {
-                self.moments.pop_front();
+    /// Takes in the totals at a look; the steps since the last look were not traced.
+    pub fn saw_untraced(&mut self, now: Timed) {
+        let made = self.move_on(now).filter(|made| made.steps > 0);
+        if let Some(made) = made {
+            if self.untraced.len() == KEPT {
+                self.untraced.pop_front();
             }
-            self.moments.push_back(now);
+            self.untraced.push_back(made);
         }
     }
 
-    /// The last moment.
-    pub fn now(&self) -> Timed {
-        self.moments.back().copied().unwrap_or_default()
+    /// Takes in the totals at a look; some of the steps since the last look were traced.
+    pub fn saw_traced(&mut self, now: Timed) {
+        self.move_on(now);
     }
 
-    /// Nanoseconds of a step over what is kept; `None` where there are too few.
+    fn move_on(&mut self, now: Timed) -> Option<Timed> {
+        let made = now.since(self.last.replace(now)?);
+        if made.is_none() {
+            // The number of the process belongs to another one now.
+            self.untraced.clear();
+        }
+        made
+    }
+
+    /// Totals at the last look.
+    pub fn now(&self) -> Timed {
+        self.last.unwrap_or_default()
+    }
+
+    /// Nanoseconds of an untraced step; `None` where there are too few.
     pub fn mean(&self) -> Option<f64> {
-        let first = *self.moments.front()?;
-        let is_enough = self.now().steps - first.steps >= STEPS_MIN;
-        self.now().mean_since(first).filter(|_| is_enough)
+        let all = self.untraced.iter().fold(Timed::default(), |all, one| all.plus(*one));
+        (all.steps >= STEPS_MIN).then(|| all.mean())?
+    }
+
+    /// Compares the steps from the last look until `now`, during which a trace was made, with the
+    /// untraced ones before.
+    pub fn slowdown_until(&self, now: Timed) -> Option<Slowdown> {
+        let traced = now.since(self.now())?;
+        let mean = self.mean().filter(|mean| *mean > 0.0)?;
+        let share = traced.mean()? / mean - 1.0;
+        Some(Slowdown { share, spread: self.spread(traced.steps).map(|spread| spread / mean) })
+    }
+
+    /// Standard deviation of the mean step time between windows of at least `steps` steps.
+    ///
+    /// Windows instead of single steps, because disturbances last longer than a step: the mean of
+    /// `n` steps varies more than single steps divided by `√n`.
+    fn spread(&self, steps: u64) -> Option<f64> {
+        let mut means = Vec::new();
+        let mut window = Timed::default();
+        for made in &self.untraced {
+            window = window.plus(*made);
+            if window.steps >= steps {
+                means.extend(std::mem::take(&mut window).mean());
+            }
+        }
+        let count = means.len() as f64;
+        let middle = means.iter().sum::<f64>() / count;
+        let squares: f64 = means.iter().map(|mean| (mean - middle).powi(2)).sum();
+        (means.len() >= WINDOWS_MIN).then(|| (squares / (count - 1.0)).sqrt())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, StepPace, Timed};
+    use super::{KEPT, Slowdown, StepPace, Timed};
 
     #[test]
     fn the_mean_is_of_the_last_minutes_and_of_one_process() {
@@ -71,15 +132,38 @@ mod tests {
         for second in 0..1000_u64 {
             now.steps += 4;
             now.ns += if second < 500 { 400 } else { 800 };
-            pace.saw(now);
-            pace.saw(now);
+            pace.saw_untraced(now);
+            pace.saw_untraced(now);
             assert_eq!(pace.mean().is_some(), second >= 3, "{second}");
         }
-        assert_eq!((pace.mean(), pace.moments.len()), (Some(200.0), KEPT));
+        assert_eq!((pace.mean(), pace.untraced.len()), (Some(200.0), KEPT));
         let later = Timed { steps: now.steps + 2, ns: now.ns + 100 };
-        assert_eq!(later.mean_since(now), Some(50.0));
-        assert_eq!(now.mean_since(later), None);
-        pace.saw(Timed { steps: 3, ns: 3 });
-        assert_eq!((pace.mean(), pace.moments.len()), (None, 1));
+        assert_eq!(pace.slowdown_until(later), Some(Slowdown { share: -0.75, spread: Some(0.0) }));
+        pace.saw_untraced(Timed { steps: 3, ns: 3 });
+        assert_eq!((pace.mean(), pace.untraced.len()), (None, 0));
+    }
+
+    #[test]
+    fn traced_steps_count_neither_for_the_mean_nor_for_the_spread() {
+        let mut pace = StepPace::default();
+        let mut now = Timed::default();
+        for second in 0..40_u64 {
+            now.steps += 10;
+            let is_traced = second % 4 == 3;
+            now.ns += if is_traced { 50_000 } else { 1000 + 20 * (second / 20) };
+            if is_traced { pace.saw_traced(now) } else { pace.saw_untraced(now) }
+        }
+        let mean = pace.mean().unwrap();
+        assert!((100.0..102.0).contains(&mean), "{mean}");
+        let traced = |steps| {
+            pace.slowdown_until(Timed { steps: now.steps + steps, ns: now.ns + steps * 202 })
+        };
+        let Some(Slowdown { share, spread: Some(spread) }) = traced(20) else {
+            panic!("no spread")
+        };
+        assert!((share - 1.0).abs() < 0.01, "{share}");
+        assert!((0.005..0.02).contains(&spread), "half of the windows are 2 % slower: {spread}");
+        assert_eq!(traced(100).unwrap().spread, None, "two windows of 100 steps are too few");
+        assert_eq!(traced(0), None);
     }
 }

@@ -20,7 +20,8 @@ pub struct Policy {
     /// Steps of a trace.
     #[serde(default = "iterations")]
     pub iterations: u32,
-    /// By how much steps may slow down while one is traced, before the agent backs off.
+    /// Largest slowdown of steps while a trace is made. After several larger ones in a row, which
+    /// the job's own spread does not explain, the agent backs off.
     #[serde(default = "slowdown_max")]
     pub slowdown_max: f64,
     /// What beside names and times.

@@ -120,14 +120,10 @@ fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
         let output = command.arg("--check").arg("--config").arg(&file).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    assert_eq!(
-        check("metrics = '127.0.0.1:0'"),
-        (
-            Some(0),
-            "the agent would start: configuration, folders, files, sockets and ports are right\n"
-                .to_owned()
-        )
-    );
+    let (code, said) = check("metrics = '127.0.0.1:0'");
+    let right =
+        "the agent would start: configuration, folders, files, sockets and ports are right\n";
+    assert!(code == Some(0) && said.starts_with(right), "{said}");
     let (code, said) = check("socket = 'x'");
     assert!(code == Some(2) && said.contains("unknown field `socket`"), "{said}");
     assert!(said.contains("hint: rowmill-agent --help"), "{said}");

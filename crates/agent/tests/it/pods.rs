@@ -1,6 +1,7 @@
 //! Pods as a kubelet tells them: a test server of its protocol, since no kubelet runs here.
 
 use std::path::Path;
+use std::process::Command;
 
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Response};
@@ -90,10 +91,39 @@ fn pods_hold_gpus_and_what_they_do_not_use_is_held_idle() {
 }
 
 #[test]
-fn a_kubelet_that_is_not_there_is_a_note() {
-    let agent = Agent::start("pod_resources = '/tmp/none.sock'\n", Some("gpu=0 util=0\n"));
-    agent.until("a note", |agent| {
+fn a_kubelet_that_comes_late_is_a_note_until_then() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let socket = folder.path().join("kubelet.sock");
+    let configuration = format!("pod_resources = '{}'\n", socket.display());
+    let agent = Agent::start(&configuration, Some("gpu=0 util=0\n"));
+    let has_note = |agent: &Agent| {
         let status = agent.local("GET", "/v1/status", "").body;
-        status.contains("/tmp/none.sock: No such file").then_some(())
-    });
+        status.contains("kubelet.sock: No such file") && status.contains("remove `pod_resources`")
+    };
+    agent.until("a note", |agent| has_note(agent).then_some(()));
+    kubelet(&socket, &[]);
+    agent.until("no note", |agent| (!has_note(agent)).then_some(()));
+}
+
+#[test]
+fn a_check_names_sources_that_do_not_answer_and_what_to_do() {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::create_dir(folder.path().join("s")).unwrap();
+    let text = "socket_dir = 's'\nstate_dir = 'state'\nnvml = '/none/libnvidia-ml.so.1'\n\
+                pod_resources = '/none/kubelet.sock'\ndcgm_page = 'http://127.0.0.1:9/metrics'\n";
+    std::fs::write(folder.path().join("agent.toml"), text).unwrap();
+    agent.args(["--check", "--config", "agent.toml"]).current_dir(folder.path());
+    let output = agent.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "the agent starts all the same: {told}");
+    for wanted in [
+        "note: NVML: cannot load /none/libnvidia-ml.so.1: ",
+        "On a host without NVIDIA GPUs nothing is wrong; otherwise make `nvidia-smi` work",
+        "note: kubelet at /none/kubelet.sock: No such file or directory",
+        "note: dcgm-exporter at http://127.0.0.1:9/metrics: ",
+        "Start dcgm-exporter, correct `dcgm_page`, or remove it",
+    ] {
+        assert!(told.contains(wanted), "expected {wanted:?} in {told}");
+    }
 }

@@ -233,6 +233,9 @@ fn what_cannot_be_meant_is_refused() {
     let agent = Agent::start("", None);
     let nobody = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "a"));
     assert!(nobody.status == 409 && nobody.body.contains("nobody asks"), "{nobody:?}");
+    let named = ORDER.replace("TOKEN", "b").replace("\"pids\": []", "\"pids\": [1]");
+    let absent = agent.local("POST", "/v1/traces", &named);
+    assert!(absent.body.contains("no process to trace: 1 does not ask for traces"), "{absent:?}");
     let path = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "../a"));
     assert!(path.body.contains("expected 1 to 64 letters"), "{path:?}");
     let with = agent.local("POST", "/v1/traces", &ORDER.replace("shapes", "colours"));

@@ -210,6 +210,10 @@ fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
         let lost = if row.lost == 0 { String::new() } else { format!(", {} lost", row.lost) };
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let share = row.recorded as f64 / row.steps.max(1) as f64;
+        let spread =
+            row.spread.map_or(String::new(), |one| format!(" (spread {:.1} %)", one * 100.0));
+        let slower =
+            row.slowdown.map_or("-".to_owned(), |one| format!("{:+.1} %{spread}", one * 100.0));
         let state = match row.backs_off_s {
             Some(left) => format!("{} for {left} s", row.state),
             None => row.state.clone(),
@@ -226,7 +230,7 @@ fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
                 share * 100.0,
                 row.share_max * 100.0
             ),
-            row.slowdown.map_or("-".to_owned(), |share| format!("{:+.1} %", share * 100.0)),
+            slower,
             plain(&state),
         ]
     };

@@ -1,7 +1,6 @@
 //! Generated data that fits a model: one column per dense input and feature, ids within the tables.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use data::synthetic::{
 };
 use schema::source::{CategoryKind, DataFormat, DenseTransform, IdMode};
 use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
+use trace::file::create_anew;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::rows::ROWS_OF_SYNTHETIC;
@@ -184,7 +184,7 @@ fn write_file(
     threads: usize,
     progress: &mut dyn FnMut(WriteProgress),
 ) -> Result<SyntheticReport, Error> {
-    let file = File::create(path).map_err(Error::io(path, "create"))?;
+    let file = create_anew(path).map_err(Error::io(path, "create"))?;
     let skipping = config.layout == RowLayout::Csv && !columns.columns.is_empty();
     let mut out = WithoutHeader { out: BufWriter::with_capacity(1 << 20, file), skipping };
     let report =

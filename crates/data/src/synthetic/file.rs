@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::temporary::create_anew;
 
 /// Runs `fill` on a temporary file beside `path`, syncs it and renames it; removes it on failure.
 pub(super) fn replace<T>(
@@ -29,7 +30,7 @@ fn fill_and_rename<T>(
     fill: impl FnOnce(&mut dyn Write) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let failed = |source| Error::Io { path: path.to_owned(), source };
-    let file = BufWriter::with_capacity(1 << 20, File::create(temporary).map_err(failed)?);
+    let file = BufWriter::with_capacity(1 << 20, create_anew(temporary).map_err(failed)?);
     let extension = path.extension().and_then(|extension| extension.to_str());
     let (value, file) = match extension {
         Some("gz") => {

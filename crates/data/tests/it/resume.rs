@@ -128,6 +128,14 @@ fn another_preparation_is_refused_or_begun_anew() {
     };
     interrupted((&inputs, &modulo), &out, stop);
     refused(&criteo("criteo-torchrec", &json!({"mode": "modulo"})), "configuration");
+    let partial = folder.path("cut.partial");
+    // Only root can give a folder away, as somebody who prepares for others would.
+    if std::os::unix::fs::chown(&partial, Some(54_321), None).is_ok() {
+        refused(&modulo, "owner");
+        std::os::unix::fs::chown(&partial, Some(0), None).unwrap();
+    } else {
+        println!("SKIPPED a partial folder of another user: needs root");
+    }
     let mut text = std::fs::read(&inputs[0]).unwrap();
     text.truncate(text.len() / 2);
     std::fs::write(&inputs[0], &text).unwrap();

@@ -7,9 +7,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
@@ -130,6 +132,8 @@ pub struct Datagram {
 #[derive(Debug)]
 pub struct Socket {
     socket: UnixDatagram,
+    /// Our name, as the kernel gives it to those whom we answer.
+    name: SocketAddr,
     file: Option<PathBuf>,
     wait: Cell<Duration>,
     /// What users are answered with while too many answers of `socket` are not read.
@@ -147,8 +151,8 @@ impl SocketPlace {
 }
 
 impl Datagram {
-    /// Whether its sender has a name, so that it can be answered.
-    pub fn is_named(&self) -> bool {
+    /// Whether its sender has a name that it can be answered at.
+    pub fn can_be_answered(&self) -> bool {
         self.from.is_some()
     }
 }
@@ -212,7 +216,8 @@ impl Socket {
 
     fn prepare(socket: UnixDatagram, file: Option<PathBuf>) -> io::Result<Self> {
         let (wait, spares) = (Cell::new(Duration::ZERO), RefCell::default());
-        let bound = Self { socket, file, wait, spares };
+        let name = socket.local_addr()?;
+        let bound = Self { socket, name, file, wait, spares };
         setsockopt(&bound.socket, sockopt::PassCred, &true)?;
         // Where the kernel has no such option, ages are not known, and the reader measures them.
         let _ = setsockopt(&bound.socket, sockopt::ReceiveTimestampns, &true);
@@ -263,6 +268,7 @@ impl Socket {
         }
         // An address of a sender without a name has its family alone, or nothing at all.
         let from = message.address.filter(|from| from.len() as usize > size_of::<sa_family_t>());
+        let from = from.filter(|from| self.is_beside(from));
         let length = message.bytes;
         // Without credentials there is nobody to trust.
         let Some(peer) = credentials else { return Ok(None) };
@@ -275,7 +281,7 @@ impl Socket {
     ///
     /// The kernel counts answers that are not read against the socket that sent them, and a client
     /// that is connected to us may leave any number unread. When our socket may send no more, each
-    /// user gets a socket without a name, so that only who does not read is silenced.
+    /// user gets a socket of its own, so that only who does not read is silenced.
     pub fn answer(&self, to: &Datagram, bytes: &[u8]) -> bool {
         let Some(from) = &to.from else { return false };
         let send = |socket: &UnixDatagram| {
@@ -291,10 +297,40 @@ impl Socket {
             spares.clear();
         }
         if let Entry::Vacant(vacant) = spares.entry(to.peer.uid) {
-            let Ok(spare) = UnixDatagram::unbound() else { return false };
+            let Ok(spare) = self.bind_spare() else { return false };
             vacant.insert(spare);
         }
         spares.get(&to.peer.uid).is_some_and(|spare| send(spare).is_ok())
+    }
+
+    /// Whether a sender's socket lies beside this one, by the names as they are written.
+    ///
+    /// PyTorch names its socket `$KINETO_IPC_SOCKET_DIR/…`, or in the kernel's name space. It ends
+    /// the whole process when an answer comes from a name that begins otherwise, such as
+    /// `/run/kineto/dynolog` for a job with `/run/../run/kineto`. Such a job is not answered.
+    fn is_beside(&self, from: &UnixAddr) -> bool {
+        match (self.name.as_pathname(), from.path()) {
+            (Some(own), Some(from)) => {
+                let from = from.as_os_str().as_bytes();
+                let folder = from.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+                own.as_os_str().as_bytes().starts_with(&from[..folder])
+            }
+            (own, from) => own.is_none() && from.is_none(),
+        }
+    }
+
+    /// A socket for the answers to one user, named beside this one: see [`Socket::is_beside`]. The
+    /// name is random, so that nobody can take it first.
+    fn bind_spare(&self) -> io::Result<UnixDatagram> {
+        let name = format!("{NAME}-{:016x}", RandomState::new().build_hasher().finish());
+        let Some(own) = self.name.as_pathname() else {
+            return UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(format!("{name}\0"))?);
+        };
+        let file = own.with_file_name(name);
+        let spare = UnixDatagram::bind(&file)?;
+        // The socket keeps its name without the file, and nothing is left if the agent is killed.
+        fs::remove_file(&file)?;
+        Ok(spare)
     }
 }
 
@@ -402,8 +438,33 @@ mod tests {
         let (reads, message) = client("dynoconfigclient-reads");
         assert!(socket.answer(&message, b"and you"));
         let mut bytes = [0; 64];
-        let length = reads.recv(&mut bytes).unwrap();
+        let (length, from) = reads.recv_from(&mut bytes).unwrap();
         assert_eq!(&bytes[..length], b"and you");
+        // PyTorch ends its process if the answer has no name, or one outside its folder.
+        let from = from.as_pathname().expect("the answer has a name");
+        assert_eq!(from.parent(), Some(folder.path()), "{}", from.display());
+        assert_ne!(from, folder.path().join("dynolog"), "the own socket may send no more");
+        assert!(!from.exists(), "nothing is left if the agent is killed now");
+    }
+
+    #[test]
+    fn a_client_that_would_not_know_our_name_is_not_answered() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let socket = Socket::bind(&SocketPlace::Folder(folder.path().to_owned())).unwrap();
+        let other = tempfile::tempdir_in("/tmp").unwrap();
+        let spelled = folder.path().join("../").join(folder.path().file_name().unwrap());
+        for (beside, is_answered) in [
+            (folder.path().join("client"), true),
+            (other.path().join("client"), false),
+            (spelled.join("client-spelled"), false),
+        ] {
+            let client = UnixDatagram::bind(&beside).unwrap();
+            client.send_to(b"hello", folder.path().join("dynolog")).unwrap();
+            let message = socket.receive(WAIT).unwrap().unwrap();
+            assert_eq!(message.can_be_answered(), is_answered, "{}", beside.display());
+            assert_eq!(socket.answer(&message, b"and you"), is_answered);
+            std::fs::remove_file(&beside).unwrap();
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use trace::file::create_anew;
+
 use super::Checkpoint;
 use crate::Error;
 
@@ -39,6 +41,18 @@ fn suffixed(folder: &Path, suffix: &str) -> PathBuf {
     let mut name = folder.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+/// Creates a folder whose name is temporary. One that stands there already is used, a link to one
+/// is not.
+pub(super) fn create_temporary(folder: &Path) -> Result<(), Error> {
+    let parent = folder.parent().unwrap_or(folder);
+    fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+    let is_folder = || fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir());
+    match fs::create_dir(folder) {
+        Err(error) if !is_folder() => Err(Error::io("create", folder)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Waits until the names in `folder` are on disk.
@@ -187,7 +201,7 @@ pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error
     };
     let temporary = temporary_name(&path);
     let write = || {
-        let mut file = File::create(&temporary)?;
+        let mut file = create_anew(&temporary)?;
         writeln!(file, "{}", name(step))?;
         file.sync_all()?;
         fs::rename(&temporary, &path)

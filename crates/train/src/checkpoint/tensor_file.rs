@@ -14,6 +14,7 @@ use device::mapped::Mapping;
 use schema::DataType;
 use serde::Deserialize;
 use serde_json::Value;
+use trace::file::create_anew;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::{Checksum, Pieces};
@@ -83,7 +84,7 @@ impl TensorWriter {
             let problem = header_too_long(header.len() as u64);
             return Err(Error::TensorFile { path: path.to_owned(), problem });
         }
-        let mut file = File::create(path).map_err(Error::io("create", path))?;
+        let mut file = create_anew(path).map_err(Error::io("create", path))?;
         file.write_all(&head).map_err(Error::io("write", path))?;
         Ok(Self {
             path: path.to_owned(),

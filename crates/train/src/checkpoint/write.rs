@@ -3,7 +3,7 @@
 //! Values are hashed and written straight from the tables, piece by piece; nothing is copied.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use device::backend::TileRows;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 use serde::{Deserialize, Serialize};
+use trace::file::create_anew;
 
 use super::manifest::{Chunk, FileRecord, Manifest, Seeds, SeenData, TablePart, TensorContent};
 use super::{Checksum, TensorWriter, folder};
@@ -97,7 +98,7 @@ impl CheckpointWriter {
         folder::clean(run_folder)?;
         let mut writer = Self::join(run_folder, step, tables);
         writer.role = Role::Owner;
-        fs::create_dir_all(&writer.temporary).map_err(Error::io("create", &writer.temporary))?;
+        folder::create_temporary(&writer.temporary)?;
         Ok(writer)
     }
 
@@ -240,7 +241,7 @@ impl CheckpointWriter {
         let manifest = self.manifest(&path, meta, records)?;
         self.check_cover(&manifest.chunks)?;
         let text = manifest.to_text(&path)?;
-        let mut file = File::create(&path).map_err(Error::io("create", &path))?;
+        let mut file = create_anew(&path).map_err(Error::io("create", &path))?;
         file.write_all(&text).map_err(Error::io("write", &path))?;
         file.sync_all().map_err(Error::io("sync", &path))?;
         folder::sync_folder(&self.temporary)?;

@@ -8,6 +8,7 @@ mod damage;
 mod golden;
 mod metric;
 mod oracle;
+mod planted;
 mod precision;
 mod processes;
 mod ranks;

@@ -1,6 +1,7 @@
 use schema::random::CounterRng;
 
 use super::{Book, DAY_S, Ledger, TraceBudgets, Wait, WallTime, choose, seed_of};
+use crate::periodic::pace::{Slowdown, StepPace, Timed};
 
 const LIMITS: TraceBudgets =
     TraceBudgets { traces: 24, bytes: 1000, share: 0.01, iterations: 5, slowdown: 0.03 };
@@ -89,24 +90,96 @@ fn budgets_hold_whatever_comes() {
     assert_eq!(more.allowance(at(3 * 3600 + 3599), &LIMITS, 1), Ok(1000));
 }
 
+/// A slowdown of a job whose untraced windows differ by 1 %.
+fn slowdown(share: f64) -> Slowdown {
+    Slowdown { share, spread: Some(0.01) }
+}
+
 #[test]
-fn slow_steps_back_off_longer_each_time() {
+fn one_noisy_trace_does_not_back_off() {
+    let mut ledger = Ledger::default();
+    for turn in 0..10 {
+        for share in [0.5, 0.4, 0.0] {
+            ledger.slowed(at(turn), &LIMITS, slowdown(share));
+            assert_eq!(ledger.backs_off(at(turn)), 0, "{turn} {share}");
+        }
+    }
+    // Without windows to compare with, a slowdown proves nothing, and does not interrupt the row.
+    for spread in [Some(0.01), None, Some(0.01), None] {
+        ledger.slowed(at(20), &LIMITS, Slowdown { share: 0.5, spread });
+        assert_eq!(ledger.backs_off(at(20)), 0, "{spread:?}");
+    }
+    ledger.slowed(at(20), &LIMITS, slowdown(0.5));
+    assert_eq!(ledger.backs_off(at(20)), 3600);
+}
+
+#[test]
+fn repeated_slow_traces_back_off_longer_each_time() {
     let mut ledger = Ledger::default();
     ledger.saw(1_000_000);
     let limits = TraceBudgets { traces: 86_400, ..LIMITS };
-    ledger.slowed(at(0), &limits, 0.029);
+    for _ in 0..5 {
+        ledger.slowed(at(0), &limits, slowdown(0.029));
+    }
+    ledger.slowed(at(0), &limits, slowdown(0.031));
+    ledger.slowed(at(0), &limits, slowdown(0.031));
     assert!(ledger.allowance(at(1), &limits, 1).is_ok());
     for (length, from) in [(3600, 10), (7200, 4000), (14_400, 12_000)] {
-        ledger.slowed(at(from), &limits, 0.031);
+        ledger.slowed(at(from), &limits, slowdown(0.031));
         assert_eq!(ledger.allowance(at(from + length - 1), &limits, 1), Err(Wait::BackedOff));
         assert_eq!(ledger.backs_off(at(from + length - 1)), 1);
         assert!(ledger.allowance(at(from + length), &limits, 1).is_ok());
     }
     let row = ledger.row("ranking", at(12_001), &limits);
     assert_eq!((row.state.as_str(), row.backs_off_s), ("backs off", Some(14_399)));
-    ledger.slowed(at(40_000), &limits, 0.0);
-    ledger.slowed(at(40_001), &limits, 0.1);
-    assert_eq!(ledger.backs_off(at(40_001)), 3600, "a good trace forgives");
+    assert_eq!((row.slow_in_row, row.spread), (5, Some(0.01)));
+    ledger.slowed(at(40_000), &limits, slowdown(0.0));
+    ledger.slowed(at(40_001), &limits, slowdown(0.1));
+    assert_eq!(ledger.backs_off(at(40_001)), 0, "a trace without a slowdown ends the row");
+    ledger.slowed(at(0), &limits, Slowdown { share: f64::MAX, spread: Some(0.0) });
+    for _ in 0..100 {
+        ledger.slowed(at(0), &limits, slowdown(0.1));
+    }
+    assert_eq!(ledger.backs_off(at(0)), DAY_S, "no back-off is longer than a day");
+}
+
+/// The first of a thousand traces after which a job backs off: its step times vary from second to
+/// second by the share `noise`, and traced ones take longer by the share `cost`.
+fn first_back_off(noise: f64, cost: f64, seed: u64) -> Option<usize> {
+    let draw = CounterRng::new(seed, 0);
+    let mut ledger = Ledger::default();
+    let mut pace = StepPace::default();
+    let mut now = Timed::default();
+    let mut make_steps = |second: u64, factor: f64| {
+        let varied = 1.0 + noise * (2.0 * draw.below(second, 1000) as f64 / 999.0 - 1.0);
+        now = Timed { steps: now.steps + 30, ns: now.ns + (30e6 * varied * factor) as u64 };
+        now
+    };
+    (0..1000_u64).position(|trace| {
+        for second in 0..120 {
+            pace.saw_untraced(make_steps(trace * 200 + second, 1.0));
+        }
+        let before = pace.clone();
+        for second in 120..130 {
+            pace.saw_traced(make_steps(trace * 200 + second, 1.0 + cost));
+        }
+        ledger.slowed(at(0), &LIMITS, before.slowdown_until(pace.now()).unwrap());
+        ledger.backs_off(at(0)) > 0
+    })
+}
+
+#[test]
+fn a_job_that_varies_by_itself_does_not_back_off_and_a_steady_slowed_one_does() {
+    for seed in 0..5 {
+        assert_eq!(first_back_off(0.5, 0.0, seed), None, "±50 % from second to second");
+        assert_eq!(first_back_off(0.02, 0.0, seed), None, "±2 %");
+        assert_eq!(first_back_off(0.02, 0.1, seed), Some(2), "10 % slower in every trace");
+        let slowed = first_back_off(0.5, 0.5, seed);
+        assert!(
+            slowed.is_some_and(|trace| trace < 10),
+            "more than the spread explains: {slowed:?}"
+        );
+    }
 }
 
 #[test]

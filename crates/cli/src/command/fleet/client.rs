@@ -2,7 +2,7 @@
 //! the ranks of a silent host are lost, and the others continue.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +14,7 @@ use fleet::wire::{
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use trace::file::create_anew;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -185,11 +186,7 @@ impl Client {
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let partial = Partial::new(to);
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
-        // One that a killed command left, or a link of somebody who may write the folder: the name
-        // is removed, never what it leads to.
-        let _ = fs::remove_file(&partial.path);
-        let made = File::options().write(true).create_new(true).open(&partial.path);
-        let mut out = made.map_err(io)?;
+        let mut out = create_anew(&partial.path).map_err(io)?;
         let (mut hash, mut fetched, mut failed) = (Xxh3::new(), 0, 0);
         while fetched < file.bytes {
             let path = format!("{ROOT}/traces/{token}/{}?from={fetched}", file.name);

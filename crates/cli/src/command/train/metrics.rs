@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
+use trace::file::create_anew;
 
 use super::tensorboard::TensorBoardWriter;
 
@@ -62,7 +63,7 @@ impl Metrics {
         self.events.begin(kept)?;
         let mut partial = self.path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
-        let mut file = File::create(&partial)?;
+        let mut file = create_anew(Path::new(&partial))?;
         file.write_all(kept.as_bytes())?;
         std::fs::rename(&partial, &self.path)?;
         OpenOptions::new().append(true).open(&self.path)

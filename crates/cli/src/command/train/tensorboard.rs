@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use trace::file::create_anew;
 
 /// The form of the messages; TensorBoard asks for it first.
 const VERSION: &str = "brain.Event:2";
@@ -34,7 +35,7 @@ impl TensorBoardWriter {
             let value = serde_json::from_str(line).unwrap_or_default();
             bytes.extend(events_of(&value));
         }
-        let mut file = File::create(&self.path)?;
+        let mut file = create_anew(&self.path)?;
         file.write_all(&bytes)?;
         self.file = Some(file);
         Ok(())

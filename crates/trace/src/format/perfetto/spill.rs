@@ -3,9 +3,11 @@
 //! A trace's arguments are as large as the rest of it, and the file they come from can be read only
 //! from front to back. Knows nothing of what the bytes say.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use crate::file::create_anew;
 
 /// Bytes collected before they are written.
 const COLLECTED: usize = 256 << 10;
@@ -42,8 +44,7 @@ impl Drop for Temporary {
 impl Filling {
     /// Creates the file.
     pub fn new(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+        let file = create_anew(path)?;
         let temporary = Temporary(path.to_path_buf());
         Ok(Self { out: BufWriter::with_capacity(COLLECTED, file), temporary, ends: Vec::new() })
     }

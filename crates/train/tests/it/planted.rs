@@ -1,0 +1,29 @@
+//! What another user plants in a run folder that is shared with others.
+
+use std::os::unix::fs::symlink;
+
+use device::Cpu;
+use schema::ShardingPlan;
+
+use crate::run::{dataset, plan, request};
+
+#[test]
+fn links_planted_under_temporary_names_of_a_run_folder_are_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    let (file, other) = (folder.path().join("file"), folder.path().join("other"));
+    std::fs::write(&file, "kept").unwrap();
+    std::fs::create_dir_all(&other).unwrap();
+    let checkpoints = request.run_folder.join("checkpoints");
+    std::fs::create_dir_all(&checkpoints).unwrap();
+    symlink(&file, request.run_folder.join("lock")).unwrap();
+    symlink(&file, checkpoints.join("best.tmp")).unwrap();
+    for step in 0..40 {
+        symlink(&other, checkpoints.join(format!("step-{step:012}.tmp"))).unwrap();
+    }
+    train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+    assert!(checkpoints.join("best").is_file());
+}
