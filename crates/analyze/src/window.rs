@@ -116,6 +116,9 @@ pub(crate) fn steps<'a>(
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.row));
+    if are_beside_the_work(trace, &steps) {
+        return Vec::new();
+    }
     if !steps.is_empty() {
         mark_incomplete(trace, (links(), frames), &mut steps);
     }
@@ -123,6 +126,32 @@ pub(crate) fn steps<'a>(
         step.is_whole = step.lack.is_none();
     }
     steps
+}
+
+/// Whether the marks of steps cover almost none of the recorded work, as where `prof.step()` is
+/// called once behind the loop. Such marks are no steps of the job.
+pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool {
+    /// Parts of the work of which the steps have to cover one.
+    const PARTS: usize = 10;
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
+    let is_inside = |row: u32| {
+        let start = trace.slices.start(row);
+        let begun = steps.partition_point(|step| step.start <= start);
+        first.start <= start && start < last.end && begun > 0 && start < steps[begun - 1].end
+    };
+    let share = |is_work: &dyn Fn(u32) -> bool| {
+        let (mut all, mut inside) = (0, 0);
+        for row in trace.rows().filter(|row| is_work(*row)) {
+            all += 1;
+            inside += usize::from(is_inside(row));
+        }
+        (all > 0).then_some(PARTS * inside < all)
+    };
+    let marks: BTreeSet<u32> = steps.iter().map(|step| step.row).collect();
+    let is_mark = |row: u32| marks.contains(&row);
+    share(&|row| trace.kind(row).is_call())
+        .or_else(|| share(&|row| trace.kind(row) == EventKind::Operator && !is_mark(row)))
+        .unwrap_or(false)
 }
 
 /// Launches without device work, of those in a step, that are more than chance, percent.

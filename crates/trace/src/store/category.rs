@@ -50,7 +50,29 @@ impl Category {
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), kind: EventKind::from_name(name) }
     }
+
+    /// Whether the category has a meaning: it has a kind, or it is one of PyTorch's that no
+    /// analysis needs.
+    pub fn is_known(&self) -> bool {
+        self.kind != EventKind::Other || WITHOUT_KIND.contains(&self.name.as_str())
+    }
 }
+
+/// Categories of PyTorch's profiler that no analysis needs, and the one that stands for those
+/// beyond the 255th.
+///
+/// # Source
+/// Kineto's activity types, `libkineto/src/ActivityType.cpp`.
+const WITHOUT_KIND: [&str; 8] = [
+    "cuda_profiler_range",
+    "external_correlation",
+    "collective_comm",
+    "mtia_insight",
+    "gpu_pm_counter",
+    "cpu_instant_event",
+    "hpu_meta",
+    "other",
+];
 
 /// Where MTIA's command processor reports what its streams do: work, copies and waits alike.
 pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";

@@ -35,6 +35,9 @@ pub enum Loss {
     BehindTheEnd,
     /// Another recording of a rank that was recorded several times; not read.
     OtherCapture,
+    /// A piece of device work that reaches far past the next one of its stream, which it must
+    /// precede; cut where that one starts.
+    RefutedDuration,
     /// More than 255 categories; the rest are one.
     ManyCategories,
     /// A file beside the others has the name of a trace, and no event could be read from it.

@@ -321,9 +321,10 @@ impl Document {
         let Some((start, end)) = span.filter(|_| self.listed) else { return };
         let bytes = end - start;
         let losses = &mut sink.part.losses;
-        losses.count_many(Loss::BehindTheEnd, events.max(1), || {
+        let loss = if events == 0 { Loss::BrokenHeader } else { Loss::BehindTheEnd };
+        losses.count_many(loss, events.max(1), || {
             format!(
-                "byte {start}: expected the end of the text behind the end of the trace, \
+                "byte {start}: expected nothing behind the end of the trace, \
                  got {events} events in {bytes} bytes"
             )
         });

@@ -63,9 +63,7 @@ pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
 /// `-nan(ind)`, `1.#QNAN`, or nothing at all. Only a separator may follow it. The value is unknown;
 /// the rest of its event is not.
 fn bare_end(text: &[u8], start: usize) -> Scanned<usize> {
-    let is_bare = |byte: &&u8| {
-        byte.is_ascii_alphanumeric() || b"/.#+-_%()?<>".contains(byte)
-    };
+    let is_bare = |byte: &&u8| byte.is_ascii_alphanumeric() || b"/.#+-_%()?<>".contains(byte);
     let rest = &text[start..];
     let length = rest.iter().take_while(is_bare).count();
     match scan::after_blank(text, start + length)?.0 {

@@ -1,0 +1,96 @@
+//! Which program wrote a file, judged by its rows: PyTorch's profiler or another one. Draws no
+//! conclusion from it.
+
+use trace::store::Trace;
+
+/// Rows without a known meaning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnknownRows {
+    /// How many.
+    pub count: u64,
+    /// Their categories with the number of rows, the largest first; an empty name stands for rows
+    /// without a category.
+    pub categories: Vec<(String, u64)>,
+}
+
+/// Counts the rows whose category has no known meaning.
+///
+/// # Cost
+/// Linear in the rows of the trace.
+pub fn unknown_rows(trace: &Trace) -> UnknownRows {
+    let mut counts = vec![0u64; trace.categories.len()];
+    trace.slices.category.iter().for_each(|category| counts[usize::from(*category)] += 1);
+    let unknown = trace.categories.iter().zip(counts).filter(|(category, _)| !category.is_known());
+    let mut categories: Vec<(String, u64)> = unknown
+        .map(|(category, count)| (category.name.clone(), count))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    categories.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    UnknownRows { count: categories.iter().map(|(_, count)| count).sum(), categories }
+}
+
+/// What betrays a program.
+enum Mark {
+    /// A category that begins with this text, or one of the categories that commas join.
+    Category(&'static str),
+    /// A process whose name begins with this text.
+    Process(&'static str),
+    /// A key beside the list of events.
+    Header(&'static str),
+    /// The name of a row.
+    Row(&'static str),
+}
+
+/// Programs that write Chrome's format, each by marks that no file of PyTorch has.
+///
+/// # Source
+/// Their own writers: `onnxruntime/core/common/profiler_common.h` (event categories), `nsys2json.py`
+/// of ezyang/nsys2json, Chromium's `base/trace_event`, TensorFlow's `timeline.py` and XLA's
+/// `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`, VizTracer's `report_builder.py`,
+/// Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's `trace_event` documentation.
+const PROGRAMS: [(Mark, &str); 21] = [
+    (Mark::Category("Session"), "ONNX Runtime"),
+    (Mark::Category("Node"), "ONNX Runtime"),
+    (Mark::Category("cuda_api"), "nsys2json (Nsight Systems)"),
+    (Mark::Category("nvtx"), "nsys2json (Nsight Systems)"),
+    (Mark::Category("nvtx-kernel"), "nsys2json (Nsight Systems)"),
+    (Mark::Header("viztracer_metadata"), "VizTracer"),
+    (Mark::Header("beginningOfTime"), "clang's -ftime-trace"),
+    (Mark::Category("node."), "Node.js"),
+    (Mark::Category("disabled-by-default-"), "Chrome"),
+    (Mark::Category("devtools."), "Chrome"),
+    (Mark::Category("toplevel"), "Chrome"),
+    (Mark::Category("blink"), "Chrome"),
+    (Mark::Category("v8"), "Chrome"),
+    (Mark::Category("__metadata"), "Chrome"),
+    (Mark::Category("build phase marker"), "Bazel"),
+    (Mark::Category("action processing"), "Bazel"),
+    (Mark::Process("/device:"), "TensorFlow or JAX"),
+    (Mark::Process("/host:"), "TensorFlow or JAX"),
+    (Mark::Category("ray::"), "Ray"),
+    (Mark::Category("hip_api"), "ROCm's rocprof"),
+    (Mark::Row("CompileRequest"), "a compiler"),
+];
+
+/// The program that wrote a file, in words, if most of its rows have no meaning to PyTorch's
+/// profiler; `None` for files of PyTorch.
+pub fn foreign(trace: &Trace) -> Option<&'static str> {
+    let unknown = unknown_rows(trace);
+    if 2 * unknown.count <= trace.slices.len() as u64 {
+        return None;
+    }
+    let has_category = |text: &str| {
+        let parts = unknown.categories.iter().flat_map(|(name, _)| name.split(','));
+        parts.into_iter().any(|part| part.trim().starts_with(text))
+    };
+    let is_there = |mark: &Mark| match mark {
+        Mark::Category(text) => has_category(text),
+        Mark::Process(text) => {
+            trace.tracks.iter().any(|track| track.process_name.starts_with(text))
+        }
+        Mark::Header(key) => trace.header.rest.contains_key(*key),
+        Mark::Row(name) => trace.strings.iter().any(|text| text == *name),
+    };
+    let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark));
+    Some(known.map_or("an unknown program", |(_, program)| program))
+}
