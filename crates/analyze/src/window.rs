@@ -128,12 +128,17 @@ pub(crate) fn steps<'a>(
     steps
 }
 
-/// Whether the marks of steps cover almost none of the recorded work, as where `prof.step()` is
-/// called once behind the loop. Such marks are no steps of the job.
+/// Whether the marks of steps cover almost none of the recorded time and work, as where
+/// `prof.step()` is called once behind the loop. Such marks are no steps of the job.
 pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool {
-    /// Parts of the work of which the steps have to cover one.
+    /// Parts of time and work of which the steps have to cover one.
     const PARTS: usize = 10;
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
+    let (from, to) = recorded(trace).unwrap_or_default();
+    let marked: i64 = steps.iter().map(|step| step.end - step.start).sum();
+    if PARTS as i64 * marked >= to - from {
+        return false;
+    }
     let is_inside = |row: u32| {
         let start = trace.slices.start(row);
         let begun = steps.partition_point(|step| step.start <= start);

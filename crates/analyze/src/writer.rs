@@ -1,7 +1,7 @@
 //! Which program wrote a file, judged by its rows: PyTorch's profiler or another one. Draws no
 //! conclusion from it.
 
-use trace::store::Trace;
+use trace::store::{EventKind, Trace};
 
 /// Rows without a known meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,25 +72,36 @@ const PROGRAMS: [(Mark, &str); 21] = [
     (Mark::Row("CompileRequest"), "a compiler"),
 ];
 
-/// The program that wrote a file, in words, if most of its rows have no meaning to PyTorch's
-/// profiler; `None` for files of PyTorch.
+/// The program that wrote a file, in words, if that was not PyTorch's profiler: most rows have no
+/// known meaning, or some betray another program and none is a row of a host that PyTorch records.
+/// `None` for files of PyTorch.
 pub fn foreign(trace: &Trace) -> Option<&'static str> {
     let unknown = unknown_rows(trace);
-    if 2 * unknown.count <= trace.slices.len() as u64 {
+    if unknown.count == 0 {
         return None;
     }
     let has_category = |text: &str| {
-        let parts = unknown.categories.iter().flat_map(|(name, _)| name.split(','));
-        parts.into_iter().any(|part| part.trim().starts_with(text))
+        let mut parts = unknown.categories.iter().flat_map(|(name, _)| name.split(','));
+        parts.any(|part| part.trim().starts_with(text))
     };
+    let has_process =
+        |text: &str| trace.tracks.iter().any(|track| track.process_name.starts_with(text));
     let is_there = |mark: &Mark| match mark {
         Mark::Category(text) => has_category(text),
-        Mark::Process(text) => {
-            trace.tracks.iter().any(|track| track.process_name.starts_with(text))
-        }
+        Mark::Process(text) => has_process(text),
         Mark::Header(key) => trace.header.rest.contains_key(*key),
         Mark::Row(name) => trace.strings.iter().any(|text| text == *name),
     };
-    let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark));
-    Some(known.map_or("an unknown program", |(_, program)| program))
+    let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark)).map(|(_, program)| *program);
+    let is_host = |row: u32| {
+        let kind = trace.kind(row);
+        kind.is_call() || matches!(kind, EventKind::Operator | EventKind::Annotation)
+    };
+    match known {
+        Some(program) if !trace.rows().any(is_host) => Some(program),
+        _ if 2 * unknown.count > trace.slices.len() as u64 => {
+            Some(known.unwrap_or("an unknown program"))
+        }
+        _ => None,
+    }
 }

@@ -61,14 +61,7 @@ quality_rule!(
     Q09,
     "Q09",
     "details were not recorded",
-    [
-        "no-shapes",
-        "no-stacks",
-        "missing-ranks",
-        "duplicate-ranks",
-        "candidate-communication",
-        "devices-by-kind"
-    ]
+    ["no-shapes", "no-stacks", "missing-ranks", "duplicate-ranks", "candidate-communication"]
 );
 
 /// One finding for all issues of a rule's kinds.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use trace::store::{FlowPhase, Loss, Trace};
+use trace::store::{EventKind, FlowPhase, Loss, Trace};
 
 use super::{order, silence};
 use crate::links::Links;
@@ -42,6 +42,7 @@ pub(super) fn find(trace: &Trace) -> Option<String> {
         .or_else(|| gap_of_events(trace))
         .or_else(|| gap_of_frames(trace))
         .or_else(|| is_spliced.then(|| loose_flows(trace)).flatten())
+        .or_else(|| is_spliced.then(|| calls.silent_edge(trace)).flatten())
 }
 
 /// Whether each launch of a trace has its device work and each work its launch.
@@ -95,6 +96,19 @@ impl Calls {
         })
     }
 
+    /// Operators before the first or behind the last call that usually launch work and did not.
+    fn silent_edge(&self, trace: &Trace) -> Option<String> {
+        let (from, to) = window::recorded(trace)?;
+        let rows = || self.ids.iter().map(|(_, row)| *row);
+        let first = rows().map(|row| trace.slices.start(row)).min()?;
+        let last = rows().map(|row| trace.slices.end(row)).max()?;
+        let links = Links::new(trace);
+        let silent = |span| silence::between(trace, &links, span);
+        let count = silent((from, first)).max(silent((last, to)));
+        (count >= SILENT_MIN)
+            .then(|| format!("{count} operators at an end of the recording launched nothing"))
+    }
+
     /// Ids and rows of the calls whose names launch work.
     fn launches(&self, trace: &Trace) -> Vec<(u64, u32)> {
         let names: Vec<bool> = trace.strings.iter().map(window::is_launch).collect();
@@ -110,7 +124,10 @@ impl Calls {
         let lost: Vec<bool> = launches.iter().map(is_lost).collect();
         let count = lost.iter().filter(|is_lost| **is_lost).count();
         // The end of a recording loses some, and a whole one may lose single ones.
-        let inside = lost.iter().rposition(|is_lost| !is_lost).map_or(0, |last| last + 1);
+        let inside = match is_spliced {
+            true => lost.len(),
+            false => lost.iter().rposition(|is_lost| !is_lost).map_or(0, |last| last + 1),
+        };
         let run = longest_run(&lost[..inside]);
         let share = percent(count as i64, launches.len() as i64)?;
         let is_much = run >= LOST_RUN && share > LOST_PCT || is_spliced && run > 0;
@@ -190,19 +207,18 @@ impl Gaps {
     }
 }
 
-/// Events that the profiler numbers without gaps. Where it numbers frames of Python too, one jump
-/// belongs to a whole recording.
+/// Operators and annotations, and apart from them frames of Python, have numbers without gaps.
 fn gap_of_events(trace: &Trace) -> Option<String> {
-    let mut ids: Vec<u64> = trace.slices.event_index.iter().map(|(_, id)| *id).collect();
-    if ids.len() < IDS_MIN {
-        return None;
+    let mut ids: [Vec<u64>; 2] = Default::default();
+    for (row, id) in trace.slices.event_index.iter() {
+        ids[usize::from(trace.kind(row) == EventKind::Python)].push(*id);
     }
-    ids.sort_unstable();
-    let gaps = Gaps::new(ids.into_iter());
-    let usual = usize::from(!trace.slices.python.is_empty());
-    let gap = gaps.largest.get(usual).filter(|gap| gap.length() >= GAP_MIN)?;
-    (gaps.count <= STRAY_GAPS + usual)
-        .then(|| format!("events {} to {} are missing", gap.after + 1, gap.before - 1))
+    let gap = |mut ids: Vec<u64>| {
+        ids.sort_unstable();
+        Gaps::new(ids.into_iter()).in_gapless()
+    };
+    let gap = ids.into_iter().find_map(gap)?;
+    Some(format!("events {} to {} are missing", gap.after + 1, gap.before - 1))
 }
 
 /// Frames of Python are numbered without gaps, and each names the one around it.
@@ -225,12 +241,16 @@ fn loose_flows(trace: &Trace) -> Option<String> {
             FlowPhase::Step | FlowPhase::End => *is_ended = true,
         }
     }
+    let ended = ends.values().filter(|(_, is_ended)| *is_ended).count();
     let mut begun: Vec<((u8, u64), bool)> = ends
         .into_iter()
         .filter(|(_, (is_begun, _))| *is_begun)
         .map(|(id, (_, is_ended))| (id, !is_ended))
         .collect();
     begun.sort_unstable();
+    if begun.is_empty() && ended > 0 {
+        return Some(format!("{ended} arrows begin at no row"));
+    }
     let loose: Vec<bool> = begun.iter().map(|(_, is_loose)| *is_loose).collect();
     let count = loose.iter().filter(|is_loose| **is_loose).count();
     let (run, share) = (longest_run(&loose), percent(count as i64, loose.len() as i64)?);

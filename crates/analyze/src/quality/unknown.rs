@@ -1,7 +1,5 @@
 //! Rows whose category has no known meaning: what they are, and which program writes such rows.
 
-use trace::store::Trace;
-
 use super::issue::{Issue, IssueKind, Severity};
 use crate::job::RankFacts;
 use crate::percent;
@@ -21,9 +19,11 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     if unknown.count == 0 {
         return None;
     }
+    let foreign = writer::foreign(trace);
     let kind = IssueKind {
         id: "unknown-rows",
         severity: match share {
+            _ if foreign.is_some() => Severity::Error,
             ERROR_PCT.. => Severity::Error,
             WARNING_PCT.. => Severity::Warning,
             _ => Severity::Info,
@@ -31,16 +31,10 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
         matters: "these rows are in no figure: neither busy time nor operators nor savings know them",
         hint: "give the file that PyTorch's profiler wrote, before other tools changed it",
     };
-    let what = format!("{}{}", foreign_words(trace), words(&unknown, trace.slices.len()));
+    let whose = foreign
+        .map_or_else(String::new, |program| format!("not a PyTorch trace, but one of {program}: "));
+    let what = format!("{whose}{}", words(&unknown, trace.slices.len()));
     Some(kind.issue(Some(trace.rank), unknown.count, what).share(Some(share)))
-}
-
-/// Which program wrote the file, if it was not PyTorch.
-fn foreign_words(trace: &Trace) -> String {
-    match writer::foreign(trace) {
-        Some(program) => format!("not a PyTorch trace, but one of {program}: "),
-        None => String::new(),
-    }
 }
 
 fn words(unknown: &writer::UnknownRows, all: usize) -> String {

@@ -18,7 +18,7 @@ struct Process {
 /// time, and are of one process, or of more ranks together than the job has. Of several recordings,
 /// the ones are kept that began at about the same time on all ranks.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
-    if traces.len() < 2 {
+    if traces.len() < 2 || !may_be_one_job(traces) {
         return;
     }
     rank::sort_by_name(traces);
@@ -50,6 +50,14 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
         at += 1;
         kept.contains(&(at - 1))
     });
+}
+
+/// Whether nothing says that the traces are of jobs of different sizes.
+fn may_be_one_job(traces: &[Trace]) -> bool {
+    let sizes = traces.iter().filter_map(|trace| trace.header.distributed.as_ref()?.world_size);
+    let mut sizes: Vec<u32> = sizes.collect();
+    sizes.dedup();
+    sizes.len() < 2
 }
 
 /// The places of the recordings of each rank.
