@@ -37,18 +37,17 @@ enum Mark {
     Process(&'static str),
     /// A key beside the list of events.
     Header(&'static str),
-    /// The name of a row.
-    Row(&'static str),
 }
 
 /// Programs that write Chrome's format, each by marks that no file of PyTorch has.
 ///
 /// # Source
-/// Their own writers: `onnxruntime/core/common/profiler_common.h` (event categories), `nsys2json.py`
-/// of ezyang/nsys2json, Chromium's `base/trace_event`, TensorFlow's `timeline.py` and XLA's
-/// `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`, VizTracer's `report_builder.py`,
-/// Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's `trace_event` documentation.
-const PROGRAMS: [(Mark, &str); 21] = [
+/// Their own writers: `onnxruntime/core/common/profiler_common.h` (event categories),
+/// `nsys2json.py` of ezyang/nsys2json, Chromium's `base/trace_event`, TensorFlow's `timeline.py`
+/// and XLA's `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`, VizTracer's
+/// `report_builder.py`, Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's
+/// `trace_event` documentation.
+const PROGRAMS: [(Mark, &str); 20] = [
     (Mark::Category("Session"), "ONNX Runtime"),
     (Mark::Category("Node"), "ONNX Runtime"),
     (Mark::Category("cuda_api"), "nsys2json (Nsight Systems)"),
@@ -69,7 +68,6 @@ const PROGRAMS: [(Mark, &str); 21] = [
     (Mark::Process("/host:"), "TensorFlow or JAX"),
     (Mark::Category("ray::"), "Ray"),
     (Mark::Category("hip_api"), "ROCm's rocprof"),
-    (Mark::Row("CompileRequest"), "a compiler"),
 ];
 
 /// The program that wrote a file, in words, if that was not PyTorch's profiler: most rows have no
@@ -90,7 +88,6 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
         Mark::Category(text) => has_category(text),
         Mark::Process(text) => has_process(text),
         Mark::Header(key) => trace.header.rest.contains_key(*key),
-        Mark::Row(name) => trace.strings.iter().any(|text| text == *name),
     };
     let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark)).map(|(_, program)| *program);
     let is_host = |row: u32| {

@@ -1,6 +1,6 @@
-//! Kernels that communicate, by the words of their names. The words count wherever they stand in the
-//! path of namespaces and function, in snake case or camel case; template arguments and parameters
-//! say what a kernel works on, not what it is, and do not count.
+//! Kernels that communicate, by the words of their names. The words count wherever they stand in
+//! the path of namespaces and function, in snake case or camel case; template arguments and
+//! parameters say what a kernel works on, not what it is, and do not count.
 
 /// Words of kernels that reduce or exchange between devices, with a library that has such names.
 /// Words are written without separators.

@@ -1,5 +1,5 @@
-//! Small recordings with the properties of public bug reports: what the figures and the quality have
-//! to be. The folder of each case says where the property was reported.
+//! Small recordings with the properties of public bug reports: what the figures and the quality
+//! have to be. The folder of each case says where the property was reported.
 
 use analyze::classify::ClassRule;
 use analyze::quality::QualityVerdict;

@@ -1,5 +1,5 @@
-//! Recordings with a byte range missing inside, of which the end is intact: they give no figure that
-//! is far off, while the whole recordings keep their figures.
+//! Recordings with a byte range missing inside, of which the end is intact: they give no figure
+//! that is far off, while the whole recordings keep their figures.
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, breakdown, coverage};

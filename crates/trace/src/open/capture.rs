@@ -1,6 +1,6 @@
-//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle, and a
-//! job that is started again writes its files beside the old ones. A job has one recording per rank,
-//! so one is kept. Knows no rule by which ranks are numbered.
+//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle,
+//! and a job that is started again writes its files beside the old ones. A job has one recording
+//! per rank, so one is kept. Knows no rule by which ranks are numbered.
 
 use super::rank;
 use crate::store::{EventKind, Loss, Trace};
@@ -103,8 +103,8 @@ fn are_apart(a: &Trace, b: &Trace) -> bool {
     }
 }
 
-/// The process whose threads a trace shows. The host is in the header, or in the name that PyTorch's
-/// own handler gives to files: `host_pid.time.pt.trace.json`.
+/// The process whose threads a trace shows. The host is in the header, or in the name that
+/// PyTorch's own handler gives to files: `host_pid.time.pt.trace.json`.
 fn process(trace: &Trace) -> Option<Process> {
     let is_of_host = |row: &u32| {
         let kind = trace.kind(*row);
