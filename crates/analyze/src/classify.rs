@@ -1,5 +1,7 @@
 //! Compute, communication or memory: what a row of device work is for.
 
+mod communication;
+
 use regex::Regex;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
@@ -36,22 +38,6 @@ pub enum ClassRule {
     Hta,
 }
 
-/// Beginnings of the names of communication kernels whose rows carry no collective arguments.
-const COMMUNICATION: [&str; 12] = [
-    "nccl",
-    "rccl",
-    "hccl",
-    "oneccl",
-    "msccl",
-    "nvshmem",
-    "void deep_ep::",
-    "deep_ep::",
-    "void vllm::cross_device_reduce",
-    "void sglang::cross_device_reduce",
-    "void c10d::symmetric_memory",
-    "void symm_mem::",
-];
-
 impl Classifier {
     /// Rules without a user's names.
     pub fn new(rule: ClassRule) -> Self {
@@ -76,39 +62,49 @@ impl Classifier {
 
     /// The classes of `rows`, each name looked at once.
     pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
-        let mut by_name: Vec<Option<Option<WorkClass>>> = vec![None; trace.strings.len()];
+        let mut by_name: Vec<Option<NameClass>> = vec![None; trace.strings.len()];
         let of = |row: &u32| {
             let name = trace.slices.name[*row as usize];
             let known = &mut by_name[name.0 as usize];
-            let named = *known.get_or_insert_with(|| self.by_name(trace.strings.get(name)));
-            match self.rule {
-                ClassRule::Hta => named.unwrap_or(WorkClass::Other),
-                ClassRule::Category => named.unwrap_or_else(|| by_category(trace, *row)),
+            match *known.get_or_insert_with(|| self.by_name(trace.strings.get(name))) {
+                NameClass::Decided(class) => class,
+                NameClass::OfKernels(class) => by_category(trace, *row, class),
             }
         };
         rows.iter().map(of).collect()
     }
 
-    /// What the name alone decides.
-    fn by_name(&self, name: &str) -> Option<WorkClass> {
+    /// What a name says of the rows that have it.
+    fn by_name(&self, name: &str) -> NameClass {
         let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
-        user.map(|(_, class)| *class).or_else(|| match self.rule {
-            ClassRule::Hta => Some(hta(name)),
-            ClassRule::Category => None,
-        })
+        match (user, self.rule) {
+            (Some((_, class)), _) => NameClass::Decided(*class),
+            (None, ClassRule::Hta) => NameClass::Decided(hta(name)),
+            (None, ClassRule::Category) if communication::is_name_of(name) => {
+                NameClass::OfKernels(WorkClass::Communication)
+            }
+            (None, ClassRule::Category) => NameClass::OfKernels(WorkClass::Compute),
+        }
     }
 }
 
-fn by_category(trace: &Trace, row: u32) -> WorkClass {
+/// What a name says of the rows that have it.
+#[derive(Clone, Copy)]
+enum NameClass {
+    /// The class of every such row.
+    Decided(WorkClass),
+    /// The class of kernels; category and arguments of a row come first.
+    OfKernels(WorkClass),
+}
+
+fn by_category(trace: &Trace, row: u32, of_kernels: WorkClass) -> WorkClass {
     if matches!(trace.kind(row), EventKind::Memcpy | EventKind::Memset) {
         return WorkClass::Memory;
     }
-    let name = trace.name(row);
-    let collective = trace.slices.collective.get(row).is_some();
-    if collective || COMMUNICATION.iter().any(|begin| name.starts_with(begin)) {
-        return WorkClass::Communication;
+    match trace.slices.collective.get(row) {
+        Some(_) => WorkClass::Communication,
+        None => of_kernels,
     }
-    WorkClass::Compute
 }
 
 /// The classes of Holistic Trace Analysis, traps included: any kernel named `hip…` is

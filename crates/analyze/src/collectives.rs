@@ -6,6 +6,7 @@
 
 mod gather;
 mod message;
+mod refute;
 #[cfg(test)]
 mod tests;
 
@@ -111,6 +112,14 @@ pub enum Reason {
     PointToPoint,
     /// Another rank of the group, whose trace was read, has no counterpart in its window.
     MissingOnRank,
+    /// More ranks have a counterpart than the group has members.
+    MoreRanksThanGroup,
+    /// The ranks were recorded at different times, and no sequence number says that they took part
+    /// in the same collectives.
+    RecordedApart,
+    /// One rank's kernel ended before another's began, which no collective of this kind allows: the
+    /// kernels were matched by their order, and the order misled.
+    EndsApart,
 }
 
 /// One collective on one rank, flat.
@@ -185,14 +194,18 @@ pub fn of(scopes: &[Scope<'_>]) -> Collectives {
     });
     calls.sort_by(|a, b| (&a.key, a.rank, a.device).cmp(&(&b.key, b.rank, b.device)));
     let members = members(scopes, &calls);
+    let refuted = refute::Refuted::new(scopes, &calls);
     let mut matched = Vec::new();
     for together in calls.chunk_by(|a, b| a.key == b.key) {
         let expected = &members[&together[0].key.group];
         let is_there = |rank: &u32| together.iter().any(|call| call.rank == *rank);
-        if expected.iter().all(is_there) {
-            matched.push(join(together));
-        } else {
-            together.iter().for_each(|call| count(call, Reason::MissingOnRank));
+        let reason = match expected.iter().all(is_there) {
+            true => refuted.reason(together),
+            false => Some(Reason::MissingOnRank),
+        };
+        match reason {
+            None => matched.push(join(together)),
+            Some(reason) => together.iter().for_each(|call| count(call, reason)),
         }
     }
     matched.sort_by_key(|one: &Matched| (last_arrival(one), one.participants[0].arrival_ns));

@@ -4,6 +4,7 @@
 //! lie anywhere. What was lost shows in the rows that were read: launches without device rows, and
 //! operators without launches. The covered part ends before the first of them. Knows no file.
 
+mod hole;
 mod order;
 mod silence;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod tests;
 use trace::store::{Covered, CutRecording, Ending, Loss, Trace};
 
 use crate::links::Links;
-use crate::{percent, window};
+use crate::{percent, refuted, window};
 
 /// A recording of which less is covered gives no figures, percent.
 const COVERED_PCT: f64 = 50.0;
@@ -44,15 +45,12 @@ pub fn judge_all(traces: &mut [Trace]) {
 
 /// Decides what one cut recording covers.
 pub fn judge(trace: &mut Trace) {
-    if trace.cut.is_none() && is_damaged(trace) {
-        let skipped = trace.losses.skipped_bytes();
-        trace.cut = Some(CutRecording {
-            ending: Ending::Damaged,
-            byte: trace.origin.text_bytes,
-            why: format!("{skipped} bytes between its first and its last event cannot be read"),
-            covered: None,
-            span: None,
-        });
+    if trace.cut.is_none()
+        && let Some(why) = damage(trace)
+    {
+        let byte = trace.origin.text_bytes;
+        let ending = Ending::Damaged;
+        trace.cut = Some(CutRecording { ending, byte, why, covered: None, span: None });
     }
     let Some(cut) = &trace.cut else { return };
     let span = window::recorded(trace);
@@ -77,8 +75,10 @@ pub fn judge(trace: &mut Trace) {
     }
 }
 
-/// Removes from a judged trace what its recording does not cover.
+/// Prepares a judged trace for analysis: removes what its recording does not cover, and cuts
+/// durations that other rows refute.
 pub fn trim(trace: &mut Trace) {
+    refuted::clip(trace);
     match trace.cut.as_ref().and_then(|cut| cut.covered) {
         Some(Covered::Until(end)) => trace.keep_until(end),
         Some(Covered::Nothing) => trace.keep_nothing(),
@@ -92,7 +92,7 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
     let lost = |trace: &Trace| trace.losses.count_of(Loss::LostFile);
     let cuts: Vec<String> = traces.iter().filter_map(|trace| of_one(trace)).collect();
     let files: u64 = traces.iter().map(|trace| lost(trace)).sum();
-    let mut parts = Vec::new();
+    let mut parts: Vec<String> = traces.iter().filter_map(|trace| behind_the_end(trace)).collect();
     if files > 0 {
         let told = traces.iter().flat_map(|trace| trace.losses.iter());
         let told = told.filter(|(loss, _)| *loss == Loss::LostFile);
@@ -104,6 +104,16 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
     }
     parts.extend(cuts);
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Events of a file behind the end of its first document, which were not read.
+fn behind_the_end(trace: &Trace) -> Option<String> {
+    let (_, counted) = trace.losses.iter().find(|(loss, _)| *loss == Loss::BehindTheEnd)?;
+    let (count, first) = (counted.count, counted.first.first()?);
+    Some(format!(
+        "{}: {count} events behind the end of the trace were not read ({first})",
+        trace.origin
+    ))
 }
 
 /// What is missing of one recording.
@@ -133,13 +143,22 @@ pub fn of_one(trace: &Trace) -> Option<String> {
     Some(format!("{}: {found}; {covered}", trace.origin))
 }
 
-fn is_damaged(trace: &Trace) -> bool {
+/// What tells that events are missing in places nobody knows; `None` of a whole recording.
+fn damage(trace: &Trace) -> Option<String> {
     let is_over = |part: u64, whole: u64| {
         percent(part as i64, whole as i64).is_some_and(|share| share > SKIPPED_PCT)
     };
-    let events = trace.losses.count_of(Loss::BrokenEvent) + trace.losses.count_of(Loss::NoTime);
-    is_over(trace.losses.skipped_bytes(), trace.origin.text_bytes)
-        || is_over(events, trace.event_count().max(1))
+    let (skipped, events) = (trace.losses.skipped_bytes(), trace.event_count().max(1));
+    let broken = trace.losses.count_of(Loss::BrokenEvent);
+    let is_much = is_over(skipped, trace.origin.text_bytes) || is_over(broken, events);
+    // A single row of usual length costs itself where all others have their partners.
+    let is_one_row = broken == 1 && skipped <= 2 * trace.origin.text_bytes / events;
+    if is_much && !(is_one_row && hole::is_paired(trace)) {
+        return Some(format!(
+            "{skipped} bytes between its first and its last event cannot be read"
+        ));
+    }
+    hole::find(trace)
 }
 
 /// Until when all device rows were read; `None` if that is less than half of the recording, or

@@ -38,6 +38,7 @@ pub mod pool;
 pub mod pressure;
 pub mod quality;
 pub mod queue;
+pub mod refuted;
 pub mod scope;
 pub mod sequences;
 pub mod skew;
@@ -47,6 +48,7 @@ pub mod summary;
 pub mod tree;
 pub mod what_if;
 pub mod window;
+pub mod writer;
 
 pub use classify::{Classifier, WorkClass};
 pub use job::JobFacts;

@@ -1,12 +1,14 @@
 //! How far a trace can be trusted: what is missing, wrong or odd in it, which analysis that hurts
 //! and what to record instead. Judges the recording, never the program.
 
+mod candidate;
 mod host;
 mod issue;
 mod job;
 mod records;
 #[cfg(test)]
 mod tests;
+mod unknown;
 
 use std::collections::BTreeSet;
 
@@ -48,6 +50,7 @@ impl QualityVerdict {
 /// `O(n log n)` in the rows of the traces.
 pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
+    issues.extend(candidate::issue(ranks));
     for rank in ranks {
         issues.extend(records::issues(rank));
         if rank.scope.trace.is_usable() {

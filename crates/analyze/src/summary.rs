@@ -56,6 +56,8 @@ pub struct Summary {
 pub struct JobSummary {
     /// The form of the files.
     pub era: Era,
+    /// The program that wrote the first file, if that was not PyTorch.
+    pub foreign_writer: Option<&'static str>,
     /// Whether the devices are pools of CPU threads of our own runs.
     pub is_pool: bool,
     /// Ranks with a trace.
@@ -194,6 +196,7 @@ fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummar
     let slowest = ranks.iter().zip(steps).filter_map(step).max();
     JobSummary {
         era: Era::new(traces()),
+        foreign_writer: traces().find_map(crate::writer::foreign),
         is_pool: crate::pool::are_pools(traces()),
         rank_count: ranks.len() as u64,
         world_size: known().filter_map(|job| job.world_size).max(),
@@ -250,10 +253,9 @@ fn of_rank(rank: &RankFacts<'_>, breakdown: &Breakdown, steps: &StepSummary) -> 
 
 /// The devices that worked, with the names the header has for them; else empty ones.
 fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
-    let known = &rank.scope.trace.header.devices;
+    let header = &rank.scope.trace.header;
     let name = |device: i32| {
-        let found = known.iter().find(|known| known.id == i64::from(device));
-        found.map(|known| known.name.clone()).unwrap_or_default()
+        header.device(i64::from(device)).map(|known| known.name.clone()).unwrap_or_default()
     };
     rank.scope.devices().into_iter().map(|device| (device, name(device))).collect()
 }

@@ -91,7 +91,41 @@ fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.row));
+    if are_beside_the_work(trace, &steps) {
+        return Vec::new();
+    }
     steps
+}
+
+/// Whether the marks of steps cover almost none of the recorded time and work, as where
+/// `prof.step()` is called once behind the loop. Such marks are no steps of the job.
+pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool {
+    /// Parts of time and work of which the steps have to cover one.
+    const PARTS: usize = 10;
+    let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
+    let (from, to) = recorded(trace).unwrap_or_default();
+    let marked: i64 = steps.iter().map(|step| step.end - step.start).sum();
+    if PARTS as i64 * marked >= to - from {
+        return false;
+    }
+    let is_inside = |row: u32| {
+        let start = trace.slices.start(row);
+        let begun = steps.partition_point(|step| step.start <= start);
+        first.start <= start && start < last.end && begun > 0 && start < steps[begun - 1].end
+    };
+    let share = |is_work: &dyn Fn(u32) -> bool| {
+        let (mut all, mut inside) = (0, 0);
+        for row in trace.rows().filter(|row| is_work(*row)) {
+            all += 1;
+            inside += usize::from(is_inside(row));
+        }
+        (all > 0).then_some(PARTS * inside < all)
+    };
+    let marks: BTreeSet<u32> = steps.iter().map(|step| step.row).collect();
+    let is_mark = |row: u32| marks.contains(&row);
+    share(&|row| trace.kind(row).is_call())
+        .or_else(|| share(&|row| trace.kind(row) == EventKind::Operator && !is_mark(row)))
+        .unwrap_or(false)
 }
 
 /// Launches without device work, of those in a step, that are more than chance, percent.

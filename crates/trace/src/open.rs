@@ -4,6 +4,7 @@
 //! content. Knows nothing of what an event says: that is the format's reader.
 
 mod argument;
+mod capture;
 pub(crate) mod document;
 mod event;
 mod find;

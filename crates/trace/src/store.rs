@@ -171,6 +171,33 @@ impl Trace {
         row
     }
 
+    /// Gives rows without a category the kind that their process tells.
+    pub(crate) fn recognize_rows_without_category(&mut self) {
+        let Some(nameless) = self.categories.iter().position(|category| category.name.is_empty())
+        else {
+            return;
+        };
+        let kinds: Vec<EventKind> = self.tracks.iter().map(EventKind::from_process).collect();
+        let mut by_kind: BTreeMap<EventKind, usize> = BTreeMap::new();
+        for row in 0..self.slices.len() {
+            if usize::from(self.slices.category[row]) != nameless {
+                continue;
+            }
+            let kind = kinds[self.slices.track[row].0 as usize];
+            if kind == EventKind::Other {
+                continue;
+            }
+            let has_room = self.categories.len() < usize::from(u8::MAX);
+            if !by_kind.contains_key(&kind) && has_room {
+                by_kind.insert(kind, self.categories.len());
+                self.categories.push(Category { name: String::new(), kind });
+            }
+            if let Some(category) = by_kind.get(&kind) {
+                self.slices.category[row] = *category as u8;
+            }
+        }
+    }
+
     /// Gives MTIA's copies and waits, which its category mixes with kernels, a category of the same
     /// name and their own kind, from a row on.
     pub(crate) fn tell_mtia_events_apart(&mut self, first_row: u32) {

@@ -11,11 +11,19 @@ pub(super) fn of(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
     let Some(at) = (0..job.ranks.len()).max_by_key(longest) else { return Default::default() };
     let rank = &job.ranks[at];
     let path = job.paths().ranks[at].parts.clone();
+    if rank.scope.window.length() == 0 {
+        return (path, String::new());
+    }
     let whose = match job.ranks.len() {
         1 => String::new(),
         _ => format!("rank {}, the slowest: ", rank.rank()),
     };
-    let words = format!("{whose}{}; {}{}", window(rank), shares(&path), device(rank));
+    let words = format!(
+        "{whose}{}; {}{}",
+        window(rank),
+        shares(&path, rank.scope.window.length()),
+        device(rank)
+    );
     (path, words)
 }
 
@@ -44,8 +52,13 @@ fn window(rank: &RankFacts<'_>) -> String {
     }
 }
 
-fn shares(path: &[CategoryPart]) -> String {
+fn shares(path: &[CategoryPart], window_ns: i64) -> String {
     let total = path.iter().map(|part| part.duration_ns).sum::<i64>().max(1) as f64;
+    let covered_pct = 100.0 * total / window_ns as f64;
+    let covered = match covered_pct {
+        99.95.. => "all".to_owned(),
+        part => format!("only {part:.1} %"),
+    };
     let of = by_party(path.iter().map(|part| (part.category, part.duration_ns)));
     let named = of.into_iter().filter(|(_, ns)| *ns > 0).map(|(party, ns)| {
         let name = match party {
@@ -56,7 +69,7 @@ fn shares(path: &[CategoryPart]) -> String {
         format!("{:.1} % {name}", 100.0 * ns as f64 / total)
     });
     let named = named.collect::<Vec<_>>().join(", ");
-    format!("its critical path covers all of the window: {named}")
+    format!("its critical path covers {covered} of the window: {named}")
 }
 
 /// Where the devices' steps are longer, they decide.

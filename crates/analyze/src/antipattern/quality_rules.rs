@@ -31,6 +31,7 @@ quality_rule!(
         "lost-device-rows",
         "no-device-work",
         "no-events",
+        "unknown-rows",
         "losses",
         "profiler-messages"
     ]
@@ -60,7 +61,7 @@ quality_rule!(
     Q09,
     "Q09",
     "details were not recorded",
-    ["no-shapes", "no-stacks", "missing-ranks", "duplicate-ranks"]
+    ["no-shapes", "no-stacks", "missing-ranks", "duplicate-ranks", "candidate-communication"]
 );
 
 /// One finding for all issues of a rule's kinds.

@@ -117,7 +117,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
         row,
         start: trace.slices.start(row),
         end: trace.slices.end(row),
-        name: plain_name(trace.name(row)).to_owned(),
+        name: plain_name(trace.name(row)),
         operation,
         group: CollectiveGroup {
             name: of(|c| c.group),
@@ -132,9 +132,10 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
 }
 
 /// A kernel's name up to its parameters.
-fn plain_name(kernel: &str) -> &str {
-    let plain = kernel.split_once('(').map_or(kernel, |(plain, _)| plain).trim_end();
-    if plain.is_empty() { kernel } else { plain }
+fn plain_name(kernel: &str) -> String {
+    let named = kernel.replace("(anonymous namespace)::", "");
+    let plain = named.split_once('(').map_or(named.as_str(), |(plain, _)| plain).trim_end();
+    if plain.is_empty() { kernel.to_owned() } else { plain.to_owned() }
 }
 
 /// The step that launched a kernel, or in which it began if its launch is unknown; −1 outside all.

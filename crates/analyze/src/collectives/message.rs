@@ -44,7 +44,9 @@ pub fn operation(collective: Option<&str>, kernel: &str) -> CollectiveOperation 
     // Longer words first: all-reduce is also a reduce.
     let known = [
         ("allreduce", CollectiveOperation::AllReduce),
+        ("crossdevicereduce", CollectiveOperation::AllReduce),
         ("alltoall", CollectiveOperation::AllToAll),
+        ("all2all", CollectiveOperation::AllToAll),
         ("allgather", CollectiveOperation::AllGather),
         ("reducescatter", CollectiveOperation::ReduceScatter),
         ("broadcast", CollectiveOperation::Broadcast),

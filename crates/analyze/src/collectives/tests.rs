@@ -18,7 +18,7 @@ fn rank(rank: u32, kernels: &[(u64, Option<u64>, i64, i64)]) -> Trace {
             dtype: trace.strings.intern("Float"),
             elements_in: Some(elements),
             group: trace.strings.intern("0"),
-            group_size: Some(2),
+            group_size: Some(3),
             sequence,
             ..Collective::default()
         };
@@ -48,8 +48,8 @@ fn the_last_rank_waits_for_none_and_the_transfer_is_the_shortest_kernel() {
     assert_eq!((one.arrival_spread_ns, one.end_spread_ns, one.bytes), (100, 2, Some(1000)));
     let waits: Vec<_> = one.participants.iter().map(|rank| rank.wait_ns).collect();
     assert_eq!(waits, [100, 20, 0]);
-    // A group of 2: 2(n−1)/n = 1.
-    assert_eq!(one.bus_bandwidth_gb_per_s, Some(90.9091));
+    // A group of 3: 2(n−1)/n = 4/3.
+    assert_eq!(one.bus_bandwidth_gb_per_s, Some(121.2121));
     assert_eq!(found.rows().len(), 3);
 }
 
@@ -82,7 +82,7 @@ fn one_rank_lists_its_collectives_and_names_no_last() {
     let found = matched(&[rank(7, &[(10, None, 5, 9)])]);
     let one = &found.matched[0];
     assert_eq!((one.last_rank, one.late_by_ns, one.transfer_ns), (None, 0, 4));
-    assert_eq!((one.ranks_seen, one.group_size), (1, 2));
+    assert_eq!((one.ranks_seen, one.group_size), (1, 3));
     assert_eq!(matched(&[]), Collectives::default());
 }
 

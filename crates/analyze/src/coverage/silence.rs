@@ -30,6 +30,33 @@ struct OperatorStretch {
     is_large: bool,
 }
 
+/// How many operators that usually launch work ran within a span of time, and launched nothing.
+pub(super) fn between(trace: &Trace, links: &Links, (from, to): (i64, i64)) -> usize {
+    let mut is_launch = vec![false; trace.slices.len()];
+    for row in order::launches(trace, links) {
+        is_launch[row as usize] = true;
+    }
+    let names = trace.strings.len();
+    let (mut occurring, mut launching) = (vec![0; names], vec![0; names]);
+    let threads = threads(trace);
+    for rows in threads.values() {
+        count(trace, rows, &is_launch, (&mut occurring, &mut launching));
+    }
+    let mut silent = vec![0u64; names];
+    let is_inside = |row: &u32| {
+        let (start, end) = (trace.slices.start(*row), trace.slices.end(*row));
+        trace.kind(*row) == EventKind::Operator && from <= start && end <= to
+    };
+    for row in threads.values().flatten().copied().filter(is_inside) {
+        silent[trace.slices.name[row as usize].0 as usize] += 1;
+    }
+    let is_usual = |name: usize| {
+        let outside: u64 = occurring[name] - silent[name];
+        launching[name] > 0 && 100 * launching[name] >= USUAL_PCT * outside
+    };
+    (0..names).filter(|name| is_usual(*name)).map(|name| silent[name] as usize).sum()
+}
+
 /// Start of the first stretch whose calls were lost.
 pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     let mut is_launch = vec![false; trace.slices.len()];

@@ -43,6 +43,6 @@ impl RankFacts<'_> {
 
     /// What the header knows of a device.
     pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::DeviceProperties> {
-        self.scope.trace.header.devices.iter().find(|known| known.id == i64::from(device))
+        self.scope.trace.header.device(i64::from(device))
     }
 }

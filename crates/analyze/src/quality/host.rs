@@ -57,8 +57,14 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         false => "call profiler.step() once per iteration, for at least three active steps",
     };
     if rows.is_empty() {
-        let kind = IssueKind { id: "no-steps", severity: Severity::Info, matters, hint };
-        return Some(kind.issue(of_rank, 0, "the trace names no steps".to_owned()));
+        // Marks that cover none of the work are no steps.
+        let mut names = rank.scope.trace.strings.iter();
+        let (severity, what) = match names.any(|name| name.starts_with("ProfilerStep#")) {
+            true => (Severity::Warning, "the steps that the trace names cover none of its work"),
+            false => (Severity::Info, "the trace names no steps"),
+        };
+        let kind = IssueKind { id: "no-steps", severity, matters, hint };
+        return Some(kind.issue(of_rank, 0, what.to_owned()));
     }
     if whole < STEPS_MIN {
         let matters = "means, quantiles and causes rest on too few steps";

@@ -5,17 +5,16 @@ use std::collections::BTreeMap;
 use trace::store::{EventKind as RowKind, Loss};
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
+use super::unknown;
 use crate::attribution::OwnerMethod;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
 use crate::skew::Skew;
-use crate::{captures, coverage, percent, window};
+use crate::{captures, coverage, percent, refuted, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
 const LOST_PCT_ERROR: f64 = 10.0;
-/// How far work may reach past the next start on its stream before its duration is absurd.
-const ABSURD_NS: i64 = 1_000_000;
 /// From how much on a device's clock that is ahead is felt in what is measured in microseconds.
 const OFFSET_NS: i64 = 50_000;
 /// Share of the device rows with an operator below which attribution says little.
@@ -27,8 +26,12 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     if !rank.scope.trace.is_usable() {
         return issues;
     }
-    if rank.scope.trace.slices.is_empty() {
-        if rank.scope.trace.cut.is_none() {
+    let understood = unknown::issue(rank);
+    let is_foreign = understood.as_ref().is_some_and(|issue| issue.severity == Severity::Error);
+    issues.extend(understood);
+    if !rank.scope.trace.rows().any(|row| is_work(rank.scope.trace.kind(row))) {
+        // Of a cut recording nobody knows that, and the rows of another program are its work.
+        if rank.scope.trace.cut.is_none() && !is_foreign {
             issues.push(no_events(rank));
         }
         return issues;
@@ -41,6 +44,7 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
         }
         return issues;
     }
+    issues.extend(devices_by_kind(rank));
     issues.extend(lost_device_rows(rank));
     issues.extend(clock_offsets(rank));
     issues.extend(repeated_ids(rank));
@@ -64,8 +68,13 @@ fn losses(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |(loss, counted): (Loss, &trace::store::LossCount)| {
         let severity = match loss {
-            Loss::LostFile => Severity::Broken,
-            Loss::Truncated | Loss::Damaged | Loss::BrokenEvent | Loss::NoTime => Severity::Warning,
+            Loss::LostFile | Loss::BehindTheEnd => Severity::Broken,
+            Loss::Truncated
+            | Loss::Damaged
+            | Loss::BrokenEvent
+            | Loss::NoTime
+            | Loss::OtherCapture
+            | Loss::RefutedDuration => Severity::Warning,
             _ => Severity::Info,
         };
         let kind = IssueKind {
@@ -93,6 +102,12 @@ fn words(name: &str) -> String {
     words
 }
 
+/// Whether rows of a kind show what a program did: operators, calls and device work. A recording of
+/// marks, annotations and frames alone misses it.
+fn is_work(kind: RowKind) -> bool {
+    kind == RowKind::Operator || kind.is_call() || kind.is_device_work()
+}
+
 fn no_events(rank: &RankFacts<'_>) -> Issue {
     let kind = IssueKind {
         id: "no-events",
@@ -100,7 +115,11 @@ fn no_events(rank: &RankFacts<'_>) -> Issue {
         matters: "there is nothing to analyse",
         hint: "record some steps, and export the trace after the profiler has stopped",
     };
-    kind.issue(Some(rank.scope.trace.rank), 0, "no event has a duration".to_owned())
+    let what = match rank.scope.trace.slices.is_empty() {
+        true => "no event has a duration",
+        false => "no operator, no runtime call and no device work was recorded",
+    };
+    kind.issue(Some(rank.scope.trace.rank), 0, what.to_owned())
 }
 
 fn no_device_work(rank: &RankFacts<'_>) -> Issue {
@@ -111,6 +130,25 @@ fn no_device_work(rank: &RankFacts<'_>) -> Issue {
         hint: "profile with ProfilerActivity.CUDA, or on a machine with a device",
     };
     kind.issue(Some(rank.scope.trace.rank), 0, "no work of a device was recorded".to_owned())
+}
+
+/// Devices whose properties are a guess: see [`trace::store::TraceHeader::device`].
+fn devices_by_kind(rank: &RankFacts<'_>) -> Option<Issue> {
+    let header = &rank.scope.trace.header;
+    let devices = rank.scope.devices();
+    let mut guessed = devices.iter().filter(|id| !header.lists_device(i64::from(**id)));
+    let first = *guessed.next()?;
+    let known = header.device(i64::from(first))?;
+    let kind = IssueKind {
+        id: "devices-by-kind",
+        severity: Severity::Info,
+        matters: "limits of the device are those of the devices that the file lists",
+        hint: "nothing to do if all devices of the host are alike",
+    };
+    let name = &known.name;
+    let what =
+        format!("device {first} is not among those the file lists; taken for a {name} as they are");
+    Some(kind.issue(Some(rank.rank()), 1 + guessed.count() as u64, what))
 }
 
 fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
@@ -212,7 +250,7 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
             continue;
         };
         let excess = slices.end(before) - slices.start(row);
-        if excess >= ABSURD_NS {
+        if excess >= refuted::REFUTED_NS {
             absurd.push((excess, before));
         } else if excess > 0 {
             small.push((excess, before));

@@ -17,8 +17,14 @@ pub enum Era {
     KinetoNanoseconds,
     /// PyTorch 2.4 and later: nanoseconds since a base time.
     KinetoBaseTime,
+    /// `EventList.export_chrome_trace` of PyTorch's autograd profiler: no categories.
+    Autograd,
+    /// torch_npu for Ascend.
+    Ascend,
     /// A run of ours.
     Rowmill,
+    /// Another program than PyTorch.
+    Foreign,
 }
 
 impl Era {
@@ -32,6 +38,21 @@ impl Era {
         let is_old = |name: &str| matches!(name, "Operator" | "Kernel" | "Runtime");
         if trace.tracks.iter().any(|track| track.process_name == "rowmill") {
             return Self::Rowmill;
+        }
+        if crate::writer::foreign(trace).is_some() {
+            return Self::Foreign;
+        }
+        let has_process = |name: &str| {
+            trace
+                .tracks
+                .iter()
+                .any(|track| track.process_name == name || track.pid.text() == Some(name))
+        };
+        if has_process("CPU functions") {
+            return Self::Autograd;
+        }
+        if has_process("Ascend Hardware") || has_process("CANN") {
+            return Self::Ascend;
         }
         if trace.categories.iter().any(|category| is_old(&category.name)) {
             return Self::Kineto2021;

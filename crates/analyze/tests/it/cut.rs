@@ -152,7 +152,7 @@ fn event_end(text: &[u8], start: usize) -> usize {
 }
 
 /// The unpacked texts under a folder, by name.
-fn texts(folder: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn texts(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut texts = Vec::new();
     for path in files(folder) {
         let mut text = Vec::new();

@@ -3,6 +3,7 @@
 
 mod advice;
 mod attribution;
+mod cases;
 mod collectives;
 mod counts;
 mod critical_path;
@@ -14,6 +15,7 @@ mod fixture;
 mod frames;
 mod graph;
 mod guards;
+mod hole;
 mod host_time;
 mod hta;
 mod idle;

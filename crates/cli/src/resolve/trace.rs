@@ -96,6 +96,12 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
         if trace.slices.is_empty() && trace.cut.is_none() {
             session.console.warn(format_args!("{}: no event has a duration", trace.origin));
         }
+        if let Some(program) = analyze::writer::foreign(trace) {
+            session.console.warn(format_args!(
+                "{}: not a PyTorch trace, but one of {program}; its rows have no known meaning",
+                trace.origin
+            ));
+        }
         if trace.header.rest.contains_key("ranks") {
             session.console.warn(format_args!(
                 "{}: a merged trace; its ranks are taken as the devices of one",

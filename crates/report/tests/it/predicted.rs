@@ -42,7 +42,7 @@ fn view(edits: &[Edit]) -> Predicted {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
     let job = recording::Job::new(&scopes, |_| Sizes::default());
-    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope).1[0]).collect();
+    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope)[0]).collect();
     let step = job.step(&spans).unwrap();
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &[0]);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::capture;
 use super::find::{self, By, ListedFile};
 use super::look::{self, TextLook};
 use super::pump::{EarlyEnd, PumpShared};
@@ -55,6 +56,7 @@ pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobR
         return Err(no_traces(&request.paths[empty], &of_it));
     }
     reading.skipped = skipped.into_iter().map(|(_, one)| one).collect();
+    capture::keep_one_per_rank(&mut reading.job.traces);
     rank::assign(&mut reading.job.traces);
     count_lost_files(&mut reading);
     Ok(reading)

@@ -19,7 +19,7 @@ const DIGITS: usize = 5;
 /// What a file says of itself comes first, then what its name says; what claims a rank that is
 /// taken, or none, gets the smallest free one in the order of names, counted as a loss.
 pub fn assign(traces: &mut [Trace]) {
-    traces.sort_by(|a, b| natural(&full_name(a), &full_name(b)));
+    sort_by_name(traces);
     let claims = claims(traces);
     count_overruled(traces, &claims);
     let mut holders: BTreeMap<u32, usize> = BTreeMap::new();
@@ -53,6 +53,11 @@ pub fn assign(traces: &mut [Trace]) {
     traces.sort_by_key(|trace| trace.rank);
 }
 
+/// Sorts traces by the names of their files.
+pub fn sort_by_name(traces: &mut [Trace]) {
+    traces.sort_by(|a, b| natural(&full_name(a), &full_name(b)));
+}
+
 /// Gives the traces, in the order of paths and names, the ranks of a list.
 pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<(), Error> {
     let distinct: BTreeSet<u32> = ranks.iter().copied().collect();
@@ -72,7 +77,7 @@ pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<()
 }
 
 /// What the contents claim, or the names where several contents claim one rank and no two names do.
-fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
+pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     let named = |trace: &Trace| {
         let inside = trace.origin.member.as_deref().and_then(from_path);
         inside.or_else(|| from_path(&trace.origin.path.to_string_lossy()))

@@ -50,7 +50,29 @@ impl Category {
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), kind: EventKind::from_name(name) }
     }
+
+    /// Whether the category has a meaning: it has a kind, or it is one of PyTorch's that no
+    /// analysis needs.
+    pub fn is_known(&self) -> bool {
+        self.kind != EventKind::Other || WITHOUT_KIND.contains(&self.name.as_str())
+    }
 }
+
+/// Categories of PyTorch's profiler that no analysis needs, and the one that stands for those
+/// beyond the 255th.
+///
+/// # Source
+/// Kineto's activity types, `libkineto/src/ActivityType.cpp`.
+const WITHOUT_KIND: [&str; 8] = [
+    "cuda_profiler_range",
+    "external_correlation",
+    "collective_comm",
+    "mtia_insight",
+    "gpu_pm_counter",
+    "cpu_instant_event",
+    "hpu_meta",
+    "other",
+];
 
 /// Where MTIA's command processor reports what its streams do: work, copies and waits alike.
 pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";
@@ -59,7 +81,33 @@ pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";
 pub(super) const MTIA_KINDS: [(&str, EventKind); 2] =
     [("dma_request", EventKind::Memcpy), ("event_wait", EventKind::Sync)];
 
+/// Kinds of rows without a category, by the name of the process they stand in.
+///
+/// # Source
+/// `EventList.export_chrome_trace` of `torch/autograd/profiler_util.py` writes `CPU functions` and,
+/// per accelerator, `CUDA functions`; torch_npu's `trace_view.json` has the other processes.
+const KINDS_BY_PROCESS: [(&str, EventKind); 10] = [
+    ("CPU functions", EventKind::Operator),
+    ("CUDA functions", EventKind::Kernel),
+    ("XPU functions", EventKind::Kernel),
+    ("HPU functions", EventKind::Kernel),
+    ("MTIA functions", EventKind::Kernel),
+    ("PrivateUse1 functions", EventKind::Kernel),
+    ("Ascend Hardware", EventKind::Kernel),
+    ("CANN", EventKind::Runtime),
+    // Sums of what other processes show.
+    ("Overlap Analysis", EventKind::DeviceAnnotation),
+    ("Communication", EventKind::DeviceAnnotation),
+];
+
 impl EventKind {
+    /// The kind of a row without a category; [`EventKind::Other`] where its process tells nothing.
+    pub(super) fn from_process(track: &super::Track) -> Self {
+        let names = [track.process_name.as_str(), track.pid.text().unwrap_or_default()];
+        let known = KINDS_BY_PROCESS.iter().find(|(process, _)| names.contains(process));
+        known.map_or(Self::Other, |(_, kind)| *kind)
+    }
+
     fn from_name(category: &str) -> Self {
         match category {
             "cpu_op" | "Operator" => Self::Operator,

@@ -18,6 +18,26 @@ pub struct TraceHeader {
     pub rest: BTreeMap<String, Value>,
 }
 
+impl TraceHeader {
+    /// The properties of a device. A device that the header does not list is taken to be like those
+    /// that it lists, if these are all alike: a process that sees only some of a host's devices
+    /// lists only those, under other ordinals than its rows have.
+    pub fn device(&self, id: i64) -> Option<&DeviceProperties> {
+        let listed = self.devices.iter().find(|known| known.id == id);
+        let is_alike = |known: &DeviceProperties| {
+            self.devices
+                .iter()
+                .all(|other| DeviceProperties { id: known.id, ..other.clone() } == *known)
+        };
+        listed.or_else(|| self.devices.first().filter(|first| id >= 0 && is_alike(first)))
+    }
+
+    /// Whether the header lists a device itself.
+    pub fn lists_device(&self, id: i64) -> bool {
+        self.devices.iter().any(|known| known.id == id)
+    }
+}
+
 /// A device of the host; 0 or empty where the file has no such field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceProperties {

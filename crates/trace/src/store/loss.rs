@@ -31,6 +31,13 @@ pub enum Loss {
     Unpaired,
     /// An event of a phase we do not keep.
     UnknownPhase,
+    /// Events behind the end of the first JSON document; not read.
+    BehindTheEnd,
+    /// Another recording of a rank that was recorded several times; not read.
+    OtherCapture,
+    /// A piece of device work that reaches far past the next one of its stream, which it must
+    /// precede; cut where that one starts.
+    RefutedDuration,
     /// More than 255 categories; the rest are one.
     ManyCategories,
     /// A file beside the others has the name of a trace, and no event could be read from it.
@@ -69,8 +76,13 @@ pub struct Losses {
 impl Losses {
     /// Counts one loss; `describe` is called only for the first few.
     pub fn count(&mut self, loss: Loss, describe: impl FnOnce() -> String) {
+        self.count_many(loss, 1, describe);
+    }
+
+    /// Counts several losses that one text describes.
+    pub fn count_many(&mut self, loss: Loss, count: u64, describe: impl FnOnce() -> String) {
         let entry = self.kinds.entry(loss).or_default();
-        entry.count += 1;
+        entry.count += count;
         if entry.first.len() < KEPT {
             entry.first.push(describe());
         }

@@ -36,6 +36,14 @@ impl TrackKey {
             Self::Text(_) => None,
         }
     }
+
+    /// The text, if it is one.
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Number(_) => None,
+            Self::Text(text) => Some(text),
+        }
+    }
 }
 
 impl std::fmt::Display for TrackKey {

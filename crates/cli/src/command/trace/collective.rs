@@ -62,6 +62,11 @@ fn say_unmatched(look: &TraceLook<'_>, scopes: &[Scope<'_>], found: &collectives
         let why = match one.reason {
             collectives::Reason::PointToPoint => "is point-to-point",
             collectives::Reason::MissingOnRank => "is missing on another rank of its group",
+            collectives::Reason::MoreRanksThanGroup => "is on more ranks than its group has",
+            collectives::Reason::RecordedApart => {
+                "cannot be matched: the ranks were recorded apart"
+            }
+            collectives::Reason::EndsApart => "ends before it begins on another rank",
         };
         console.detail(format_args!(
             "rank {}: {} × {} (group {:?}) {why}",

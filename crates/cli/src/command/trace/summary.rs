@@ -80,9 +80,20 @@ fn table(page: &SummaryPage) -> String {
     }
     parts.push(operators(summary));
     parts.push(trust(summary));
-    parts.push(finding::top(&page.findings, page.finding_count));
+    parts.push(match is_unknown(summary) {
+        true => "findings: none can be given, because no work was understood".to_owned(),
+        false => finding::top(&page.findings, page.finding_count),
+    });
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
+}
+
+/// Whether a recording shows nothing of a program that is known: figures would be an all-clear.
+fn is_unknown(summary: &Summary) -> bool {
+    let is_of_all = |issue: &quality::Issue| {
+        issue.id == "no-events" || issue.id == "unknown-rows" && issue.severity == Severity::Error
+    };
+    summary.issues.iter().any(is_of_all)
 }
 
 fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
@@ -105,7 +116,10 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
         Era::KinetoMicroseconds => "PyTorch 1.11 to 2.2",
         Era::KinetoNanoseconds => "PyTorch 2.3",
         Era::KinetoBaseTime => "PyTorch 2.4 or later",
+        Era::Autograd => "PyTorch's autograd profiler (EventList.export_chrome_trace)",
+        Era::Ascend => "torch_npu (Ascend)",
         Era::Rowmill => "rowmill",
+        Era::Foreign => job.foreign_writer.unwrap_or("an unknown program"),
     };
     let is_pool = job.is_pool;
     let window = match job.window_rule {
@@ -135,7 +149,7 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
         ("step", step(job)),
     ];
-    if !page.findings.account.is_empty() {
+    if !page.findings.account.is_empty() && !is_unknown(&page.summary) {
         facts.push(("adds up", page.findings.account.clone()));
     }
     if !job.is_of_host {

@@ -18,6 +18,8 @@ use crate::store::{CutRecording, Ending, Loss, TraceHeader};
 /// How often a text that ends inside an event is searched for events behind that one's start.
 const ATTEMPTS: usize = 16;
 const EVENTS: &[u8] = b"\"traceEvents\"";
+/// The key that every event has.
+const PHASE: &[u8] = b"\"ph\"";
 /// Bytes behind that key within which its list begins.
 const NEAR: usize = 16;
 
@@ -38,6 +40,38 @@ pub struct Document {
     entries: BTreeMap<String, Value>,
     refused: Option<String>,
     cut: Option<CutRecording>,
+    /// What follows the end of the document.
+    behind: TextBehind,
+}
+
+/// Text behind the end of the document: a second document, as a rule.
+#[derive(Debug, Default)]
+struct TextBehind {
+    /// First byte that is neither blank nor zero, and the byte behind the last one.
+    span: Option<(u64, u64)>,
+    /// Keys `"ph"`, one for each event.
+    events: u64,
+}
+
+impl TextBehind {
+    /// Looks through text; a key that starts in its last bytes is left for the next call, unless
+    /// the text is `is_last`. Gives the place from which to go on.
+    fn advance(&mut self, stretch: TextStretch<'_>, at: usize, is_last: bool) -> usize {
+        let text = &stretch.text[at..];
+        let kept = if is_last { 0 } else { text.len().min(PHASE.len() - 1) };
+        let known = &text[..text.len() - kept];
+        let is_text = |byte: &u8| *byte != 0 && !scan::is_blank(*byte);
+        if let Some(first) = known.iter().position(is_text) {
+            let last = known.iter().rposition(is_text).unwrap_or(first);
+            let place = |at_known: usize| stretch.offset + (at + at_known) as u64;
+            let start = self.span.map_or(place(first), |(start, _)| start);
+            self.span = Some((start, place(last + 1)));
+        }
+        self.events += memchr::memmem::find_iter(text, PHASE)
+            .filter(|start| *start < known.len())
+            .count() as u64;
+        at + known.len()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +105,7 @@ impl Document {
             entries: BTreeMap::new(),
             refused: None,
             cut: None,
+            behind: TextBehind::default(),
         }
     }
 
@@ -114,7 +149,8 @@ impl Document {
                     }
                     Ok(end)
                 }
-                Mode::Done => return text.len(),
+                Mode::Done if self.refused.is_some() => return text.len(),
+                Mode::Done => return self.behind.advance(stretch, at, false),
             };
             match answer {
                 Ok(end) => at = end,
@@ -232,6 +268,11 @@ impl Document {
             let Some(next) = self.salvage(rest, (scanner, sink)) else { break };
             rest = next;
         }
+        if self.mode == Mode::Done {
+            self.behind.advance(rest, 0, true);
+            rest = behind(rest, rest.text.len());
+        }
+        self.count_text_behind(sink);
         let complete = match self.mode {
             Mode::Done => true,
             // Chrome lets the closing bracket of a bare list be missing.
@@ -265,8 +306,27 @@ impl Document {
         let keys = || self.entries.keys().take(8).cloned().collect::<Vec<_>>().join(", ");
         self.refused = Some(match self.mode {
             Mode::Start => format!("got an empty text{why}"),
-            Mode::Done => format!("got an object without traceEvents; its keys: {}", keys()),
+            Mode::Done => match self.entries.get("traceEvents") {
+                Some(value) => {
+                    format!("got traceEvents that are {}, no array of events", described(value))
+                }
+                None => format!("got an object without traceEvents; its keys: {}", keys()),
+            },
             _ => format!("got a text that ends before traceEvents; its keys: {}{why}", keys()),
+        });
+    }
+
+    fn count_text_behind(&mut self, sink: &mut EventSink<'_>) {
+        let TextBehind { span, events } = self.behind;
+        let Some((start, end)) = span.filter(|_| self.listed) else { return };
+        let bytes = end - start;
+        let losses = &mut sink.part.losses;
+        let loss = if events == 0 { Loss::BrokenHeader } else { Loss::BehindTheEnd };
+        losses.count_many(loss, events.max(1), || {
+            format!(
+                "byte {start}: expected nothing behind the end of the trace, \
+                 got {events} events in {bytes} bytes"
+            )
         });
     }
 
@@ -323,6 +383,21 @@ impl Document {
             return Err(NotKineto { reason: "got an array without events".to_owned() });
         }
         Ok(header::from_entries(self.entries, &mut part.losses))
+    }
+}
+
+/// A JSON value in words.
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "a boolean".to_owned(),
+        Value::Number(_) => "a number".to_owned(),
+        Value::String(_) => "a text".to_owned(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(members) => {
+            let keys: Vec<&str> = members.keys().take(8).map(String::as_str).collect();
+            format!("an object with the keys {}", keys.join(", "))
+        }
     }
 }
 

@@ -119,7 +119,11 @@ fn one(
         Err(Stop::Broken(strict)) => {
             match parse::event(stretch.text, at + 1, (layout, event), ParseRule::Lenient) {
                 Err(Stop::Broken(lenient)) => Err(Stop::Broken(strict.min(lenient))),
-                other => other,
+                Ok(end) => {
+                    event.repaired = event.repaired.max(1);
+                    Ok(end)
+                }
+                short => short,
             }
         }
         other => other,

@@ -1,4 +1,5 @@
-//! Where strings end in events that are no JSON: unescaped quotes, lone backslashes.
+//! Where values end in events that are not valid JSON: strings with unescaped quotes or lone
+//! backslashes, and bare words such as `N/A`.
 //!
 //! Asked only about an event the strict scanner refused. A quote ends a string if what follows can
 //! only follow a string: the next key, or the end of the object. A known key in the middle of a
@@ -10,6 +11,8 @@ use super::scan::{self, Bracket, Scanned, Stop};
 /// A longer string whose end is in doubt is given up.
 const LONGEST: usize = 1 << 14;
 const LONGEST_KEY: usize = 128;
+/// A longer bare word is no value.
+const LONGEST_WORD: usize = 32;
 
 /// The closing quote of a string whose content starts at `start`, in an object or an array.
 pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> {
@@ -48,8 +51,24 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scanned<usize> 
 pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scanned<usize> {
     match text.get(at).ok_or(Stop::Short)? {
         b'"' => Ok(string_end(text, at + 1, within)? + 1),
-        b'[' | b'{' => scan::skip_nested_by(text, at, string_end),
-        _ => scan::scalar_end(text, at),
+        b'[' | b'{' => scan::skip_nested_by(text, at, string_end, bare_end),
+        _ => match scan::scalar_end(text, at) {
+            Err(Stop::Broken(_)) => bare_end(text, at),
+            end => end,
+        },
+    }
+}
+
+/// The end of a value without quotes that is neither a number nor a word of JSON: `N/A`,
+/// `-nan(ind)`, `1.#QNAN`, or nothing at all. Only a separator may follow it. The value is unknown;
+/// the rest of its event is not.
+fn bare_end(text: &[u8], start: usize) -> Scanned<usize> {
+    let is_bare = |byte: &&u8| byte.is_ascii_alphanumeric() || b"/.#+-_%()?<>".contains(byte);
+    let rest = &text[start..];
+    let length = rest.iter().take_while(is_bare).count();
+    match scan::after_blank(text, start + length)?.0 {
+        b',' | b'}' | b']' if length <= LONGEST_WORD => Ok(start + length),
+        _ => Err(Stop::Broken(start)),
     }
 }
 

@@ -187,6 +187,7 @@ impl Merge {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
         self.trace.tell_mtia_events_apart(0);
+        self.trace.recognize_rows_without_category();
         self.trace.split_stacks();
         self.trace.rank = header.distributed.as_ref().and_then(|d| d.rank).unwrap_or_default();
         if header.base_time_ns != 0 {

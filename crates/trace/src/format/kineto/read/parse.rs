@@ -43,8 +43,8 @@ fn scan_by<const LENIENT: bool>(
         at = match layout.step(place) {
             KeyStep::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
             KeyStep::Skip | KeyStep::SkipOnce => skip::<LENIENT>(text, value)?,
-            KeyStep::Time => time(text, value, &mut event.time)?,
-            KeyStep::Duration => time(text, value, &mut event.duration)?,
+            KeyStep::Time => time::<LENIENT>(text, value, &mut event.time)?,
+            KeyStep::Duration => time::<LENIENT>(text, value, &mut event.duration)?,
             KeyStep::Process => {
                 id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?
             }
@@ -164,17 +164,17 @@ fn any_string<const LENIENT: bool>(
 }
 
 #[inline(always)]
-fn time(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
+fn time<const LENIENT: bool>(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
     if let Some((nanos, end)) = number::short_nanos(text, at) {
         *out = Time::Nanos(nanos);
         return Ok(end);
     }
-    any_time(text, at, out)
+    any_time::<LENIENT>(text, at, out)
 }
 
-fn any_time(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
+fn any_time<const LENIENT: bool>(text: &[u8], at: usize, out: &mut Time) -> Scanned<usize> {
     let (first, at) = scan::after_blank(text, at)?;
-    let end = scan::skip_value(text, at)?;
+    let end = skip::<LENIENT>(text, at)?;
     let token = if first == b'"' { &text[at + 1..end - 1] } else { &text[at..end] };
     *out = match str::from_utf8(token).ok().and_then(number::nanos) {
         Some(nanos) => Time::Nanos(nanos),

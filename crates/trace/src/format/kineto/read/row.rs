@@ -98,7 +98,7 @@ impl EventSink<'_> {
 pub fn add(sink: &mut EventSink<'_>, source: EventSource<'_>) {
     if source.event.repaired > 0 {
         sink.lose(Loss::BrokenText, source.offset, || {
-            "expected quotes inside a text to be escaped, got bare ones".to_owned()
+            "expected an event of valid JSON, got bare quotes or a bare word in it".to_owned()
         });
     }
     let phase = source.event.phase.map_or(&b""[..], |phase| phase.slice(source.text));

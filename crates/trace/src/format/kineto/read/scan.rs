@@ -171,14 +171,16 @@ fn skip_array(text: &[u8], start: usize) -> Option<usize> {
 
 /// The place behind any array or object. Brackets must match in kind.
 fn skip_nested(text: &[u8], start: usize) -> Scanned<usize> {
-    skip_nested_by(text, start, |text, at, _| string_end(text, at))
+    skip_nested_by(text, start, |text, at, _| string_end(text, at), word_end)
 }
 
-/// As [`skip_value`] of an array or object, with another opinion about where strings end.
+/// Skips an array or object as [`skip_value`] does, but with other rules for the ends of strings
+/// and of bare words.
 pub fn skip_nested_by(
     text: &[u8],
     start: usize,
     string_end: impl Fn(&[u8], usize, Bracket) -> Scanned<usize>,
+    word_end: impl Fn(&[u8], usize) -> Scanned<usize>,
 ) -> Scanned<usize> {
     let mut open = BracketStack::default();
     let mut at = start;

@@ -1,0 +1,64 @@
+//! Durations that another row refutes. A stream runs its work one after the other, so work that
+//! reaches far past the next start on its stream was given a wrong end by the profiler.
+
+use std::collections::HashMap;
+
+use trace::store::{Loss, Trace};
+
+/// How far work may reach past the next start on its stream before its duration is refuted. Below
+/// that, profilers round and clocks jitter.
+pub(crate) const REFUTED_NS: i64 = 1_000_000;
+
+/// Cuts refuted durations where the next work of the stream starts, and counts them as losses.
+///
+/// Work of graphs is left alone: profilers show its parallel branches on one stream. So is work
+/// whose stream is unknown.
+///
+/// # Cost
+/// `O(n log n)` in the device rows of the trace.
+pub fn clip(trace: &mut Trace) {
+    let mut rows: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
+    rows.sort_by_key(|row| (trace.slices.start(*row), *row));
+    let mut last: HashMap<(i32, i32), u32> = HashMap::new();
+    for row in rows {
+        let stream = (trace.device(row), trace.stream(row));
+        let Some(before) = last.insert(stream, row).filter(|_| stream.1 >= 0) else { continue };
+        let (start, end) = (trace.slices.start(row), trace.slices.end(before));
+        let is_of_graph = |row: u32| trace.slices.graph_node.get(row).is_some();
+        if end - start < REFUTED_NS || is_of_graph(before) || is_of_graph(row) {
+            continue;
+        }
+        let name = trace.name(before).to_owned();
+        trace.slices.duration[before as usize] = start - trace.slices.start(before);
+        trace.losses.count(Loss::RefutedDuration, || {
+            let excess_ms = (end - start) as f64 / 1e6;
+            format!(
+                "{name} reaches {excess_ms:.3} ms past the next start on stream {}; cut there",
+                stream.1
+            )
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clip;
+    use trace::store::{Loss, NewSlice, Trace};
+
+    #[test]
+    fn work_ends_where_the_next_of_its_stream_starts() {
+        let mut trace = Trace::default();
+        for (name, stream, span) in [
+            ("copy", 7, (0, 3_150_000_000)),
+            ("gemm", 7, (10_000_000, 12_000_000)),
+            ("rounded", 7, (11_999_000, 14_000_000)),
+            ("other stream", 8, (5_000_000, 90_000_000)),
+        ] {
+            trace.push(&NewSlice::new("kernel", name, (0, stream), span));
+        }
+        clip(&mut trace);
+        let ends: Vec<i64> = trace.rows().map(|row| trace.slices.end(row)).collect();
+        assert_eq!(ends, [10_000_000, 12_000_000, 14_000_000, 90_000_000]);
+        assert_eq!(trace.losses.count_of(Loss::RefutedDuration), 1);
+    }
+}
