@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::scope::Scope;
 
 pub use message::CollectiveOperation;
+pub use refute::Reason;
 
 /// Every collective of a job's windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -102,24 +103,6 @@ pub struct Unmatched {
     pub reason: Reason,
     /// How many.
     pub count: u64,
-}
-
-/// Why a kernel belongs to no matched collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// A message between two ranks: no collective.
-    PointToPoint,
-    /// Another rank of the group, whose trace was read, has no counterpart in its window.
-    MissingOnRank,
-    /// More ranks have a counterpart than the group has members.
-    MoreRanksThanGroup,
-    /// The ranks were recorded at different times, and no sequence number says that they took part
-    /// in the same collectives.
-    RecordedApart,
-    /// One rank's kernel ended before another's began, which no collective of this kind allows: the
-    /// kernels were matched by their order, and the order misled.
-    EndsApart,
 }
 
 /// One collective on one rank, flat.

@@ -30,7 +30,7 @@ pub fn unknown_rows(trace: &Trace) -> UnknownRows {
 }
 
 /// What betrays a program.
-enum Mark {
+enum ProgramMark {
     /// A category that begins with this text, or one of the categories that commas join.
     Category(&'static str),
     /// A process whose name begins with this text.
@@ -47,27 +47,27 @@ enum Mark {
 /// and XLA's `xplane_to_trace_container.cc`, LLVM's `TimeProfiler.cpp`, VizTracer's
 /// `report_builder.py`, Bazel's `JsonTraceFileWriter.java`, Ray's `state.py`, Node.js's
 /// `trace_event` documentation.
-const PROGRAMS: [(Mark, &str); 20] = [
-    (Mark::Category("Session"), "ONNX Runtime"),
-    (Mark::Category("Node"), "ONNX Runtime"),
-    (Mark::Category("cuda_api"), "nsys2json (Nsight Systems)"),
-    (Mark::Category("nvtx"), "nsys2json (Nsight Systems)"),
-    (Mark::Category("nvtx-kernel"), "nsys2json (Nsight Systems)"),
-    (Mark::Header("viztracer_metadata"), "VizTracer"),
-    (Mark::Header("beginningOfTime"), "clang's -ftime-trace"),
-    (Mark::Category("node."), "Node.js"),
-    (Mark::Category("disabled-by-default-"), "Chrome"),
-    (Mark::Category("devtools."), "Chrome"),
-    (Mark::Category("toplevel"), "Chrome"),
-    (Mark::Category("blink"), "Chrome"),
-    (Mark::Category("v8"), "Chrome"),
-    (Mark::Category("__metadata"), "Chrome"),
-    (Mark::Category("build phase marker"), "Bazel"),
-    (Mark::Category("action processing"), "Bazel"),
-    (Mark::Process("/device:"), "TensorFlow or JAX"),
-    (Mark::Process("/host:"), "TensorFlow or JAX"),
-    (Mark::Category("ray::"), "Ray"),
-    (Mark::Category("hip_api"), "ROCm's rocprof"),
+const PROGRAMS: [(ProgramMark, &str); 20] = [
+    (ProgramMark::Category("Session"), "ONNX Runtime"),
+    (ProgramMark::Category("Node"), "ONNX Runtime"),
+    (ProgramMark::Category("cuda_api"), "nsys2json (Nsight Systems)"),
+    (ProgramMark::Category("nvtx"), "nsys2json (Nsight Systems)"),
+    (ProgramMark::Category("nvtx-kernel"), "nsys2json (Nsight Systems)"),
+    (ProgramMark::Header("viztracer_metadata"), "VizTracer"),
+    (ProgramMark::Header("beginningOfTime"), "clang's -ftime-trace"),
+    (ProgramMark::Category("node."), "Node.js"),
+    (ProgramMark::Category("disabled-by-default-"), "Chrome"),
+    (ProgramMark::Category("devtools."), "Chrome"),
+    (ProgramMark::Category("toplevel"), "Chrome"),
+    (ProgramMark::Category("blink"), "Chrome"),
+    (ProgramMark::Category("v8"), "Chrome"),
+    (ProgramMark::Category("__metadata"), "Chrome"),
+    (ProgramMark::Category("build phase marker"), "Bazel"),
+    (ProgramMark::Category("action processing"), "Bazel"),
+    (ProgramMark::Process("/device:"), "TensorFlow or JAX"),
+    (ProgramMark::Process("/host:"), "TensorFlow or JAX"),
+    (ProgramMark::Category("ray::"), "Ray"),
+    (ProgramMark::Category("hip_api"), "ROCm's rocprof"),
 ];
 
 /// The program that wrote a file, in words, if that was not PyTorch's profiler: most rows have no
@@ -84,10 +84,10 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
     };
     let has_process =
         |text: &str| trace.tracks.iter().any(|track| track.process_name.starts_with(text));
-    let is_there = |mark: &Mark| match mark {
-        Mark::Category(text) => has_category(text),
-        Mark::Process(text) => has_process(text),
-        Mark::Header(key) => trace.header.rest.contains_key(*key),
+    let is_there = |mark: &ProgramMark| match mark {
+        ProgramMark::Category(text) => has_category(text),
+        ProgramMark::Process(text) => has_process(text),
+        ProgramMark::Header(key) => trace.header.rest.contains_key(*key),
     };
     let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark)).map(|(_, program)| *program);
     let is_host = |row: u32| {

@@ -17,7 +17,7 @@ const BUFFER: usize = 64 << 10;
 const SHOWN: usize = 3;
 
 /// A file in an archive: where its bytes are and how they are packed.
-pub(crate) struct Member {
+pub(crate) struct PackedFile {
     pub name: String,
     method: CompressionMethod,
     start: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Member {
 }
 
 /// The files of the archive `path` in its order.
-pub(crate) fn members(path: &Path) -> Result<Vec<Member>, Error> {
+pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
     let file = File::open(path).map_err(Error::open(path))?;
     let damaged = |error: zip::result::ZipError| Error::read(path)(io::Error::other(error));
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
@@ -34,7 +34,7 @@ pub(crate) fn members(path: &Path) -> Result<Vec<Member>, Error> {
     for index in 0..archive.len() {
         let member = archive.by_index_raw(index).map_err(damaged)?;
         let name = member.name().map_err(damaged)?.into_owned();
-        members.push(Member {
+        members.push(PackedFile {
             start: member.data_start().unwrap_or_default(),
             length: member.compressed_size(),
             checksum: member.crc32(),
@@ -75,7 +75,7 @@ fn is_hidden(name: &str) -> bool {
         || name.split('/').any(|part| part.starts_with(['.', '_']) && part.len() > 1)
 }
 
-impl Member {
+impl PackedFile {
     /// The unpacked content, whose checksum is compared at its end.
     pub(crate) fn open(&self, path: &Path, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
         let mut file = File::open(path).map_err(Error::open(path))?;

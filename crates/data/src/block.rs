@@ -9,7 +9,7 @@ use crate::given::GivenColumns;
 use crate::integer_columns::IntegerColumns;
 use crate::layout::{FieldLayout, WantedColumns};
 use crate::limit::Far;
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::row::ParsedRow;
 
 /// When a block of text is passed on.
@@ -58,7 +58,7 @@ pub(crate) trait Records: Send {
     fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn TakeRows);
 
     /// Calls `take` with the line of every record that no column can be read of.
-    fn refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, Refusal)) {}
+    fn refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, RowRefusal)) {}
 
     /// Calls `take` with every cell of categorical column `at`; records that [`Self::refused`]
     /// gives are passed over.
@@ -73,7 +73,7 @@ pub(crate) trait Records: Send {
 /// What rows are handed on to: one by one, or in columns where a format has them so.
 pub(crate) trait TakeRows {
     /// One row of line `line`, which `read` fills in, or says why it cannot.
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), Refusal>);
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>);
 
     /// Rows in columns, some of which may be refused.
     fn given(&mut self, rows: GivenColumns<'_>);

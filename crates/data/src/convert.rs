@@ -11,7 +11,7 @@ use crate::ids;
 use crate::integer_columns::IntegerColumns;
 use crate::layout::WantedColumns;
 use crate::limit::Far;
-use crate::loss::{Losses, Refusal};
+use crate::loss::{Losses, RowRefusal};
 use crate::row::ParsedRow;
 
 /// A converted block.
@@ -89,7 +89,7 @@ impl<A: Accept> TakeRows for RowOutput<'_, A> {
         }
     }
 
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), Refusal>) {
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>) {
         self.row.clear();
         self.row.line = line;
         let read = read(&mut self.row);
@@ -105,7 +105,7 @@ impl<A: Accept> TakeRows for RowOutput<'_, A> {
                 self.parsed.rows += 1;
                 ids::count_row(&mut self.parsed.losses.ids, &self.row, counted);
             }
-            Err(reason) => self.parsed.losses.count((self.name, line), reason),
+            Err(reason) => self.parsed.losses.count(self.name, line, reason),
         }
     }
 

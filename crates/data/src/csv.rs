@@ -15,7 +15,7 @@ use schema::DataConfig;
 use crate::block::{BlockPace, Shown, TakeRows};
 use crate::error::Error;
 use crate::layout::{FieldLayout, WantedColumns};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::reader::{FormatReader, InputReading, Send};
 use crate::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill};
 use crate::{block, field, record};
@@ -254,7 +254,7 @@ impl block::Records for Records {
         });
     }
 
-    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, Refusal)) {
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
         self.for_each(|line, text, fields| {
             if let Err(refusal) = layout.check((text, fields)) {
                 take(line, refusal);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::row::ParsedRow;
 
 /// Rows in columns, all of the same number of rows.
@@ -18,7 +18,7 @@ pub(crate) struct GivenColumns<'a> {
     pub dense: Vec<Vec<f64>>,
     pub categorical: Vec<GivenCategories<'a>>,
     /// Rows to be left out, in order.
-    pub refused: Vec<(usize, Refusal)>,
+    pub refused: Vec<(usize, RowRefusal)>,
 }
 
 /// One categorical column.

@@ -8,7 +8,7 @@ use schema::source::{CategoricalColumn, DenseColumn, DenseTransform, LabelColumn
 
 use crate::error::Error;
 use crate::ids::{self, Counted};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::{field, partition};
 
 /// The columns a configuration asks for.
@@ -200,10 +200,10 @@ impl WantedColumns {
 impl FieldLayout {
     /// Refuses a record of text that has another number of fields or is the header once more.
     #[inline]
-    pub(crate) fn check(&self, (text, fields): TextRecord<'_>) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, (text, fields): TextRecord<'_>) -> Result<(), RowRefusal> {
         if fields.len() != self.fields {
             let problem = format!("expected {} fields, got {}", self.fields, fields.len());
-            return Err(Refusal::Malformed(problem));
+            return Err(RowRefusal::Malformed(problem));
         }
         if let Some(first) = self.header.first()
             && self.field((text, fields), 0) == first
@@ -213,7 +213,7 @@ impl FieldLayout {
                 .enumerate()
                 .all(|(at, name)| self.field((text, fields), at) == name)
         {
-            return Err(Refusal::RepeatedHeader);
+            return Err(RowRefusal::RepeatedHeader);
         }
         Ok(())
     }

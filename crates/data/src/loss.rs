@@ -13,7 +13,7 @@ const GOT: &str = ", got ";
 
 /// Why a record is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum RowRefusal {
     /// It cannot be read: what is wrong with it.
     Malformed(String),
     /// It has no label, and the configuration says that such rows are left out.
@@ -22,7 +22,7 @@ pub(crate) enum Refusal {
     RepeatedHeader,
 }
 
-impl From<String> for Refusal {
+impl From<String> for RowRefusal {
     fn from(reason: String) -> Self {
         Self::Malformed(reason)
     }
@@ -82,7 +82,7 @@ impl LeftOut {
         self.count == 0
     }
 
-    fn count(&mut self, (file, line): (&str, u64)) {
+    fn count(&mut self, file: &str, line: u64) {
         self.count += 1;
         self.first.get_or_insert_with(|| (file.to_owned(), line));
     }
@@ -126,15 +126,15 @@ impl Losses {
     }
 
     /// Counts the record at `line` of `file`.
-    pub(crate) fn count(&mut self, (file, line): (&str, u64), refusal: Refusal) {
+    pub(crate) fn count(&mut self, file: &str, line: u64, refusal: RowRefusal) {
         match refusal {
-            Refusal::Malformed(reason) => self.count_malformed((file, line), reason),
-            Refusal::Unlabeled => self.unlabeled.count((file, line)),
-            Refusal::RepeatedHeader => self.repeated_headers.count((file, line)),
+            RowRefusal::Malformed(reason) => self.count_malformed(file, line, reason),
+            RowRefusal::Unlabeled => self.unlabeled.count(file, line),
+            RowRefusal::RepeatedHeader => self.repeated_headers.count(file, line),
         }
     }
 
-    fn count_malformed(&mut self, (file, line): (&str, u64), reason: String) {
+    fn count_malformed(&mut self, file: &str, line: u64, reason: String) {
         self.malformed_lines += 1;
         // A number of fields that many records have says what is wrong with them.
         let kind = match reason.split_once(GOT) {

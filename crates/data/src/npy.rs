@@ -16,7 +16,7 @@ use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::origin::Tap;
 use crate::reader::{FormatReader, InputColumns, InputReading, Send};
 use crate::record::{from_least, malformed, missing_label};
@@ -248,7 +248,7 @@ fn read_row(
     (wanted, layout): (&WantedColumns, &FieldLayout),
     rows: &ArrayRows,
     index: usize,
-) -> Result<(), Refusal> {
+) -> Result<(), RowRefusal> {
     let refuse = |column: &str, problem: Problem, value: f64| {
         malformed(column, problem, value.to_string().as_bytes())
     };

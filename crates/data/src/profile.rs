@@ -245,7 +245,7 @@ fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> 
         losses: Losses::default(),
     };
     block.records.refused(&block.layout, &mut |line, refusal| {
-        looked.losses.count((&block.name, line), refusal);
+        looked.losses.count(&block.name, line, refusal);
     });
     for (at, tries) in tries.iter().enumerate() {
         let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);

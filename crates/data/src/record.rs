@@ -4,7 +4,7 @@ use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransfor
 
 use crate::field::{self, Problem};
 use crate::layout::{FieldLayout, UnlabeledRows, WantedColumns};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::row::{ParsedRow, is_large};
 use crate::{datetime, number_form};
 
@@ -15,7 +15,7 @@ pub(crate) fn read(
     (wanted, layout): (&WantedColumns, &FieldLayout),
     text: &[u8],
     fields: &[(u32, u32)],
-) -> Result<(), Refusal> {
+) -> Result<(), RowRefusal> {
     layout.check((text, fields))?;
     let field = |index: usize| layout.field((text, fields), index);
     row.label = match layout.label {
@@ -64,7 +64,7 @@ pub(crate) fn read(
 }
 
 /// The label of a trimmed field: 1 for a positive value, or a number.
-pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, Refusal> {
+pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, RowRefusal> {
     let label = &wanted.label;
     if wanted.is_missing(text) || label.positive.is_empty() && field::is_no_number(text) {
         return missing_label(wanted);
@@ -89,13 +89,13 @@ pub(crate) fn from_least(count: f64, least: i64) -> f32 {
 
 /// What a row without a label is.
 #[cold]
-pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, Refusal> {
+pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, RowRefusal> {
     match (wanted.unlabeled_rows, wanted.label.unlabeled) {
         (UnlabeledRows::Kept, _) => Ok(f32::NAN),
-        (UnlabeledRows::AsConfigured, Unlabeled::LeaveOut) => Err(Refusal::Unlabeled),
+        (UnlabeledRows::AsConfigured, Unlabeled::LeaveOut) => Err(RowRefusal::Unlabeled),
         (UnlabeledRows::AsConfigured, Unlabeled::Malformed) => {
             let name = &wanted.label.column;
-            Err(Refusal::Malformed(format!("column {name:?}: the label is missing")))
+            Err(RowRefusal::Malformed(format!("column {name:?}: the label is missing")))
         }
     }
 }
@@ -119,12 +119,12 @@ pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option
 
 /// The reason a field was refused, with the field shortened to what a line can show.
 #[cold]
-pub(crate) fn malformed(column: &str, problem: Problem, text: &[u8]) -> Refusal {
+pub(crate) fn malformed(column: &str, problem: Problem, text: &[u8]) -> RowRefusal {
     const SHOWN: usize = 40;
     let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
     let more = if text.len() > SHOWN { "…" } else { "" };
     let expected = problem.expected();
-    Refusal::Malformed(format!("column {column:?}: expected {expected}, got {shown:?}{more}"))
+    RowRefusal::Malformed(format!("column {column:?}: expected {expected}, got {shown:?}{more}"))
 }
 
 fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {

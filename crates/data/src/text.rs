@@ -19,7 +19,7 @@ use crate::field;
 use crate::header;
 use crate::integer_columns::IntegerColumns;
 use crate::layout::{FieldLayout, TextRecord, WantedColumns};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::origin::Tap;
 use crate::reader::{FormatReader, InputReading, Send};
 use crate::record;
@@ -230,7 +230,7 @@ impl Records for Text {
         }
     }
 
-    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, Refusal)) {
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
         for_each_line(&self.text, self.start.line, |line, text, fields| {
             if let Err(refusal) = layout.check((text, fields)) {
                 take(line, refusal);

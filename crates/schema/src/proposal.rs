@@ -13,6 +13,7 @@
 //! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
 //!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
 
+mod error;
 mod label;
 mod plan;
 mod role;
@@ -20,7 +21,8 @@ mod text;
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::DataFormat;
-use crate::unit::{count, counted, listed};
+use crate::unit::{count, counted};
+pub use error::ProposalError;
 pub use plan::Wish;
 use plan::{Input, ProposalPlan};
 use role::role_of;
@@ -45,58 +47,6 @@ pub struct Use {
     pub role: String,
     /// Why.
     pub reason: String,
-}
-
-/// Why there is no proposal.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProposalError {
-    /// No column is the label, or several may be.
-    #[error("which column is the label? {}", candidates_text(candidates, columns))]
-    NoLabel {
-        /// Columns with two values.
-        candidates: Vec<String>,
-        /// All columns.
-        columns: Vec<String>,
-    },
-    /// The label that was asked for is not there.
-    #[error("no column {label:?} for the label among {}", listed(columns))]
-    NoSuchColumn {
-        /// Its name.
-        label: String,
-        /// All columns.
-        columns: Vec<String>,
-    },
-    /// The label has values that mean nothing to a model of two classes.
-    #[error("column {label:?}: expected two values or ratings for a label, got {distinct} values")]
-    NoClasses {
-        /// Its name.
-        label: String,
-        /// How many it has.
-        distinct: u64,
-    },
-    /// The label that was asked for cannot be read.
-    #[error(
-        "column {label:?}: expected a label, got values of the type {kind}, which no reader handles"
-    )]
-    UnreadableLabel {
-        /// Its name.
-        label: String,
-        /// Its type in the file.
-        kind: String,
-    },
-    /// Nothing to learn from.
-    #[error("no column can be learnt from: {}", listed(reasons))]
-    NoInputs {
-        /// Why each is left out.
-        reasons: Vec<String>,
-    },
-}
-
-fn candidates_text(candidates: &[String], columns: &[String]) -> String {
-    match candidates {
-        [] => format!("no column has two values: {}", listed(columns)),
-        several => format!("these have two values: {}", listed(several)),
-    }
 }
 
 /// A configuration that trains on files with these facts as they are.
@@ -129,12 +79,13 @@ pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError
         reason: input.role.reason(input.facts),
     });
     let uses = std::iter::once(of_label).chain(uses).collect();
-    Ok(Proposal { text, uses, remarks: remarks(&facts, (column, &inputs), &plan) })
+    Ok(Proposal { text, uses, remarks: remarks(&facts, column, &inputs, &plan) })
 }
 
 fn remarks(
     facts: &FileFacts,
-    (label, inputs): (&ColumnFacts, &[Input<'_>]),
+    label: &ColumnFacts,
+    inputs: &[Input<'_>],
     plan: &ProposalPlan,
 ) -> Vec<String> {
     let mut remarks: Vec<String> = inputs.iter().filter_map(merged).collect();

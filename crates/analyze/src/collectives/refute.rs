@@ -3,10 +3,30 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::gather::CollectiveCall;
-use super::{CollectiveOperation, Reason};
+use super::message::CollectiveOperation;
 use crate::clock;
 use crate::scope::Scope;
+
+/// Why a kernel belongs to no matched collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// A message between two ranks: no collective.
+    PointToPoint,
+    /// Another rank of the group, whose trace was read, has no counterpart in its window.
+    MissingOnRank,
+    /// More ranks have a counterpart than the group has members.
+    MoreRanksThanGroup,
+    /// The ranks were recorded at different times, and no sequence number says that they took part
+    /// in the same collectives.
+    RecordedApart,
+    /// One rank's kernel ended before another's began, which no collective of this kind allows: the
+    /// kernels were matched by their order, and the order misled.
+    EndsApart,
+}
 
 /// How far ends and begins may contradict each other: profilers round, and clocks jitter.
 const JITTER_NS: i64 = 20_000;

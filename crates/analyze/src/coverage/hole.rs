@@ -77,7 +77,7 @@ impl Calls {
     /// usually launch work.
     fn gap(&self, trace: &Trace) -> Option<String> {
         let gaps = Gaps::new(self.ids.iter().map(|(id, _)| *id));
-        let calls = |gap: &Gap| {
+        let calls = |gap: &IdGap| {
             format!("correlation ids {} to {} of calls are missing", gap.after + 1, gap.before - 1)
         };
         if let Some(gap) = gaps.in_gapless() {
@@ -144,12 +144,12 @@ fn longest_run(flags: &[bool]) -> usize {
 
 /// A stretch of ids that no row has.
 #[derive(Clone, Copy, Debug)]
-struct Gap {
+struct IdGap {
     after: u64,
     before: u64,
 }
 
-impl Gap {
+impl IdGap {
     fn length(&self) -> u64 {
         self.before - self.after - 1
     }
@@ -158,7 +158,7 @@ impl Gap {
 /// The gaps in ascending ids.
 struct Gaps {
     /// The largest first.
-    largest: Vec<Gap>,
+    largest: Vec<IdGap>,
     count: usize,
     ids: usize,
 }
@@ -174,14 +174,14 @@ impl Gaps {
             found.ids += 1;
             if let Some(after) = last.filter(|last| last + 1 < id) {
                 found.count += 1;
-                found.keep(Gap { after, before: id });
+                found.keep(IdGap { after, before: id });
             }
             last = Some(id);
         }
         found
     }
 
-    fn keep(&mut self, gap: Gap) {
+    fn keep(&mut self, gap: IdGap) {
         let most = ALIKE + 2;
         if self.largest.len() == most && self.largest[most - 1].length() >= gap.length() {
             return;
@@ -192,17 +192,17 @@ impl Gaps {
     }
 
     /// The largest gap of ids that are otherwise consecutive.
-    fn in_gapless(&self) -> Option<Gap> {
+    fn in_gapless(&self) -> Option<IdGap> {
         let is_gapless = self.ids >= IDS_MIN && self.count <= STRAY_GAPS;
-        let second = self.largest.get(1).map_or(0, Gap::length);
+        let second = self.largest.get(1).map_or(0, IdGap::length);
         let first = self.largest.first().filter(|_| is_gapless)?;
         (first.length() >= GAP_MIN.max(OUTLIER * second)).then_some(*first)
     }
 
     /// The largest gap, if few are as large.
-    fn outlier(&self) -> Option<Gap> {
+    fn outlier(&self) -> Option<IdGap> {
         let first = self.largest.first().filter(|_| self.ids >= IDS_MIN)?;
-        let usual = self.largest.get(ALIKE).map_or(0, Gap::length);
+        let usual = self.largest.get(ALIKE).map_or(0, IdGap::length);
         (first.length() > OUTLIER * usual.max(1)).then_some(*first)
     }
 }

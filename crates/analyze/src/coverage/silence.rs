@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use trace::store::{EventKind, Trace, TrackId};
 
 use super::order;
+use crate::interval::Interval;
 use crate::links::Links;
 
 /// How many different operators have to be silent. In whole recordings of PyTorch up to 2 are:
@@ -31,7 +32,8 @@ struct OperatorStretch {
 }
 
 /// How many operators that usually launch work ran within a span of time, and launched nothing.
-pub(super) fn between(trace: &Trace, links: &Links, (from, to): (i64, i64)) -> usize {
+pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
+    let (from, to) = span;
     let mut is_launch = vec![false; trace.slices.len()];
     for row in order::launches(trace, links) {
         is_launch[row as usize] = true;

@@ -26,7 +26,7 @@ use crate::datetime;
 use crate::field::{self, Problem};
 use crate::given::{GivenCategories, GivenColumns};
 use crate::layout::{FieldLayout, Rules, WantedColumns};
-use crate::loss::Refusal;
+use crate::loss::RowRefusal;
 use crate::record::{self, category, from_least, malformed, missing_label, text_label};
 use crate::row::is_large;
 
@@ -62,7 +62,7 @@ impl Spaces {
 }
 
 /// The first problem of each row that has one.
-type Problems = BTreeMap<usize, Refusal>;
+type Problems = BTreeMap<usize, RowRefusal>;
 
 /// Reads the wanted columns of `batch`, whose first row is line `first_line`.
 pub(crate) fn read<'a>(
@@ -127,7 +127,7 @@ fn numbers(
     if let DataType::List(_) = array.data_type() {
         for row in 0..array.len() {
             let problem = format!("column {name:?}: expected a number, got a list");
-            problems.entry(row).or_insert(Refusal::Malformed(problem));
+            problems.entry(row).or_insert(RowRefusal::Malformed(problem));
         }
         return vec![f64::NAN; array.len()];
     }
@@ -226,7 +226,7 @@ fn lists(
 
 /// Keeps the first problem of a row; gives what stands in for its value.
 #[cold]
-fn note<T: Default>(problems: &mut Problems, row: usize, problem: Refusal) -> T {
+fn note<T: Default>(problems: &mut Problems, row: usize, problem: RowRefusal) -> T {
     problems.entry(row).or_insert(problem);
     T::default()
 }

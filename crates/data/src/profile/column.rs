@@ -163,7 +163,7 @@ impl ColumnLook {
         }
         if let Ok(value) = field::number(text) {
             self.numbers[0].add(value);
-            self.take_integer((text, hash), value);
+            self.take_integer(text, hash, value);
         }
         for (tally, form) in self.numbers[1..].iter_mut().zip(&tries.forms) {
             if let Ok(value) = number_form::read(*form, text)
@@ -180,7 +180,7 @@ impl ColumnLook {
     }
 
     /// Counts a number as a whole one, if it is.
-    fn take_integer(&mut self, (text, hash): (&[u8], i64), value: f64) {
+    fn take_integer(&mut self, text: &[u8], hash: i64, value: f64) {
         let integer = field::integer(text);
         if value.abs() >= EXACT_BELOW && field::has_digits_only(text) {
             self.large_integers += 1;

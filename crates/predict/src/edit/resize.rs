@@ -20,8 +20,8 @@ pub struct Sized<'a> {
 /// the two recorded ones. Launch shapes that differ are left out.
 ///
 /// # Errors
-/// [`Error::Edit`] where the two do not do the same in the same order or have the same tensor sizes,
-/// and for a size of 0, sizes that are equal, or numbers that would be negative or overflow.
+/// [`Error::Edit`] where the two do not do the same in the same order or have the same tensor
+/// sizes, and for a size of 0, sizes that are equal, or numbers that would be negative or overflow.
 pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
     let place = Place { number: 1, kind: "resize" };
     if to == 0 || small.size == 0 || large.size == 0 {

@@ -1,6 +1,6 @@
 //! Which column is the label, and which of its values mean 1.
 
-use super::ProposalError;
+use super::error::ProposalError;
 use super::plan::{PlannedLabel, Wish};
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::NumberForm;

@@ -7,7 +7,7 @@ use crate::store::{EventKind, Loss, Trace};
 
 /// The process that was recorded.
 #[derive(PartialEq, Eq)]
-struct Process {
+struct RecordedProcess {
     host: Option<String>,
     pid: i64,
 }
@@ -63,7 +63,7 @@ fn may_be_one_job(traces: &[Trace]) -> bool {
 /// The places of the recordings of each rank.
 fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let claims = rank::claims(traces);
-    let processes: Vec<Option<Process>> = traces.iter().map(process).collect();
+    let processes: Vec<Option<RecordedProcess>> = traces.iter().map(process).collect();
     let world_sizes = traces.iter().map(|trace| trace.header.distributed.as_ref()?.world_size);
     let sizes: Option<Vec<u32>> = world_sizes.collect();
     let is_too_many =
@@ -105,7 +105,7 @@ fn are_apart(a: &Trace, b: &Trace) -> bool {
 
 /// The process whose threads a trace shows. The host is in the header, or in the name that
 /// PyTorch's own handler gives to files: `host_pid.time.pt.trace.json`.
-fn process(trace: &Trace) -> Option<Process> {
+fn process(trace: &Trace) -> Option<RecordedProcess> {
     let is_of_host = |row: &u32| {
         let kind = trace.kind(*row);
         kind == EventKind::Operator || kind.is_call()
@@ -123,7 +123,7 @@ fn process(trace: &Trace) -> Option<Process> {
         let (host, number) = worker.rsplit_once('_')?;
         (number.parse() == Ok(pid)).then(|| host.to_owned())
     });
-    Some(Process { host, pid })
+    Some(RecordedProcess { host, pid })
 }
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ fn usual_tensors(pickle: &Pickle, dict: Id, depth: usize) -> Option<Vec<(&str, I
         let is_it = |&&(key, _): &&(Id, Id)| pickle.text(key) == Some(*name);
         entries.iter().find(is_it).map(|&(_, value)| value)
     };
-    let named = KEPT_AS.iter().filter_map(|name| entry(name));
+    let named = KEPT_AS.iter().filter_map(entry);
     let within = |value| usual_tensors(pickle, value, depth - 1);
     let of_named = if depth == 0 { None } else { named.into_iter().find_map(within) };
     of_named.or_else(|| Some(tensors_of(pickle, dict)).filter(|tensors| !tensors.is_empty()))
