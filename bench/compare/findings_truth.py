@@ -242,11 +242,6 @@ def work_no_graph_launched_with_an_operator_pct(trace):
     return 100 * covered / count
 
 
-def launches_without_work(trace):
-    return sum(bool(LAUNCH.search(call["name"])) and correlation(call) not in trace.work_of
-               for call in trace.calls)
-
-
 def driver_memory_ns(trace):
     """Time in calls that get or free memory of the driver, which also load code."""
     return total(merge(spans(call for call in trace.calls if DRIVER_MEMORY.search(call["name"]))))
@@ -633,9 +628,7 @@ ORPHANS = sentence("orphans", r"(\d+) pieces of device work have no")
 SET_UP = sentence("set_up_ns", r"take ([\d.]+) ms", 1_000_000)
 
 CHECKS = {
-    (ALEXNET, "Q02"): (COUNT, of_one(launches_without_work)),
     (ALEXNET, "Q07"): (SET_UP, of_one(driver_memory_ns)),
-    (SIMPLE_ADD, "Q02"): (COUNT, of_one(launches_without_work)),
     (SIMPLE_ADD, "Q07"): (SET_UP, of_one(driver_memory_ns)),
     (DLRM, "Q06"): (RECORDED, lambda traces: min(map(step_count, traces))),
     (DLRM, "Q08"): (COVERED, of_rank(1, work_with_an_operator_pct)),

@@ -11,6 +11,7 @@ use trace::store::{EventKind, Trace};
 use crate::captures;
 use crate::frames::Frames;
 use crate::links::Links;
+use crate::named;
 
 pub use step::{Lack, StepMark, TrainingStep};
 
@@ -223,6 +224,7 @@ impl StepLaunches {
         }
         let captures = captures::of(trace, frames());
         let arrived = arrived(trace);
+        let empty = empty_memsets(trace, &arrived);
         lost.retain(|(row, _)| {
             let (track, start) = (slices.track[*row as usize], slices.start(*row));
             let is_captured = captures
@@ -230,7 +232,9 @@ impl StepLaunches {
                 .any(|(of, (from, to))| *of == track && (*from..*to).contains(&start));
             // The call inside another one has its id, and the work is linked to one of them.
             let id = slices.correlation(*row);
-            !is_captured && id.is_none_or(|id| arrived.binary_search(&id).is_err())
+            !is_captured
+                && !empty.contains(row)
+                && id.is_none_or(|id| arrived.binary_search(&id).is_err())
         });
         for (row, at) in lost {
             found.lost[at] += 1;
@@ -251,6 +255,28 @@ impl StepLaunches {
             })
         })
     }
+}
+
+/// Calls that set no bytes: they launch nothing, so they did not lose device work. Traces do not
+/// record the size, but such calls return in a tenth of the usual time.
+///
+/// # Cost
+/// `O(n log n)` in the calls that set memory.
+pub(crate) fn empty_memsets(trace: &Trace, arrived: &[u64]) -> BTreeSet<u32> {
+    /// Part of the median call with device work below which a call without is empty.
+    const PART: i64 = 5;
+    let is_set = named::names(trace, |name| is_launch(name) && name.contains("Memset"));
+    let is_call = |row: &u32| trace.kind(*row).is_call() && named::is_named(trace, &is_set, *row);
+    let has_work = |row: &u32| {
+        let id = trace.slices.correlation(*row);
+        id.is_some_and(|id| arrived.binary_search(&id).is_ok())
+    };
+    let (with, without): (Vec<u32>, Vec<u32>) = trace.rows().filter(is_call).partition(has_work);
+    let duration = |row: u32| trace.slices.duration[row as usize];
+    let mut usual: Vec<i64> = with.into_iter().map(duration).collect();
+    usual.sort_unstable();
+    let median = usual.get(usual.len() / 2).copied().unwrap_or_default();
+    without.into_iter().filter(|row| PART * duration(*row) <= median).collect()
 }
 
 /// The ids of all device work, ascending.

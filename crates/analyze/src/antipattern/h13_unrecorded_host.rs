@@ -122,7 +122,7 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
     Some((trace.strings.get(name), ns))
 }
 
-/// The stretches of steps in which no thread ran an operator or a call, or fetched a batch.
+/// The stretches of the window in which no thread ran an operator or a call, or fetched a batch.
 fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let trace = rank.scope.trace;
     let mut rows = rank.tree().top_rows(trace);
@@ -134,9 +134,14 @@ fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     for row in rows {
         let start = rank.start(row);
         if let Some(step) = rank.step_at(start) {
-            let from = behind.max(rank.scope.window.steps[step].start);
-            if start - from >= least_ns {
-                found.push(SilentStretch { step, span: (from, start), ended_by: row });
+            // Silence at the end of a step, which the first row of the next one ends, and silence
+            // at the beginning of a step may have different causes.
+            let from = behind.max(rank.scope.window.start);
+            let begun = rank.scope.window.steps[step].start;
+            for span in [(from, begun), (from.max(begun), start)] {
+                if span.1 - span.0 >= least_ns {
+                    found.push(SilentStretch { step, span, ended_by: row });
+                }
             }
         }
         behind = behind.max(rank.end(row));

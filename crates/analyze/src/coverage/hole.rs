@@ -25,7 +25,7 @@ const SILENT_MIN: usize = 3;
 /// Launches without device work that follow each other, and their share of all, percent.
 const LOST_RUN: usize = 10;
 const LOST_PCT: f64 = 2.0;
-/// Arrows without an end that follow each other, and their share of all, percent.
+/// Flow events without an end that follow each other, and their share of all, percent.
 const FLOW_RUN: usize = 10;
 const FLOW_PCT: f64 = 5.0;
 
@@ -113,7 +113,9 @@ impl Calls {
     fn launches(&self, trace: &Trace) -> Vec<(u64, u32)> {
         let names: Vec<bool> = trace.strings.iter().map(window::is_launch).collect();
         let name = |row: u32| trace.slices.name[row as usize].0 as usize;
-        self.ids.iter().filter(|(_, row)| names[name(*row)]).copied().collect()
+        let empty = window::empty_memsets(trace, &window::arrived(trace));
+        let is_launch = |(_, row): &&(u64, u32)| names[name(*row)] && !empty.contains(row);
+        self.ids.iter().filter(is_launch).copied().collect()
     }
 
     /// Launches that follow each other, none of which has device work, where most others have.
@@ -167,7 +169,8 @@ impl Gaps {
     fn new(ids: impl Iterator<Item = u64>) -> Self {
         let mut found = Self { largest: Vec::new(), count: 0, ids: 0 };
         let mut last = None;
-        for id in ids {
+        // Rows without an id of their own have 0.
+        for id in ids.filter(|id| *id != 0) {
             if last == Some(id) {
                 continue;
             }
@@ -230,7 +233,7 @@ fn gap_of_frames(trace: &Trace) -> Option<String> {
     Some(format!("frames {} to {} of Python are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Arrows from calls to device work that follow each other and have no end, where most others have
+/// Flow events from calls to device work that follow each other and have no end, where most others have
 /// one.
 fn loose_flows(trace: &Trace) -> Option<String> {
     let mut ends: HashMap<(u8, u64), (bool, bool)> = HashMap::new();
@@ -249,11 +252,12 @@ fn loose_flows(trace: &Trace) -> Option<String> {
         .collect();
     begun.sort_unstable();
     if begun.is_empty() && ended > 0 {
-        return Some(format!("{ended} arrows begin at no row"));
+        return Some(format!("{ended} flow events begin at no row"));
     }
     let loose: Vec<bool> = begun.iter().map(|(_, is_loose)| *is_loose).collect();
     let count = loose.iter().filter(|is_loose| **is_loose).count();
     let (run, share) = (longest_run(&loose), percent(count as i64, loose.len() as i64)?);
-    (run >= FLOW_RUN && share > FLOW_PCT)
-        .then(|| format!("{count} of {} arrows lead to no row, {run} in a row", loose.len()))
+    (run >= FLOW_RUN && share > FLOW_PCT).then(|| {
+        format!("{count} of {} flow events lead to no row, {run} of them in a row", loose.len())
+    })
 }

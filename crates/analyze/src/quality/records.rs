@@ -172,6 +172,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);
     let arrived = window::arrived(trace);
+    let empty = window::empty_memsets(trace, &arrived);
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     // What a graph captures does not run.
@@ -180,7 +181,8 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
         let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
         captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))
     };
-    let calls: Vec<u32> = trace.rows().filter(is_call).filter(|row| !is_captured(row)).collect();
+    let runs = |row: &u32| !is_captured(row) && !empty.contains(row);
+    let calls: Vec<u32> = trace.rows().filter(is_call).filter(runs).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
     let lost: Vec<&u32> = calls.iter().filter(is_lost).collect();

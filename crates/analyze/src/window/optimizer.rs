@@ -9,11 +9,15 @@ use trace::store::{EventKind, StringId, Trace, TrackId};
 
 use super::step::{StepMark, TrainingStep};
 
+/// Fewer inferred steps say too little to leave out what lies beside them.
+const STEPS_MIN: usize = 3;
+
 /// What every annotation of an optimizer begins with.
 const OPTIMIZER: &str = "Optimizer.";
 
 /// Infers steps from repeated optimizer annotations: from the end of one `Optimizer.step` to the
-/// end of the next, else from one `Optimizer.zero_grad` to the next. `None` where neither repeats.
+/// end of the next, else from one `Optimizer.zero_grad` to the next. `None` where neither gives
+/// enough steps.
 pub(super) fn infer_steps(trace: &Trace) -> Option<(StepMark, Vec<TrainingStep>)> {
     if !trace.strings.iter().any(|name| name.starts_with(OPTIMIZER)) {
         return None;
@@ -33,7 +37,7 @@ pub(super) fn infer_steps(trace: &Trace) -> Option<(StepMark, Vec<TrainingStep>)
             lack: None,
         };
         let steps: Vec<TrainingStep> = rows.windows(2).enumerate().map(step).collect();
-        (!steps.is_empty()).then_some((mark, steps))
+        (steps.len() >= STEPS_MIN).then_some((mark, steps))
     })
 }
 

@@ -165,26 +165,46 @@ fn steps_without_profiler_steps_end_with_the_optimizer_step() {
         ("Optimizer.step#SGD.step", 140),
         ("AddmmBackward0", 220),
         ("Optimizer.step#SGD.step", 240),
+        ("AddmmBackward0", 320),
+        ("Optimizer.step#SGD.step", 340),
     ]);
-    assert_eq!(steps_of(&trace), (Some(StepMark::OptimizerStep), vec![(50, 150), (150, 250)]));
+    let steps = vec![(50, 150), (150, 250), (250, 350)];
+    assert_eq!(steps_of(&trace), (Some(StepMark::OptimizerStep), steps));
 }
 
 #[test]
 fn zero_grad_delimits_steps_where_the_optimizer_step_is_not_repeated() {
-    let rows = [0, 100, 200].map(|start| ("Optimizer.zero_grad#SGD.zero_grad", start));
-    assert_eq!(steps_of(&host_rows(&rows)), (Some(StepMark::ZeroGrad), vec![(0, 100), (100, 200)]));
-    let once = host_rows(&[("Optimizer.step#SGD.step", 0), ("aten::mm", 20)]);
-    assert_eq!(steps_of(&once), (None, Vec::new()));
+    let rows = [0, 100, 200, 300].map(|start| ("Optimizer.zero_grad#SGD.zero_grad", start));
+    let steps = vec![(0, 100), (100, 200), (200, 300)];
+    assert_eq!(steps_of(&host_rows(&rows)), (Some(StepMark::ZeroGrad), steps));
+    assert_eq!(steps_of(&host_rows(&rows[..3])), (None, Vec::new()));
 }
 
 #[test]
 fn several_optimizers_end_one_step_together() {
     let (mut rows, of_dense, of_sparse) =
         (Vec::new(), "Optimizer.step#Adam.step", "Optimizer.step#SparseAdam.step");
-    for start in [0, 100, 200] {
+    for start in [0, 100, 200, 300] {
         rows.push(("AddmmBackward0", start));
         rows.extend([(of_dense, start + 20), (of_sparse, start + 40), (of_dense, start + 60)]);
     }
-    let steps = vec![(70, 170), (170, 270)];
+    let steps = vec![(70, 170), (170, 270), (270, 370)];
     assert_eq!(steps_of(&host_rows(&rows)), (Some(StepMark::OptimizerStep), steps));
+}
+
+#[test]
+fn a_memset_of_no_bytes_has_lost_no_device_work() {
+    let mut trace = Trace::default();
+    for (id, start, end) in [(1, 0, 100), (2, 200, 310), (3, 400, 410), (4, 500, 590)] {
+        let call = NewSlice::new("cuda_runtime", "cudaMemsetAsync", HOST, (start, end));
+        trace.push(&NewSlice { correlation: Some(id), ..call });
+        if id < 3 {
+            let work = NewSlice::new("gpu_memset", "Memset (Device)", (0, 7), (end, end + 1));
+            trace.push(&NewSlice { correlation: Some(id), ..work });
+        }
+    }
+    let empty = empty_memsets(&trace, &arrived(&trace));
+    // The third call is far shorter than the usual 110 ns, the fourth is not.
+    let names: Vec<i64> = empty.iter().map(|row| trace.slices.start(*row)).collect();
+    assert_eq!(names, [400]);
 }

@@ -66,7 +66,6 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
     ];
     check("trace_diff/test.json.gz", KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
     let expected = [
-        ("lost-device-rows", 1, "2 of 100 launches have no device work"),
         ("warm-up", 1, "memory from the driver and code loading take 8514.025 ms"),
         NO_STACKS,
         NO_STEPS,

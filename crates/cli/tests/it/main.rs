@@ -11,6 +11,7 @@ mod cut;
 mod data;
 mod device;
 mod fixture;
+mod full_disk;
 mod help;
 mod ids;
 mod init;

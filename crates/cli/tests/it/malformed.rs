@@ -26,7 +26,7 @@ fn refused(place: &Place, words: &str) -> Ran {
     let ran = place.run(words);
     assert_eq!(ran.code, Some(1), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);
     for part in [
-        "of 4000 rows are malformed (",
+        "of 4,000 rows are malformed (",
         "expected 1 % at most",
         "most often (",
         "times): column \"u\": expected a number\n",
@@ -60,7 +60,7 @@ fn mass_loss_of_rows_fails_on_every_path_and_leaves_nothing() {
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let ran = place.run("train job.toml --train train.csv --evaluation bad.csv --run s");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("of 4000 rows are malformed ("), "{}", ran.stderr);
+    assert!(ran.stderr.contains("of 4,000 rows are malformed ("), "{}", ran.stderr);
     assert!(!place.path("s/checkpoints").exists());
 }
 
@@ -83,7 +83,7 @@ fn the_share_that_may_be_malformed_can_be_chosen() {
     assert_eq!(place.run(&format!("{train} --train bad.csv")).code, Some(1));
     let ran = place.run(&format!("{train} --train half"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("2000 of 4000 rows are malformed"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("2,000 of 4,000 rows are malformed"), "{}", ran.stderr);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn ids_too_large_for_an_integer_do_not_leave_one_row_to_train_on() {
     fs::write(place.path("large.csv"), text).unwrap();
     let ran = place.run("train job.toml --train large.csv --run r");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("1999 of 2000 rows are malformed (99.95 %)"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1,999 of 2,000 rows are malformed (99.95 %)"), "{}", ran.stderr);
     assert!(ran.stderr.contains("column \"a\": expected an integer"), "{}", ran.stderr);
     assert!(!place.path("r").exists());
 }

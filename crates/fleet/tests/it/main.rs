@@ -17,9 +17,9 @@ use fleet::ipc::request::{CaptureRequest, RequestState, Sight, Timing};
 use fleet::ipc::socket::{Peer, Socket, SocketPlace};
 
 /// The ranks of the recording; the third process is their launcher.
-const RANKS: [u32; 2] = [3395, 3397];
+const RANKS: [u32; 2] = [23627, 23628];
 /// When they were asked.
-const ASKED: Duration = Duration::from_millis(10_300);
+const ASKED: Duration = Duration::from_millis(6_000);
 const WAIT: Duration = Duration::from_secs(10);
 
 /// One datagram of the recording.
@@ -50,7 +50,7 @@ fn recording() -> Vec<Line> {
 
 /// What was asked of a rank then.
 fn request(pid: u32) -> CaptureRequest {
-    let id = format!("rowmill-1a2001a3b4a-{pid}");
+    let id = format!("rowmill-1a218fa9017-3c9d96e1cd1ab997-{pid}");
     let config = Config {
         path: format!("/tmp/{id}/trace.json").into(),
         trigger: Trigger::Iterations { count: 5, align: 100 },
@@ -84,7 +84,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
         let member = &capture.members()[&pid];
         assert_eq!(u32::try_from(member.own_pid), Ok(pid));
         assert_eq!(member.request.as_ref().unwrap().state(), &RequestState::Sent);
-        let id = format!("rowmill-1a2001a3b4a-{pid}");
+        let id = format!("rowmill-1a218fa9017-3c9d96e1cd1ab997-{pid}");
         let sight = Sight { is_alive: true, finished: Some(id), ..Sight::default() };
         capture.look(ASKED, pid, &sight);
         capture.collected(pid);

@@ -396,24 +396,13 @@ fn leftovers_of_a_kill_are_ignored_and_cleaned() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_and_a_full_disk_are_named() {
+fn a_folder_that_cannot_be_written_is_named() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
     let tables = &config.model.tables;
     let run = tempfile::tempdir().unwrap();
     fs::write(run.path().join("checkpoints"), "a file").unwrap();
     let text = CheckpointWriter::begin(run.path(), 2, tables).unwrap_err().to_string();
     assert!(text.contains("checkpoints: cannot list: Not a directory"), "{text}");
-
-    let run = tempfile::tempdir().unwrap();
-    let writer = CheckpointWriter::begin(run.path(), 2, tables).unwrap();
-    let file = run.path().join("checkpoints/step-000000000002.tmp/rank-00000.safetensors");
-    std::os::unix::fs::symlink("/dev/full", &file).unwrap();
-    let tiles: Vec<TileState> =
-        whole(tables).tiles().iter().map(|tile| tile_state(tile, Optimizer::Sgd)).collect();
-    let text = writer.write_rank(Rank(0), &tiles, Optimizer::Sgd).unwrap_err().to_string();
-    assert!(text.contains("rank-00000.safetensors: cannot write: No space left"), "{text}");
-    drop(writer);
-    assert!(files(&run.path().join("checkpoints")).is_empty());
 }
 
 #[test]

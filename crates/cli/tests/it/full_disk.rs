@@ -1,0 +1,38 @@
+//! A disk that fills up while a command writes: a small file system in memory, in a mount namespace
+//! of the test's own.
+
+use std::fs;
+use std::process::Command;
+
+use crate::fixture::Place;
+
+#[test]
+fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace() {
+    for (words, file) in [
+        ("train job.toml --train train.csv --run disk/r", "checkpoints"),
+        ("train job.toml --train train.csv --run r --trace disk/t --trace-steps 1..90", "disk/t"),
+    ] {
+        let place = Place::new();
+        fs::create_dir(place.path("disk")).unwrap();
+        let rowmill = env!("CARGO_BIN_EXE_rowmill");
+        let script = format!(
+            "mount -t tmpfs -o size=64k none disk || exit 77; {rowmill} {words}; \
+             code=$?; find disk -name '*.tmp' -o -name '*.partial' >&2; exit $code"
+        );
+        let namespace = ["--user", "--map-root-user", "--mount", "sh", "-c", &script];
+        let ran = Command::new("unshare").args(namespace).current_dir(place.path("")).output();
+        let Some(ran) = ran.ok().filter(|ran| ran.status.code() != Some(77)) else {
+            println!("SKIPPED: no mount namespace for a file system of the test's own");
+            return;
+        };
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        if stderr.contains("unshare failed") {
+            println!("SKIPPED: {stderr}");
+            return;
+        }
+        assert_eq!(ran.status.code(), Some(1), "{words}: {stderr}");
+        assert!(stderr.contains("No space left on device"), "{words}: {stderr}");
+        assert!(stderr.contains(file), "{words}: {stderr}");
+        assert!(!stderr.contains(".tmp\n") && !stderr.contains(".partial\n"), "{words}: {stderr}");
+    }
+}
