@@ -233,8 +233,8 @@ fn gap_of_frames(trace: &Trace) -> Option<String> {
     Some(format!("frames {} to {} of Python are missing", gap.after + 1, gap.before - 1))
 }
 
-/// Flow events from calls to device work that follow each other and have no end, where most others have
-/// one.
+/// Flow events from calls to device work that follow each other and have no end, where most others
+/// have one.
 fn loose_flows(trace: &Trace) -> Option<String> {
     let mut ends: HashMap<(u8, u64), (bool, bool)> = HashMap::new();
     for flow in &trace.flows {
