@@ -29,7 +29,7 @@ pub fn unknown_rows(trace: &Trace) -> UnknownRows {
     UnknownRows { count: categories.iter().map(|(_, count)| count).sum(), categories }
 }
 
-/// What betrays a program.
+/// Something in a file that only one program writes.
 enum ProgramMark {
     /// A category that begins with this text, or one of the categories that commas join.
     Category(&'static str),

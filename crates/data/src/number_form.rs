@@ -85,7 +85,8 @@ fn thousands(
     groups.iter().try_for_each(|group| keep(group))
 }
 
-/// A letter of Windows-1252, whose signs stand where Latin-1 has none.
+/// Decodes a byte of Windows-1252. It differs from Latin-1 in bytes 0x80 to 0x9f, which are
+/// printable characters such as the euro sign instead of control characters.
 fn latin_1(byte: u8) -> char {
     match byte {
         0x80 => '€',

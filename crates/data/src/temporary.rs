@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Creates a file under a temporary name. What has the name already, such as a file of a killed
-/// process or a link that another user planted, is removed and never followed.
+/// Creates a file under a temporary name. An existing file or link of that name is removed first
+/// and never followed: a killed process may have left it, or another user planted it.
 ///
 /// # Errors
 /// The name cannot be freed, somebody takes it again meanwhile, or the system refuses.

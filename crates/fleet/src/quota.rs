@@ -35,7 +35,8 @@ struct Bucket {
 }
 
 impl<K: Ord + Clone> Quotas<K> {
-    /// Creates quotas that allow each sender `rate` and track at most `keys_max` senders apart.
+    /// Creates a quota of `rate` for each sender. Up to `keys_max` senders are tracked one by one;
+    /// any further senders share a single quota.
     pub fn new(rate: Rate, keys_max: usize) -> Self {
         let rest = Bucket { left: rate.burst, filled: Duration::ZERO, refused: 0 };
         Self { rate, keys_max, buckets: BTreeMap::new(), rest, pruned: Duration::ZERO }

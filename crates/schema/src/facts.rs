@@ -75,7 +75,7 @@ pub struct ColumnFacts {
     /// Values that are whole numbers written with digits alone, of 2^53 or more: a number of 64
     /// bits with a fraction cannot tell them apart.
     pub large_integers: u64,
-    /// Of `large_integers` those that do not fit in 64 bits.
+    /// Whole numbers that do not fit in 64 bits. `large_integers` counts them too.
     pub integers_beyond_64_bits: u64,
     /// Different texts that are the same whole number as another text, such as `007` and `7`.
     pub merged_texts: u64,

@@ -18,7 +18,7 @@ impl RankFacts<'_> {
         RowEdit::new(self.rank(), rows, action)
     }
 
-    /// The same with time of threads outside operators and calls.
+    /// Creates an edit of rows and of thread time outside operators and calls.
     pub fn edit_with_spans(
         &self,
         rows: Vec<u32>,

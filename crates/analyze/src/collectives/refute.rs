@@ -20,7 +20,7 @@ pub enum Reason {
     MissingOnRank,
     /// More ranks have a counterpart than the group has members.
     MoreRanksThanGroup,
-    /// The ranks were recorded at different times, and no sequence number says that they took part
+    /// The ranks were recorded at different times, and no sequence number shows that they took part
     /// in the same collectives.
     RecordedApart,
     /// One rank's kernel ended before another's began, which no collective of this kind allows: the

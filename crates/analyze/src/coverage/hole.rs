@@ -12,9 +12,11 @@ use crate::{percent, window};
 
 /// Fewer ids say nothing about how a profiler counts.
 const IDS_MIN: usize = 200;
-/// How much larger than the next ones a gap has to be, and how many as large as itself a whole
-/// recording may have: profilers skip as many ids for each module that is loaded.
+/// A gap stands out if it is more than this many times as large as the one `ALIKE` places behind
+/// it, by size.
 const OUTLIER: u64 = 3;
+/// Gaps of similar size that an undamaged recording may have. Profilers skip a block of ids each
+/// time a module is loaded, and these blocks are equally large.
 const ALIKE: usize = 3;
 /// Gaps that a sequence without gaps may have nevertheless.
 const STRAY_GAPS: usize = 5;
@@ -29,7 +31,7 @@ const LOST_PCT: f64 = 2.0;
 const FLOW_RUN: usize = 10;
 const FLOW_PCT: f64 = 5.0;
 
-/// What tells that rows are missing inside the file, in words; `None` of a whole recording.
+/// Describes the evidence that rows are missing inside the file; `None` for a complete recording.
 ///
 /// # Cost
 /// `O(n log n)` in the calls of the trace, and `O(n)` in its other rows.

@@ -63,8 +63,8 @@ pub(super) fn has_lost_launches(trace: &Trace, links: &Links, most_pct: f64) -> 
     100.0 * lost_launches(trace, links).len() as f64 > most_pct * all
 }
 
-/// Whether all launches that lost their work were captured into graphs: then none of them ran.
-/// `lost` has a flag for each of the `launches`, which are correlation ids and rows.
+/// Whether every launch without device work was captured into a graph, so that it never ran.
+/// `launches` are pairs of correlation id and row, and `lost[i]` tells whether launch `i` has none.
 pub(super) fn has_only_captured(trace: &Trace, launches: &[(u64, u32)], lost: &[bool]) -> bool {
     let captures = Captures::new(trace);
     let mut rows = launches.iter().zip(lost).filter(|(_, is_lost)| **is_lost);

@@ -62,9 +62,10 @@ fn most_frequent_rows(trace: &Trace, mark: StepMark) -> Option<Vec<u32>> {
     Some(rows)
 }
 
-/// Keeps the last annotation of each step. Several optimizers of one class have the same annotation
-/// and update their weights one after another: they end one step together unless a backward pass
-/// began between them. In a trace that names no backward pass, every annotation ends a step.
+/// Keeps only the last optimizer annotation of each training step. A job may run several optimizers
+/// of one class in the same step, and each writes an annotation of the same name. Two annotations
+/// belong to different steps if a backward pass began between them. In a trace that names no
+/// backward pass, every annotation ends a step.
 fn last_of_each_step(trace: &Trace, rows: &[u32]) -> Vec<u32> {
     let is_backward: Vec<bool> =
         trace.strings.iter().map(|name| name.contains("Backward")).collect();
