@@ -167,6 +167,7 @@ impl AuditFile {
 fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = OwnFolder::hold(path.parent().unwrap_or(Path::new("/")))?;
+    folder.refuse_exchange()?;
     Ok((folder, PathBuf::from(path.file_name().unwrap_or_default())))
 }
 

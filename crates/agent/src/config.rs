@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use fleet::ipc::socket::{SocketError, SocketPlace};
 use fleet::process::own_uid;
-use fleet::untrusted::UntrustedError;
+use fleet::untrusted::{Privacy, UntrustedError, read_trusted};
 use serde::Deserialize;
 
 use crate::counters::interval::INTERVAL_S;
@@ -16,8 +16,6 @@ use crate::periodic::policy::Policy;
 
 /// Where root's agent keeps its state.
 const STATE_OF_ROOT: &str = "/var/lib/rowmill-agent";
-/// The longest configuration that is read.
-const SIZE_MAX: u64 = 1 << 20;
 
 /// rowmill-agent: counters of this host, and traces of its PyTorch jobs on request.
 #[derive(Debug, Parser)]
@@ -262,6 +260,9 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file that others could have written, or one that cannot be read.
+    #[error("{0}")]
+    File(UntrustedError),
     /// The file is none.
     #[error("{}: {source}", path.display())]
     Toml {
@@ -330,6 +331,11 @@ impl ConfigError {
             Self::Folder(_) => Some(
                 "another user could exchange what the agent keeps there: name a folder of the \
                  agent's user with state_dir"
+                    .to_owned(),
+            ),
+            Self::File(UntrustedError::Owner { .. } | UntrustedError::Open { .. }) => Some(
+                "whoever may write this file could act as the agent, and whoever may read a secret \
+                 could call it: give it to the agent's user with chown and chmod"
                     .to_owned(),
             ),
             Self::Toml { .. } | Self::Value { .. } => {
@@ -503,15 +509,8 @@ fn default_state(
 
 fn read(path: &Path) -> Result<Config, ConfigError> {
     let error = |source| ConfigError::Read { path: path.to_owned(), source };
-    let size = std::fs::metadata(path).map_err(error)?.len();
-    if size > SIZE_MAX {
-        return Err(ConfigError::Value {
-            what: path.display().to_string(),
-            expected: format!("at most {SIZE_MAX} bytes"),
-            got: size.to_string(),
-        });
-    }
-    let text = std::fs::read_to_string(path).map_err(error)?;
+    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::File)?;
+    let text = String::from_utf8(bytes).map_err(|problem| error(std::io::Error::other(problem)))?;
     parse(&text)
         .map_err(|source| ConfigError::Toml { path: path.to_owned(), source: Box::new(source) })
 }

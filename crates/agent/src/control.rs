@@ -11,6 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::{Extension, Router};
 use fleet::ipc::socket::SocketPlace;
+use fleet::untrusted::{Privacy, read_trusted};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -134,14 +135,17 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
 /// A file cannot be read, holds none, or the two do not belong together.
 pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
+    let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::File);
+    let certificate = read(&listen.certificate, Privacy::Readable)?;
+    let key = read(&listen.key, Privacy::Secret)?;
     let chain: Result<Vec<CertificateDer<'static>>, _> =
-        CertificateDer::pem_file_iter(&listen.certificate).and_then(Iterator::collect);
+        CertificateDer::pem_slice_iter(&certificate).collect();
     let chain = chain.map_err(|error| wrong(&listen.certificate, error.to_string()))?;
     if chain.is_empty() {
         let problem = "expected a certificate in PEM, got none".to_owned();
         return Err(wrong(&listen.certificate, problem));
     }
-    let key = PrivateKeyDer::from_pem_file(&listen.key);
+    let key = PrivateKeyDer::from_pem_slice(&key);
     let key = key.map_err(|error| wrong(&listen.key, error.to_string()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =

@@ -99,7 +99,7 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     let sink = sink.map_err(ConfigError::start("json"))?;
     let traces = Traces::start(&state).map_err(ConfigError::start("traces"))?;
     hub::start(&state, &traces).map_err(ConfigError::start("cannot start a thread"))?;
-    periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
+    let periodic = periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
     told.iter().for_each(|line| say(line));
     let Checked { secrets, page_secrets, fields } = checked;
@@ -114,6 +114,13 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     // A name left behind would make every process wait at its exit.
     state.server.end();
     runtime.shutdown_timeout(Duration::from_secs(1));
+    // It saves what was spent of today's budgets.
+    if let Some(periodic) = periodic {
+        let until = Instant::now() + Duration::from_secs(2);
+        while !periodic.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
     if let SocketPlace::Folder(folder) = &place {
         fleet::ipc::control::remove(folder);
         let _ = std::fs::remove_file(folder.join(steps::NAME));

@@ -2,10 +2,10 @@
 //! time is traced, chosen from those that train, are free and report their steps; the trace is kept
 //! with the number of steps it represents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::thread::{self, Builder};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fleet::allocation;
@@ -21,7 +21,7 @@ use schema::random::CounterRng;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::traces::Traces;
 use crate::uids::Uids;
-use book::{Wait, WallTime};
+use book::{Book, Wait, WallTime, Workflow};
 use keep::{KeptTrace, Shelf};
 use pace::{Slowdown, StepPace, Timed};
 use policy::Policy;
@@ -33,6 +33,8 @@ pub mod policy;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long it takes at most to see that the agent ends.
+const END: Duration = Duration::from_millis(200);
 /// How long steps are watched after a trace is written: the profiler may still be at work.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time between two scans of processes, if none came or went.
@@ -65,9 +67,8 @@ struct PeriodicDesk {
 
 /// A process that may be traced.
 struct Watched {
-    workflow: String,
+    workflow: Workflow,
     job: Option<String>,
-    uid: u32,
     rank: Option<u32>,
     /// Steps that were counted.
     steps: u64,
@@ -81,7 +82,7 @@ struct Watched {
 /// A trace that is being made.
 struct OpenTrace {
     token: String,
-    workflow: String,
+    workflow: Workflow,
     pid: u32,
     begun_unix_ms: u64,
     /// Step times of the process before the request.
@@ -93,13 +94,20 @@ struct OpenTrace {
 ///
 /// # Errors
 /// The folder of traces cannot be made, or there is no thread.
-pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<()> {
-    let Some(policy) = state.config.periodic.clone() else { return Ok(()) };
+pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option<JoinHandle<()>>> {
+    let Some(policy) = state.config.periodic.clone() else { return Ok(None) };
     let folder = state.config.state();
     let shelf = Shelf::open(&folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
     let folder = OwnFolder::open(&folder, MissingFolder::Make(0o700))?;
-    let known = folder.read(BOOK, BOOK_MAX)?.unwrap_or_default();
-    *lock(&state.periodic) = book::Book::parse(&known);
+    if let Some(known) = folder.read(BOOK, BOOK_MAX)? {
+        match Book::parse(&known) {
+            Some(book) => *lock(&state.periodic) = book,
+            None => state.note(format!(
+                "periodic traces: {BOOK} is damaged or of another version, so today's budgets begin \
+                 anew"
+            )),
+        }
+    }
     let (state, traces) = (Arc::clone(state), Arc::clone(traces));
     let now = Instant::now();
     let mut desk = PeriodicDesk {
@@ -115,25 +123,30 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<()> {
         saved: now,
     };
     let builder = Builder::new().name("periodic".to_owned()).stack_size(512 << 10);
-    builder.spawn(move || desk.run()).map(drop)
+    builder.spawn(move || desk.run()).map(Some)
 }
 
-/// How it stands with each workflow type.
-pub fn rows(state: &AgentState) -> Vec<PeriodicRow> {
+/// How it stands with each workflow type of some users.
+pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     let Some(policy) = &state.config.periodic else { return Vec::new() };
     let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
     let book = lock(&state.periodic);
-    book.all().iter().map(|(name, ledger)| ledger.row(name, now, &policy.limits(name))).collect()
+    let seen = book.all().filter(|(uid, ..)| uids.has(*uid));
+    let row = |(uid, name, ledger): (u32, &String, &book::Ledger)| PeriodicRow {
+        uid,
+        ..ledger.row(name, now, &policy.limits(name))
+    };
+    seen.map(row).collect()
 }
 
 /// What to report of it.
 pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     let note = |row: &PeriodicRow| {
-        let name = &row.workflow;
+        let name = format!("{:?} of user {}", row.workflow, row.uid);
         let slow = row.backs_off_s.zip(row.slowdown).map(|(left, slowdown)| {
             let more = slowdown * 100.0;
             format!(
-                "periodic traces of {name:?}: none for {left} s, because steps took longer while \
+                "periodic traces of {name}: none for {left} s, because steps took longer while \
                  each of the last {} was made, by {more:.1} % in the last",
                 row.slow_in_row
             )
@@ -141,7 +154,7 @@ pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
         let lost = row
             .problem
             .as_ref()
-            .map(|why| format!("periodic traces of {name:?}: the last one was lost: {why}"));
+            .map(|why| format!("periodic traces of {name}: the last one was lost: {why}"));
         slow.into_iter().chain(lost)
     };
     rows.iter().flat_map(note).collect()
@@ -160,7 +173,10 @@ impl PeriodicDesk {
             if self.saved.elapsed() >= SAVE {
                 self.save();
             }
-            thread::sleep(LOOK);
+            let woken = Instant::now() + LOOK;
+            while !self.state.is_ending() && Instant::now() < woken {
+                thread::sleep(END);
+            }
         }
         self.save();
     }
@@ -238,10 +254,11 @@ impl PeriodicDesk {
         let book = lock(&self.state.periodic);
         for process in wanted {
             let run = owners.runs().get(&process.pid);
+            let workflow = book.workflow(process.uid, &allocation::workflow_of(&process, run));
+            let Some(workflow) = workflow else { continue };
             self.watched.entry(process.pid).or_insert_with(|| Watched {
-                workflow: book.name(&allocation::workflow_of(&process, run)),
+                workflow,
                 job: run.map(|run| run.job.clone()),
-                uid: process.uid,
                 rank: process.rank(),
                 steps: 0,
                 since: 0,
@@ -253,22 +270,18 @@ impl PeriodicDesk {
 
     /// Begins a trace of the first workflow type for which one is due.
     fn begin(&mut self, now: WallTime) {
-        let names: Vec<String> = {
-            let reporting = self.watched.values().filter(|one| one.steps > 0);
-            let mut names: Vec<&String> = reporting.map(|one| &one.workflow).collect();
-            names.sort();
-            names.dedup();
-            names.into_iter().cloned().collect()
-        };
-        for name in names {
-            let limits = self.policy.limits(&name);
-            let seed = book::seed_of(&[&self.state.host, &name]);
+        let reporting = self.watched.values().filter(|one| one.steps > 0);
+        let workflows: BTreeSet<Workflow> = reporting.map(|one| one.workflow.clone()).collect();
+        for workflow in workflows {
+            let limits = self.policy.limits(&workflow.name);
+            let uid = workflow.uid.to_string();
+            let seed = book::seed_of(&[&self.state.host, &uid, &workflow.name]);
             let chosen = {
                 let mut book = lock(&self.state.periodic);
-                let ledger = book.ledger(&name);
+                let ledger = book.ledger(&workflow);
                 let chosen = ledger.allowance(now, &limits, seed).and_then(|bytes| {
                     let draw = CounterRng::new(seed, 1);
-                    self.choose(&name, draw, now).map(|pid| (pid, bytes))
+                    self.choose(&workflow, draw, now).map(|pid| (pid, bytes))
                 });
                 match chosen {
                     Ok(_) => ledger.begin(now, &limits),
@@ -277,17 +290,17 @@ impl PeriodicDesk {
                 chosen
             };
             if let Ok((pid, bytes)) = chosen {
-                return self.order(name, pid, bytes);
+                return self.order(workflow, pid, bytes);
             }
         }
     }
 
-    fn choose(&self, workflow: &str, draw: CounterRng, now: WallTime) -> Result<u32, Wait> {
+    fn choose(&self, workflow: &Workflow, draw: CounterRng, now: WallTime) -> Result<u32, Wait> {
         let gpus: Vec<u32> = lock(&self.state.pauses).keys().copied().collect();
         if gpus.into_iter().any(|gpu| self.state.paused(gpu).is_some()) {
             return Err(Wait::Paused);
         }
-        let all = self.watched.iter().filter(|(_, one)| one.workflow == workflow);
+        let all = self.watched.iter().filter(|(_, one)| one.workflow == *workflow);
         let free: Vec<(u32, u64)> = all
             .clone()
             .filter(|(_, one)| one.wait.is_none())
@@ -297,7 +310,7 @@ impl PeriodicDesk {
         book::choose(&free, draw, now.unix_s).ok_or(waits.min().unwrap_or(Wait::NotTraining))
     }
 
-    fn order(&mut self, workflow: String, pid: u32, size_max: u64) {
+    fn order(&mut self, workflow: Workflow, pid: u32, size_max: u64) {
         let Some(watched) = self.watched.get(&pid) else { return };
         let before = watched.pace.clone();
         let steps_ns = before.mean().unwrap_or_default() * 3.0 * f64::from(self.policy.iterations);
@@ -316,7 +329,7 @@ impl PeriodicDesk {
         let begun_unix_ms = unix_ms();
         let begun = self.traces.begin(order, self.uids());
         let outcome = begun.as_ref().map_or_else(String::clone, |_| "begun".to_owned());
-        self.state.audit.line(WHO, "trace", &format!("{token} {workflow} {pid}"), &outcome);
+        self.state.audit.line(WHO, "trace", &format!("{token} {} {pid}", workflow.name), &outcome);
         let over = begun.err().map(|problem| (Instant::now(), Err(problem)));
         self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before, over });
     }
@@ -338,7 +351,7 @@ impl PeriodicDesk {
     }
 
     fn finish(&mut self, open: &OpenTrace, over: Result<TraceRow, String>, now: WallTime) {
-        let limits = self.policy.limits(&open.workflow);
+        let limits = self.policy.limits(&open.workflow.name);
         let now_timed = self.watched.get(&open.pid).map(|watched| watched.pace.now());
         let slowdown = now_timed.and_then(|timed| open.before.slowdown_until(timed));
         let kept = over.and_then(|row| self.keep(open, &row, slowdown));
@@ -381,9 +394,9 @@ impl PeriodicDesk {
             token: &open.token,
             begun_unix_ms: open.begun_unix_ms,
             host: &self.state.host,
-            workflow: &open.workflow,
+            workflow: &open.workflow.name,
             job: watched.and_then(|watched| watched.job.as_deref()),
-            uid: watched.map(|watched| watched.uid),
+            uid: open.workflow.uid,
             pid: open.pid,
             rank: watched.and_then(|watched| watched.rank),
             steps,

@@ -1,8 +1,8 @@
 //! Secrets in files that only their owner can read.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use fleet::untrusted::{Privacy, read_trusted};
 
 use crate::config::ConfigError;
 
@@ -14,20 +14,14 @@ const SECRET_MIN: usize = 16;
 /// # Errors
 /// The file cannot be read, is open to others, or holds too short a secret.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let error = |source| ConfigError::Read { path: path.to_owned(), source };
-    let mode = fs::metadata(path).map_err(error)?.permissions().mode() & 0o777;
-    let wrong = |expected: &str, got: String| ConfigError::Value {
-        what: path.display().to_string(),
-        expected: expected.to_owned(),
-        got,
-    };
-    if mode & 0o077 != 0 {
-        return Err(wrong("a file for its owner alone (mode 0600)", format!("mode {mode:04o}")));
-    }
-    let text = fs::read_to_string(path).map_err(error)?;
-    let secret = text.trim().as_bytes().to_vec();
+    let bytes = read_trusted(path, Privacy::Secret).map_err(ConfigError::File)?;
+    let secret = bytes.trim_ascii().to_vec();
     if secret.len() < SECRET_MIN {
-        return Err(wrong("a secret of at least 16 letters", secret.len().to_string()));
+        return Err(ConfigError::Value {
+            what: path.display().to_string(),
+            expected: format!("a secret of at least {SECRET_MIN} letters"),
+            got: secret.len().to_string(),
+        });
     }
     Ok(secret)
 }

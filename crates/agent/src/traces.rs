@@ -65,6 +65,11 @@ pub struct Traces {
     shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
 }
 
+/// Iterations of one order.
+const ITERATIONS_MAX: u32 = 1000;
+/// The largest multiple at which a process begins that does not report how long its steps take.
+const UNTIMED_ALIGN_MAX: u32 = 10_000;
+
 /// Requests to the thread.
 #[derive(Debug)]
 enum Wish {
@@ -253,6 +258,7 @@ impl TraceDesk {
         self.make_room(uids)?;
         self.state.look();
         let chosen = self.choose(&order, uids)?;
+        self.check_reach(&order, &chosen)?;
         let folder = self.traces.spool.make_folder(&order.token);
         let folder = Arc::new(folder.map_err(|error| error.to_string())?);
         let server = &self.state.server;
@@ -274,6 +280,38 @@ impl TraceDesk {
         lock(&self.traces.orders).insert(token.clone(), first.clone());
         self.running.insert(token, running);
         Ok(first)
+    }
+
+    /// Refuses iterations that would be recorded only after nobody waits for them any more: a
+    /// request cannot be taken back, and the process would record them all the same.
+    fn check_reach(&self, order: &TraceOrder, chosen: &[Process]) -> Result<(), String> {
+        let RecordWhen::Iterations { count, align } = order.when else { return Ok(()) };
+        let steps = lock(&self.state.steps);
+        for process in chosen {
+            let step = steps.progress(process.pid).and_then(fleet::steps::StepProgress::step_time);
+            let Some(step) = step else {
+                if align > UNTIMED_ALIGN_MAX {
+                    return Err(format!(
+                        "when: expected a multiple of at most {UNTIMED_ALIGN_MAX} for process {}, \
+                         which does not report its steps, got {align}",
+                        process.pid
+                    ));
+                }
+                continue;
+            };
+            let end_s = step.as_secs_f64() * (f64::from(count) + f64::from(align));
+            let patience_s = order.patience_ms as f64 * 1e-3;
+            if end_s > patience_s {
+                return Err(format!(
+                    "when: expected a recording that ends within the {patience_s:.0} s of the \
+                     timeout, got up to {end_s:.0} s for process {}, whose step takes {:.1} ms: a \
+                     smaller multiple or fewer iterations end earlier",
+                    process.pid,
+                    step.as_secs_f64() * 1e3
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Removes the oldest finished order if there are too many, of the caller or of all.
@@ -504,6 +542,9 @@ fn check(order: &TraceOrder) -> Result<(), String> {
         RecordWhen::Iterations { count: 0, .. } | RecordWhen::Iterations { align: 0, .. } => {
             Err("when: expected at least one iteration and a multiple of at least 1, got 0"
                 .to_owned())
+        }
+        RecordWhen::Iterations { count, .. } if count > ITERATIONS_MAX => {
+            Err(format!("when: expected at most {ITERATIONS_MAX} iterations, got {count}"))
         }
         RecordWhen::Duration { length_ms, .. } if !(1..=600_000).contains(&length_ms) => {
             Err(format!("when: expected 1 to 600000 ms, got {length_ms}"))

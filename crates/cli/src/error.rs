@@ -52,6 +52,16 @@ pub enum Error {
     /// A report is of one job.
     #[error("expected processes of one job, got several: {there}")]
     ManyJobs { there: String },
+    /// A job has each rank once.
+    #[error(
+        "expected each rank of the job once, got rank {rank} of processes {first} and {second}"
+    )]
+    SameRank { rank: u32, first: u32, second: u32 },
+    /// Two addresses of one machine.
+    #[error(
+        "expected different hosts, got {first} and {second}: the same processes answer at both"
+    )]
+    SameHost { first: String, second: String },
     /// A device that is not there, or without its compiler.
     #[error("--device {name}: {source}; `rowmill doctor device` lists what there is")]
     NoDevice { name: DeviceName, source: Box<DriverError> },

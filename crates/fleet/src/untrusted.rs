@@ -21,11 +21,13 @@ use crate::process;
 
 mod copying;
 mod own;
+mod trusted;
 mod walk;
 
 pub use copying::{Copying, Insertion};
 pub use own::{MissingFolder, OwnFolder};
 pub use rustix::fs::OFlags;
+pub use trusted::{Privacy, open_trusted, read_trusted};
 use walk::Mounts;
 
 /// Entries of a folder that [`UntrustedFolder::clear`] looks at: its owner may add more all the
@@ -156,6 +158,16 @@ pub enum UntrustedError {
         expected: u32,
         /// The folder's.
         got: u32,
+    },
+    /// Other users may do more with a file than they should.
+    #[error("{}: expected mode {most:04o} at most, got {mode:04o}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The most permissions it may have.
+        most: u32,
+        /// Its permissions.
+        mode: u32,
     },
     /// Other users may exchange entries of a folder.
     #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]

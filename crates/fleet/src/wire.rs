@@ -1,6 +1,8 @@
 //! What an agent and those who ask it say to each other, as plain data. The same on both doors:
 //! the Unix socket of a host, and the TLS port. Knows nothing of HTTP.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The version in every path.
@@ -29,6 +31,9 @@ pub struct Status {
 /// Periodic traces of one workflow type today, beside its budgets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeriodicRow {
+    /// The user whose processes are of it.
+    #[serde(default)]
+    pub uid: u32,
     /// The workflow type.
     pub workflow: String,
     /// Traces that are kept.
@@ -151,6 +156,23 @@ pub struct TraceOrder {
 impl TraceOrder {
     /// What may be recorded beside names and times.
     pub const DETAILS: [&'static str; 5] = ["shapes", "stacks", "flops", "modules", "memory"];
+}
+
+impl fmt::Display for TraceOrder {
+    /// Says what is recorded, for the audit log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.token)?;
+        match self.when {
+            RecordWhen::Iterations { count, align } => {
+                write!(f, "{count} iterations from a multiple of {align}")?;
+            }
+            RecordWhen::Duration { length_ms, .. } => write!(f, "{length_ms} ms")?,
+        }
+        if !self.with.is_empty() {
+            write!(f, " with {}", self.with.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 /// When to record.

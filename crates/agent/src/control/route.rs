@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use fleet::allocation::{self, SchedulerRun};
+use fleet::process::Process;
 use fleet::wire::{
     GpuRow, OrderRefusal, Pause, ProcessRow, ROOT, SampleOrder, Status, TraceOrder, TraceState,
 };
@@ -24,6 +25,7 @@ use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
 use crate::samples;
 use crate::state::{AgentState, lock, unix_ns};
+use crate::uids::Uids;
 
 /// Bytes of a trace per answer: a fetch resumes where it stopped.
 const PART: u64 = 4 << 20;
@@ -68,10 +70,12 @@ async fn may_read_pages(
     request: Request,
     next: Next,
 ) -> Response {
-    if caller.verbs.contains(&Verb::Status) {
-        return next.run(request).await;
-    }
-    refuse(StatusCode::FORBIDDEN, format!("{}: not granted: status", caller.name))
+    let lack = match caller.uids {
+        _ if !caller.verbs.contains(&Verb::Status) => "not granted: status",
+        Uids::All => return next.run(request).await,
+        Uids::Only(_) => "the pages show every user's jobs, and this token is for some users only",
+    };
+    refuse(StatusCode::FORBIDDEN, format!("{}: {lack}", caller.name))
 }
 
 async fn identify(
@@ -118,8 +122,9 @@ fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Den
     if caller.verbs.contains(&verb) {
         return Ok(());
     }
-    doors.state.audit.line(&caller.name, &format!("{verb:?}"), what, "refused: not granted");
-    let error = format!("{}: not granted: {verb:?}", caller.name).to_lowercase();
+    let verb = format!("{verb:?}").to_lowercase();
+    doors.state.audit.line(&caller.name, &verb, what, "refused: not granted");
+    let error = format!("{}: not granted: {verb}", caller.name);
     Err(Denied { status: StatusCode::FORBIDDEN, error })
 }
 
@@ -159,7 +164,7 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
 
 /// The state of a host, as far as it is the caller's affair.
 fn of_host(state: &AgentState, caller: &Caller) -> Status {
-    let periodic = crate::periodic::rows(state);
+    let periodic = crate::periodic::rows(state, &caller.uids);
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
     let choices = fleet::capture::choose(&asked, &[], 0);
@@ -229,21 +234,34 @@ async fn begin(
         Ok(Json(order)) => order,
         Err(problem) => return refuse(problem.status(), problem.body_text()),
     };
-    let what = format!("{} {:?}", order.token, order.when);
+    let what = order.to_string();
     if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
         return refused.into_response();
     }
     let (traces, uids) = (Arc::clone(&doors.traces), caller.uids.clone());
     let begun = tokio::task::spawn_blocking(move || traces.begin(order, uids)).await;
     let begun = begun.unwrap_or_else(|_| Err("the agent failed".to_owned()));
-    let outcome = begun
-        .as_ref()
-        .map_or_else(String::clone, |state| format!("{} processes", state.rows.len()));
+    let outcome = begun.as_ref().map_or_else(String::clone, |begun| {
+        whose(&doors.state, begun.rows.iter().map(|row| row.pid))
+    });
     doors.state.audit.line(&caller.name, "trace", &what, &outcome);
     match begun {
         Ok(state) => (StatusCode::CREATED, Json(state)).into_response(),
         Err(problem) => refuse(StatusCode::CONFLICT, problem),
     }
+}
+
+/// Processes in an audit line, each with its user and job.
+fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
+    let owners = lock(&state.owners);
+    let one = |pid: u32| {
+        let user = Process::read(pid).map(|process| format!(" of user {}", process.uid));
+        let user = user.unwrap_or_default();
+        let job = owners.runs().get(&pid).map_or(String::new(), |run| format!(" in {}", run.job));
+        format!("process {pid}{user}{job}")
+    };
+    let all: Vec<String> = pids.map(one).collect();
+    if all.is_empty() { "no process".to_owned() } else { all.join(", ") }
 }
 
 /// An order, if it is one that the caller may see: names are not guessed, but not secret either.
@@ -344,7 +362,8 @@ async fn sample(
         Ok(Json(order)) => order,
         Err(problem) => return refuse(problem.status(), problem.body_text()),
     };
-    let what = format!("{:?} {:?} {} ms", order.pids, order.run, order.length_ms);
+    let run = order.run.as_ref().map_or(String::new(), |run| format!("run {run} "));
+    let what = format!("{run}for {} ms", order.length_ms);
     // Where threads wait tells as much of a job as its trace does.
     if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
         return refused.into_response();
@@ -352,9 +371,9 @@ async fn sample(
     let (state, uids) = (Arc::clone(&doors.state), caller.uids.clone());
     let sampled = tokio::task::spawn_blocking(move || samples::take(&state, &order, &uids)).await;
     let sampled = sampled.unwrap_or_else(|_| Err("the agent failed".to_owned()));
-    let outcome = sampled
-        .as_ref()
-        .map_or_else(String::clone, |samples| format!("{} processes", samples.processes.len()));
+    let outcome = sampled.as_ref().map_or_else(String::clone, |samples| {
+        whose(&doors.state, samples.processes.iter().map(|process| process.pid))
+    });
     doors.state.audit.line(&caller.name, "sample", &what, &outcome);
     match sampled {
         Ok(samples) => Json(samples).into_response(),

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use fleet::untrusted::{Privacy, open_trusted};
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
@@ -85,6 +86,10 @@ pub struct GpuIdentity {
 pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     let mut builder = Nvml::builder();
     if let Some(path) = library {
+        // Its code runs as the agent's user.
+        if path.is_absolute() {
+            open_trusted(path, Privacy::Readable).map_err(|error| format!("NVML: {error}"))?;
+        }
         builder.lib_path(path.as_os_str());
     }
     let name = library.map_or("libnvidia-ml.so.1".into(), |path| path.display().to_string());

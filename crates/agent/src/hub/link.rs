@@ -1,10 +1,10 @@
 //! The connection to the hub: protobuf over HTTPS with a token. Failures are texts.
 
 use std::fmt;
-use std::fs;
 use std::time::Duration;
 
 use fleet::proto::{CONTENT_TYPE, SIZE_MAX};
+use fleet::untrusted::{Privacy, read_trusted};
 use prost::Message;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
@@ -51,8 +51,8 @@ impl HubLink {
         let token = read_secret(&config.token_file)?;
         let tls = match &config.ca {
             Some(path) => {
-                let bytes = fs::read(path)
-                    .map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+                let bytes = read_trusted(path, Privacy::Readable);
+                let bytes = bytes.map_err(ConfigError::File)?;
                 let items = parse_pem(&bytes).filter_map(|item| match item {
                     Ok(PemItem::Certificate(certificate)) => Some(certificate),
                     _ => None,

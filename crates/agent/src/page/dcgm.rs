@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use fleet::untrusted::{Privacy, read_trusted};
+
 use crate::config::ConfigError;
 use crate::counters::interval::CounterReading;
 use crate::state::{AgentState, GpuState, lock};
 
-/// The largest file of fields.
-const SIZE_MAX: u64 = 1 << 20;
 /// Bytes of a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
@@ -54,11 +54,10 @@ DCGM_FI_PROF_PCIE_RX_BYTES, gauge, The rate of data received over the PCIe bus (
 /// The file cannot be read, or a line has no three columns.
 pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     let Some(path) = path else { return parse(FIELDS, "fields") };
-    let error = |source| ConfigError::Read { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(error)?.len() > SIZE_MAX {
-        return Err(wrong(&path.display().to_string(), "at most 1 MiB", "more"));
-    }
-    parse(&std::fs::read_to_string(path).map_err(error)?, &path.display().to_string())
+    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::File)?;
+    let what = path.display().to_string();
+    let text = String::from_utf8(bytes);
+    parse(&text.map_err(|_| wrong(&what, "text in UTF-8", "other bytes"))?, &what)
 }
 
 /// Lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.

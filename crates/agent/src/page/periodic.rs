@@ -1,5 +1,7 @@
 //! Metrics of periodic traces: their cost per workflow type, and why there are none.
 
+use fleet::allocation;
+
 use super::{Families, MetricKind, MetricLabel};
 use crate::state::{AgentState, lock};
 
@@ -7,8 +9,11 @@ use crate::state::{AgentState, lock};
 pub fn add(out: &mut Families, state: &AgentState) {
     let counter = |name, help| (name, help, MetricKind::Counter);
     let book = lock(&state.periodic);
-    for (workflow, ledger) in book.all() {
-        let label = || -> Vec<MetricLabel> { vec![("workflow", workflow.clone())] };
+    let names = allocation::user_names();
+    for (uid, workflow, ledger) in book.all() {
+        let user = names.get(&uid).cloned().unwrap_or_else(|| uid.to_string());
+        let label =
+            || -> Vec<MetricLabel> { vec![("workflow", workflow.clone()), ("user", user.clone())] };
         let with =
             |name: &'static str, value: &str| [label(), vec![(name, value.to_owned())]].concat();
         let totals = &ledger.totals;

@@ -20,12 +20,14 @@ const SLOW_IN_ROW: u32 = 3;
 /// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows,
 /// and three times in a row in less than one of a thousand traces.
 const SPREADS: f64 = 2.0;
-/// Most workflow types: names come from jobs, and are labels of metrics.
-const WORKFLOWS_MAX: usize = 64;
+/// Most workflow types of a user: names come from jobs, and are labels of metrics.
+const WORKFLOWS_MAX: usize = 16;
+/// Most users with a workflow type.
+const USERS_MAX: usize = 256;
 /// What all further ones are called.
 const OTHERS: &str = "(others)";
 /// What a file of another version is not read as.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// All workflow types of a host.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,7 +35,17 @@ pub struct Book {
     version: u32,
     /// Days since 1970 (UTC).
     day: u64,
-    workflows: BTreeMap<String, Ledger>,
+    /// By user: nobody spends the budget of another one, or changes its counts.
+    users: BTreeMap<u32, BTreeMap<String, Ledger>>,
+}
+
+/// Names a workflow type of a user.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Workflow {
+    /// The user whose processes are of it.
+    pub uid: u32,
+    /// Its name.
+    pub name: String,
 }
 
 /// One workflow type.
@@ -170,15 +182,15 @@ impl WallTime {
 
 impl Default for Book {
     fn default() -> Self {
-        Self { version: VERSION, day: 0, workflows: BTreeMap::new() }
+        Self { version: VERSION, day: 0, users: BTreeMap::new() }
     }
 }
 
 impl Book {
-    /// A book from its text; a new one where it is none.
-    pub fn parse(bytes: &[u8]) -> Self {
+    /// A book from its text; none where it is damaged or of another version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let book: Option<Self> = serde_json::from_slice(bytes).ok();
-        book.filter(|book| book.version == VERSION).unwrap_or_default()
+        book.filter(|book| book.version == VERSION)
     }
 
     /// Begins a new day where one has begun.
@@ -190,8 +202,11 @@ impl Book {
         }
         self.day = day;
         // A type that made no step for a day is forgotten.
-        self.workflows.retain(|_, ledger| ledger.steps > 0);
-        for ledger in self.workflows.values_mut() {
+        self.users.retain(|_, workflows| {
+            workflows.retain(|_, ledger| ledger.steps > 0);
+            !workflows.is_empty()
+        });
+        for ledger in self.users.values_mut().flat_map(BTreeMap::values_mut) {
             let kept = std::mem::take(ledger);
             *ledger = Ledger {
                 since: kept.since,
@@ -206,21 +221,28 @@ impl Book {
         }
     }
 
-    /// The name that a workflow type has here: there are not endlessly many.
-    pub fn name(&self, workflow: &str) -> String {
-        let is_known = self.workflows.contains_key(workflow);
-        let name = if is_known || self.workflows.len() < WORKFLOWS_MAX { workflow } else { OTHERS };
-        name.to_owned()
+    /// The workflow type that a user's name stands for here: there are not endlessly many. None
+    /// where too many users have one.
+    pub fn workflow(&self, uid: u32, name: &str) -> Option<Workflow> {
+        let known = self.users.get(&uid);
+        if known.is_none() && self.users.len() >= USERS_MAX {
+            return None;
+        }
+        let has_room =
+            known.is_none_or(|known| known.contains_key(name) || known.len() < WORKFLOWS_MAX);
+        let name = if has_room { name } else { OTHERS };
+        Some(Workflow { uid, name: name.to_owned() })
     }
 
-    /// One workflow type, by the name it has here.
-    pub fn ledger(&mut self, name: &str) -> &mut Ledger {
-        self.workflows.entry(name.to_owned()).or_default()
+    /// The account of a workflow type.
+    pub fn ledger(&mut self, workflow: &Workflow) -> &mut Ledger {
+        let own = self.users.entry(workflow.uid).or_default();
+        own.entry(workflow.name.clone()).or_default()
     }
 
-    /// All of them.
-    pub fn all(&self) -> &BTreeMap<String, Ledger> {
-        &self.workflows
+    /// All of them, with their users.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &String, &Ledger)> {
+        self.users.iter().flat_map(|(uid, own)| own.iter().map(|(name, one)| (*uid, name, one)))
     }
 }
 
@@ -340,6 +362,7 @@ impl Ledger {
             (.., waits) => waits.map_or(Wait::NotDue, |(_, why)| why),
         };
         PeriodicRow {
+            uid: 0,
             workflow: name.to_owned(),
             traces: self.traces,
             traces_max: limits.traces,

@@ -27,7 +27,7 @@ pub struct KeptTrace<'a> {
     /// Its job, by its scheduler.
     pub job: Option<&'a str>,
     /// Its user; `None` where the process ended meanwhile.
-    pub uid: Option<u32>,
+    pub uid: u32,
     /// The process.
     pub pid: u32,
     /// Its rank.
@@ -142,7 +142,7 @@ mod tests {
                 host: "h",
                 workflow: "w",
                 job: None,
-                uid: Some(7),
+                uid: 7,
                 pid: 8,
                 rank: Some(0),
                 steps: 5,

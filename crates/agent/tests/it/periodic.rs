@@ -17,14 +17,14 @@ use crate::traces::{Job, honest};
 const ALWAYS: &str = "[periodic]\ntraces_per_day = 86400\nshare_of_steps = 1.0\n";
 
 /// Steps on their way to an agent until dropped.
-struct Training {
+pub struct Training {
     step_ns: Arc<AtomicU64>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Training {
     /// Says every few milliseconds that a step took so long.
-    fn start(agent: &Agent, step_ns: &Arc<AtomicU64>) -> Self {
+    pub fn start(agent: &Agent, step_ns: &Arc<AtomicU64>) -> Self {
         let target = agent.sockets().join(NAME);
         let own = Arc::clone(step_ns);
         let thread = std::thread::spawn(move || {
@@ -62,7 +62,7 @@ impl Drop for Training {
     }
 }
 
-fn steps_of(step_ns: u64) -> Arc<AtomicU64> {
+pub fn steps_of(step_ns: u64) -> Arc<AtomicU64> {
     Arc::new(AtomicU64::new(step_ns))
 }
 
@@ -108,7 +108,8 @@ fn kept_traces_stand_for_every_step_once_and_budgets_outlive_the_agent() {
     }
     let book = fs::read_to_string(agent.path("state/periodic.json")).unwrap();
     let book: Value = serde_json::from_str(&book).unwrap();
-    let ledger = book["workflows"].as_object().unwrap().values().next().unwrap().clone();
+    let first = |of: &Value| of.as_object().unwrap().values().next().unwrap().clone();
+    let ledger = first(&first(&book["users"]));
     let made = count(&ledger, "steps");
     let stood_for = weighed + count(&ledger, "since") as f64;
     assert!((stood_for - made as f64).abs() < 1e-6 && made > 100, "{stood_for} of {made}");

@@ -118,7 +118,7 @@ fn a_check_names_sources_that_do_not_answer_and_what_to_do() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "the agent starts all the same: {told}");
     for wanted in [
-        "note: NVML: cannot load /none/libnvidia-ml.so.1: ",
+        "note: NVML: /none/libnvidia-ml.so.1: cannot open: ",
         "On a host without NVIDIA GPUs nothing is wrong; otherwise make `nvidia-smi` work",
         "note: kubelet at /none/kubelet.sock: No such file or directory",
         "note: dcgm-exporter at http://127.0.0.1:9/metrics: ",

@@ -13,6 +13,7 @@ use fleet::ipc::message::{HEADER, ProcessMessage};
 use fleet::steps;
 
 use crate::fixture::{Agent, certificate, trained, value};
+use crate::periodic::{Training, steps_of};
 
 const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
   "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
@@ -120,7 +121,7 @@ fn an_order_brings_a_compressed_trace_that_is_fetched_and_removed() {
     assert_eq!(agent.local("GET", "/v1/traces/first", "").status, 404);
     assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
     let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
-    assert!(audit.contains("\"verb\":\"trace\"") && audit.contains("1 processes"), "{audit}");
+    assert!(audit.contains("\"verb\":\"trace\"") && audit.contains(" of user "), "{audit}");
     drop(job);
 }
 
@@ -241,8 +242,31 @@ fn what_cannot_be_meant_is_refused() {
     let with = agent.local("POST", "/v1/traces", &ORDER.replace("shapes", "colours"));
     assert!(with.body.contains("got \\\"colours\\\"") || with.body.contains("token"), "{with:?}");
     assert_eq!(agent.local("POST", "/v1/traces", "{").status, 400);
+    let many = ORDER.replace("TOKEN", "c").replace("\"count\": 5", "\"count\": 100000");
+    let many = agent.local("POST", "/v1/traces", &many);
+    assert!(many.body.contains("expected at most 1000 iterations, got 100000"), "{many:?}");
     let long = ORDER.replace("TOKEN", &"x".repeat(100_000));
     assert_eq!(agent.local("POST", "/v1/traces", &long).status, 413);
+}
+
+#[test]
+fn iterations_that_nobody_would_wait_for_are_not_asked_for() {
+    let agent = Agent::start("", None);
+    let _training = Training::start(&agent, &steps_of(5_000_000));
+    let _job = Job::start(&agent.sockets(), honest);
+    let order = |token: &str, align: u32| {
+        let align = format!("\"align\": {align}");
+        let order = ORDER.replace("TOKEN", token).replace("\"align\": 100", &align);
+        agent.local("POST", "/v1/traces", &order)
+    };
+    // Its steps are not known yet, then they are of 5 ms.
+    agent.until("a refusal by the step time", |_| {
+        let said = order("far", 1_000_000);
+        assert_eq!(said.status, 409, "{said:?}");
+        said.body.contains("whose step takes 5.0 ms").then_some(())
+    });
+    let near = order("near", 10);
+    assert_eq!(near.status, 201, "{near:?}");
 }
 
 #[test]
@@ -283,9 +307,14 @@ fn the_port_opens_for_a_token_over_tls_alone() {
     let token = words(&folder.path().join("token"));
     fs::write(&token, "0123456789abcdef\n").unwrap();
     run(Command::new("chmod").args(["600", &token]));
+    let of_user = words(&folder.path().join("of-user"));
+    fs::write(&of_user, "fedcba9876543210\n").unwrap();
+    run(Command::new("chmod").args(["600", &of_user, &key]));
     let configuration = format!(
         "[listen]\naddress = '127.0.0.1:0'\ncertificate = '{certificate}'\nkey = '{key}'\n\
-         [[token]]\nname = 'reader'\nfile = '{token}'\nverbs = ['status']\nhosts = ['127.0.0.0/8']\n"
+         [[token]]\nname = 'reader'\nfile = '{token}'\nverbs = ['status']\nhosts = ['127.0.0.0/8']\n\
+         [[token]]\nname = 'ada'\nfile = '{of_user}'\nverbs = ['status']\nhosts = ['127.0.0.0/8']\n\
+         users = [1001]\n"
     );
     let agent = Agent::start(&configuration, None);
     let curl = |secret: &str, path: &str, more: &[&str]| {
@@ -304,6 +333,9 @@ fn the_port_opens_for_a_token_over_tls_alone() {
     assert!(refused.ends_with("403") && refused.contains("not granted"), "{refused}");
     assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("200"));
     assert!(curl("0123456789abcdeF", "/metrics", &[]).ends_with("401"));
+    // The pages show the jobs of all users.
+    assert!(curl("fedcba9876543210", "/v1/status", &[]).ends_with("200"));
+    assert!(curl("fedcba9876543210", "/metrics", &[]).ends_with("403"));
     let plain = Command::new("curl")
         .args(["-s", &agent.secured.replace("https", "http")])
         .output()

@@ -198,7 +198,8 @@ fn statuses(answers: &[Answer]) -> String {
     }
     let periodic = periodic(answers);
     if !periodic.is_empty() {
-        let heads = ["host", "workflow type", "traces today", "MiB", "steps", "slower by", "state"];
+        let heads =
+            ["host", "user", "workflow type", "traces today", "MiB", "steps", "slower by", "state"];
         text += &format!("\n\n{}", render::grid(&heads, &periodic));
     }
     text
@@ -220,6 +221,7 @@ fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
         };
         vec![
             host.to_owned(),
+            row.uid.to_string(),
             plain(&row.workflow),
             format!("{} of {}{lost}", row.traces, row.traces_max),
             format!("{:.1} of {:.0}", mib(row.bytes), mib(row.bytes_max)),

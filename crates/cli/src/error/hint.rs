@@ -25,6 +25,10 @@ impl Error {
             Self::ManyJobs { .. } => {
                 Some("a report is of one job: choose it with --run, --user or --pid".to_owned())
             }
+            Self::SameRank { .. } => {
+                Some("choose one of them with --pid, or end the one that is left over".to_owned())
+            }
+            Self::SameHost { .. } => Some("name each machine once".to_owned()),
             Self::NoProcess { .. } => Some(
                 "`rowmill fleet status` lists processes and their jobs on all hosts".to_owned(),
             ),
@@ -97,6 +101,7 @@ impl Error {
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
+            | Self::SameRank { .. } | Self::SameHost { .. }
             | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
             | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_)
             | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }

@@ -117,6 +117,18 @@ impl OwnFolder {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
+    /// Refuses a folder in which everybody may exchange files of others.
+    ///
+    /// # Errors
+    /// Everybody may write it, and it has no sticky bit.
+    pub fn refuse_exchange(&self) -> Result<(), UntrustedError> {
+        let mode = self.stat()?.st_mode & 0o7777;
+        if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+            return Err(UntrustedError::Shared { path: self.path.clone(), mode });
+        }
+        Ok(())
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
@@ -396,6 +408,6 @@ fn is_open_to_others(found: &Stat) -> bool {
     found.st_mode & OTHERS_WRITE != 0 || (found.st_mode & GROUP_WRITE != 0 && !is_private)
 }
 
-fn own_uid() -> u32 {
+pub(super) fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }

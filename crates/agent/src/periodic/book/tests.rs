@@ -1,6 +1,8 @@
 use schema::random::CounterRng;
 
-use super::{Book, DAY_S, Ledger, TraceBudgets, Wait, WallTime, choose, seed_of};
+use super::{
+    Book, DAY_S, Ledger, TraceBudgets, USERS_MAX, Wait, WallTime, Workflow, choose, seed_of,
+};
 use crate::periodic::pace::{Slowdown, StepPace, Timed};
 
 const LIMITS: TraceBudgets =
@@ -182,38 +184,49 @@ fn a_job_that_varies_by_itself_does_not_back_off_and_a_steady_slowed_one_does() 
     }
 }
 
-#[test]
-fn a_new_day_has_new_budgets_and_a_clock_set_back_has_not() {
-    let mut book = Book::default();
-    book.turn(at(0));
-    book.ledger("a").saw(1000);
-    book.ledger("idle");
-    book.ledger("a").begin(at(1), &LIMITS);
-    book.ledger("a").keep(400, 5);
-    book.turn(WallTime { unix_s: MIDNIGHT - 60 });
-    assert_eq!((book.ledger("a").traces, book.ledger("a").bytes), (1, 400));
-    book.ledger("a").saw(70);
-    book.turn(at(DAY_S));
-    let ledger = book.ledger("a").clone();
-    assert_eq!((ledger.traces, ledger.bytes, ledger.steps, ledger.recorded), (0, 0, 0, 0));
-    assert_eq!((ledger.since, ledger.largest, ledger.totals.steps), (70, 400, 1070));
-    assert_eq!(book.all().len(), 1, "a type without steps is forgotten");
-    let again = Book::parse(&serde_json::to_vec(&book).unwrap());
-    assert_eq!(again.all()["a"].since, 70);
-    assert!(
-        Book::parse(b"{\"version\": 2}").all().is_empty() && Book::parse(b"x").all().is_empty()
-    );
+fn workflow(uid: u32, name: &str) -> Workflow {
+    Workflow { uid, name: name.to_owned() }
 }
 
 #[test]
-fn endlessly_many_names_are_not_told_apart() {
+fn a_new_day_has_new_budgets_and_a_clock_set_back_has_not() {
+    let mut book = Book::default();
+    let a = workflow(7, "a");
+    book.turn(at(0));
+    book.ledger(&a).saw(1000);
+    book.ledger(&workflow(7, "idle"));
+    book.ledger(&a).begin(at(1), &LIMITS);
+    book.ledger(&a).keep(400, 5);
+    book.turn(WallTime { unix_s: MIDNIGHT - 60 });
+    assert_eq!((book.ledger(&a).traces, book.ledger(&a).bytes), (1, 400));
+    book.ledger(&a).saw(70);
+    book.turn(at(DAY_S));
+    let ledger = book.ledger(&a).clone();
+    assert_eq!((ledger.traces, ledger.bytes, ledger.steps, ledger.recorded), (0, 0, 0, 0));
+    assert_eq!((ledger.since, ledger.largest, ledger.totals.steps), (70, 400, 1070));
+    assert_eq!(book.all().count(), 1, "a type without steps is forgotten");
+    let mut again = Book::parse(&serde_json::to_vec(&book).unwrap()).unwrap();
+    assert_eq!(again.ledger(&a).since, 70);
+    assert!(Book::parse(b"{\"version\": 1}").is_none() && Book::parse(b"x").is_none());
+}
+
+#[test]
+fn a_user_takes_neither_names_nor_budgets_from_another() {
     let mut book = Book::default();
     for at in 0..200 {
-        let name = book.name(&format!("w{at}"));
+        let name = book.workflow(7, &format!("w{at}")).unwrap();
         book.ledger(&name).saw(1);
     }
-    assert_eq!(book.all().len(), 65);
-    assert_eq!(book.all()["(others)"].since, 136);
+    assert_eq!(book.all().count(), 17);
+    assert_eq!(book.ledger(&workflow(7, "(others)")).since, 184);
+    let other = book.workflow(8, "w0").unwrap();
+    assert_eq!((other.name.as_str(), book.ledger(&other).since), ("w0", 0));
+    for uid in 0..1000 {
+        if let Some(name) = book.workflow(uid, "x") {
+            book.ledger(&name);
+        }
+    }
+    assert!(book.users.len() == USERS_MAX && book.workflow(999, "x").is_none());
 }
 
 #[test]

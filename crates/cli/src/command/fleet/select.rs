@@ -1,7 +1,7 @@
 //! Chooses the processes that `rowmill fleet` means: by job, user or number, on every host. One
 //! report is of one job, so a choice that spans several is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fleet::wire::{ProcessRow, Status};
 
@@ -61,33 +61,58 @@ pub fn choose<'a>(
     Ok(chosen)
 }
 
-/// Checks that the chosen processes are of one job.
-///
-/// # Errors
-/// They are of several jobs, or two of them have the same rank.
-pub fn check_one_job<'a>(
+/// The chosen processes themselves.
+pub fn rows<'a>(
     statuses: impl Iterator<Item = (&'a str, &'a Status)>,
     chosen: &PidsByHost,
-) -> Result<(), Error> {
-    let mut rows = Vec::new();
-    for (host, status) in statuses {
+) -> impl Iterator<Item = &'a ProcessRow> {
+    statuses.flat_map(|(host, status)| {
         let pids = chosen.get(host).map_or(&[][..], Vec::as_slice);
-        rows.extend(status.processes.iter().filter(|row| pids.contains(&row.pid)));
+        status.processes.iter().filter(|row| pids.contains(&row.pid))
+    })
+}
+
+/// Checks that the chosen processes are of one job of one user: any user can give a process the
+/// name of another's job.
+///
+/// # Errors
+/// They are of several jobs or users, two of them have the same rank, or one machine answers under
+/// two names.
+pub fn check_one_job<'a>(
+    statuses: impl Iterator<Item = (&'a str, &'a Status)> + Clone,
+    chosen: &PidsByHost,
+) -> Result<(), Error> {
+    let mut named = BTreeMap::new();
+    for (name, status) in statuses.clone().filter(|(name, _)| chosen.contains_key(*name)) {
+        let machine = (&status.host, status.processes.iter().map(|row| row.pid).collect());
+        let machine: (&String, Vec<u32>) = machine;
+        if let Some(first) = named.insert(machine, name).filter(|_| !status.processes.is_empty()) {
+            let (first, second) = (first.to_owned(), name.to_owned());
+            return Err(Error::SameHost { first, second });
+        }
     }
-    let mut ranks: Vec<u32> = rows.iter().filter_map(|row| row.rank).collect();
-    ranks.sort_unstable();
-    let is_doubled = ranks.windows(2).any(|pair| pair[0] == pair[1]);
-    let of_jobs = rows.iter().map(|row| job(row)).collect::<std::collections::BTreeSet<_>>();
-    if of_jobs.len() > 1 || is_doubled {
+    let rows: Vec<&ProcessRow> = rows(statuses, chosen).collect();
+    let of_jobs = rows.iter().map(|row| job(row)).collect::<BTreeSet<_>>();
+    if of_jobs.len() > 1 {
         return Err(Error::ManyJobs { there: jobs(rows.into_iter()) });
+    }
+    let mut by_rank = BTreeMap::new();
+    for row in rows {
+        let Some(rank) = row.rank else { continue };
+        if let Some(first) = by_rank.insert(rank, row.pid) {
+            return Err(Error::SameRank { rank, first, second: row.pid });
+        }
     }
     Ok(())
 }
 
-/// The job of a process in words.
+/// The job of a process in words, with its user.
 fn job(row: &ProcessRow) -> String {
-    let user = || row.user.clone().unwrap_or(row.uid.to_string());
-    row.job.as_ref().map_or_else(|| format!("no job of user {}", plain(&user())), |job| plain(job))
+    let user = plain(row.user.as_ref().unwrap_or(&row.uid.to_string()));
+    match &row.job {
+        Some(job) => format!("{} of user {user}", plain(job)),
+        None => format!("no job of user {user}"),
+    }
 }
 
 /// Jobs and their processes, for a message.
@@ -132,7 +157,7 @@ mod tests {
     fn status(processes: Vec<ProcessRow>) -> Status {
         Status {
             version: String::new(),
-            host: String::new(),
+            host: "node".to_owned(),
             unix_ns: 0,
             processes,
             gpus: Vec::new(),
@@ -180,13 +205,26 @@ mod tests {
             let (chosen, refused) = check(&selection);
             assert_eq!(chosen, pids(&[("a", &[10, 11]), ("b", &[10, 12])]));
             let refused = refused.unwrap();
-            assert!(refused.contains("8 (process 11)"), "{refused}");
+            assert!(refused.contains("8 of user ada (process 11)"), "{refused}");
             assert!(refused.contains("no job of user ada (process 12)"), "{refused}");
         }
-        let twice = [("a", status(vec![row(1, 0, None), row(2, 0, None)]))];
-        let chosen = pids(&[("a", &[1, 2])]);
-        let refused = check_one_job(twice.iter().map(|(host, status)| (*host, status)), &chosen);
-        assert!(refused.is_err(), "two processes of the same rank are of two jobs");
+    }
+
+    #[test]
+    fn a_stranger_in_a_job_a_doubled_rank_and_a_doubled_host_are_named() {
+        let refused = |hosts: &[(&str, Status)], chosen: &[(&str, &[u32])]| {
+            let statuses = hosts.iter().map(|(host, status)| (*host, status));
+            check_one_job(statuses, &pids(chosen)).unwrap_err().to_string()
+        };
+        let eve = ProcessRow { uid: 1001, user: Some("eve".to_owned()), ..row(2, 1, Some("7")) };
+        let said = refused(&[("a", status(vec![row(1, 0, Some("7")), eve]))], &[("a", &[1, 2])]);
+        assert!(said.contains("7 of user ada (process 1); 7 of user eve (process 2)"), "{said}");
+        let twice = status(vec![row(1, 0, None), row(2, 0, None)]);
+        let said = refused(&[("a", twice)], &[("a", &[1, 2])]);
+        assert!(said.contains("rank 0") && said.contains("processes 1 and 2"), "{said}");
+        let host = || status(vec![row(1, 0, Some("7"))]);
+        let said = refused(&[("a", host()), ("b", host())], &[("a", &[1]), ("b", &[1])]);
+        assert!(said.contains("a and b"), "{said}");
     }
 
     #[test]
@@ -195,7 +233,10 @@ mod tests {
         let nobody =
             ProcessSelection { user: Some("eve".to_owned()), ..ProcessSelection::default() };
         let error = choose([("a", &host)].into_iter(), &nobody).unwrap_err().to_string();
-        assert!(error.contains("--user eve") && error.contains("7 (process 10)"), "{error}");
+        assert!(
+            error.contains("--user eve") && error.contains("7 of user ada (process 10)"),
+            "{error}"
+        );
         assert!(choose([("a", &host)].into_iter(), &ProcessSelection::default()).is_ok());
     }
 }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
-use fleet::wire::{RecordWhen, Status, TraceOrder, TraceRow, TraceState};
+use fleet::wire::{self, RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
 use super::client::{Client, HostClock, each};
 use super::select::{self, PidsByHost};
 use super::{PATIENCE, clients};
-use crate::args::{Align, FleetTrace, With};
+use crate::args::{Align, FleetTrace, ProcessSelection, With};
 use crate::command::capture::{
     self,
     outcome::{self, CaptureOutcome, ProcessRow},
@@ -84,7 +84,7 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     }
     let align = match args.align {
         Align::Given(align) => align,
-        Align::Auto => auto(&looked, session),
+        Align::Auto => auto(select::rows(statuses(), &pids).collect(), session),
     };
     let when = RecordWhen::Iterations { count: args.iterations, align };
     let (size_max, timeout) = (args.size_max << 20, args.timeout);
@@ -109,9 +109,15 @@ pub fn locally(
     wanted: &WantedTraces<'_>,
     session: &Session,
 ) -> Result<ExitCode, Error> {
-    let stop = interrupt::stop_flag("ending the capture");
     let clients = [client];
     let looked = each(&clients, Client::status);
+    if wanted.pids.values().all(Vec::is_empty) {
+        let named = clients.iter().map(Client::name).zip(&looked);
+        let statuses = named.filter_map(|(host, looked)| Some((host, &looked.as_ref().ok()?.0)));
+        let all = select::choose(statuses.clone(), &ProcessSelection::default())?;
+        select::check_one_job(statuses, &all)?;
+    }
+    let stop = interrupt::stop_flag("ending the capture");
     let processes = order(&clients, &looked, wanted, (session, &stop));
     let folder = wanted.output.to_owned();
     let outcome =
@@ -121,20 +127,21 @@ pub fn locally(
 
 type Looked = Result<(Status, HostClock), String>;
 
-/// A multiple that lasts long enough by the slowest job's steps, a round number.
-fn auto(looked: &[Looked], session: &Session) -> u32 {
-    let statuses = looked.iter().flatten().flat_map(|(status, _)| &status.processes);
-    let fastest = statuses.filter_map(|process| process.step_ns).filter(|&ns| ns > 0).min();
-    let Some(fastest) = fastest else {
+/// A multiple that lasts long enough by the usual step of the chosen processes, a round number.
+fn auto(chosen: Vec<&wire::ProcessRow>, session: &Session) -> u32 {
+    let steps = chosen.iter().filter_map(|process| process.step_ns).filter(|&ns| ns > 0);
+    let mut steps: Vec<u64> = steps.collect();
+    steps.sort_unstable();
+    let Some(&usual) = steps.get(steps.len() / 2) else {
         session.console.say(format_args!(
             "no process reports its steps: beginning at the next multiple of {ALIGN}"
         ));
         return ALIGN;
     };
-    let align = round_up(u64::try_from(LASTING.as_nanos()).unwrap_or(u64::MAX).div_ceil(fastest));
+    let align = round_up(u64::try_from(LASTING.as_nanos()).unwrap_or(u64::MAX).div_ceil(usual));
     session.console.say(format_args!(
         "a step takes {:.1} ms: beginning at the next multiple of {align}",
-        fastest as f64 * 1e-6
+        usual as f64 * 1e-6
     ));
     align
 }
