@@ -265,7 +265,7 @@ fn iterations_that_nobody_would_wait_for_are_not_asked_for() {
         assert_eq!(said.status, 409, "{said:?}");
         said.body.contains("whose step takes 5.0 ms").then_some(())
     });
-    let near = order("near", 10);
+    let near = order("timely", 10);
     assert_eq!(near.status, 201, "{near:?}");
 }
 

@@ -1,0 +1,126 @@
+//! Files that a privileged program believes: only its own user and root may have written them.
+//!
+//! The file itself is judged, by its descriptor and behind any links; who may exchange its name is
+//! a question of the folders above it. Knows nothing of what is in a file.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use schema::Bytes;
+
+use super::{UntrustedError, kind, kind_name, own::own_uid};
+
+/// The largest file that is read.
+const SIZE_MAX: Bytes = Bytes(1 << 20);
+
+/// Who else may use a trusted file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privacy {
+    /// Others may read it, nobody may write it.
+    Readable,
+    /// It is its owner's alone.
+    Secret,
+}
+
+impl Privacy {
+    /// Permission bits that must not be set.
+    fn forbidden(self) -> u32 {
+        match self {
+            Self::Readable => 0o022,
+            Self::Secret => 0o077,
+        }
+    }
+}
+
+/// Opens the regular file `path`, which may be a link, without waiting for anybody.
+///
+/// # Errors
+/// There is none, it is no regular file, it belongs to a third user, or others may do more with it
+/// than `privacy` allows.
+pub fn open_trusted(path: &Path, privacy: Privacy) -> Result<File, UntrustedError> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file: OwnedFd =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(UntrustedError::io(path, "open"))?;
+    let found = rustix::fs::fstat(&file).map_err(UntrustedError::io(path, "look at"))?;
+    let (path, expected) = (path.to_owned(), own_uid());
+    if kind(&found) != FileType::RegularFile {
+        let got = kind_name(&found);
+        return Err(UntrustedError::Kind { path, expected: "file", got });
+    }
+    if found.st_uid != 0 && found.st_uid != expected {
+        return Err(UntrustedError::Owner { path, expected, got: found.st_uid });
+    }
+    let mode = found.st_mode & 0o7777;
+    if mode & privacy.forbidden() != 0 {
+        return Err(UntrustedError::Open {
+            path,
+            most: 0o777 & !privacy.forbidden() & 0o644,
+            mode,
+        });
+    }
+    Ok(file.into())
+}
+
+/// Reads a file as [`open_trusted`] opens it.
+///
+/// # Errors
+/// As [`open_trusted`]; it is larger than 1 MiB, or cannot be read.
+pub fn read_trusted(path: &Path, privacy: Privacy) -> Result<Vec<u8>, UntrustedError> {
+    let file = open_trusted(path, privacy)?;
+    let mut bytes = Vec::new();
+    file.take(SIZE_MAX.0 + 1).read_to_end(&mut bytes).map_err(UntrustedError::io(path, "read"))?;
+    if bytes.len() as u64 > SIZE_MAX.0 {
+        let (path, got) = (path.to_owned(), Bytes(bytes.len() as u64));
+        return Err(UntrustedError::Size { path, size_max: SIZE_MAX, got });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::{Privacy, read_trusted};
+
+    #[test]
+    fn files_that_others_could_have_written_are_not_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        fs::write(&path, "secret").unwrap();
+        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let read = |privacy| read_trusted(&path, privacy).map_err(|e| e.to_string());
+        for (mode, is_readable, is_secret) in
+            [(0o600, true, true), (0o644, true, false), (0o640, true, false), (0o666, false, false)]
+        {
+            set(mode);
+            assert_eq!(read(Privacy::Readable).is_ok(), is_readable, "{mode:o}");
+            assert_eq!(read(Privacy::Secret).is_ok(), is_secret, "{mode:o}");
+        }
+        set(0o600);
+        let link = folder.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert_eq!(read_trusted(&link, Privacy::Secret).unwrap(), b"secret");
+        fs::write(&path, vec![b'a'; (1 << 20) + 1]).unwrap();
+        assert!(read(Privacy::Secret).unwrap_err().contains("at most 1.0 MiB"));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1001), None).unwrap();
+            assert!(read(Privacy::Secret).unwrap_err().contains("user 1001"));
+        } else {
+            println!("SKIPPED only root can give files to another user");
+        }
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_makes_nobody_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let refused = read_trusted(&path, Privacy::Secret).unwrap_err().to_string();
+        assert!(refused.contains("expected a file, got"), "{refused}");
+    }
+}
