@@ -32,6 +32,9 @@ pub struct Diff {
     pub verdict: DiffVerdict,
     /// What times and counts are per.
     pub unit: DiffUnit,
+    /// Share of the host time of operators, or without any of the device time of kernels, whose
+    /// names are on both sides, percent; `None` without either.
+    pub shared_pct: Option<f64>,
     /// The earlier side.
     pub before: DiffSide,
     /// The later side.
@@ -84,8 +87,21 @@ pub fn of(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
         changes.extend(compare(subject, spent, unit_ns));
     }
     let [before, after] = sides;
-    let verdict = verdict::of(&whole, &parts, &changes);
-    Diff { verdict, unit, before, after, parts, totals, changes }
+    let shared_pct = shared_pct(&changes);
+    let medians = [before.durations.p50_ns, after.durations.p50_ns];
+    let verdict = verdict::of((&whole, medians), &parts, &changes, shared_pct);
+    Diff { verdict, unit, shared_pct, before, after, parts, totals, changes }
+}
+
+/// How much of the operators' time, else of the kernels', is under names that both sides have.
+fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
+    let shared = |subject: DiffSubject| {
+        let of_subject = changes.iter().filter(|change| change.subject == subject);
+        let ns = |change: &SpentChange| change.before_ns + change.after_ns;
+        let both = of_subject.clone().filter(|change| change.presence == Presence::Both);
+        percent(both.map(ns).sum(), of_subject.map(ns).sum())
+    };
+    shared(DiffSubject::Host).or_else(|| shared(DiffSubject::Kernel))
 }
 
 /// Each unit of the ranks, in their order and that of time.

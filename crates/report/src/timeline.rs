@@ -61,6 +61,8 @@ pub struct TrackView {
     pub rank: u32,
     /// `host` or `device`.
     pub side: &'static str,
+    /// The device that worked there; none of a track of the host.
+    pub device: Option<i32>,
     /// What it is called.
     pub name: String,
     /// Its lanes.
@@ -179,6 +181,7 @@ fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut LaneSink<'
         sink.tracks.push(TrackView {
             rank: trace.rank,
             side: if is_device { "device" } else { "host" },
+            device: rows.first().filter(|_| is_device).map(|row| trace.device(*row)),
             name: track_name(trace, track as usize, is_device),
             depth: placed.len() as u32,
         });

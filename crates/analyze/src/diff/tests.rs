@@ -7,6 +7,11 @@ use crate::window::WindowRule;
 
 /// A run of steps of 100 ns; in each an operator launches a kernel of so many nanoseconds.
 fn run(kernels: &[i64]) -> Trace {
+    run_of(["aten::linear", "aten::addmm"], kernels)
+}
+
+/// The same with an operator in another one, of these names.
+fn run_of([outer, inner]: [&str; 2], kernels: &[i64]) -> Trace {
     let mut trace = Trace::default();
     for (step, ns) in kernels.iter().enumerate() {
         let start = 100 * step as i64;
@@ -17,8 +22,8 @@ fn run(kernels: &[i64]) -> Trace {
         };
         let id = Some(step as u64 + 1);
         slice("user_annotation", &name, (1, 1), 0, 100, None);
-        slice("cpu_op", "aten::linear", (1, 1), 10, 40, None);
-        slice("cpu_op", "aten::addmm", (1, 1), 15, 35, None);
+        slice("cpu_op", outer, (1, 1), 10, 40, None);
+        slice("cpu_op", inner, (1, 1), 15, 35, None);
         slice("cuda_runtime", "cudaLaunchKernel", (1, 1), 20, 25, id);
         let row = slice("kernel", "gemm", (0, 7), 30, 30 + ns, id);
         let shape = LaunchShape {
@@ -166,4 +171,33 @@ fn nothing_compared_with_nothing_is_nothing() {
     let diff = diff(&[Trace::default()], &[Trace::default()], WindowRule::Steps);
     assert!(diff.changes.is_empty());
     assert!(diff.parts.iter().all(|part| part.delta_ns == 0 && part.before_pct.is_none()));
+}
+
+#[test]
+fn a_few_long_steps_are_told_from_a_slower_job() {
+    let mut long = run(&[20; 40]);
+    // The last four steps take five times as long.
+    for row in 0..long.slices.start.len() {
+        let late = (long.slices.start[row] - 3600).max(0);
+        long.slices.start[row] += 4 * (late - late % 100);
+        let is_step = late > 0 || long.slices.start[row] == 3600;
+        if is_step && long.slices.duration[row] == 100 {
+            long.slices.duration[row] = 500;
+        }
+    }
+    let verdict = diff(&[run(&[20; 40])], &[long], WindowRule::Steps).verdict;
+    assert_eq!((verdict.before_median_ns, verdict.after_median_ns), (100, 100));
+    assert_eq!((verdict.after_ns, verdict.outcome), (140, DiffOutcome::Slower), "{verdict:?}");
+    assert!(verdict.text.contains("The median went 100 → 100 ns"), "{}", verdict.text);
+}
+
+#[test]
+fn recordings_of_different_jobs_are_doubted() {
+    let same = diff(&[run(&[20; 4])], &[run(&[30; 4])], WindowRule::Steps);
+    assert_eq!(same.shared_pct, Some(100.0));
+    assert!(!same.verdict.text.contains("different jobs"), "{}", same.verdict.text);
+    let other = run_of(["aten::conv2d", "aten::convolution"], &[20; 4]);
+    let differs = diff(&[run(&[20; 4])], &[other], WindowRule::Steps);
+    assert_eq!(differs.shared_pct, Some(0.0));
+    assert!(differs.verdict.text.contains("different jobs"), "{}", differs.verdict.text);
 }

@@ -10,6 +10,8 @@ use crate::percent;
 const NAMED: usize = 2;
 /// A smaller share of the change is not worth a name, percent.
 const WORTH_PCT: f64 = 10.0;
+/// Recordings of which less is under common names are hardly of one job, percent.
+const SHARED_MIN_PCT: f64 = 50.0;
 
 /// What the comparison comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,6 +24,10 @@ pub struct DiffVerdict {
     pub before_ns: i64,
     /// The mean unit after.
     pub after_ns: i64,
+    /// The median unit before.
+    pub before_median_ns: i64,
+    /// The median unit after.
+    pub after_median_ns: i64,
     /// `after_ns − before_ns`.
     pub delta_ns: i64,
     /// `delta_ns` of the unit before.
@@ -62,8 +68,14 @@ pub struct Cause {
     pub explained_pct: Option<f64>,
 }
 
-/// The verdict on what changed; `unit` is the change of the unit itself.
-pub fn of(unit: &Shift, parts: &[PartChange], changes: &[SpentChange]) -> DiffVerdict {
+/// The verdict on what changed. `unit` is the change of the mean unit, beside the medians of both
+/// sides; `shared_pct` is how much of the time is under names that both have.
+pub fn of(
+    (unit, [before_median_ns, after_median_ns]): (&Shift, [i64; 2]),
+    parts: &[PartChange],
+    changes: &[SpentChange],
+    shared_pct: Option<f64>,
+) -> DiffVerdict {
     let outcome = match unit.delta_ns {
         0 => DiffOutcome::Same,
         _ if unit.is_noise => DiffOutcome::WithinNoise,
@@ -87,6 +99,8 @@ pub fn of(unit: &Shift, parts: &[PartChange], changes: &[SpentChange]) -> DiffVe
         outcome,
         before_ns: unit.before_ns,
         after_ns: unit.after_ns,
+        before_median_ns,
+        after_median_ns,
         delta_ns: unit.delta_ns,
         delta_pct: percent(unit.delta_ns, unit.before_ns),
         noise_ns: unit.noise_ns,
@@ -94,7 +108,7 @@ pub fn of(unit: &Shift, parts: &[PartChange], changes: &[SpentChange]) -> DiffVe
         explained_pct,
         names: names(unit, changes, is_host),
     };
-    verdict.text = line(&verdict);
+    verdict.text = line(&verdict) + &medians(&verdict) + &doubt(shared_pct);
     verdict
 }
 
@@ -151,6 +165,28 @@ fn line(verdict: &DiffVerdict) -> String {
         text += &format!("{link} {}", listed(&verdict.names));
     }
     text
+}
+
+/// What the medians say, if single units made the means move.
+fn medians(verdict: &DiffVerdict) -> String {
+    let is_change = matches!(verdict.outcome, DiffOutcome::Slower | DiffOutcome::Faster);
+    let moved = (verdict.after_median_ns - verdict.before_median_ns) * verdict.delta_ns.signum();
+    if !is_change || 2 * moved >= verdict.delta_ns.abs() {
+        return String::new();
+    }
+    let span = span(verdict.before_median_ns, verdict.after_median_ns);
+    format!(". The median went {span}: a few long ones make the difference of the means")
+}
+
+/// A warning where the two recordings have little in common.
+fn doubt(shared_pct: Option<f64>) -> String {
+    let few = shared_pct.filter(|share| *share < SHARED_MIN_PCT);
+    few.map_or_else(String::new, |share| {
+        format!(
+            ". Only {share:.0} % of the operators' time is under names that both recordings have: they \
+             may be of different jobs"
+        )
+    })
 }
 
 /// `77.5 → 129 ms`; both with their units where these differ.

@@ -224,27 +224,39 @@ function painter(canvas, timeline, events, state) {
     }
   }
 
-  // How busy all devices are over the whole of it, and which part is looked at.
+  // The lanes that the overview is of, one list for each device, or where no device worked for each thread.
+  function workers() {
+    const found = new Map();
+    const tracks = (one) => timeline.tracks[one.track];
+    const ofDevices = events.lanes.filter((one) => tracks(one).side === 'device');
+    for (const one of ofDevices.length ? ofDevices : events.lanes.filter((lane) => lane.depth === 0)) {
+      const key = ofDevices.length ? `${tracks(one).rank}/${tracks(one).device}` : one.track;
+      found.set(key, [...(found.get(key) ?? []), one]);
+    }
+    return { what: ofDevices.length ? 'devices busy' : 'threads busy', lanes: [...found.values()] };
+  }
+
+  // The share of devices that work, over the whole of it, and which part is looked at. Full height is all of them.
   function overview() {
     const width = Math.max(1, Math.floor(room.width - LABELS));
     const whole = timeline.end_ns - timeline.start_ns;
     if (!state.overview || state.overview.length !== width) {
-      const streams = events.lanes.filter((one) => timeline.tracks[one.track].side === 'device');
-      const shown = streams.length ? streams : events.lanes.filter((one) => one.depth === 0);
+      const { what, lanes } = workers();
+      state.overviewOf = what;
       state.overview = Array.from({ length: width }, (_, at) => {
         const from = timeline.start_ns + whole * at / width;
         const until = timeline.start_ns + whole * (at + 1) / width;
-        return sum(shown.map((one) => Math.max(0, busyBetween(events, one, from, until)))) / Math.max(1, until - from);
+        const busy = (all) => Math.min(1, sum(all.map((one) => Math.max(0, busyBetween(events, one, from, until)))) / Math.max(1, until - from));
+        return sum(lanes.map(busy)) / Math.max(1, lanes.length);
       });
-      state.overviewMost = Math.max(1e-9, ...state.overview);
     }
     context.fillStyle = palette.kinds[0][0].columns[1];
     state.overview.forEach((share, at) => {
-      const tall = (OVERVIEW - 6) * share / state.overviewMost;
+      const tall = (OVERVIEW - 6) * share;
       if (tall > 0) context.fillRect(LABELS + at, OVERVIEW - 2 - tall, 1, tall);
     });
     context.fillStyle = palette.soft;
-    context.fillText(say('devices busy'), 8, OVERVIEW / 2);
+    context.fillText(say(state.overviewOf), 8, OVERVIEW / 2);
     const place = (ns) => LABELS + width * (ns - timeline.start_ns) / Math.max(1, whole);
     context.strokeStyle = palette.accent;
     context.lineWidth = 1.5;

@@ -13,7 +13,7 @@ function summaryTab(report, go) {
     job.is_of_host ? null : fact(percent(job.busy_pct), `a device works${ofAll}`),
     fact(percent(shares.compute), `${job.is_of_host ? 'in operators' : 'compute'}${ofAll}`),
     job.is_of_host ? null : fact(percent(shares.exposed_communication), `exposed communication${ofAll}`),
-    job.is_of_host ? null : fact(percent(shares.idle), `idle${ofAll}`), efficiencyFact(report),
+    job.is_of_host ? null : fact(percent(shares.idle), `idle${ofAll}`), occupancyFact(report),
     fact(`${count(job.rank_count)}${job.world_size && job.world_size !== job.rank_count ? ` of ${count(job.world_size)}` : ''}${job.backend ? `, ${job.backend}` : ''}`, 'ranks'),
     fact(job.is_of_host ? 'none: the host' : `${count(job.device_count)} × ${job.devices || 'unknown'}`, 'devices', true),
     fact(count(job.event_count), 'events'), fact(windowText(job), 'what is looked at', true));
@@ -52,10 +52,10 @@ function hostOnly(summary, go) {
       { title: '% of the rank\'s window', kind: 'percent', get: (row) => row.window_pct }], summary.threads)));
 }
 
-function efficiencyFact(report) {
-  const known = report.device.occupancy.filter((one) => one.sm_efficiency_pct != null);
+function occupancyFact(report) {
+  const known = report.device.occupancy.filter((one) => one.occupancy_pct != null);
   const weight = sum(known.map((one) => one.kernel_ns));
-  const mean = weight > 0 ? sum(known.map((one) => one.sm_efficiency_pct * one.kernel_ns)) / weight : null;
+  const mean = weight > 0 ? sum(known.map((one) => one.occupancy_pct * one.kernel_ns)) / weight : null;
   return mean == null ? null : fact(percent(mean), 'estimated SM occupancy during compute');
 }
 
