@@ -94,10 +94,9 @@ pub fn connect(place: &SocketPlace) -> io::Result<UnixStream> {
     };
     let uid = getsockopt(&stream, sockopt::PeerCredentials)?.uid();
     if uid != 0 && uid != own_uid() {
-        let expected = own_uid();
-        let text = format!(
-            "{path}: expected an agent of root or of user {expected}, got one of user {uid}"
-        );
+        let own = own_uid();
+        let own = if own == 0 { String::new() } else { format!(" or of user {own}") };
+        let text = format!("{path}: expected an agent of root{own}, got one of user {uid}");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(stream)
