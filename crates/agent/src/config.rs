@@ -558,7 +558,8 @@ impl Config {
         let mut problems = Vec::new();
         if let Some(host) = self.host.as_ref().filter(|host| !is_host_name(host)) {
             let expected = format!("1 to {HOST_MAX} letters without spaces");
-            let got = if host.len() > HOST_MAX { host.len().to_string() } else { format!("{host:?}") };
+            let got =
+                if host.len() > HOST_MAX { host.len().to_string() } else { format!("{host:?}") };
             problems.push(wrong("host", &expected, &got));
         }
         let interval_s = self.interval_s();

@@ -105,7 +105,8 @@ pub fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
 /// The names of two tokens that have the same secret.
 pub fn equal_secrets(secrets: &[Secret]) -> Option<(&str, &str)> {
     let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
-    let equal = |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
+    let equal =
+        |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
     (0..secrets.len()).find_map(equal)
 }
 

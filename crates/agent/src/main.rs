@@ -60,7 +60,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match prepare(&args) {
         Ok((config, _)) if args.check => {
-            say("the agent would start: configuration, folders, files, sockets and ports are right");
+            say(
+                "the agent would start: configuration, folders, files, sockets and ports are right",
+            );
             check::silent_sources(&config).iter().for_each(|note| say(&format!("note: {note}")));
             Ok(())
         }

@@ -27,7 +27,9 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     let (longest, shortest) = BOUNDS_MS;
     let (length, every) = (order.length_ms, order.every_ms);
     if length > longest {
-        return Err(format!("length of the sample: expected at most {longest} ms, got {length} ms"));
+        return Err(format!(
+            "length of the sample: expected at most {longest} ms, got {length} ms"
+        ));
     }
     if !(shortest..=length).contains(&every) {
         let expected = format!("{shortest} ms to the length of the sample, {length} ms");

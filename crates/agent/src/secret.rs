@@ -27,7 +27,10 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let text = fs::read_to_string(path).map_err(error)?;
     let secret = text.trim().as_bytes().to_vec();
     if text.trim().lines().count() > 1 {
-        return Err(wrong("one line with a secret", format!("{} lines", text.trim().lines().count())));
+        return Err(wrong(
+            "one line with a secret",
+            format!("{} lines", text.trim().lines().count()),
+        ));
     }
     if secret.len() < SECRET_MIN {
         return Err(wrong("a secret of at least 16 letters", secret.len().to_string()));

@@ -221,7 +221,7 @@ impl AgentState {
         let problem = if !known.contains(&gpu) {
             let known: Vec<String> = known.iter().map(u32::to_string).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            Some(format!("gpu: expected the index of a GPU of this host ({known}), got {gpu}"))
+            Some(format!("gpu: expected a GPU of this host ({known}), got {gpu}"))
         } else {
             let is_long = seconds > PAUSE_MAX;
             is_long.then(|| format!("length of the pause: expected at most 24h, got {seconds} s"))

@@ -253,7 +253,8 @@ impl JobMapping {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                mapping.problem = Some(format!("{}: cannot list the folder: {error}", folder.display()));
+                mapping.problem =
+                    Some(format!("{}: cannot list the folder: {error}", folder.display()));
                 return mapping;
             }
         };
@@ -338,7 +339,8 @@ mod tests {
     use std::fs;
 
     use super::{
-        JobMapping, SchedulerRun, environment_run, gpus_of, group_in, group_run, pod_names, workflow_of,
+        JobMapping, SchedulerRun, environment_run, gpus_of, group_in, group_run, pod_names,
+        workflow_of,
     };
     use crate::process::Process;
 

@@ -90,8 +90,10 @@ async fn identify(
             let path = request.uri().path().to_owned();
             doors.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
             // Does not say which: whoever guesses must not learn that a token exists elsewhere.
-            let got = header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
-            let expected = format!("expected a token that is valid from {}", from.ip().to_canonical());
+            let got =
+                header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
+            let expected =
+                format!("expected a token that is valid from {}", from.ip().to_canonical());
             refuse(StatusCode::UNAUTHORIZED, format!("{expected}, got {got}"))
         }
     }

@@ -97,7 +97,7 @@ impl Error {
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
-            | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
+            | Self::NoProcess { .. } | Self::NoOrder { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
             | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_)
             | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }
             | Self::Thread { .. } | Self::NoCertificate { .. } | Self::Program { .. }

@@ -29,6 +29,14 @@ pub fn file(folder: &Path) -> PathBuf {
     folder.join(FOLDER).join(FILE)
 }
 
+/// The socket in words, for messages.
+pub fn words(place: &SocketPlace) -> String {
+    match place {
+        SocketPlace::Abstract => format!("@{NAME}"),
+        SocketPlace::Folder(folder) => file(folder).display().to_string(),
+    }
+}
+
 /// Takes the socket. A folder that another user made in its place is removed if we are root.
 ///
 /// # Errors
