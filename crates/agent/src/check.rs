@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 
+use fleet::allocation::JobMapping;
 use fleet::ipc::socket::Socket;
 use fleet::ipc::{control as own_socket, socket::SocketPlace};
 use fleet::untrusted::{MissingFolder, OwnFolder};
@@ -27,45 +28,89 @@ pub struct Checked {
     pub fields: Arc<Vec<Field>>,
 }
 
+/// Problems of a configuration, collected while the checks go on.
+#[derive(Default)]
+struct Problems(Vec<ConfigError>);
+
+impl Problems {
+    /// Returns what a check of the key `key` found; a failed check is added to the problems.
+    fn take<T: Default, E: Into<ConfigError>>(&mut self, key: &str, checked: Result<T, E>) -> T {
+        checked.map_err(ConfigError::of_key(key)).unwrap_or_else(|problem| {
+            self.add(problem);
+            T::default()
+        })
+    }
+
+    /// Folders below one another fail for the same reason: each reason is kept once.
+    fn add(&mut self, problem: ConfigError) {
+        if self.0.iter().all(|other| other.to_string() != problem.to_string()) {
+            self.0.push(problem);
+        }
+    }
+}
+
 /// Checks everything that a configuration names.
 ///
 /// # Errors
-/// Returns the first problem that would keep the agent from starting.
-pub fn everything(config: &Config) -> Result<Checked, ConfigError> {
-    let secrets = Arc::new(control::secrets(config)?);
-    let page_secrets = Arc::new(control::page_secrets(config)?);
-    let fields = Arc::new(dcgm::fields(config.dcgm_fields.as_deref())?);
+/// Returns every problem that would keep the agent from starting.
+pub fn everything(config: &Config) -> Result<Checked, Vec<ConfigError>> {
+    let mut problems = Problems(config.problems());
+    let mut secrets = Vec::new();
+    for token in &config.tokens {
+        let key = format!("token {:?}: file", token.name);
+        secrets.extend(problems.take(&key, control::secret(token).map(Some)));
+    }
+    if let Some((one, other)) = control::equal_secrets(&secrets) {
+        problems.add(ConfigError::Value {
+            what: format!("token {other:?}: file"),
+            expected: "a secret of its own for each token".to_owned(),
+            got: format!("the secret of token {one:?}"),
+        });
+    }
+    let page_secrets = problems.take("metrics_token_file", control::page_secrets(config));
+    let fields = problems.take("dcgm_fields", dcgm::fields(config.dcgm_fields.as_deref()));
     if let Some(listen) = &config.listen {
-        control::tls(listen)?;
+        problems.take("listen", control::tls(listen).map(drop));
     }
     if let Some(hub) = &config.hub {
-        Hub::check(hub)?;
+        Hub::check(hub).into_iter().for_each(|problem| problems.add(problem));
     }
     let mut folders = vec![config.state(), config.spool()];
     folders.extend(config.hub.is_some().then(|| config.state().join("hub")));
     folders.extend(config.periodic.is_some().then(|| config.state().join("periodic")));
     for path in folders {
-        folder(&path)?;
+        problems.take("state_dir", folder(&path));
     }
-    for path in config.audit.iter().chain(config.json.iter().filter(|path| !is_stdout(path))) {
-        Audit::check(path)?;
+    let rows = config.json.as_ref().filter(|path| !is_stdout(path));
+    for (key, path) in [("audit", config.audit.as_ref()), ("json", rows)] {
+        problems.take(key, path.map_or(Ok(()), |path| Audit::check(path)));
     }
-    sockets(&config.place())?;
-    let addresses = [config.metrics, config.dynolog, config.listen.as_ref().map(|l| l.address)];
-    for address in addresses.into_iter().flatten() {
-        listens(config, address)?;
+    problems.take("socket_dir", sockets(&config.place()));
+    let listen = config.listen.as_ref().map(|listen| listen.address);
+    let addresses =
+        [("metrics", config.metrics), ("dynolog", config.dynolog), ("listen: address", listen)];
+    for (key, address) in addresses {
+        problems.take(key, address.map_or(Ok(()), |address| listens(config, address)));
     }
-    Ok(Checked { secrets, page_secrets, fields })
+    if !problems.0.is_empty() {
+        return Err(problems.0);
+    }
+    let (secrets, page_secrets) = (Arc::new(secrets), Arc::new(page_secrets));
+    Ok(Checked { secrets, page_secrets, fields: Arc::new(fields) })
 }
 
 /// Sources that do not answer now, each with what that means and what to do. The agent starts all
 /// the same, and tries again.
 pub fn silent_sources(config: &Config) -> Vec<String> {
-    let driver = gpu::load(config.nvml.as_deref()).map(drop);
-    let driver = driver.map_err(|problem| gpu::driver_note(&problem));
+    let library = config.nvml.as_deref();
+    let driver = gpu::load(library).map(drop);
+    let driver = driver.map_err(|problem| gpu::driver_note(&problem, library));
     let pods = config.pod_resources.as_ref().map(|socket| pods::ask(socket).map(drop));
     let page = config.dcgm_page.as_ref().map(|url| counters::dcgm::ask(url));
-    [Some(driver), pods, page].into_iter().flatten().filter_map(Result::err).collect()
+    let mapping = config.job_mapping.as_ref().map(|folder| JobMapping::read(folder).check());
+    let fields = config.dcgm_fields.as_ref().map(|path| dcgm::check_known(path));
+    let answers = [Some(driver), pods, page, mapping, fields];
+    answers.into_iter().flatten().filter_map(Result::err).collect()
 }
 
 /// Whether rows go to stdout.

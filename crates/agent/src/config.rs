@@ -1,6 +1,7 @@
 //! The agent's configuration: a TOML file, overridden by flags.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,8 @@ use crate::periodic::policy::Policy;
 
 /// Where root's agent keeps its state.
 const STATE_OF_ROOT: &str = "/var/lib/rowmill-agent";
+/// The longest name of a host, as in DNS.
+const HOST_MAX: usize = 253;
 
 /// rowmill-agent: counters of this host, and traces of its PyTorch jobs on request.
 #[derive(Debug, Parser)]
@@ -73,6 +76,12 @@ Rows can go to a hub, and orders come from there, without any port here:
   verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
   users = [1000]                             # whose jobs; [] for everyone's
 
+The flags are keys too: socket_dir, metrics, state_dir, json, nvml, dcgm_page, dcgm_fields; a flag
+overrides its key. Further keys:
+  host = \"gpu-17\"                          # name in rows and labels [default: the kernel's]
+  interval_s = 10                            # of rows and pages; a divisor of 60
+  audit = \"/var/log/rowmill/audit.jsonl\"   # who asked for what [default: stderr]
+
 What others can fill is bounded:
   audit_mib = 64                             # lines of the audit file and the one before it
   spool_mib = 8192                           # traces that wait to be fetched
@@ -127,6 +136,22 @@ pub struct Args {
     /// The fields of /metrics/dcgm: a CSV file of dcgm-exporter
     #[arg(long, value_name = "FILE")]
     pub dcgm_fields: Option<PathBuf>,
+}
+
+impl Args {
+    /// The place of a wrong key, for messages: the configuration file, unless a flag gives the value.
+    pub fn origin(&self, key: &str) -> Option<&Path> {
+        let is_flag = match key {
+            "socket_dir" => self.socket_dir.is_some(),
+            "metrics" => self.metrics.is_some(),
+            "state_dir" => self.state_dir.is_some(),
+            "json" => self.json.is_some(),
+            "dcgm_page" => self.dcgm_page.is_some(),
+            "dcgm_fields" => self.dcgm_fields.is_some(),
+            _ => false,
+        };
+        self.config.as_deref().filter(|_| !is_flag)
+    }
 }
 
 /// The file.
@@ -260,11 +285,11 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file that others could have written, or one that cannot be read.
+    /// A file that others could have written, or that is none.
     #[error("{0}")]
     File(UntrustedError),
-    /// The file is none.
-    #[error("{}: {source}", path.display())]
+    /// The file is not valid TOML, or has an unknown key.
+    #[error("{}: {}", path.display(), source.to_string().trim_end())]
     Toml {
         /// The file.
         path: PathBuf,
@@ -303,6 +328,14 @@ pub enum ConfigError {
         /// Why.
         problem: String,
     },
+    /// What a key of the configuration names is not usable.
+    #[error("{key}: {source}")]
+    Key {
+        /// The key, such as `hub: token_file`.
+        key: String,
+        /// Why.
+        source: Box<ConfigError>,
+    },
 }
 
 impl ConfigError {
@@ -316,6 +349,14 @@ impl ConfigError {
             ),
             Self::Socket(SocketError::Foreign { .. }) => Some(
                 "end the program of that user, run the agent as root, or name another folder with \
+                 --socket-dir"
+                    .to_owned(),
+            ),
+            Self::Socket(SocketError::Unsafe(error)) if error.is_missing() => Some(
+                "make the socket folder, open to all users: install -d -m 1777 FOLDER".to_owned(),
+            ),
+            Self::Socket(SocketError::Unsafe(UntrustedError::Foreign { got: 0, .. })) => Some(
+                "root's agent has this socket folder: use that agent, or name another folder with \
                  --socket-dir"
                     .to_owned(),
             ),
@@ -341,8 +382,54 @@ impl ConfigError {
             Self::Toml { .. } | Self::Value { .. } => {
                 Some("rowmill-agent --help shows every part of the file".to_owned())
             }
+            Self::Tls { .. } => Some(
+                "certificate and key are PEM files that belong together, the certificate's chain leaf \
+                 first: openssl x509 -noout -subject -in FILE, openssl pkey -noout -in FILE"
+                    .to_owned(),
+            ),
+            Self::Key { key, source } => source.hint_of_key(key).or_else(|| source.hint()),
+            Self::File(_) | Self::Read { .. } | Self::Start { .. } | Self::Socket(_) => None,
+        }
+    }
+
+    /// What to do about a file that a key names.
+    fn hint_of_key(&self, key: &str) -> Option<String> {
+        let is_secret = key.ends_with("token_file") || key.ends_with(": file");
+        match self {
+            Self::Read { source, .. } if is_secret && source.kind() == ErrorKind::NotFound => Some(
+                "make the file with a secret: openssl rand -hex 16 | install -m 0600 /dev/stdin FILE"
+                    .to_owned(),
+            ),
+            Self::Read { .. } => Some("correct the path, or make the file".to_owned()),
+            Self::Value { .. } if is_secret => Some(
+                "write one line with a secret: openssl rand -hex 16 | install -m 0600 /dev/stdin FILE"
+                    .to_owned(),
+            ),
             _ => None,
         }
+    }
+
+    /// The key of the configuration that is wrong, such as `hub: url`; `None` where the problem is
+    /// not one of a key.
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key { key: what, .. } | Self::Value { what, .. } => Some(what),
+            _ => None,
+        }
+    }
+
+    /// For `map_err`: a [`ConfigError::Read`], or a [`ConfigError::File`] that is not believed.
+    pub fn file(error: UntrustedError) -> Self {
+        match error {
+            UntrustedError::Io { path, source, .. } => Self::Read { path, source },
+            error => Self::File(error),
+        }
+    }
+
+    /// A [`ConfigError::Key`] for `map_err`.
+    pub fn of_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let key = key.into();
+        move |source| Self::Key { key, source: Box::new(source.into()) }
     }
 
     /// A [`ConfigError::Start`] for `map_err`.
@@ -353,10 +440,10 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The file of the flags, if any, with the flags over it.
+    /// The file of the flags, if any, with the flags over it. [`Config::problems`] checks the values.
     ///
     /// # Errors
-    /// The file cannot be read, holds an unknown key, or a listener without certificate or token.
+    /// The file cannot be read, is not TOML or holds an unknown key; no folder of state is known.
     pub fn from_args(args: &Args) -> Result<Self, ConfigError> {
         let mut config = match &args.config {
             Some(path) => read(path)?,
@@ -367,14 +454,15 @@ impl Config {
                 key.clone_from(flag);
             }
         };
-        over(&args.socket_dir, &mut config.socket_dir);
+        // In a flag, a folder may be relative to the current one; a file has no such folder.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        over(&args.socket_dir.as_ref().map(absolute), &mut config.socket_dir);
         over(&args.state_dir, &mut config.state_dir);
         over(&args.json, &mut config.json);
         over(&args.nvml, &mut config.nvml);
         over(&args.dcgm_fields, &mut config.dcgm_fields);
         config.metrics = args.metrics.or(config.metrics);
         config.dcgm_page = args.dcgm_page.clone().or(config.dcgm_page);
-        config.check()?;
         if config.state_dir.is_none() {
             config.state_dir = Some(default_state(own_uid(), |name| std::env::var_os(name))?);
         }
@@ -421,69 +509,128 @@ impl Config {
         self.interval_s.unwrap_or(INTERVAL_S)
     }
 
-    /// Whether the parts go together.
-    ///
-    /// # Errors
-    /// The first that does not.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |what: &str, expected: &str, got: &str| ConfigError::Value {
-            what: what.to_owned(),
-            expected: expected.to_owned(),
-            got: got.to_owned(),
-        };
+    /// Every value that cannot work, and every part that lacks another.
+    pub fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = self.endpoint_problems();
+        problems.extend(self.token_problems());
+        problems.extend(self.value_problems());
+        let periodic = self.periodic.as_ref().map(Policy::problems).unwrap_or_default();
+        problems.extend(periodic.iter().map(|one| wrong(&one.what, one.expected, &one.got)));
+        problems.extend(self.hub.iter().flat_map(HubConfig::problems));
+        problems
+    }
+
+    fn endpoint_problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
         if self.listen.is_some() && self.tokens.is_empty() {
-            return Err(wrong("listen", "at least one [[token]] beside it", "none"));
-        }
-        if self.metrics_token_file.is_some() && self.metrics.is_none() {
-            return Err(wrong("metrics_token_file", "metrics = \"ADDRESS\" beside it", "none"));
+            problems.push(wrong("listen", "at least one [[token]] beside it", "none"));
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
-            return Err(wrong("token", "a [listen] with certificate and key", "none"));
+            problems.push(wrong("token", "a [listen] with certificate and key", "none"));
         }
-        for token in &self.tokens {
+        if self.metrics_token_file.is_some() && self.metrics.is_none() {
+            let expected = "metrics = \"ADDRESS\" beside it";
+            problems.push(wrong("metrics_token_file", expected, "none"));
+        }
+        if let Some(url) = self.dcgm_page.as_ref().filter(|url| !is_page(url)) {
+            let expected = "a URL such as http://127.0.0.1:9400/metrics";
+            problems.push(wrong("dcgm_page", expected, &format!("{url:?}")));
+        }
+        if let Some(address) = self.dynolog.filter(|at| !at.ip().is_loopback()) {
+            let expected = "a loopback address such as 127.0.0.1:1778";
+            problems.push(wrong("dynolog", expected, &address.to_string()));
+        }
+        if let Some(folder) = self.socket_dir.as_ref().filter(|folder| !folder.is_absolute()) {
+            let expected = "an absolute path, spelled as in the jobs' KINETO_IPC_SOCKET_DIR";
+            problems.push(wrong("socket_dir", expected, &format!("{folder:?}")));
+        }
+        problems
+    }
+
+    fn token_problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        for (at, token) in self.tokens.iter().enumerate() {
+            let what = |key: &str| format!("token {:?}: {key}", token.name);
+            if self.tokens[..at].iter().any(|other| other.name == token.name) {
+                problems.push(wrong(&what("name"), "a different name for each token", "it twice"));
+            }
             if token.verbs.is_empty() {
-                let what = format!("token {:?}: verbs", token.name);
-                return Err(wrong(&what, "status, trace or pause", "none"));
+                problems.push(wrong(&what("verbs"), "status, trace or pause", "none"));
             }
-            if let Some(host) = token.hosts.iter().find(|host| Net::parse(host).is_none()) {
-                let what = format!("token {:?}: hosts", token.name);
-                return Err(wrong(&what, "an address such as 10.0.0.1 or 10.0.0.0/8", host));
+            for host in token.hosts.iter().filter(|host| Net::parse(host).is_none()) {
+                let expected = "an address such as 10.0.0.1 or 10.0.0.0/8";
+                problems.push(wrong(&what("hosts"), expected, &format!("{host:?}")));
             }
         }
-        if let Some(url) = self.dcgm_page.as_ref().filter(|url| !url.starts_with("http")) {
-            return Err(wrong("dcgm_page", "a URL such as http://127.0.0.1:9400/metrics", url));
+        problems
+    }
+
+    fn value_problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        if let Some(host) = self.host.as_ref().filter(|host| !is_host_name(host)) {
+            let expected = format!("1 to {HOST_MAX} letters without spaces");
+            let got =
+                if host.len() > HOST_MAX { host.len().to_string() } else { format!("{host:?}") };
+            problems.push(wrong("host", &expected, &got));
         }
         let interval_s = self.interval_s();
         if interval_s == 0 || 60 % interval_s != 0 {
-            let got = interval_s.to_string();
-            return Err(wrong("interval_s", "a divisor of 60 seconds, such as 10", &got));
+            let expected = "a divisor of 60 seconds, such as 10";
+            problems.push(wrong("interval_s", expected, &interval_s.to_string()));
         }
-        if let Some(address) = self.dynolog.filter(|at| !at.ip().is_loopback()) {
-            let got = address.to_string();
-            return Err(wrong("dynolog", "a loopback address such as 127.0.0.1:1778", &got));
-        }
-        for (key, mib) in [
-            ("audit_mib", self.audit_mib()),
-            ("spool_mib", self.spool_mib()),
-            ("spool_user_mib", self.spool_user_mib()),
-        ] {
+        let (all, own) = (self.spool_mib(), self.spool_user_mib());
+        for (key, mib) in
+            [("audit_mib", self.audit_mib()), ("spool_mib", all), ("spool_user_mib", own)]
+        {
             if !(1..=1 << 30).contains(&mib) {
-                return Err(wrong(key, "1 to 1073741824 MiB", &mib.to_string()));
+                problems.push(wrong(key, "1 to 1073741824 MiB", &mib.to_string()));
             }
         }
-        if let Some(Err(problem)) = self.periodic.as_ref().map(Policy::check) {
-            return Err(wrong(&problem.what, problem.expected, &problem.got));
+        if own > all {
+            let expected = format!("at most the {all} MiB of spool_mib");
+            problems.push(wrong("spool_user_mib", &expected, &own.to_string()));
         }
-        let Some(hub) = &self.hub else { return Ok(()) };
-        if !hub.url.starts_with("https://") {
-            return Err(wrong("hub: url", "a URL such as https://hub.example:9470", &hub.url));
-        }
-        if !(1..=1 << 20).contains(&hub.queue_mib) {
-            let got = hub.queue_mib.to_string();
-            return Err(wrong("hub: queue_mib", "1 to 1048576 MiB", &got));
-        }
-        Ok(())
+        problems
     }
+}
+
+impl HubConfig {
+    fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
+        if self.url.starts_with("http://") {
+            let expected = "https://, because http would send the token and the rows in the clear";
+            problems.push(wrong("hub: url", expected, &self.url));
+        } else if !is_https_root(&self.url) {
+            let expected = "a URL such as https://hub.example:9470, without query and fragment";
+            problems.push(wrong("hub: url", expected, &format!("{:?}", self.url)));
+        }
+        if !(1..=1 << 20).contains(&self.queue_mib) {
+            problems.push(wrong("hub: queue_mib", "1 to 1048576 MiB", &self.queue_mib.to_string()));
+        }
+        problems
+    }
+}
+
+fn wrong(what: &str, expected: &str, got: &str) -> ConfigError {
+    let (what, expected, got) = (what.to_owned(), expected.to_owned(), got.to_owned());
+    ConfigError::Value { what, expected, got }
+}
+
+fn is_host_name(host: &str) -> bool {
+    let is_apart = |letter: char| letter.is_whitespace() || letter.is_control();
+    !host.is_empty() && host.len() <= HOST_MAX && !host.contains(is_apart)
+}
+
+fn is_page(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
+}
+
+/// Whether a path can be added to the URL's end.
+fn is_https_root(url: &str) -> bool {
+    let is_wrong = |letter: char| "?#@".contains(letter) || letter.is_whitespace();
+    let rest = url.strip_prefix("https://");
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(is_wrong))
 }
 
 /// Where state is kept if the configuration does not say: never below a folder that everyone may
@@ -509,7 +656,7 @@ fn default_state(
 
 fn read(path: &Path) -> Result<Config, ConfigError> {
     let error = |source| ConfigError::Read { path: path.to_owned(), source };
-    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::File)?;
+    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::file)?;
     let text = String::from_utf8(bytes).map_err(|problem| error(std::io::Error::other(problem)))?;
     parse(&text)
         .map_err(|source| ConfigError::Toml { path: path.to_owned(), source: Box::new(source) })
@@ -527,7 +674,8 @@ mod tests {
     fn check(text: &str) -> String {
         match parse(text) {
             Ok(config) => {
-                config.check().map_err(|error| error.to_string()).err().unwrap_or_default()
+                let problems = config.problems();
+                problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
             }
             Err(error) => error.to_string(),
         }
@@ -564,6 +712,27 @@ mod tests {
     }
 
     #[test]
+    fn values_that_cannot_work_are_all_named() {
+        for host in ["''", "\"a\\nb\"", "'a b'"] {
+            let said = check(&format!("host = {host}"));
+            assert!(said.starts_with("host: expected 1 to 253 letters"), "{said}");
+        }
+        let long = check(&format!("host = '{}'", "x".repeat(300)));
+        assert!(long.ends_with("without spaces, got 300"), "{long}");
+        assert!(check("socket_dir = 'run'").contains("socket_dir: expected an absolute path"));
+        let said = check("spool_mib = 10\nspool_user_mib = 11\ninterval_s = 7\ndcgm_page = 'x'");
+        for wanted in ["spool_user_mib: expected at most the 10 MiB", "interval_s: ", "dcgm_page: "]
+        {
+            assert!(said.contains(wanted), "expected {wanted:?} in {said}");
+        }
+        let token = "[[token]]\nname = 'a'\nfile = 'f'\nverbs = ['status']\n";
+        let said = check(&format!("{LISTEN}{token}{token}"));
+        assert!(said.contains("token \"a\": name: expected a different name"), "{said}");
+        let said = check("[periodic]\n[[periodic.workflow]]\nname = ''");
+        assert!(said.ends_with("got \"\""), "{said}");
+    }
+
+    #[test]
     fn unknown_keys_and_wrong_values_are_named() {
         assert!(check("socket = 'x'").contains("unknown field `socket`"));
         assert!(check("metrics = 'here'").contains("metrics"));
@@ -580,7 +749,12 @@ mod tests {
         );
         let hub = "[hub]\nurl = 'https://h'\ntoken_file = 't'\n";
         assert_eq!(check(hub), "");
-        assert!(check(&hub.replace("https", "http")).contains("hub: url: expected a URL"));
+        for url in ["https://h?a=b", "https://h/#part", "https://", "ftp://h", "https:///h"] {
+            let said = check(&hub.replace("https://h", url));
+            assert!(said.contains("hub: url: expected a URL such as"), "{url}: {said}");
+        }
+        let clear = check(&hub.replace("https", "http"));
+        assert!(clear.contains("hub: url: expected https://, because http would"), "{clear}");
         assert!(check(&format!("{hub}queue_mib = 0")).contains("hub: queue_mib: expected 1 to"));
         assert!(check(&hub.replace("token_file", "token")).contains("token"));
         assert!(check(&LISTEN.replace("key = 'k'", "")).contains("missing field `key`"));

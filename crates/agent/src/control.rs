@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -78,18 +78,10 @@ pub struct Doors {
     pub page_secrets: Arc<Vec<Secret>>,
 }
 
-/// Reads the secrets of a configuration.
-///
-/// # Errors
-/// A file cannot be read, is open to others, or holds too short a secret.
-pub fn secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
-    config.tokens.iter().map(secret).collect()
-}
-
 /// Reads the secret of scrapers, if there is one.
 ///
 /// # Errors
-/// As [`secrets`].
+/// As [`secret`].
 pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
     let token = |file: &PathBuf| CallerToken {
         name: "metrics".to_owned(),
@@ -101,10 +93,22 @@ pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
     config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
 }
 
-fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
+/// Reads the secret of a token.
+///
+/// # Errors
+/// The file cannot be read, is open to others, or holds too short a secret.
+pub fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
     let secret = read_secret(&token.file)?;
     let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
     Ok(Secret { token: token.clone(), secret, nets })
+}
+
+/// The names of two tokens that have the same secret.
+pub fn equal_secrets(secrets: &[Secret]) -> Option<(&str, &str)> {
+    let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
+    let equal =
+        |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
+    (0..secrets.len()).find_map(equal)
 }
 
 /// Who calls with a token, if anyone may.
@@ -135,24 +139,49 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
 /// A file cannot be read, holds none, or the two do not belong together.
 pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
-    let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::File);
+    let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::file);
     let certificate = read(&listen.certificate, Privacy::Readable)?;
-    let key = read(&listen.key, Privacy::Secret)?;
     let chain: Result<Vec<CertificateDer<'static>>, _> =
         CertificateDer::pem_slice_iter(&certificate).collect();
-    let chain = chain.map_err(|error| wrong(&listen.certificate, error.to_string()))?;
+    let chain = chain.map_err(|error| pem_error(&listen.certificate, "a certificate", error))?;
     if chain.is_empty() {
         let problem = "expected a certificate in PEM, got none".to_owned();
         return Err(wrong(&listen.certificate, problem));
     }
+    let key = read(&listen.key, Privacy::Secret)?;
     let key = PrivateKeyDer::from_pem_slice(&key);
-    let key = key.map_err(|error| wrong(&listen.key, error.to_string()))?;
+    let key = key.map_err(|error| pem_error(&listen.key, "a private key", error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| wrong(&listen.key, error.to_string()))?;
     let config = builder.with_no_client_auth().with_single_cert(chain, key);
-    config.map(Arc::new).map_err(|error| wrong(&listen.key, error.to_string()))
+    config.map(Arc::new).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            let certificate = listen.certificate.display();
+            let problem = format!("expected the key of {certificate}, got the key of another one");
+            wrong(&listen.key, problem)
+        }
+        rustls::Error::InvalidCertificate(problem) => {
+            let problem = format!("expected an X.509 certificate, got another one: {problem}");
+            wrong(&listen.certificate, problem)
+        }
+        error => wrong(&listen.key, error.to_string()),
+    })
+}
+
+/// What is wrong with a PEM file that should hold `expected`.
+fn pem_error(path: &Path, expected: &str, error: pem::Error) -> ConfigError {
+    let got = match error {
+        pem::Error::Io(source) => return ConfigError::Read { path: path.to_owned(), source },
+        pem::Error::NoItemsFound => "none",
+        pem::Error::MissingSectionEnd { .. } => "a section without its END line",
+        pem::Error::IllegalSectionStart { .. } => "a line of dashes that begins no section",
+        pem::Error::Base64Decode(_) => "a section that is not base64",
+        _ => "another text",
+    };
+    let problem = format!("expected {expected} in PEM, got {got}");
+    ConfigError::Tls { path: path.to_owned(), problem }
 }
 
 /// The listeners, bound before the agent reports that it runs.

@@ -187,7 +187,8 @@ impl<'a> Readings<'a> {
             gpu.lost.get_or_insert_with(|| problem.clone());
         }
         drop(gpus);
-        self.state.set_driver(false, vec![gpu::driver_note(&problem)]);
+        self.state
+            .set_driver(false, vec![gpu::driver_note(&problem, self.state.config.nvml.as_deref())]);
     }
 
     /// Reads everything once, at its time; how many devices answered.

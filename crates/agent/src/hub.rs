@@ -104,12 +104,10 @@ impl Hub {
         })
     }
 
-    /// Whether token and certificate can be read.
-    ///
-    /// # Errors
-    /// A file cannot be read, is open to others, or holds nothing.
-    pub fn check(config: &HubConfig) -> Result<(), ConfigError> {
-        HubLink::new(config).map(drop)
+    /// Why token and certificate cannot be used.
+    pub fn check(config: &HubConfig) -> Vec<ConfigError> {
+        let token = link::token(config).err();
+        token.into_iter().chain(link::tls(config).err()).collect()
     }
 
     /// Queues rows of an interval; a clock that was set back while no agent ran does not double

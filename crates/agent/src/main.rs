@@ -58,26 +58,45 @@ const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match run(&args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("error: {error}"));
-            if let Some(hint) = error.hint() {
-                say(&format!("hint: {hint}"));
-            }
-            ExitCode::from(EXIT_USAGE)
+    let outcome = match prepare(&args) {
+        Ok((config, _)) if args.check => {
+            say(
+                "the agent would start: configuration, folders, files, sockets and ports are right",
+            );
+            check::silent_sources(&config).iter().for_each(|note| say(&format!("note: {note}")));
+            Ok(())
         }
+        Ok((config, checked)) => run(config, checked).map_err(|problem| vec![problem]),
+        Err(problems) => Err(problems),
+    };
+    let Err(problems) = outcome else { return ExitCode::SUCCESS };
+    problems.iter().for_each(|problem| report(problem, &args));
+    ExitCode::from(EXIT_USAGE)
+}
+
+/// Reads and checks the configuration.
+fn prepare(args: &Args) -> Result<(Config, Checked), Vec<ConfigError>> {
+    let config = Config::from_args(args).map_err(|problem| vec![problem])?;
+    let checked = check::everything(&config)?;
+    Ok((config, checked))
+}
+
+/// Prints a problem, the file that it is in, and what to do.
+fn report(problem: &ConfigError, args: &Args) {
+    let origin = problem.key().and_then(|key| args.origin(key));
+    let origin = origin.map_or(String::new(), |path| format!("{}: ", path.display()));
+    let text = format!("error: {origin}{problem}");
+    match problem {
+        // The parser shows the line and marks the place.
+        ConfigError::Toml { .. } => text.lines().for_each(say),
+        _ => say(&text),
+    }
+    if let Some(hint) = problem.hint() {
+        say(&format!("hint: {hint}"));
     }
 }
 
-fn run(args: &Args) -> Result<(), ConfigError> {
-    let config = Config::from_args(args)?;
-    let checked = check::everything(&config)?;
-    if args.check {
-        say("the agent would start: configuration, folders, files, sockets and ports are right");
-        check::silent_sources(&config).iter().for_each(|note| say(&format!("note: {note}")));
-        return Ok(());
-    }
+fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     // Made before anything is asked of the agent, and checked again with all that is above it.
     OwnFolder::open(&config.state(), MissingFolder::Make(0o700))?;
     fleet::process::raise_descriptor_limit();
@@ -92,7 +111,12 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     let socket = polls(&place)?;
     let server =
         Server::start(socket, 0, None).map_err(ConfigError::start("cannot start a thread"))?;
-    let mut told = vec![format!("answering at {}", place.words())];
+    let mut told = vec![format!(
+        "rowmill-agent {}: state in {}; answering at {}",
+        env!("CARGO_PKG_VERSION"),
+        config.state().display(),
+        place.words()
+    )];
     let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
     let state = Arc::new(AgentState::new(config, server, audit)?);
     let sink = RowSink::open(state.config.json.as_deref(), state.hub.clone());
@@ -101,7 +125,7 @@ fn run(args: &Args) -> Result<(), ConfigError> {
     hub::start(&state, &traces).map_err(ConfigError::start("cannot start a thread"))?;
     let periodic = periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
-    told.iter().for_each(|line| say(line));
+    say(&told.join("; "));
     let Checked { secrets, page_secrets, fields } = checked;
     let doors = Doors { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
     let ended = end_at_signal(&state)?;
@@ -125,6 +149,7 @@ fn run(args: &Args) -> Result<(), ConfigError> {
         fleet::ipc::control::remove(folder);
         let _ = std::fs::remove_file(folder.join(steps::NAME));
     }
+    say("rowmill-agent ended by a signal");
     Ok(())
 }
 
@@ -165,10 +190,15 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
 
 fn look(state: &AgentState, place: &SocketPlace) {
     let (mut swept, mut looked) = (Instant::now(), None::<Instant>);
+    let mut told = Vec::new();
     while !state.is_ending() {
         if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             state.look();
             state.audit.tell_suppressed();
+            let notes = state.all_notes();
+            let new = notes.iter().filter(|note| !told.contains(*note));
+            new.for_each(|note| say(&format!("note: {note}")));
+            told = notes;
             looked = Some(Instant::now());
         }
         if let SocketPlace::Folder(folder) = place

@@ -25,12 +25,15 @@ const PROCESSES_MAX: usize = 64;
 /// The order is invalid, another one is running, or the caller may see no process.
 pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
     let (longest, shortest) = BOUNDS_MS;
-    if order.length_ms > longest || order.every_ms < shortest || order.every_ms > order.length_ms {
-        let (length, every) = (order.length_ms, order.every_ms);
+    let (length, every) = (order.length_ms, order.every_ms);
+    if length > longest {
         return Err(format!(
-            "expected at most {longest} ms with looks at least {shortest} ms apart, got {length} ms \
-             with looks every {every} ms"
+            "length of the sample: expected at most {longest} ms, got {length} ms"
         ));
+    }
+    if !(shortest..=length).contains(&every) {
+        let expected = format!("{shortest} ms to the length of the sample, {length} ms");
+        return Err(format!("interval between samples: expected {expected}, got {every} ms"));
     }
     let _turn = Turn::take(state, uids)?;
     let processes = processes(state, order, uids)?;

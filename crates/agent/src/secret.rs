@@ -14,14 +14,20 @@ const SECRET_MIN: usize = 16;
 /// # Errors
 /// The file cannot be read, is open to others, or holds too short a secret.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    let bytes = read_trusted(path, Privacy::Secret).map_err(ConfigError::File)?;
+    let bytes = read_trusted(path, Privacy::Secret).map_err(ConfigError::file)?;
     let secret = bytes.trim_ascii().to_vec();
+    let wrong = |expected: String, got: String| ConfigError::Value {
+        what: path.display().to_string(),
+        expected,
+        got,
+    };
+    let lines = secret.split(|byte| *byte == b'\n').count();
+    if lines > 1 {
+        return Err(wrong("one line with a secret".to_owned(), format!("{lines} lines")));
+    }
     if secret.len() < SECRET_MIN {
-        return Err(ConfigError::Value {
-            what: path.display().to_string(),
-            expected: format!("a secret of at least {SECRET_MIN} letters"),
-            got: secret.len().to_string(),
-        });
+        let expected = format!("a secret of at least {SECRET_MIN} letters");
+        return Err(wrong(expected, secret.len().to_string()));
     }
     Ok(secret)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fleet::allocation::{self, Holders, mapped};
+use fleet::allocation::{self, Holders, JobMapping};
 use fleet::ownership::{self, Claim, KnownGpu};
 use fleet::process::Process;
 use fleet::roster::Roster;
@@ -217,12 +217,18 @@ impl AgentState {
     pub fn pause(&self, who: &str, order: Pause) -> Result<(), String> {
         let Pause { gpu, seconds } = order;
         let what = format!("gpu {gpu} {seconds} s");
-        let is_known = lock(&self.gpus).iter().any(|known| known.identity.index == gpu);
-        if !is_known || seconds > PAUSE_MAX {
+        let known: BTreeSet<u32> = lock(&self.gpus).iter().map(|gpu| gpu.identity.index).collect();
+        let problem = if !known.contains(&gpu) {
+            let known: Vec<String> = known.iter().map(u32::to_string).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Some(format!("gpu: expected a GPU of this host ({known}), got {gpu}"))
+        } else {
+            let is_long = seconds > PAUSE_MAX;
+            is_long.then(|| format!("length of the pause: expected at most 24h, got {seconds} s"))
+        };
+        if let Some(problem) = problem {
             self.audit.line(who, "pause", &what, "refused");
-            return Err(format!(
-                "expected a GPU of this host and at most {PAUSE_MAX} s, got {what}"
-            ));
+            return Err(problem);
         }
         lock(&self.pauses).insert(gpu, Instant::now() + Duration::from_secs(seconds));
         self.audit.line(who, "pause", &what, "done");
@@ -250,7 +256,9 @@ impl AgentState {
             roster.processes()
         };
         let groups = lock(&self.owners).groups_of(&processes);
-        let mut scheduler = self.config.job_mapping.as_deref().map_or_else(Holders::new, mapped);
+        let mapping = self.config.job_mapping.as_deref().map(JobMapping::read).unwrap_or_default();
+        self.set_source("job_mapping", mapping.check());
+        let mut scheduler = mapping.holders;
         scheduler.extend(lock(&self.pods).clone());
         let gpus: Vec<KnownGpu> = {
             let gpus = lock(&self.gpus);
@@ -314,7 +322,28 @@ impl AgentState {
     /// Everything that is missing, and why.
     pub fn all_notes(&self) -> Vec<String> {
         let sources = lock(&self.silent_sources).values().cloned().collect();
-        [lock(&self.notes).clone(), lock(&self.driver).notes.clone(), sources].concat()
+        let gpus = self.missing_gpus().into_iter().collect();
+        [lock(&self.notes).clone(), lock(&self.driver).notes.clone(), sources, gpus].concat()
+    }
+
+    /// Number of whole GPUs that can be read.
+    pub fn gpu_count(&self) -> usize {
+        let is_whole = |gpu: &&GpuState| gpu.identity.instance.is_none() && gpu.lost.is_none();
+        lock(&self.gpus).iter().filter(is_whole).count()
+    }
+
+    /// A note if the host has another number of GPUs than it should. Before the first reading the
+    /// number is unknown.
+    fn missing_gpus(&self) -> Option<String> {
+        let expected = self.config.expected_gpus?;
+        let has_read = self.read_ms.load(Ordering::Relaxed) > 0;
+        let count = self.gpu_count();
+        (has_read && count != expected as usize).then(|| {
+            format!(
+                "expected_gpus: expected {expected} GPUs that can be read, got {count}. Compare with \
+                 `nvidia-smi -L`, or correct `expected_gpus`"
+            )
+        })
     }
 
     /// Takes in whether a source answers: the note says why it does not, and goes when it does.

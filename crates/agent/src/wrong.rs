@@ -24,7 +24,7 @@ fn configurations() {
     mutate::run("configuration", &[CONFIGURATION], |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
         let Ok(config) = config::parse(text) else { return false };
-        let is_right = config.check().is_ok();
+        let is_right = config.problems().is_empty();
         if let Some(policy) = config.periodic.filter(|_| is_right) {
             let limits = policy.limits("a-b");
             assert!(limits.share > 0.0 && limits.share <= 1.0 && limits.traces <= 86_400);

@@ -695,6 +695,21 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     size.filter(|&size| size > 0).ok_or_else(|| format!("expected 512MiB, 4GiB or so, got {text}"))
 }
 
+/// A size in bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "kib" | "k" => Some(10),
+        "mib" | "m" => Some(20),
+        "gib" | "g" => Some(30),
+        _ => None,
+    };
+    let size = digits.trim().parse().ok().zip(shift);
+    let size = size.and_then(|(count, shift): (u64, u32)| count.checked_mul(1 << shift));
+    let expected = || format!("expected a size such as 10KiB, 512MiB or 4GiB, got {text:?}");
+    size.filter(|&size| size > 0).ok_or_else(expected)
+}
+
 fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as batch_size=4096")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))

@@ -44,11 +44,14 @@ pub enum Error {
     #[error("cannot run {program}: {source}")]
     Program { program: &'static str, source: io::Error },
     /// The scheduler knows no hosts of a job.
-    #[error("Slurm job {job}: no hosts: {said:?}")]
+    #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
     Slurm { job: i64, said: String },
     /// No process of the hosts is chosen.
     #[error("{selection}: expected a process that polls for traces, got none; there is {there}")]
     NoProcess { selection: String, there: String },
+    /// No host has taken an order to trace.
+    #[error("no trace was begun: {problems}")]
+    NoOrder { problems: String },
     /// A report is of one job.
     #[error("expected processes of one job, got several: {there}")]
     ManyJobs { there: String },

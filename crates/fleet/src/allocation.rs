@@ -14,6 +14,8 @@ const FILES_MAX: usize = 4096;
 const FILE_MAX: u64 = 64 << 10;
 /// Letters of a value from a job's own environment that are kept.
 const VALUE_MAX: usize = 256;
+/// Letters of a wrong line that a message shows.
+const SHOWN_MAX: usize = 60;
 /// Letters of a workflow type's name.
 const WORKFLOW_MAX: usize = 64;
 
@@ -234,46 +236,101 @@ pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
 /// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
 /// dcgm-exporter's job mapping and the prologs of jobstats write it: one line per job.
 ///
-/// A line is `job`, `job user`, or what `deploy/slurm/prolog.sh` writes:
-/// `job user uid [array_task]`. Any other line is a job's name as a whole, as dcgm-exporter reads
-/// it.
-pub fn mapped(folder: &Path) -> Holders {
-    let mut found = Holders::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX) {
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        if !is_file || name.starts_with('.') {
-            continue;
-        }
-        let mut text = String::new();
-        let opened = fs::File::open(entry.path());
-        let read = opened.and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
-        let runs: Vec<SchedulerRun> = text.lines().filter_map(line).collect();
-        if read.is_ok() && !runs.is_empty() {
-            found.insert(name, runs);
-        }
-    }
-    found
+/// A line is `job`, as dcgm-exporter has it, or `job user`, or what `deploy/slurm/prolog.sh` writes:
+/// `job user uid [array_task]`. A lone `0` means that no job holds the GPU.
+#[derive(Debug, Default)]
+pub struct JobMapping {
+    /// Runs of the lines that could be read.
+    pub holders: Holders,
+    /// The first problem: the folder cannot be read, or a file or a line of it.
+    pub problem: Option<String>,
 }
 
-fn line(text: &str) -> Option<SchedulerRun> {
-    let text = text.trim();
-    if text.is_empty() || text == "0" || text.len() > VALUE_MAX {
-        return None;
+impl JobMapping {
+    /// Reads the folder. Lines that are wrong are left out.
+    pub fn read(folder: &Path) -> Self {
+        let mut mapping = Self::default();
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => {
+                mapping.problem =
+                    Some(format!("{}: cannot list the folder: {error}", folder.display()));
+                return mapping;
+            }
+        };
+        for entry in entries.flatten().take(FILES_MAX) {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            if is_file && !name.starts_with('.') {
+                mapping.add_file(&entry.path(), name);
+            }
+        }
+        mapping
     }
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+
+    /// Whether everything in the folder could be read.
+    ///
+    /// # Errors
+    /// A note with the problem, what it means and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let Some(problem) = &self.problem else { return Ok(()) };
+        Err(format!(
+            "job_mapping: {problem}. GPUs lack the jobs that it should name. Correct it, or `job_mapping`; \
+             deploy/slurm/prolog.sh makes the folder and writes its files"
+        ))
+    }
+
+    fn add_file(&mut self, path: &Path, name: String) {
+        let mut text = String::new();
+        let opened = fs::File::open(path);
+        let read = opened.and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
+        if let Err(error) = read {
+            self.problem.get_or_insert(format!("{}: cannot read: {error}", path.display()));
+            return;
+        }
+        let mut runs = Vec::new();
+        let lines = text.lines().map(str::trim).enumerate();
+        for (at, line) in lines.filter(|(_, line)| !line.is_empty() && *line != "0") {
+            match mapped_run(line) {
+                Some(run) => runs.push(run),
+                None => {
+                    let shown: String = line.chars().take(SHOWN_MAX).collect();
+                    self.problem.get_or_insert(format!(
+                        "{}:{}: expected `job`, `job user` or `job user uid`, got {shown:?}",
+                        path.display(),
+                        at + 1
+                    ));
+                }
+            }
+        }
+        if !runs.is_empty() {
+            self.holders.insert(name, runs);
+        }
+    }
+}
+
+/// The run that a line of a mapping folder names. With a user, the job is a scheduler's number.
+fn mapped_run(line: &str) -> Option<SchedulerRun> {
+    let is_word = |word: &str, more: &str| {
+        word.chars().all(|letter| letter.is_alphanumeric() || more.contains(letter))
+    };
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let number = |word: &str| word.parse::<u32>().ok();
     let (job, user, uid, alias) = match words[..] {
+        [job] => (job, None, None, None),
         [job, user] => (job, Some(user), number(user), None),
-        [job, user, uid] if number(uid).is_some() => (job, Some(user), number(uid), None),
-        [job, user, uid, task] if number(uid).is_some() => {
-            (job, Some(user), number(uid), Some(task))
-        }
-        _ => (text, None, None, None),
+        [job, user, uid] => (job, Some(user), Some(number(uid)?), None),
+        [job, user, uid, task] => (job, Some(user), Some(number(uid)?), Some(task)),
+        _ => return None,
     };
+    let is_number = job.starts_with(|letter: char| letter.is_ascii_digit());
+    let is_right = line.len() <= VALUE_MAX
+        && [Some(job), alias].into_iter().flatten().all(|word| is_word(word, "_-.:+/@[]%"))
+        && user.is_none_or(|user| is_number && is_word(user, "_-.@\\$+"));
     let (job, user) = (job.to_owned(), user.map(str::to_owned));
     let (scheduler, alias) = ("prolog", alias.map(str::to_owned));
-    Some(SchedulerRun { scheduler, job, alias, user, uid, ..SchedulerRun::default() })
+    let run = SchedulerRun { scheduler, job, alias, user, uid, ..SchedulerRun::default() };
+    is_right.then_some(run)
 }
 
 #[cfg(test)]
@@ -282,7 +339,8 @@ mod tests {
     use std::fs;
 
     use super::{
-        SchedulerRun, environment_run, gpus_of, group_in, group_run, mapped, pod_names, workflow_of,
+        JobMapping, SchedulerRun, environment_run, gpus_of, group_in, group_run, pod_names,
+        workflow_of,
     };
     use crate::process::Process;
 
@@ -406,12 +464,14 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
         write("0", "1234 1000\n");
         write("1-2", "99\n100 bob\n\n");
-        write("2", "7 ada 1000 5_2\n8 ada 1000\nnightly run of the ads team\n");
+        write("2", "7 ada 1000 5_2\n8 ada 1000\nnightly-ads\n");
         write("GPU-5", "0\n");
         write(".hidden", "1");
         fs::create_dir(folder.path().join("3")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("4")).unwrap();
-        let found = mapped(folder.path());
+        let mapping = JobMapping::read(folder.path());
+        assert_eq!(mapping.problem, None);
+        let found = mapping.holders;
         assert_eq!(found.keys().collect::<Vec<_>>(), ["0", "1-2", "2"]);
         assert_eq!((found["0"][0].user.as_deref(), found["0"][0].uid), (Some("1000"), Some(1000)));
         let of_prolog = |run: &SchedulerRun| (run.job.clone(), run.uid, run.alias.clone());
@@ -420,11 +480,29 @@ mod tests {
             [
                 ("7".to_owned(), Some(1000), Some("5_2".to_owned())),
                 ("8".to_owned(), Some(1000), None),
-                ("nightly run of the ads team".to_owned(), None, None),
+                ("nightly-ads".to_owned(), None, None),
             ]
         );
         let jobs: Vec<&str> = found["1-2"].iter().map(|run| run.job.as_str()).collect();
         assert_eq!(jobs, ["99", "100"]);
-        assert!(mapped(&folder.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn a_mapping_folder_that_is_missing_or_holds_garbage_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let problem = |path: &std::path::Path| JobMapping::read(path).check().unwrap_err();
+        assert!(problem(&path("none")).contains("none: cannot list the folder: No such file"));
+        fs::write(path("0"), "99\n").unwrap();
+        assert!(problem(&path("0")).contains("0: cannot list the folder: Not a directory"));
+        assert_eq!(JobMapping::read(folder.path()).check(), Ok(()));
+        for garbage in ["job=8812 uid=0", "8812 ada x", "ada 8812 1000", "1 2 3 4 5", "\u{1b}[2J"] {
+            fs::write(path("0"), format!("99\n{garbage}\n")).unwrap();
+            let mapping = JobMapping::read(folder.path());
+            assert_eq!(mapping.holders["0"].len(), 1, "{garbage}");
+            let note = mapping.check().unwrap_err();
+            assert!(note.contains("0:2: expected `job`, `job user` or"), "{note}");
+            assert!(!note.contains('\u{1b}'), "{note}");
+        }
     }
 }

@@ -25,7 +25,9 @@ pub struct SpoolShare {
 /// Why there is no room.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{whose} traces on the agent's disk: expected at most {max}, got {got} with this one; fetch and remove others first"
+    "{whose} traces on the agent's disk: expected at most {max}, got {got} with this one, room to \
+     compress it included; {}raise {key} in the agent's configuration",
+    if *is_alone { "" } else { "fetch and remove other traces, or " }
 )]
 pub struct SpoolFull {
     /// Whose quota it is.
@@ -34,6 +36,10 @@ pub struct SpoolFull {
     pub max: Bytes,
     /// Bytes with the new trace.
     pub got: Bytes,
+    /// Key of the agent's configuration that sets the quota.
+    pub key: &'static str,
+    /// Whether this trace alone exceeds the quota.
+    pub is_alone: bool,
 }
 
 impl SpoolBudget {
@@ -50,12 +56,15 @@ impl SpoolBudget {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let own = used.get(&uid).copied().unwrap_or(0).saturating_add(bytes);
         let all = used.values().sum::<u64>().saturating_add(bytes);
-        let full = |whose: String, max, got| Err(SpoolFull { whose, max, got: Bytes(got) });
+        let full = |whose: String, (key, max): (&'static str, Bytes), got| {
+            let is_alone = bytes > max.0;
+            Err(SpoolFull { whose, max, got: Bytes(got), key, is_alone })
+        };
         if own > self.user_max.0 {
-            return full(format!("user {uid}'s"), self.user_max, own);
+            return full(format!("user {uid}'s"), ("spool_user_mib", self.user_max), own);
         }
         if all > self.all_max.0 {
-            return full("all".to_owned(), self.all_max, all);
+            return full("all".to_owned(), ("spool_mib", self.all_max), all);
         }
         used.insert(uid, own);
         Ok(SpoolShare { budget: Arc::clone(self), uid, bytes })
@@ -104,7 +113,11 @@ mod tests {
         let mut first = budget.reserve(1, 80).unwrap();
         let own = budget.reserve(1, 30).unwrap_err();
         assert_eq!((own.whose.as_str(), own.got), ("user 1's", Bytes(110)));
-        assert_eq!(budget.reserve(2, 90).unwrap_err().whose, "all");
+        assert!(own.to_string().contains("fetch and remove other traces, or raise spool_user_mib"));
+        let alone = budget.reserve(3, 120).unwrap_err().to_string();
+        assert!(alone.ends_with("included; raise spool_user_mib in the agent's configuration"));
+        let all = budget.reserve(2, 90).unwrap_err();
+        assert_eq!((all.whose.as_str(), all.key), ("all", "spool_mib"));
         let second = budget.reserve(2, 70).unwrap();
         first.shrink(10);
         assert_eq!(budget.used(), 80);

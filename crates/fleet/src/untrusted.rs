@@ -150,7 +150,12 @@ pub enum UntrustedError {
     },
     /// A folder that should be ours, or only root's, belongs to somebody who could exchange its
     /// entries.
-    #[error("{}: expected a folder of user {expected} or of root, got one of user {got}", path.display())]
+    #[error(
+        "{}: expected a folder of user {expected}{}, got one of user {got}",
+        path.display(),
+        // Root's folder is refused only where the agent's user has to write it.
+        if matches!((expected, got), (0, _) | (_, 0)) { "" } else { " or of root" }
+    )]
     Foreign {
         /// The folder.
         path: PathBuf,

@@ -93,10 +93,12 @@ async fn identify(
         None => {
             let path = request.uri().path().to_owned();
             doors.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
-            refuse(
-                StatusCode::UNAUTHORIZED,
-                "expected a token that is valid from this host, got none",
-            )
+            // Does not say which: whoever guesses must not learn that a token exists elsewhere.
+            let got =
+                header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
+            let expected =
+                format!("expected a token that is valid from {}", from.ip().to_canonical());
+            refuse(StatusCode::UNAUTHORIZED, format!("{expected}, got {got}"))
         }
     }
 }
@@ -165,6 +167,8 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
 /// The state of a host, as far as it is the caller's affair.
 fn of_host(state: &AgentState, caller: &Caller) -> Status {
     let periodic = crate::periodic::rows(state, &caller.uids);
+    // Before the locks below: notes count the GPUs.
+    let notes = [state.all_notes(), crate::periodic::notes(&periodic)].concat();
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
     let choices = fleet::capture::choose(&asked, &[], 0);
@@ -220,7 +224,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
         unix_ns: unix_ns(),
         processes,
         gpus: gpus.iter().map(row).collect(),
-        notes: [state.all_notes(), crate::periodic::notes(&periodic)].concat(),
+        notes,
         periodic,
     }
 }

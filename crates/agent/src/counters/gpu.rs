@@ -98,16 +98,22 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
         builder.lib_path(from);
     }
     builder.init().map_err(|error| match error {
-        NvmlError::LibloadingError(error) => format!("NVML: cannot load {name}: {error}"),
+        NvmlError::LibloadingError(error) => {
+            let error = error.to_string();
+            // The loader begins with the name, too.
+            let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
+            format!("NVML: cannot load {name}: {why}")
+        }
         error => format!("NVML: {name} does not start: {error}"),
     })
 }
 
-/// What it means that there is no driver, and what to do.
-pub fn driver_note(problem: &str) -> String {
+/// What it means that there is no driver, and what to do. `library` is the configured one.
+pub fn driver_note(problem: &str, library: Option<&Path>) -> String {
+    let change = if library.is_some() { "correct or remove" } else { "set" };
     format!(
         "{problem}. GPUs are not read. On a host without NVIDIA GPUs nothing is wrong; otherwise make \
-         `nvidia-smi` work, or set `nvml` to the path of libnvidia-ml.so.1. The agent tries again \
+         `nvidia-smi` work, or {change} `nvml`, the path of libnvidia-ml.so.1. The agent tries again \
          every 10 s"
     )
 }
@@ -192,11 +198,6 @@ impl<'nvml> Gpus<'nvml> {
             );
         }
         if !self.devices.is_empty() {
-            notes.push(
-                "instructions, and SM activity at p5, p25 and p50 over SMs, are null: no interface of \
-                 the driver gives them per SM on GPUs since Turing"
-                    .to_owned(),
-            );
             self.events = self.register(&mut notes);
         }
         Ok(Some(notes))

@@ -42,30 +42,38 @@ impl fmt::Debug for HubLink {
     }
 }
 
+/// Reads the token.
+pub fn token(config: &HubConfig) -> Result<Vec<u8>, ConfigError> {
+    read_secret(&config.token_file).map_err(ConfigError::of_key("hub: token_file"))
+}
+
+/// Reads the certificate, if one is named.
+pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
+    let Some(path) = &config.ca else { return Ok(TlsConfig::default()) };
+    let wrong = ConfigError::of_key::<ConfigError>("hub: ca");
+    let bytes = match read_trusted(path, Privacy::Readable).map_err(ConfigError::file) {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(wrong(error)),
+    };
+    let items = parse_pem(&bytes).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let found: Vec<Certificate<'static>> = items.collect();
+    if found.is_empty() {
+        let problem = "expected a certificate in PEM, got none".to_owned();
+        return Err(wrong(ConfigError::Tls { path: path.clone(), problem }));
+    }
+    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&found)).build())
+}
+
 impl HubLink {
     /// Reads token and certificate.
     ///
     /// # Errors
     /// A file cannot be read, is open to others, or holds nothing.
     pub fn new(config: &HubConfig) -> Result<Self, ConfigError> {
-        let token = read_secret(&config.token_file)?;
-        let tls = match &config.ca {
-            Some(path) => {
-                let bytes = read_trusted(path, Privacy::Readable);
-                let bytes = bytes.map_err(ConfigError::File)?;
-                let items = parse_pem(&bytes).filter_map(|item| match item {
-                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                    _ => None,
-                });
-                let found: Vec<Certificate<'static>> = items.collect();
-                if found.is_empty() {
-                    let problem = "expected a certificate in PEM, got none".to_owned();
-                    return Err(ConfigError::Tls { path: path.clone(), problem });
-                }
-                TlsConfig::builder().root_certs(RootCerts::new_with_certs(&found)).build()
-            }
-            None => TlsConfig::default(),
-        };
+        let (token, tls) = (token(config)?, tls(config)?);
         let agent = ureq::Agent::config_builder()
             .https_only(true)
             .http_status_as_error(false)

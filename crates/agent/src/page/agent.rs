@@ -3,7 +3,7 @@
 use fleet::server::ServerTally;
 
 use super::{Families, MetricKind};
-use crate::state::{AgentState, lock};
+use crate::state::AgentState;
 
 /// Adds the agent's own families.
 pub fn add(out: &mut Families, state: &AgentState) {
@@ -82,9 +82,7 @@ fn of_readings(out: &mut Families, state: &AgentState) {
     out.add(gauge("rowmill_reading_age_seconds", help), vec![], age);
     let driver = f64::from(u8::from(state.has_driver()));
     out.add(gauge("rowmill_nvml_up", "Whether the driver answers."), vec![], driver);
-    let gpus = lock(&state.gpus);
-    let whole = gpus.iter().filter(|gpu| gpu.identity.instance.is_none() && gpu.lost.is_none());
-    let count = whole.count() as f64;
+    let count = state.gpu_count() as f64;
     out.add(gauge("rowmill_gpus", "Whole GPUs that can be read."), vec![], count);
     let expected = state.config.expected_gpus.map(f64::from);
     out.add(gauge("rowmill_gpus_expected", "GPUs that the host should have."), vec![], expected);

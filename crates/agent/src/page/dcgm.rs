@@ -10,6 +10,8 @@ use crate::config::ConfigError;
 use crate::counters::interval::CounterReading;
 use crate::state::{AgentState, GpuState, lock};
 
+/// Unknown fields that a note names.
+const NAMES_MAX: usize = 5;
 /// Bytes of a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
@@ -24,7 +26,14 @@ pub struct Field {
     pub help: String,
 }
 
-/// The fields of a page where no file says which.
+impl Field {
+    /// Whether the agent reads it.
+    fn is_known(&self) -> bool {
+        FIELDS.lines().any(|line| line.split(',').next() == Some(self.name.as_str()))
+    }
+}
+
+/// The fields of a page where no file says which: all that the agent has.
 const FIELDS: &str = "\
 DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).
 DCGM_FI_DEV_MEM_CLOCK, gauge, Memory clock frequency (in MHz).
@@ -51,13 +60,41 @@ DCGM_FI_PROF_PCIE_RX_BYTES, gauge, The rate of data received over the PCIe bus (
 /// The fields of a file, or the usual ones.
 ///
 /// # Errors
-/// The file cannot be read, or a line has no three columns.
+/// The file cannot be read, a line has no three columns, or the agent has none of the fields.
 pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     let Some(path) = path else { return parse(FIELDS, "fields") };
-    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::File)?;
+    let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::file)?;
     let what = path.display().to_string();
-    let text = String::from_utf8(bytes);
-    parse(&text.map_err(|_| wrong(&what, "text in UTF-8", "other bytes"))?, &what)
+    let text =
+        String::from_utf8(bytes).map_err(|_| wrong(&what, "text in UTF-8", "other bytes"))?;
+    let fields = parse(&text, &what)?;
+    if !fields.iter().any(Field::is_known) {
+        let expected = "at least one field that the agent has, such as DCGM_FI_DEV_GPU_UTIL";
+        return Err(wrong(&what, expected, "none"));
+    }
+    Ok(fields)
+}
+
+/// Checks that the agent has every field of a file.
+///
+/// # Errors
+/// A note with the fields that stay empty.
+pub fn check_known(path: &Path) -> Result<(), String> {
+    let fields = fields(Some(path)).map_err(|error| error.to_string())?;
+    let is_missing = |field: &&Field| !field.is_known() && field.kind != "label";
+    let missing: Vec<&str> =
+        fields.iter().filter(is_missing).map(|field| field.name.as_str()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let shown = missing.iter().take(NAMES_MAX).copied().collect::<Vec<_>>().join(", ");
+    let more = missing.len().saturating_sub(NAMES_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Err(format!(
+        "dcgm_fields: {}: the agent does not have {shown}{more}: /metrics/dcgm is without them. Correct \
+         or remove these lines",
+        path.display()
+    ))
 }
 
 /// Lines `name, kind, help`; `#` begins a comment, as in dcgm-exporter's files.

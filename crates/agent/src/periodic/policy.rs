@@ -116,46 +116,41 @@ impl Policy {
         }
     }
 
-    /// Whether every value can be.
-    ///
-    /// # Errors
-    /// The first that cannot.
-    pub fn check(&self) -> Result<(), Wrong> {
-        let wrong = |what: &str, expected, got: String| {
-            Err(Wrong { what: format!("periodic: {what}"), expected, got })
+    /// Every value that cannot work.
+    pub fn problems(&self) -> Vec<Wrong> {
+        let mut problems = Vec::new();
+        let mut wrong = |what: &str, expected, got: String| {
+            problems.push(Wrong { what: format!("periodic: {what}"), expected, got });
         };
         let traces = self.workflows.iter().filter_map(|own| own.traces_per_day);
-        for count in traces.chain([self.traces_per_day]) {
-            if count > 86_400 {
-                let expected = "at most one a second, 86400";
-                return wrong("traces_per_day", expected, count.to_string());
-            }
+        for count in traces.chain([self.traces_per_day]).filter(|&count| count > 86_400) {
+            wrong("traces_per_day", "at most one a second, 86400", count.to_string());
         }
         let shares = self.workflows.iter().filter_map(|own| own.share_of_steps);
         for share in shares.chain([self.share_of_steps]) {
             if !(share > 0.0 && share <= 1.0) {
-                return wrong("share_of_steps", "a share above 0, at most 1", share.to_string());
+                wrong("share_of_steps", "a share above 0, at most 1", share.to_string());
             }
         }
         if !(1..=1000).contains(&self.iterations) {
-            return wrong("iterations", "1 to 1000 steps", self.iterations.to_string());
+            wrong("iterations", "1 to 1000 steps", self.iterations.to_string());
         }
         if !(self.slowdown_max > 0.0 && self.slowdown_max <= 1.0) {
             let expected = "a share above 0, at most 1, such as 0.03";
-            return wrong("slowdown_max", expected, self.slowdown_max.to_string());
+            wrong("slowdown_max", expected, self.slowdown_max.to_string());
         }
         if self.keep_mib == 0 {
-            return wrong("keep_mib", "at least 1 MiB", "0".to_owned());
+            wrong("keep_mib", "at least 1 MiB", "0".to_owned());
         }
-        if let Some(own) = self.workflows.iter().find(|own| own.name.is_empty()) {
-            return wrong("workflow: name", "a pattern such as \"ranking-*\"", own.name.clone());
+        for own in self.workflows.iter().filter(|own| own.name.is_empty()) {
+            let expected = "a pattern such as \"ranking-*\"";
+            wrong("workflow: name", expected, format!("{:?}", own.name));
         }
         let known = fleet::wire::TraceOrder::DETAILS;
-        if let Some(with) = self.with.iter().find(|with| !known.contains(&with.as_str())) {
-            let expected = "shapes, stacks, flops, modules or memory";
-            return wrong("with", expected, format!("{with:?}"));
+        for with in self.with.iter().filter(|with| !known.contains(&with.as_str())) {
+            wrong("with", "shapes, stacks, flops, modules or memory", format!("{with:?}"));
         }
-        Ok(())
+        problems
     }
 }
 
@@ -173,7 +168,7 @@ mod tests {
             "traces_per_day = 10\n[[workflow]]\nname = 'ads-*'\ntraces_per_day = 96\nmib_per_day = 1\n\
              [[workflow]]\nname = '*'\nshare_of_steps = 0.5\n",
         );
-        assert_eq!(policy.check(), Ok(()));
+        assert_eq!(policy.problems(), []);
         let (ads, other) = (policy.limits("ads-1"), policy.limits("feed"));
         assert_eq!((ads.traces, ads.bytes, ads.share), (96, 1 << 20, 0.001));
         assert_eq!((other.traces, other.bytes, other.share), (10, 2048 << 20, 0.5));
@@ -181,7 +176,7 @@ mod tests {
 
     #[test]
     fn values_that_cannot_be_are_named() {
-        let wrong = |text: &str| policy(text).check().unwrap_err().what;
+        let wrong = |text: &str| policy(text).problems().remove(0).what;
         assert_eq!(wrong("traces_per_day = 86401"), "periodic: traces_per_day");
         assert_eq!(wrong("share_of_steps = 0.0"), "periodic: share_of_steps");
         assert_eq!(wrong("share_of_steps = nan"), "periodic: share_of_steps");

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -199,9 +200,31 @@ fn a_check_finds_what_the_start_would_refuse() {
         assert!(told.contains(&format!("{address}: cannot listen")), "{told}");
         assert!(!folder.path().join("state").exists(), "a refused agent has changed nothing");
     }
-    drop(taken);
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
-    agent.args(["--socket-dir", "s", "--state-dir", "state", "--metrics", &address, "--check"]);
-    assert!(agent.current_dir(folder.path()).output().unwrap().status.success());
+    // Another port: one that was just given up may still be held by a process that begins.
+    let words = ["--socket-dir", "s", "--state-dir", "state", "--metrics", "127.0.0.1:0"];
+    let checked = agent.args(words).arg("--check").current_dir(folder.path()).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
     assert!(!folder.path().join("state").exists());
+}
+
+#[test]
+fn a_second_agent_in_roots_folder_is_told_whose_it_is() {
+    if !can_attack() {
+        return;
+    }
+    let agent = Agent::start("", None);
+    open_up(&agent);
+    let program = agent.path("rowmill-agent");
+    // The build folder may be closed to other users.
+    fs::copy(env!("CARGO_BIN_EXE_rowmill-agent"), &program).unwrap();
+    fs::create_dir(agent.path("home")).unwrap();
+    chown(agent.path("home"), Some(SOMEBODY), Some(SOMEBODY)).unwrap();
+    let mut second = Command::new(program);
+    second.args(["--check", "--socket-dir", "s"]).current_dir(agent.folder.path());
+    let ended = second.env("HOME", agent.path("home")).uid(SOMEBODY).gid(SOMEBODY).output();
+    let told = String::from_utf8(ended.unwrap().stderr).unwrap();
+    let expected = format!("s/rowmill: expected a folder of user {SOMEBODY}, got one of user 0");
+    assert!(told.contains(&expected), "{told}");
+    assert!(told.contains("hint: root's agent has this socket folder"), "{told}");
 }

@@ -134,23 +134,17 @@ fn run(path: &Path, is_stubbed: bool) -> (Child, [String; 3]) {
     }
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap());
-    let text = fs::read_to_string(path.join("agent.toml")).unwrap();
-    // What it says of each, and whether it will.
-    let told = [
-        ("metrics at http://", true),
-        ("traces at ", text.contains("[listen]")),
-        ("dynolog's requests at ", text.contains("dynolog =")),
-    ];
-    let mut doors: [String; 3] = Default::default();
-    while told.iter().zip(&doors).any(|((_, is_told), door)| *is_told && door.is_empty()) {
-        let mut line = String::new();
+    // A line of the start names the place of each; notes may come before and after it.
+    let mut line = String::new();
+    while !line.starts_with("rowmill-agent ") {
+        line.clear();
         assert!(lines.read_line(&mut line).unwrap() > 0, "the agent ended: {:?}", child.wait());
-        for ((words, _), door) in told.iter().zip(&mut doors) {
-            if let Some(at) = line.trim().strip_prefix(words) {
-                *door = at.trim_end_matches("/metrics").to_owned();
-            }
-        }
     }
+    let place = |words: &str| {
+        let part = line.trim().split("; ").find_map(|part| part.strip_prefix(words));
+        part.unwrap_or_default().trim_end_matches("/metrics").to_owned()
+    };
+    let doors = ["metrics at http://", "traces at ", "dynolog's requests at "].map(place);
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     (child, doors)
 }

@@ -117,11 +117,11 @@ fn an_epilog_keeps_the_entries_of_jobs_that_start_meanwhile() {
     };
     let running: Vec<Child> = (1..=30).flat_map(start).collect();
     running.into_iter().for_each(wait);
-    let holders = fleet::allocation::mapped(folder.path());
+    let holders = fleet::allocation::JobMapping::read(folder.path()).holders;
     let mut jobs: Vec<u32> = holders["0"].iter().map(|run| run.job.parse().unwrap()).collect();
     jobs.sort_unstable();
     assert_eq!(jobs, (101..=130).collect::<Vec<u32>>());
     assert!(holders["0"].iter().all(|run| run.uid == Some(1000)));
     (101..=130).for_each(|job| wait(slurm_script("epilog.sh", folder.path(), job)));
-    assert!(fleet::allocation::mapped(folder.path()).is_empty());
+    assert!(fleet::allocation::JobMapping::read(folder.path()).holders.is_empty());
 }

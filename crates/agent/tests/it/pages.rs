@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fleet::steps;
 
-use crate::fixture::{Agent, trained, value};
+use crate::fixture::{Agent, certificate, trained, value};
 use crate::ownership::Poller;
 
 const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
@@ -142,6 +143,121 @@ fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
     let output = command.arg("--config").arg(&file).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && said.contains("at most 54 bytes"), "{said}");
+}
+
+#[test]
+fn a_check_reports_every_problem_with_its_key_and_a_hint() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let secret = |name: &str, text: &str| {
+        fs::write(path(name), text).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(0o600)).unwrap();
+        path(name).display().to_string()
+    };
+    let check = |text: &str| {
+        fs::write(path("agent.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+        let command =
+            command.args(["--check", "--config", "agent.toml"]).current_dir(folder.path());
+        let output = command.args(["--state-dir", "state"]).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let expect = |said: &str, wanted: &[&str]| {
+        for words in wanted {
+            assert!(said.contains(words), "expected {words:?} in {said}");
+        }
+        assert_eq!(said.matches("error: agent.toml: ").count(), wanted.len(), "{said}");
+    };
+    let short = secret("short", "abc\n");
+    let said = check(&format!(
+        "metrics = '127.0.0.1:0'\nmetrics_token_file = '{short}'\njson = '/nope/x'\ndcgm_page = 'x'\n"
+    ));
+    expect(
+        &said,
+        &[
+            "metrics_token_file: ",
+            "json: /nope",
+            "dcgm_page: expected a URL such as http://127.0.0.1:9400/metrics, got \"x\"",
+        ],
+    );
+    let (one, two) = (secret("one", "0123456789abcdef\n"), secret("two", "0123456789abcdef"));
+    let lines = secret("lines", "0123456789abcdef\nfedcba9876543210\n");
+    let token = |name: &str, file: &str| {
+        format!("[[token]]\nname = '{name}'\nfile = '{file}'\nverbs = ['status']\n")
+    };
+    let tokens = [("a", one.as_str()), ("b", &two), ("c", &lines), ("d", "/none")];
+    let tokens: String = tokens.iter().map(|(name, file)| token(name, file)).collect();
+    fs::write(path("fields"), "# nothing\n").unwrap();
+    fs::write(path("garbage"), "-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap();
+    let files = format!(
+        "socket_dir = '/none/kineto'\ndcgm_fields = 'fields'\n[listen]\naddress = '127.0.0.1:0'\n\
+         certificate = 'garbage'\nkey = '/none'\n{tokens}"
+    );
+    let said = check(&files);
+    expect(
+        &said,
+        &[
+            "token \"b\": file: expected a secret of its own for each token, got the secret of token \"a\"",
+            "one line with a secret, got 2 lines",
+            "token \"d\": file: /none: cannot read: No such file",
+            "dcgm_fields: fields: expected at least one field",
+            "certificate in PEM, got a section without its END line",
+            "socket_dir: /none",
+        ],
+    );
+    assert!(said.contains("hint: make the socket folder, open to all users: install -d -m 1777"));
+    assert!(
+        said.contains("hint: make the file with a secret: openssl rand -hex 16 | install -m 0600")
+    );
+    let said = check("metrics = = 1\n");
+    assert!(said.lines().count() > 3 && !said.contains("\\u{a}"), "{said}");
+}
+
+#[test]
+fn a_key_that_is_not_the_certificates_is_named() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+    [&one, &two].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    let Some(((certificate, _), (_, key))) = certificate(&one).zip(certificate(&two)) else {
+        return;
+    };
+    let (token, file) = (folder.path().join("token"), folder.path().join("agent.toml"));
+    fs::write(&token, "0123456789abcdef").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let text = format!(
+        "state_dir = '{}'\n[listen]\naddress = '127.0.0.1:0'\ncertificate = '{}'\nkey = '{}'\n\
+         [[token]]\nname = 'a'\nfile = '{}'\nverbs = ['status']\n",
+        folder.path().join("state").display(),
+        certificate.display(),
+        key.display(),
+        token.display()
+    );
+    fs::write(&file, text).unwrap();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+    let output = agent.arg("--check").arg("--config").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("two/key.pem: expected the key of ") && said.contains("hint: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_doctor_names_missing_gpus_and_wrong_mappings() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    fs::write(folder.path().join("0"), "job=8812 uid=0\n").unwrap();
+    let mapping = folder.path().display();
+    let agent = Agent::start(
+        &format!("expected_gpus = 3\njob_mapping = '{mapping}'\nhost = 'gpu-17'\n"),
+        None,
+    );
+    let status = agent.until("a note about GPUs", |agent| {
+        let status = agent.local("GET", "/v1/status", "").body;
+        status.contains("expected_gpus: expected 3 GPUs that can be read, got 0").then_some(status)
+    });
+    assert!(status.contains("/0:1: expected `job`, `job user` or `job user uid`, got"), "{status}");
+    assert!(status.contains("\"host\":\"gpu-17\""), "{status}");
+    assert!(!agent.page("/metrics", "*/*").body.contains("job=8812"));
 }
 
 /// The real Prometheus, which scrapes both pages of an agent; ended when dropped.

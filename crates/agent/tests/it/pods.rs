@@ -110,16 +110,19 @@ fn a_check_names_sources_that_do_not_answer_and_what_to_do() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::create_dir(folder.path().join("s")).unwrap();
-    let text = "socket_dir = 's'\nstate_dir = 'state'\nnvml = '/none/libnvidia-ml.so.1'\n\
+    let text = "state_dir = 'state'\nnvml = '/none/libnvidia-ml.so.1'\njob_mapping = '/none/jobs'\n\
                 pod_resources = '/none/kubelet.sock'\ndcgm_page = 'http://127.0.0.1:9/metrics'\n";
     std::fs::write(folder.path().join("agent.toml"), text).unwrap();
-    agent.args(["--check", "--config", "agent.toml"]).current_dir(folder.path());
+    agent
+        .args(["--check", "--config", "agent.toml", "--socket-dir", "s"])
+        .current_dir(folder.path());
     let output = agent.output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "the agent starts all the same: {told}");
     for wanted in [
-        "note: NVML: /none/libnvidia-ml.so.1: cannot open: ",
-        "On a host without NVIDIA GPUs nothing is wrong; otherwise make `nvidia-smi` work",
+        "note: NVML: /none/libnvidia-ml.so.1: cannot open",
+        "otherwise make `nvidia-smi` work, or correct or remove `nvml`",
+        "note: job_mapping: /none/jobs: cannot list the folder: No such file",
         "note: kubelet at /none/kubelet.sock: No such file or directory",
         "note: dcgm-exporter at http://127.0.0.1:9/metrics: ",
         "Start dcgm-exporter, correct `dcgm_page`, or remove it",

@@ -63,7 +63,7 @@ pub struct Capture {
     #[arg(long, value_name = "N")]
     pub processes: Option<usize>,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
-    #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
     /// How long to wait for processes, for their start, for a trace that grows by less than 1
     /// MiB/s, and for its copy
@@ -132,14 +132,15 @@ over MPI would not work.")]
     },
 }
 
-/// A span of time: 500ms, 2s, 1.5s, 3m.
+/// A span of time: 500ms, 2s, 1.5s, 3m, 1h.
 pub fn span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("expected a time such as 500ms, 2s or 3m, got {text}");
+    let wrong = || format!("expected a time such as 500ms, 2s, 3m or 1h, up to 24h, got {text:?}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "ms" => 1e-3,
         "s" => 1.0,
         "m" | "min" => 60.0,
+        "h" => 3600.0,
         _ => return Err(wrong()),
     };
     let seconds = digits.trim().parse::<f64>().map_err(|_| wrong())? * scale;
@@ -158,6 +159,7 @@ mod tests {
         assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(span("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(span("1h"), Ok(Duration::from_secs(3600)));
         for text in ["5", "s", "-1s", "0s", "nans", "infs", "9999999m", "5 h"] {
             assert!(span(text).is_err(), "{text}");
         }

@@ -63,10 +63,10 @@ rowmill capture --with stacks records those.")]
         #[command(flatten)]
         select: ProcessSelection,
         /// Length of the sample, at most 60s
-        #[arg(long = "for", value_name = "TIME", value_parser = span, default_value = "5s")]
+        #[arg(long = "for", value_name = "TIME", value_parser = sample_length, default_value = "5s")]
         length: Duration,
         /// Interval between samples, at least 10ms
-        #[arg(long, value_name = "TIME", value_parser = span, default_value = "100ms")]
+        #[arg(long, value_name = "TIME", value_parser = sample_interval, default_value = "100ms")]
         every: Duration,
     },
     /// Release a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
@@ -75,7 +75,7 @@ rowmill capture --with stacks records those.")]
         #[command(flatten)]
         reach: Reach,
         /// Index of the GPU
-        #[arg(long, value_name = "INDEX")]
+        #[arg(long, value_name = "INDEX", value_parser = gpu_index)]
         gpu: u32,
         /// Length of the pause; 0 resumes at once
         #[arg(long = "for", value_name = "TIME", value_parser = pause)]
@@ -98,7 +98,8 @@ pub struct Reach {
     /// CA certificate of the agents, or their own certificate [default: the usual authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else none]
+    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else the kernel's
+    /// name or /run/kineto]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
 }
@@ -137,7 +138,7 @@ pub struct FleetTrace {
     #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
     pub output: PathBuf,
     /// Refuse traces larger than this, such as 512MiB or 8GiB
-    #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = super::bytes, default_value = "4GiB")]
     pub size_max: u64,
     /// How long to wait for the start, for progress, and for a silent host
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
@@ -161,6 +162,49 @@ fn align(text: &str) -> Result<Align, String> {
     given.map(Align::Given).ok_or_else(|| format!("expected auto or a number from 1, got {text}"))
 }
 
+/// A span of time, or 0 with any unit.
 fn pause(text: &str) -> Result<Duration, String> {
-    if text == "0" { Ok(Duration::ZERO) } else { span(text) }
+    if matches!(text, "0" | "0ms" | "0s" | "0m" | "0h") { Ok(Duration::ZERO) } else { span(text) }
+}
+
+fn sample_length(text: &str) -> Result<Duration, String> {
+    let length = span(text)?;
+    let is_short = length <= Duration::from_secs(60);
+    if is_short { Ok(length) } else { Err(format!("expected at most 60s, got {text}")) }
+}
+
+fn sample_interval(text: &str) -> Result<Duration, String> {
+    let interval = span(text)?;
+    let is_long = interval >= Duration::from_millis(10);
+    if is_long { Ok(interval) } else { Err(format!("expected at least 10ms, got {text}")) }
+}
+
+fn gpu_index(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("expected the index of a GPU, such as 0, got {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{gpu_index, pause, sample_interval, sample_length};
+    use crate::args::bytes;
+
+    #[test]
+    fn limits_of_samples_and_pauses_are_named_in_the_users_words() {
+        assert_eq!(sample_length("61s"), Err("expected at most 60s, got 61s".to_owned()));
+        assert_eq!(sample_length("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(sample_interval("1ms"), Err("expected at least 10ms, got 1ms".to_owned()));
+        assert_eq!((pause("0s"), pause("0")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
+        assert_eq!(pause("1h"), Ok(Duration::from_secs(3600)));
+        assert!(gpu_index("x").is_err_and(|error| error.contains("the index of a GPU")));
+    }
+
+    #[test]
+    fn sizes_have_a_binary_unit() {
+        assert_eq!((bytes("10KiB"), bytes("4GiB")), (Ok(10_240), Ok(4 << 30)));
+        for text in ["", "10", "0MiB", "x", "99999999999GiB"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
 }

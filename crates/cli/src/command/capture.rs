@@ -133,7 +133,7 @@ fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<E
         pids: [(agent.name().to_owned(), args.pid.clone())].into(),
         when,
         with: &args.with,
-        size_max: args.size_max << 20,
+        size_max: args.size_max,
         timeout: args.timeout,
         output: &args.output,
     };
@@ -230,7 +230,7 @@ fn ask(
         token,
         trigger: trigger(args),
         detail: detail(&args.with),
-        size_max: Bytes(args.size_max << 20),
+        size_max: Bytes(args.size_max),
         patience: args.timeout,
     };
     let count = render::counted(chosen.len() as u64, "process");

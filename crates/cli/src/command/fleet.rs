@@ -1,9 +1,12 @@
 //! `rowmill fleet`: asks agents, one thread a host, and shows what they say.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use fleet::ipc::control;
+use fleet::ipc::socket::SocketPlace;
 use fleet::wire::{Pause, PeriodicRow, SampleOrder, Status};
 use serde::Serialize;
 
@@ -21,6 +24,8 @@ pub mod trace;
 
 use client::{Client, HostClock, each};
 
+/// The socket folder that the installation guide names.
+const USUAL_FOLDER: &str = "/run/kineto";
 /// How long a host may take for a short answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -62,10 +67,19 @@ fn clients(reach: &Reach, patience: Duration) -> Result<Vec<Client>, Error> {
         None => reach.hosts.clone(),
     };
     if hosts.is_empty() {
-        return Ok(vec![Client::local(place(reach.socket_dir.as_deref()), patience)]);
+        return Ok(vec![Client::local(local_place(reach), patience)]);
     }
     let unique: BTreeSet<String> = hosts.into_iter().filter(|host| !host.is_empty()).collect();
     client::remote(unique, reach, patience)
+}
+
+/// The socket of this host's agent: where the user says, else the name of the kernel, else the usual
+/// folder if an agent answers there.
+fn local_place(reach: &Reach) -> SocketPlace {
+    let named = place(reach.socket_dir.as_deref());
+    let usual = SocketPlace::in_folder(Path::new(USUAL_FOLDER));
+    let is_unnamed = named == SocketPlace::Abstract && control::connect(&named).is_err();
+    if is_unnamed && control::connect(&usual).is_ok() { usual } else { named }
 }
 
 /// The hosts of a Slurm job.
@@ -77,7 +91,8 @@ fn of_slurm(job: i64) -> Result<Vec<String>, Error> {
         if output.status.success() && !text.is_empty() {
             Ok(text)
         } else {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            let said = if said.is_empty() { "none".to_owned() } else { said };
             Err(Error::Slurm { job, said })
         }
     };
@@ -96,12 +111,18 @@ fn show(
         let host = client.name().to_owned();
         match client.status() {
             Ok((status, clock)) => {
+                let host = if client.is_local() { status.host.clone() } else { host };
                 Answer { host, error: None, clock: Some(clock), status: Some(status) }
             }
             Err(problem) => Answer { host, error: Some(problem), clock: None, status: None },
         }
     });
     session.console.report(&answers, |answers| table(answers))?;
+    let problems = answers.iter().filter_map(|answer| Some((&answer.host, answer.error.as_ref()?)));
+    let hints: BTreeSet<&str> =
+        problems.clone().filter_map(|(_, problem)| client::hint(problem)).collect();
+    problems.for_each(|(host, problem)| session.console.say(format_args!("{host}: {problem}")));
+    hints.iter().for_each(|hint| session.console.say(format_args!("hint: {hint}")));
     let is_silent = answers.iter().any(|answer| answer.error.is_some());
     Ok(if is_silent { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
 }
@@ -111,10 +132,9 @@ fn hosts(answers: &[Answer]) -> String {
         Some(status) => {
             let clock = answer.clock.map_or(String::new(), client::HostClock::words);
             let (processes, gpus) = (status.processes.len(), status.gpus.len());
-            let lacks = if status.notes.is_empty() {
-                String::new()
-            } else {
-                format!("{} notes", status.notes.len())
+            let lacks = match status.notes.len() {
+                0 => String::new(),
+                count => counted(count, "note"),
             };
             vec![
                 answer.host.clone(),
@@ -125,20 +145,28 @@ fn hosts(answers: &[Answer]) -> String {
                 lacks,
             ]
         }
-        None => {
-            let why = answer.error.clone().unwrap_or_default();
-            vec![
-                answer.host.clone(),
-                String::new(),
-                String::new(),
-                String::new(),
-                String::new(),
-                plain(&why),
-            ]
-        }
+        None => silent_row(answer, 6),
     };
     let rows: Vec<Vec<String>> = answers.iter().map(row).collect();
-    render::grid(&["host", "agent", "processes", "GPUs", "clock", "problem"], &rows)
+    render::grid(&["host", "agent", "processes", "GPUs", "clock", "notes"], &rows)
+}
+
+/// The row of a host without an answer; the reason is on stderr.
+fn silent_row(answer: &Answer, columns: usize) -> Vec<String> {
+    let mut row = vec![String::new(); columns];
+    row[0].clone_from(&answer.host);
+    row[columns - 1] = "no answer".to_owned();
+    row
+}
+
+/// A number of things: `1 note`, `2 notes`, `1 process`, `2 processes`.
+fn counted(count: usize, thing: &str) -> String {
+    let ending = match (count, thing.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{count} {thing}{ending}")
 }
 
 fn statuses(answers: &[Answer]) -> String {
@@ -146,27 +174,22 @@ fn statuses(answers: &[Answer]) -> String {
     let mut gpus = Vec::new();
     for answer in answers {
         let Some(status) = &answer.status else {
-            let why = plain(answer.error.as_deref().unwrap_or_default());
-            processes.push(vec![
-                answer.host.clone(),
-                String::new(),
-                String::new(),
-                String::new(),
-                why,
-            ]);
+            processes.push(silent_row(answer, 6));
             continue;
         };
         for row in &status.processes {
             let rank = row.rank.map_or(String::new(), |rank| rank.to_string());
-            let does = match (&row.skip, row.is_hung, &row.phase) {
+            let state = match (&row.skip, row.is_hung, &row.phase) {
                 (Some(skip), ..) => skip.clone(),
                 (None, true, _) => "seems to hang".to_owned(),
                 (None, false, Some(phase)) => phase.clone(),
-                (None, false, None) if row.is_free => "asks".to_owned(),
-                (None, false, None) => "traces".to_owned(),
+                (None, false, None) if row.is_free => "polls for requests".to_owned(),
+                (None, false, None) => "is being traced".to_owned(),
             };
             let job = row.job.clone().unwrap_or_default();
-            processes.push(vec![answer.host.clone(), row.pid.to_string(), rank, plain(&job), does]);
+            let user = row.user.as_ref().map_or(row.uid.to_string(), |user| plain(user));
+            let host = answer.host.clone();
+            processes.push(vec![host, row.pid.to_string(), user, rank, plain(&job), state]);
         }
         for gpu in &status.gpus {
             let share = |part: Option<f64>| {
@@ -191,7 +214,7 @@ fn statuses(answers: &[Answer]) -> String {
             ]);
         }
     }
-    let mut text = render::grid(&["host", "pid", "rank", "job", "does"], &processes);
+    let mut text = render::grid(&["host", "pid", "user", "rank", "job", "state"], &processes);
     if !gpus.is_empty() {
         let heads = ["host", "GPU", "model", "busy", "SMs active", "job", "state"];
         text += &format!("\n\n{}", render::grid(&heads, &gpus));
@@ -246,10 +269,12 @@ fn periodic(answers: &[Answer]) -> Vec<Vec<String>> {
 fn notes(answers: &[Answer]) -> String {
     let mut rows = Vec::new();
     for answer in answers {
-        let notes = answer.status.iter().flat_map(|status| &status.notes).chain(&answer.error);
-        let before = rows.len();
-        rows.extend(notes.map(|note| vec![answer.host.clone(), plain(note)]));
-        if rows.len() == before {
+        let Some(status) = &answer.status else {
+            rows.push(silent_row(answer, 2));
+            continue;
+        };
+        rows.extend(status.notes.iter().map(|note| vec![answer.host.clone(), plain(note)]));
+        if status.notes.is_empty() {
             rows.push(vec![answer.host.clone(), "nothing is missing".to_owned()]);
         }
     }
@@ -266,6 +291,9 @@ fn pause(reach: &Reach, order: &Pause, session: &Session) -> Result<ExitCode, Er
             Ok(()) => session.console.say(format_args!("{host}: paused for {} s", order.seconds)),
             Err(problem) => {
                 session.console.say(format_args!("{host}: {problem}"));
+                if let Some(hint) = client::hint(&problem) {
+                    session.console.say(format_args!("hint: {hint}"));
+                }
                 code = ExitCode::from(EXIT_FAILED);
             }
         }

@@ -101,7 +101,7 @@ impl Error {
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::ManyJobs { .. }
-            | Self::SameRank { .. } | Self::SameHost { .. }
+            | Self::SameRank { .. } | Self::SameHost { .. } | Self::NoOrder { .. }
             | Self::NoProcess { .. } | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
             | Self::NoDevice { .. } | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_)
             | Self::Train(_) | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. }

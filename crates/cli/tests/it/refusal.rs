@@ -140,7 +140,19 @@ fn hosts_are_not_asked_without_a_secret() {
 #[test]
 fn a_host_without_an_agent_is_told_what_to_start() {
     let place = Place::new();
-    let ran = place.run("fleet hosts --socket-dir .");
+    let ran = place.run("fleet status --socket-dir .");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stdout.contains("start rowmill-agent"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("no answer"), "{}", ran.stdout);
+    for wanted in ["/rowmill/agent", "hint: start rowmill-agent", "--socket-dir /run/kineto"] {
+        assert!(ran.stderr.contains(wanted), "expected {wanted:?} in {}", ran.stderr);
+    }
+    let traced = place.run("fleet trace --socket-dir .");
+    assert_eq!(traced.code, Some(1), "{}", traced.stderr);
+    assert!(traced.stderr.contains("error: no trace was begun: this host: no agent answers"));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    std::fs::write(place.path("ops.token"), "0123456789abcdef\n").unwrap();
+    let ran = place.run(&format!("fleet status --hosts {address} --token-file ops.token"));
+    assert!(ran.stderr.contains("hint: nothing listens at this port"), "{}", ran.stderr);
 }

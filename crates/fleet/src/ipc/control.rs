@@ -29,6 +29,14 @@ pub fn file(folder: &Path) -> PathBuf {
     folder.join(FOLDER).join(FILE)
 }
 
+/// The socket in words, for messages.
+pub fn words(place: &SocketPlace) -> String {
+    match place {
+        SocketPlace::Abstract => format!("@{NAME}"),
+        SocketPlace::Folder(folder) => file(folder).display().to_string(),
+    }
+}
+
 /// Takes the socket. A folder that another user made in its place is removed if we are root.
 ///
 /// # Errors
@@ -94,10 +102,9 @@ pub fn connect(place: &SocketPlace) -> io::Result<UnixStream> {
     };
     let uid = getsockopt(&stream, sockopt::PeerCredentials)?.uid();
     if uid != 0 && uid != own_uid() {
-        let expected = own_uid();
-        let text = format!(
-            "{path}: expected an agent of root or of user {expected}, got one of user {uid}"
-        );
+        let own = own_uid();
+        let own = if own == 0 { String::new() } else { format!(" or of user {own}") };
+        let text = format!("{path}: expected an agent of root{own}, got one of user {uid}");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(stream)

@@ -117,7 +117,9 @@ fn table(outcome: &CaptureOutcome) -> String {
                 (None, None) => String::new(),
             };
             let size = row.path.is_some().then(|| schema::Bytes(row.bytes).to_string());
-            vec![row.pid.to_string(), rank, row.state.into(), size.unwrap_or_default(), what]
+            // A host that took no order has a row without a process.
+            let pid = if row.pid == 0 { String::new() } else { row.pid.to_string() };
+            vec![pid, rank, row.state.into(), size.unwrap_or_default(), what]
         })
         .collect();
     let mut text = render::grid(&["pid", "rank", "state", "size", "trace or reason"], &rows);

@@ -22,6 +22,13 @@ use crate::args::Reach;
 use crate::error::Error;
 use crate::interrupt;
 
+/// Problems that [`hint`] recognizes.
+const NO_AGENT: &str = "no agent answers on this host";
+const UNKNOWN_AUTHORITY: &str =
+    "expected one of a known authority, got one of an unknown authority";
+const OTHER_NAME: &str = "expected one for this host name, got one for another name";
+const NO_TLS: &str = "expected TLS, got another protocol";
+const REFUSED: &str = "Connection refused";
 /// Default port of agents.
 const PORT: u16 = 9466;
 /// Answers are no larger; traces come in parts of 4 MiB.
@@ -120,6 +127,11 @@ impl Client {
         Self { name: "this host".to_owned(), door: Door::Unix(place), patience }
     }
 
+    /// Whether it is the agent of this host.
+    pub fn is_local(&self) -> bool {
+        matches!(self.door, Door::Unix(_))
+    }
+
     /// As the user named it.
     pub fn name(&self) -> &str {
         &self.name
@@ -158,9 +170,12 @@ impl Client {
         self.json("POST", &format!("{ROOT}/traces"), Some(&body))
     }
 
-    /// Where an order stands.
-    pub fn state(&self, token: &str) -> Result<TraceState, String> {
-        self.json("GET", &format!("{ROOT}/traces/{token}"), None)
+    /// State of an order, or `None` if the agent does not know the order.
+    pub fn state(&self, token: &str) -> Result<Option<TraceState>, String> {
+        match self.request("GET", &format!("{ROOT}/traces/{token}"), None)? {
+            (404, _) => Ok(None),
+            answer => parse(&accepted(answer)?).map(Some),
+        }
     }
 
     /// Lets the agent forget an order.
@@ -218,23 +233,26 @@ impl Client {
         path: &str,
         body: Option<&[u8]>,
     ) -> Result<T, String> {
-        let bytes = self.ask(verb, path, body)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| format!("another answer than expected: {error}"))
+        parse(&self.ask(verb, path, body)?)
     }
 
     fn ask(&self, verb: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, String> {
-        let (status, bytes) = match &self.door {
-            Door::Unix(place) => self.ask_unix(place, verb, path, body)?,
+        accepted(self.request(verb, path, body)?)
+    }
+
+    /// Status and body of the answer.
+    fn request(
+        &self,
+        verb: &str,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Result<(u16, Vec<u8>), String> {
+        match &self.door {
+            Door::Unix(place) => self.ask_unix(place, verb, path, body),
             Door::Tls { url, token, agent } => {
-                ask_tls(agent, (verb, &format!("{url}{path}")), token, body)?
+                ask_tls(agent, (verb, &format!("{url}{path}")), token, body)
             }
-        };
-        if (200..300).contains(&status) {
-            return Ok(bytes);
         }
-        let refusal: Option<OrderRefusal> = serde_json::from_slice(&bytes).ok();
-        Err(refusal.map_or_else(|| format!("status {status}"), |refusal| refusal.error))
     }
 
     fn ask_unix(
@@ -247,7 +265,7 @@ impl Client {
         let words = |error: std::io::Error| format!("the agent of this host: {error}");
         let mut stream = control::connect(place).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
-                "no agent answers on this host; start rowmill-agent (docs/agent.md)".to_owned()
+                format!("{NO_AGENT} at {}", control::words(place))
             }
             _ => words(error),
         })?;
@@ -268,6 +286,63 @@ impl Client {
             return Err("the agent of this host: its answer was cut".to_owned());
         };
         Ok((code, answer.split_off(end)))
+    }
+}
+
+/// The body of an answer, or the reason why the agent refuses.
+fn accepted((status, bytes): (u16, Vec<u8>)) -> Result<Vec<u8>, String> {
+    if (200..300).contains(&status) {
+        return Ok(bytes);
+    }
+    let refusal: Option<OrderRefusal> = serde_json::from_slice(&bytes).ok();
+    Err(refusal.map_or_else(|| format!("status {status}"), |refusal| refusal.error))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| format!("another answer than expected: {error}"))
+}
+
+/// What to do about a problem of a request.
+pub fn hint(problem: &str) -> Option<&'static str> {
+    let hints = [
+        (
+            NO_AGENT,
+            "start rowmill-agent (docs/agent.md); if it runs with a socket_dir, name that folder, such as \
+             --socket-dir /run/kineto",
+        ),
+        (
+            UNKNOWN_AUTHORITY,
+            "name the certificate of the agents' authority, or their own: --ca FILE",
+        ),
+        (OTHER_NAME, "name the host as its certificate does"),
+        (
+            NO_TLS,
+            "name the port of [listen] in the agent's configuration, such as --hosts HOST:9466; the \
+             port of `metrics` has no TLS",
+        ),
+        (
+            REFUSED,
+            "nothing listens at this port: start rowmill-agent with [listen], or name another port: \
+             --hosts HOST:PORT",
+        ),
+    ];
+    hints.into_iter().find(|(words, _)| problem.contains(words)).map(|(_, hint)| hint)
+}
+
+/// A failure of a TLS connection in plain words.
+fn connection_problem(error: &ureq::Error) -> String {
+    let text = error.to_string();
+    let got = |words: &str| text.contains(words);
+    if got("UnknownIssuer") || got("CaUsedAsEndEntity") {
+        format!("certificate: {UNKNOWN_AUTHORITY}")
+    } else if got("NotValidForName") || got("certificate not valid for name") {
+        format!("certificate: {OTHER_NAME}")
+    } else if got("invalid peer certificate: Expired") || got("certificate expired") {
+        "certificate: expected a valid one, got an expired one".to_owned()
+    } else if got("InvalidContentType") {
+        format!("port: {NO_TLS}")
+    } else {
+        text.strip_prefix("io: ").unwrap_or(&text).to_owned()
     }
 }
 
@@ -322,7 +397,7 @@ fn ask_tls(
         ("DELETE", _) => agent.delete(url).header("Authorization", &header).call(),
         _ => agent.get(url).header("Authorization", &header).call(),
     };
-    let mut answer = answer.map_err(|error| error.to_string())?;
+    let mut answer = answer.map_err(|error| connection_problem(&error))?;
     let status = answer.status().as_u16();
     let body = answer.body_mut().with_config().limit(ANSWER_MAX).read_to_vec();
     body.map(|bytes| (status, bytes)).map_err(|error| error.to_string())

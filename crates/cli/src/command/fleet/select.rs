@@ -32,7 +32,12 @@ impl ProcessSelection {
     fn words(&self) -> String {
         let pids = self.pids.iter().map(|pid| format!("--pid {pid}"));
         let run = self.run.iter().map(|run| format!("--run {run}"));
-        let user = self.user.iter().map(|user| format!("--user {user}"));
+        let names = fleet::allocation::user_names();
+        let is_known =
+            |user: &String| user.parse::<u32>().is_ok() || names.values().any(|name| name == user);
+        let unknown =
+            |user| if is_known(user) { "" } else { " (no such user in /etc/passwd here)" };
+        let user = self.user.iter().map(|user| format!("--user {user}{}", unknown(user)));
         run.chain(user).chain(pids).collect::<Vec<_>>().join(" ")
     }
 }

@@ -12,9 +12,9 @@ use fleet::capture::round_start;
 use fleet::tracing::{self, unix_ms};
 use fleet::wire::{self, RecordWhen, Status, TraceOrder, TraceRow, TraceState};
 
-use super::client::{Client, HostClock, each};
+use super::client::{Client, HostClock, each, hint};
 use super::select::{self, PidsByHost};
-use super::{PATIENCE, clients};
+use super::{PATIENCE, clients, counted};
 use crate::args::{Align, FleetTrace, ProcessSelection, With};
 use crate::command::capture::{
     self,
@@ -73,13 +73,18 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag("ending the capture");
     for (client, looked) in clients.iter().zip(&looked) {
         match looked {
-            Ok((status, clock)) => session.console.say(format_args!(
-                "{}: {} processes, clock {}",
+            Ok((_, clock)) => session.console.say(format_args!(
+                "{}: {}, clock {}",
                 client.name(),
-                status.processes.iter().filter(|process| process.skip.is_none()).count(),
+                counted(pids.get(client.name()).map_or(0, Vec::len), "process"),
                 clock.words()
             )),
-            Err(problem) => session.console.say(format_args!("{}: {problem}", client.name())),
+            Err(problem) => {
+                session.console.say(format_args!("{}: {problem}", client.name()));
+                if let Some(hint) = hint(problem) {
+                    session.console.say(format_args!("hint: {hint}"));
+                }
+            }
         }
     }
     let align = match args.align {
@@ -87,10 +92,10 @@ pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
         Align::Auto => auto(select::rows(statuses(), &pids).collect(), session),
     };
     let when = RecordWhen::Iterations { count: args.iterations, align };
-    let (size_max, timeout) = (args.size_max << 20, args.timeout);
+    let (size_max, timeout) = (args.size_max, args.timeout);
     let output = args.output.as_path();
     let wanted = WantedTraces { pids, when, with: &args.with, size_max, timeout, output };
-    let rows = order(&clients, &looked, &wanted, (session, &stop));
+    let rows = begun(order(&clients, &looked, &wanted, (session, &stop)))?;
     let outcome = CaptureOutcome {
         folder: args.output.clone(),
         report: None,
@@ -118,7 +123,7 @@ pub fn locally(
         select::check_one_job(statuses, &all)?;
     }
     let stop = interrupt::stop_flag("ending the capture");
-    let processes = order(&clients, &looked, wanted, (session, &stop));
+    let processes = begun(order(&clients, &looked, wanted, (session, &stop)))?;
     let folder = wanted.output.to_owned();
     let outcome =
         CaptureOutcome { folder, report: None, merged: None, is_aligned: None, processes };
@@ -210,6 +215,18 @@ fn order(
     rows.into_iter().flatten().collect()
 }
 
+/// The rows of an order that at least one host has begun.
+///
+/// # Errors
+/// No host has.
+fn begun(rows: Vec<ProcessRow>) -> Result<Vec<ProcessRow>, Error> {
+    if rows.iter().any(|row| row.pid != 0) {
+        return Ok(rows);
+    }
+    let problems: Vec<String> = rows.into_iter().filter_map(|row| row.reason).collect();
+    Err(Error::NoOrder { problems: problems.join("; ") })
+}
+
 /// When to begin to answer, by our clock: behind the longest pause between all hosts' polls.
 fn start(looked: &[Looked]) -> u64 {
     let mut polled = Vec::new();
@@ -248,10 +265,11 @@ fn watch(
         std::thread::sleep(LOOK);
         let gave_up = stop.load(Ordering::SeqCst);
         match client.state(&state.token) {
-            Ok(now) if !gave_up => {
+            Ok(None) => return ended(state, "the agent restarted and lost the order"),
+            Ok(Some(now)) if !gave_up => {
                 (state, heard) = (now, Instant::now());
             }
-            Ok(_) => return ended(state, "the capture was interrupted"),
+            Ok(Some(_)) => return ended(state, "the capture was interrupted"),
             Err(problem) if heard.elapsed() > SILENCE || gave_up => {
                 let why = format!(
                     "its agent says nothing for {} s: {problem}",
@@ -344,14 +362,14 @@ impl Destination<'_> {
     }
 }
 
-/// A host without any trace.
+/// A host without any trace: its row names no process.
 fn lost(client: &Client, problem: &str) -> ProcessRow {
     ProcessRow {
         host: Some(client.name().to_owned()),
         pid: 0,
         rank: None,
         state: "lost",
-        reason: Some(plain(problem)),
+        reason: Some(plain(&format!("{}: {problem}", client.name()))),
         path: None,
         bytes: 0,
         command: String::new(),

@@ -343,7 +343,7 @@ fn trust(summary: &Summary) -> String {
             lines.push(format!("  {}: {}", kind.id, kind.words(summary.job.rank_count)));
         }
     }
-    if !summary.issues.is_empty() {
+    if lines.len() > 1 {
         lines.push("  rowmill trace doctor says what that hurts and what to do".to_owned());
     }
     lines.join("\n")
