@@ -255,7 +255,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert!(seen > 8, "{seen} options go with another");
+        assert!(seen >= 6, "{seen} options go with another");
     }
 
     fn check(words: &str, expected: &str) {
