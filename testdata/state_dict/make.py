@@ -35,6 +35,8 @@ plain = state()
 torch.save(plain, HERE / "plain.pt")
 torch.save(state(torch.float64, "module.model."), HERE / "wide_wrapped.bin")
 torch.save({"epoch": 3, "state_dict": state(torch.bfloat16), "lr": 0.1}, HERE / "checkpoint.pt")
+# A tensor that is no weight stands beside the entry of the model, before it.
+torch.save({"rng": plain["emb_l.0.weight"], "model": plain, "epoch": 3}, HERE / "beside.pt")
 parameters = {name: torch.nn.Parameter(value) for name, value in plain.items()}
 # Two tensors of one storage, the second not at its beginning.
 storage = torch.cat([torch.zeros(5), plain["emb_l.0.weight"].flatten(), torch.ones(3)])

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use schema::{IdLaw, Share};
 use train::RuleChange;
@@ -33,6 +33,7 @@ mod output;
 mod predict;
 mod priced;
 mod report;
+mod scope;
 mod size;
 mod sweep;
 mod trace;
@@ -58,6 +59,7 @@ pub use predict::{
     PredictWhatIf, Recorded, StepRows,
 };
 pub use report::ReportArgs;
+pub use scope::check_scopes;
 use size::size;
 pub use sweep::{PredictSweep, each};
 pub use trace::{
@@ -682,6 +684,18 @@ pub struct Quickstart {
     pub device: OnDevice,
 }
 
+/// The verb that the arguments of this process name, with the options that it takes.
+pub fn command_in_use() -> clap::Command {
+    let matches = Cli::command().try_get_matches_from(std::env::args_os()).ok();
+    let (mut verb, mut matches) = (Cli::command(), matches.as_ref());
+    verb.build();
+    while let Some((name, below)) = matches.and_then(clap::ArgMatches::subcommand) {
+        let Some(found) = verb.find_subcommand(name) else { break };
+        (verb, matches) = (found.clone(), Some(below));
+    }
+    verb
+}
+
 /// A size in MiB.
 fn mebibytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -738,9 +752,7 @@ fn thread_count(text: &str) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::{Cli, key_value, step_range, thread_count};
+    use super::{Cli, CommandFactory, key_value, step_range, thread_count};
 
     #[test]
     fn the_definition_is_consistent() {

@@ -165,6 +165,12 @@ pub enum Error {
     /// A resumption that does not say of what.
     #[error("--resume: expected the run's folder or the configuration, got neither")]
     ResumeOfNothing,
+    /// A run that multiplied pairs of bf16 is resumed on a CPU that cannot.
+    #[error(
+        "{}: this run multiplies bf16 by VDPBF16PS, expected a CPU that has it, got one without: \
+         other arithmetic would give other bytes", run.display()
+    )]
+    OtherArithmetic { run: PathBuf },
     /// A folder that holds something else.
     #[error("{}: the folder exists and is not a quickstart's", folder.display())]
     ForeignFolder { folder: PathBuf },
@@ -385,6 +391,7 @@ impl Error {
             | Self::NothingToResume { .. }
             | Self::NoMetrics { .. }
             | Self::ResumeOfNothing
+            | Self::OtherArithmetic { .. }
             | Self::ForeignFolder { .. }
             | Self::MixedInputs { .. }
             | Self::NoSuchInput { .. }

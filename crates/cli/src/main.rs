@@ -29,7 +29,10 @@ use resolve::Session;
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
 fn main() -> ExitCode {
-    let matches = args::flowing(Cli::command()).color(help_color()).get_matches();
+    let mut command = args::flowing(Cli::command()).color(help_color());
+    let matches = command.clone().get_matches();
+    command.build();
+    args::check_scopes(&command, &matches).unwrap_or_else(|error| error.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let session = Session::new(&cli.global);
     match command::run(cli.command, &session) {

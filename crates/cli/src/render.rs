@@ -12,7 +12,7 @@ use fleet::plain::without_controls;
 pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
-use crate::args::{Color, Global, OutputFormat};
+use crate::args::{Color, Global, OutputFormat, command_in_use};
 use crate::error::Error;
 use crate::machine;
 use crate::plain::plain;
@@ -69,7 +69,7 @@ impl Console {
     /// `error: …` and, where there is one, `hint: …` on stderr.
     pub fn fail(&self, error: &Error) {
         self.say_behind(self.paint("error:", "1;31"), error);
-        if let Some(hint) = error.hint() {
+        if let Some(hint) = error.applicable_hint(&command_in_use()) {
             self.say_behind(self.paint("hint:", "1;36"), hint);
         }
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 /// Why a collective failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A peer dropped its communicator, usually after an error of its own.
-    #[error("rank {rank} left the job during {verb}")]
+    /// The connection to a peer ended: the peer dropped its communicator or was killed, or a
+    /// launcher that ends the job took it away. Which of these it was cannot be seen from here.
+    #[error("the connection to rank {rank} ended during {verb}")]
     PeerLeft {
         /// The peer.
         rank: u32,

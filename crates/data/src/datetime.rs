@@ -111,10 +111,57 @@ const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
+/// Whether a format consists of numbers alone, such as `%Y%m%d%H`. Its times look like whole
+/// numbers, and whole numbers can look like its times.
+pub(crate) fn has_digits_only(format: &str) -> bool {
+    let is_number = |letter: &str| letter.len() == 1 && "YymdHMS".contains(letter);
+    format.strip_prefix('%').is_some_and(|letters| letters.split('%').all(is_number))
+}
+
+/// Seconds east of Greenwich at the beginning of `rest`: an offset, or a name of RFC 822.
+fn zone(rest: &mut &str) -> Option<f64> {
+    const HOURS: [(&str, f64); 12] = [
+        ("Z", 0.0),
+        ("UTC", 0.0),
+        ("GMT", 0.0),
+        ("UT", 0.0),
+        ("EST", -5.0),
+        ("EDT", -4.0),
+        ("CST", -6.0),
+        ("CDT", -5.0),
+        ("MST", -7.0),
+        ("MDT", -6.0),
+        ("PST", -8.0),
+        ("PDT", -7.0),
+    ];
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-:".contains(c);
+    let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
+    let (text, behind) = rest.split_at(end);
+    *rest = behind;
+    let named = HOURS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+    named.map(|(_, hours)| hours * 3600.0).or_else(|| offset(text))
+}
+
+/// The number of the name at the beginning of `rest` among `names` of three letters, 0 the first;
+/// longer names count by their first three.
+fn name(rest: &mut &str, names: &[&str]) -> Option<usize> {
+    let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+    let short = rest.get(..count.min(3))?.to_ascii_lowercase();
+    *rest = &rest[count..];
+    names.iter().position(|known| *known == short)
+}
+
 /// A time in the letters of strftime.
 fn formatted(text: &str, format: &str) -> Option<f64> {
     let (mut year, mut month, mut day) = (1970, 1, 1);
     let (mut hour, mut minute, mut second, mut afternoon) = (0, 0, 0.0, None);
+    let mut east = 0.0;
+    // Without marks between them, only their width tells numbers apart.
+    let is_packed = has_digits_only(format.split(['T', 'Z']).next().unwrap_or(format));
+    let digits = |rest: &mut &str, most: usize| {
+        let before = rest.len();
+        digits(rest, most).filter(|_| !is_packed || before - rest.len() == most)
+    };
     let mut rest = text;
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
@@ -144,21 +191,13 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
                 second += format!("0.{}", &rest[..count]).parse::<f64>().ok()?;
                 rest = &rest[count..];
             }
-            'b' | 'B' => {
-                let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-                let name = rest.get(..count.min(3))?.to_ascii_lowercase();
-                month = 1 + MONTHS.iter().position(|known| *known == name)? as i64;
-                rest = &rest[count..];
-            }
-            'a' | 'A' => {
-                let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-                let name = rest.get(..count.min(3))?.to_ascii_lowercase();
-                rest = WEEKDAYS.contains(&name.as_str()).then(|| &rest[count..])?;
-            }
+            'b' | 'B' => month = 1 + name(&mut rest, &MONTHS)? as i64,
+            'a' | 'A' => _ = name(&mut rest, &WEEKDAYS)?,
             'p' => {
                 let (half, behind) = halves(rest)?;
                 (afternoon, rest) = (Some(half), behind);
             }
+            'z' | 'Z' => east = zone(&mut rest)?,
             '%' => rest = rest.strip_prefix('%')?,
             _ => return None,
         }
@@ -167,7 +206,7 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
         hour = hour % 12 + if afternoon { 12 } else { 0 };
     }
     let time = clock(hour, minute, second)?;
-    rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time)
+    rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time - east)
 }
 
 /// Whether `AM`, `pm` or `p.m.` at the beginning means the afternoon, and what follows it.
@@ -289,6 +328,14 @@ mod tests {
             ("21/10/14 12:00p.m.", "%d/%m/%y %I:%M %p"),
             ("Tue, 21 Oct 2014 12:00:00", "%a, %d %b %Y %H:%M:%S"),
             ("21 October 2014, 12 h", "%d %b %Y, %H h"),
+            ("2014102112", "%Y%m%d%H"),
+            ("20141021120000", "%Y%m%d%H%M%S"),
+            ("20141021T140000+0200", "%Y%m%dT%H%M%S%z"),
+            ("20141021T120000Z", "%Y%m%dT%H%M%S%z"),
+            ("[21/Oct/2014:05:00:00 -0700]", "[%d/%b/%Y:%H:%M:%S %z]"),
+            ("Tue Oct 21 12:00:00 2014", "%a %b %d %H:%M:%S %Y"),
+            ("Tue Oct 21 08:00:00 EDT 2014", "%a %b %d %H:%M:%S %Z %Y"),
+            ("Tue, 21 Oct 2014 12:00:00 GMT", "%a, %d %b %Y %H:%M:%S %z"),
         ] {
             assert_eq!(read(text.as_bytes(), Some(format)), Ok(noon), "{text}");
         }
@@ -301,6 +348,9 @@ mod tests {
             ("1/2/14", "%d/%m/%Y"),
             ("1/2/2014", "%d/%m/%y"),
             ("1/2/2014 13:00 PM", "%d/%m/%Y %I:%M %p"),
+            ("201410211", "%Y%m%d%H"),
+            ("1410211", "%y%m%d%H"),
+            ("Tue, 21 Oct 2014 12:00:00 XYZ", "%a, %d %b %Y %H:%M:%S %z"),
         ] {
             assert!(read(text.as_bytes(), Some(format)).is_err(), "{text}");
         }

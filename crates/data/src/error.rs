@@ -86,6 +86,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// An input has a header and nothing else.
+    #[error("{}: expected rows behind the header, got a header of {columns} columns alone", path.display())]
+    HeaderOnly {
+        /// The file.
+        path: PathBuf,
+        /// Columns that it names.
+        columns: usize,
+    },
     /// A file of another form than the text that is expected.
     #[error("{}: expected text, plain or compressed, got {form}", path.display())]
     OtherForm {

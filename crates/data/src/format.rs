@@ -39,6 +39,22 @@ pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     Ok(find(&|reader| reader.has_magic(&start)))
 }
 
+/// The first of several inputs that has any bytes, or the first of all. Its columns are those of
+/// all; the empty parts that Spark writes have none.
+///
+/// # Errors
+/// That of opening one.
+pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
+    if inputs.len() > 1 {
+        for input in inputs.iter().filter(|input| *input != decompress::STDIN) {
+            if !decompress::start(input)?.is_empty() {
+                return Ok(input);
+            }
+        }
+    }
+    Ok(inputs.first().map_or("", String::as_str))
+}
+
 /// The files that `inputs` stand for: themselves, or all arrays of the sets they name.
 ///
 /// # Errors

@@ -66,6 +66,9 @@ pub struct Losses {
     /// Lines that repeat the header.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub repeated_headers: LeftOut,
+    /// Files without a row, such as the empty parts that Spark writes; the line of the first is 0.
+    #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
+    pub empty_files: LeftOut,
 }
 
 /// Records that are no data, however many there are.
@@ -82,7 +85,7 @@ impl LeftOut {
         self.count == 0
     }
 
-    fn count(&mut self, file: &str, line: u64) {
+    pub(crate) fn count(&mut self, file: &str, line: u64) {
         self.count += 1;
         self.first.get_or_insert_with(|| (file.to_owned(), line));
     }
@@ -168,6 +171,7 @@ impl Losses {
         self.ids.iter_mut().zip(&later.ids).for_each(|(all, later)| all.add(later));
         self.unlabeled.append(later.unlabeled);
         self.repeated_headers.append(later.repeated_headers);
+        self.empty_files.append(later.empty_files);
         for (reason, count) in later.reasons {
             *self.reasons.entry(reason).or_default() += count;
         }

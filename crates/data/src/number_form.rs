@@ -65,7 +65,8 @@ fn amount(text: &[u8], point: char) -> Result<f64, ()> {
 }
 
 /// Gives `keep` the digits of a whole number: groups of three, all with the same mark between them;
-/// in India groups of two before the last.
+/// in India groups of two before the last. The first group of several begins with no zero: the
+/// comma of 0,453 is that of a decimal.
 fn thousands(
     text: &str,
     point: char,
@@ -76,8 +77,10 @@ fn thousands(
     let groups: Vec<&str> = text.split(mark).collect();
     let [first, middle @ .., last] = &groups[..] else { return Err(()) };
     let is_digits = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit());
-    let is_whole =
-        groups.iter().all(is_digits) && (1..=3).contains(&first.len()) && last.len() == 3;
+    let is_whole = groups.iter().all(is_digits)
+        && (1..=3).contains(&first.len())
+        && !first.starts_with('0')
+        && last.len() == 3;
     let same = |length: usize| middle.iter().all(|group| group.len() == length);
     if !is_mark || !is_whole || !(same(3) || same(2) && first.len() <= 2) {
         return Err(());
@@ -165,7 +168,9 @@ mod tests {
         {
             assert_eq!(read(DecimalComma, text.as_bytes()), Ok(value), "{text}");
         }
-        for text in ["\u{2248}2", "2\u{b2}", "1,2,3", "1,23", "1,234,56", "1 234,567", "1\u{301}"] {
+        for text in
+            ["\u{2248}2", "2\u{b2}", "1,2,3", "1,23", "1,234,56", "1 234,567", "0,453", "1\u{301}"]
+        {
             assert!(read(Money, text.as_bytes()).is_err(), "{text}");
         }
         assert_eq!(read(Money, b"\xa3 4\xa0000"), Ok(4000.0), "Latin-1");

@@ -4,13 +4,14 @@
 //! Knows nothing of models: what the columns are for is decided by who reads the facts.
 
 mod column;
+mod leak;
 mod sniff;
 
 use std::path::Path;
 
 use schema::DataConfig;
 use schema::facts::{ColumnFacts, FileFacts, KnownLayout};
-use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn};
+use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn, NumberForm};
 
 use crate::block::{BlockPace, RecordBlock, Shown};
 use crate::error::Error;
@@ -21,6 +22,8 @@ use crate::progress::{DataProgress, Meter, Pass};
 use crate::reader::InputColumns;
 use crate::scan::ScanInputs;
 use crate::{criteo_tsv, field, format, ordered, partition};
+
+pub use leak::{Leak, find_leaks};
 
 use column::{ColumnLook, ProfiledColumn, Tries};
 use sniff::TextForm;
@@ -36,6 +39,14 @@ pub struct Profile {
     pub data: DataConfig,
     /// Records that training would leave out too, whatever the columns are for.
     pub losses: Losses,
+    /// The values of the first rows.
+    sample: Vec<SampleColumn>,
+}
+
+/// The trimmed values of the first rows of one column.
+struct SampleColumn {
+    name: String,
+    values: Vec<Vec<u8>>,
 }
 
 /// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
@@ -51,11 +62,15 @@ pub fn of_files(
     threads: usize,
     progress: &mut dyn FnMut(DataProgress),
 ) -> Result<Profile, Error> {
-    let first = inputs.first().map_or("", String::as_str);
+    let mut first = format::first_with_content(inputs)?;
     let announced = format::announced(first)?;
     let form = match announced {
         Some(_) => None,
-        None => Some(sniff::text_form(first, delimiter)?),
+        None => {
+            let form;
+            (first, form) = first_form(inputs, delimiter)?;
+            Some(form)
+        }
     };
     let data = data_config(announced.unwrap_or(DataFormat::Csv), form.as_ref());
     let of_header = format::reader(&data).columns(first)?;
@@ -64,6 +79,7 @@ pub fn of_files(
         InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
     });
     let own = names.len();
+    let has_names = form.as_ref().is_none_or(|form| form.has_header);
     if data.format != DataFormat::Npy {
         let keys = partition::keys_beside(&names, Path::new(first));
         names.extend(keys.into_iter().map(|(key, _)| key));
@@ -80,10 +96,15 @@ pub fn of_files(
         threads: threads.max(1),
     };
     source.check(1)?;
-    let mut tries = match &form {
-        Some(form) => of_records(form),
-        None => of_first_block(&source, &lists)?,
+    let sample = match form {
+        Some(form) => by_column(form.records, own),
+        None => of_first_block(&source, lists.len())?,
     };
+    let tries = sample.iter().zip(&lists).map(|(values, &is_list)| {
+        let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
+        if is_list { Tries { is_list, ..Tries::default() } } else { sniff::tries(&values) }
+    });
+    let mut tries: Vec<Tries> = tries.collect();
     let of_path = |at: usize| {
         let values = partition_values(inputs, &names[at]);
         sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>())
@@ -93,13 +114,27 @@ pub fn of_files(
     let mut meter = Meter::new((data.format, inputs), 1, progress)?;
     let looked = look_at_all(&source, &mut meter, (&names, &tries))?;
     let (rows, columns, losses) = (looked.rows, looked.columns, looked.losses);
+    if rows == 0 {
+        let (malformed, first) = (losses.malformed_lines, losses.first.first().cloned());
+        return Err(Error::NoGoodRows {
+            path: inputs[0].clone().into(),
+            malformed,
+            first: first.map(Box::new),
+        });
+    }
     Strictness::AtMost(Strictness::DEFAULT_MAX).check(rows, &losses)?;
-    let columns = columns.into_iter().map(|column| column.finish(rows)).collect();
+    // What other columns show holds for those that leave it open.
+    let shown = columns.iter().find_map(|column| column.shown_form(rows));
+    let usual = shown.unwrap_or(match data.delimiter.as_deref() {
+        Some(";") => NumberForm::DecimalComma,
+        _ => NumberForm::Money,
+    });
+    let columns = columns.into_iter().map(|column| column.finish(rows, usual)).collect();
     let mut facts = FileFacts {
         format: data.format,
         delimiter: data.delimiter.clone(),
         quote: data.quote.clone(),
-        has_names: form.as_ref().is_none_or(|form| form.has_header),
+        has_names,
         layout: None,
         rows,
         missing: looked.missing,
@@ -111,7 +146,9 @@ pub fn of_files(
         ..ColumnFacts::default()
     }));
     facts.layout = layout_of(&facts);
-    Ok(Profile { facts, data, losses })
+    let sample = names.into_iter().zip(sample);
+    let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
+    Ok(Profile { facts, data, losses, sample })
 }
 
 /// The values that the paths of `inputs` give column `name`.
@@ -158,37 +195,55 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedCo
     WantedColumns::of_columns(data, label, categorical.collect())
 }
 
-fn of_records(form: &TextForm) -> Vec<Tries> {
-    let column = |at: usize| {
-        let values: Vec<&[u8]> =
-            form.records.iter().filter_map(|record| record.get(at)).map(Vec::as_slice).collect();
-        sniff::tries(&values)
-    };
-    (0..form.names.len()).map(column).collect()
+/// The first of `inputs` that has rows, and its form.
+fn first_form<'a>(
+    inputs: &'a [String],
+    delimiter: Option<&str>,
+) -> Result<(&'a str, TextForm), Error> {
+    let mut without_rows = None;
+    for input in inputs {
+        match sniff::text_form(input, delimiter) {
+            Err(error @ (Error::EmptyInput { .. } | Error::HeaderOnly { .. })) => {
+                without_rows.get_or_insert(error);
+            }
+            form => return Ok((input, form?)),
+        }
+    }
+    Err(without_rows.unwrap_or(Error::Config {
+        key: "inputs",
+        problem: "expected at least one file, got none".to_owned(),
+    }))
 }
 
-/// The same from the first rows of Parquet; arrays hold numbers alone.
-fn of_first_block(source: &ScanInputs<'_>, lists: &[bool]) -> Result<Vec<Tries>, Error> {
-    let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); lists.len()];
+/// The values of records that have `columns` fields, column by column.
+fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
+    let mut sample = vec![Vec::with_capacity(records.len()); columns];
+    for record in records.into_iter().filter(|record| record.len() == columns) {
+        sample.iter_mut().zip(record).for_each(|(column, field)| column.push(field));
+    }
+    sample
+}
+
+/// The same of the first rows of Parquet; arrays hold numbers alone. Lists have no values here.
+fn of_first_block(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+    let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
     let tap = crate::origin::Tap::default();
     source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
             block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
                 Shown::Text(text) if sample.len() < SAMPLE_ROWS => sample.push(text.to_vec()),
+                Shown::Missing if sample.len() < SAMPLE_ROWS => sample.push(Vec::new()),
                 _ => {}
             });
         }
         false
     })?;
-    let tries = samples.iter().zip(lists).map(|(sample, &is_list)| {
-        let values: Vec<&[u8]> = sample.iter().map(Vec::as_slice).collect();
-        if is_list { Tries { is_list, ..Tries::default() } } else { sniff::tries(&values) }
-    });
-    Ok(tries.collect())
+    Ok(samples)
 }
 
 /// One block, column by column.
 struct Looked {
+    file: usize,
     columns: Vec<ColumnLook>,
     rows: u64,
     /// How often each text of [`sniff::MISSING`] occurs.
@@ -219,12 +274,14 @@ fn look_at_all(
         .collect();
     let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
     let mut losses = Losses::default();
+    let mut has_records = vec![false; source.inputs.len()];
     ordered::run(
         source.threads,
         produce,
         |block| look_at((&block, source.wanted), tries),
         |looked| {
             rows += looked.rows;
+            has_records[looked.file] |= looked.rows + looked.losses.records() > 0;
             losses.append(looked.losses);
             missing.iter_mut().zip(&looked.missing).for_each(|(sum, count)| *sum += count);
             columns.iter_mut().zip(&looked.columns).for_each(|(column, look)| column.add(look));
@@ -232,6 +289,9 @@ fn look_at_all(
             Ok::<(), Error>(())
         },
     )?;
+    for (input, _) in source.inputs.iter().zip(&has_records).filter(|(_, has)| !**has) {
+        losses.empty_files.count(input, 0);
+    }
     let most = (0..missing.len()).filter(|&at| missing[at] > 0).max_by_key(|&at| missing[at]);
     let missing = most.map(|at| sniff::MISSING[at].to_owned());
     Ok(LookedAll { columns, rows, missing, losses })
@@ -239,6 +299,7 @@ fn look_at_all(
 
 fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> Looked {
     let mut looked = Looked {
+        file: block.file,
         columns: tries.iter().map(ColumnLook::new).collect(),
         rows: 0,
         missing: vec![0; sniff::MISSING.len()],

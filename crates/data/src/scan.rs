@@ -37,7 +37,8 @@ impl ScanInputs<'_> {
     /// Which categorical columns hold lists: those with a separator, or that are lists in the first
     /// file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
-        let first = self.inputs.first().map(String::as_str).filter(|input| *input != STDIN);
+        let first = format::first_with_content(self.inputs)?;
+        let first = Some(first).filter(|input| !input.is_empty() && *input != STDIN);
         format::reader(self.config).lists(self.wanted, first)
     }
 
@@ -126,7 +127,11 @@ impl ScanInputs<'_> {
             };
             let from = from.filter(|mark| mark.file == file).map(|mark| mark.place);
             let (wanted, label, pace) = (self.wanted, self.label, self.pace);
-            reader.send(name, &InputReading { wanted, label, pace, tap, from }, &mut send)?;
+            match reader.send(name, &InputReading { wanted, label, pace, tap, from }, &mut send) {
+                // Engines that write one file per part leave some without content.
+                Err(Error::EmptyInput { .. }) if self.inputs.len() > 1 => {}
+                sent => sent?,
+            }
             if stopped {
                 break;
             }
@@ -185,8 +190,12 @@ impl<'a> FileTally<'a> {
     }
 
     fn finish(self) -> Result<Losses, Error> {
+        let has_rows = self.rows.iter().any(|rows| *rows > 0);
+        let mut all = self.all();
         for ((rows, losses), input) in self.rows.iter().zip(&self.losses).zip(self.source.inputs) {
-            if *rows == 0 {
+            if *rows == 0 && losses.records() == 0 && has_rows {
+                all.empty_files.count(input, 0);
+            } else if *rows == 0 {
                 return Err(Error::NoGoodRows {
                     path: input.into(),
                     malformed: losses.malformed_lines,
@@ -194,7 +203,6 @@ impl<'a> FileTally<'a> {
                 });
             }
         }
-        let all = self.all();
         self.source.strictness.check(self.rows.iter().sum(), &all)?;
         Ok(all)
     }

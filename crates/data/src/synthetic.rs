@@ -12,7 +12,7 @@ mod file;
 mod linear;
 mod planted;
 mod reuse;
-mod score;
+pub(crate) mod score;
 mod text;
 
 use std::io::Write;

@@ -10,7 +10,7 @@ mod topology;
 pub(crate) mod vector;
 
 pub use disjoint::DisjointMut;
-pub use isa::{Avx2, Avx512, Avx512Bf16, Isa};
+pub use isa::{Avx2, Avx512, Avx512Bf16, Bf16Products, Isa};
 pub use pool::Pool;
 pub use topology::Topology;
 

@@ -81,6 +81,10 @@ pub struct ColumnFacts {
     pub merged_texts: u64,
     /// The form in which most values are numbers.
     pub number_form: NumberForm,
+    /// The first value that is a number in another form than plain ones.
+    pub example: Option<String>,
+    /// Another form in which as many values are numbers, but other ones: 1,002 may be either.
+    pub other_form: Option<NumberForm>,
     /// Values that are numbers in that form.
     pub numbers: u64,
     /// The form in which most values are times, if they are any.
@@ -106,6 +110,9 @@ pub struct ColumnFacts {
 pub struct TimeFacts {
     /// In the letters of strftime; ISO 8601 if none.
     pub format: Option<String>,
+    /// Another form in which as many values are times, but other ones: day and month may change
+    /// places.
+    pub other_format: Option<String>,
     /// Values that are times of this form.
     pub count: u64,
     /// The first, in seconds since 1970.

@@ -20,12 +20,12 @@ mod role;
 mod text;
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
-use crate::source::DataFormat;
+use crate::source::{DataFormat, NumberForm};
 use crate::unit::{count, counted};
 pub use error::ProposalError;
 pub use plan::Wish;
 use plan::{Input, ProposalPlan};
-use role::role_of;
+use role::{Role, role_of};
 
 /// A configuration, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +89,7 @@ fn remarks(
     plan: &ProposalPlan,
 ) -> Vec<String> {
     let mut remarks: Vec<String> = inputs.iter().filter_map(merged).collect();
+    remarks.extend(inputs.iter().filter_map(guessed));
     let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
     if sorted && plan.time.is_none() && plan.holds_out {
         remarks.push(format!(
@@ -118,6 +119,35 @@ fn merged(input: &Input<'_>) -> Option<String> {
             count(input.facts.distinct)
         )
     })
+}
+
+/// What to check of a column whose values can be read in two ways.
+fn guessed(input: &Input<'_>) -> Option<String> {
+    let name = &input.facts.name;
+    match &input.role {
+        Role::Time { format: Some(format), .. } => {
+            let other = input.facts.times.as_ref()?.other_format.as_ref()?;
+            Some(format!(
+                "column {name}: every value is a time both as {format} and as {other}; {format} is \
+                 a guess, so set date_format = \"{other}\" if the other is right"
+            ))
+        }
+        Role::Number { form, .. } => {
+            let other = input.facts.other_form?;
+            let reading = |form: NumberForm| match form {
+                NumberForm::Plain => "plain",
+                NumberForm::Money => "money",
+                NumberForm::DecimalComma => "decimal_comma",
+            };
+            let (form, other) = (reading(*form), reading(other));
+            Some(format!(
+                "column {name}: in every value the comma may part thousands (number = \"money\") \
+                 or stand before decimals (number = \"decimal_comma\"); {form} is a guess, so set \
+                 {other} if the other is right"
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// The facts under the names that a published layout has.

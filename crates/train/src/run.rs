@@ -10,7 +10,7 @@ pub(crate) mod lead;
 pub(crate) mod start;
 mod worker;
 
-pub use agreement::host;
+pub use agreement::{check_shared, host};
 pub use lead::{feature_plan, total_steps};
 pub use worker::run_info;
 

@@ -335,8 +335,14 @@ The page draws the recorded step above the predicted one, and the execution grap
 remove its operators, fuse them, resize their work, or move them to a stream or a thread; the step is
 priced again. Only browsers on this machine that know the address are served.")]
 pub struct PredictServe {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Costs: a calibration [default: the recording's own]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
     #[command(flatten)]
-    pub of: PredictNext,
+    pub recorded: Recorded,
     /// Loopback port [default: a free one]
     #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
     pub port: u16,
@@ -422,15 +428,6 @@ pub struct NeverRunStep {
     /// A sharding plan, as rowmill train takes it
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
-}
-
-impl NeverRunStep {
-    /// Whether anything was asked for.
-    pub fn is_asked(&self) -> bool {
-        let is_sized = self.batch_size.is_some() || self.ranks.is_some() || self.pooling != 1;
-        let is_split = self.plan.is_some() || self.sharding != Sharding::Table;
-        is_sized || is_split || !self.set.is_empty()
-    }
 }
 
 /// Measure errors.

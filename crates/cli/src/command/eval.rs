@@ -109,7 +109,7 @@ fn evaluate<B: Backend>(
         rows.push(("speed", render::rate(evaluated.samples_per_second)));
         render::facts(&rows)
     })?;
-    warn(session.console, Some(&evaluated.evaluation));
+    warn(session.console, Some(&evaluated.evaluation), &scorer.config().training);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -32,12 +32,15 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
     let files = files_of(&args.files)?;
     let profile = look(&files, args.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
-    let proposal = propose(args, &profile, session)?;
+    let mut proposal = propose(args, &profile, session)?;
     // A proposal that would be refused is a fault of ours: found here, not by who trains.
     let job = JobConfig::parse(&proposal.text, &[]);
-    job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    let job = job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    proposal.remarks.extend(leaks(&profile, &job));
     let Some(path) = target else {
-        return session.console.print(proposal.text.trim_end());
+        session.console.print(proposal.text.trim_end())?;
+        proposal.remarks.iter().for_each(|remark| session.console.warn(remark));
+        return Ok(());
     };
     output::put(&path, |file| {
         file.write_all(proposal.text.as_bytes()).map_err(Error::io(&path, "write"))
@@ -58,6 +61,27 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
         quoted(&path.display().to_string())
     ));
     Ok(())
+}
+
+/// What to check of columns that the configuration uses and that alone predict the label.
+fn leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
+    let data = &job.data;
+    let Some(label) = &data.label else { return Vec::new() };
+    let mut used: Vec<&str> = data.dense.iter().map(|column| column.column.as_str()).collect();
+    used.extend(data.categorical.iter().map(|column| column.column.as_str()));
+    let leaks = profile::find_leaks(profile, label).into_iter();
+    let leaks = leaks.filter(|leak| used.contains(&leak.column.as_str()));
+    let remark = |leak: profile::Leak| {
+        format!(
+            "column {}: it alone predicts {} almost perfectly (AUC {:.3} on {}); remove it from the \
+             configuration if it is known only after the label is",
+            leak.column,
+            label.column,
+            leak.auc,
+            render::counted(leak.rows as u64, "row")
+        )
+    };
+    leaks.map(remark).collect()
 }
 
 fn files_of(paths: &[String]) -> Result<Vec<String>, Error> {

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use ::device::Isa;
+use ::device::cpu::Bf16Products;
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
-use schema::{Figure, Interaction};
+use schema::{Figure, Interaction, Precision, TrainingConfig};
 use serde::Serialize;
 use train::Evaluation;
 use train::run::{PreparedRun, RunEvent, RunOutcome, RunRequest, Start, TraceRequest};
@@ -114,7 +116,7 @@ impl TrainRequest {
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
-            return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu });
+            return Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) });
         };
         let mut job = config::job(name, &set)?;
         if args.synthetic.is_some() {
@@ -124,7 +126,35 @@ impl TrainRequest {
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
-        Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu })
+        Ok(Self { job, tiling, strictness, device: ComputeDevice::Cpu(Isa::detect()) })
+    }
+
+    /// Chooses how bf16 is multiplied: as the run that is resumed has done so far, else as this CPU
+    /// does it best.
+    fn choose_arithmetic(
+        &mut self,
+        args: &Train,
+        run: &Path,
+        session: &Session,
+    ) -> Result<(), Error> {
+        if self.job.config.training.precision != Precision::Bf16 || args.estimate {
+            return Ok(());
+        }
+        let is_resumed = args.resume || args.resume_from.is_some();
+        if let Some(products) = record::bf16_products(run).filter(|_| is_resumed) {
+            let device = std::mem::replace(&mut self.device, ComputeDevice::Cpu(Isa::detect()));
+            self.device = device.multiplying_as(products, run)?;
+        }
+        match self.device.bf16_products() {
+            Some(Bf16Products::Pairs) => {
+                session.console.say("bf16: products of pairs by VDPBF16PS");
+            }
+            Some(Bf16Products::Widened) => session
+                .console
+                .say("bf16: factors are rounded to bf16 and multiplied by the kernels of f32"),
+            None => {}
+        }
+        Ok(())
     }
 
     /// Prepares the data before all else where it is to say how many rows tables have.
@@ -182,6 +212,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
         asked.device = ComputeDevice::open(args.device, session)?;
     }
     let run_folder = args.run_folder();
+    asked.choose_arithmetic(args, &run_folder, session)?;
     // Dropped after everything below, the inner one first: what fails leaves no empty folders.
     let _run = (!args.estimate).then(|| output::folder(&run_folder)).transpose()?;
     let early = match asked.job.config.model.has_auto_tables() {
@@ -282,11 +313,15 @@ fn train_on(
     };
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
+    let products = device
+        .bf16_products()
+        .filter(|_| run.request().config.training.precision == Precision::Bf16);
     let (mut written, config) = (Ok(()), run.request().config.clone());
     let observe = &mut |event: RunEvent<'_>| {
         // Not before: a run that is refused leaves nothing.
         if matches!(event, RunEvent::Started { .. }) {
-            written = record::write(&run_folder, (&job.origin, &config), &plan, strictness);
+            written =
+                record::write(&run_folder, (&job.origin, &config), (&plan, strictness), products);
         }
         observer.see(event);
     };
@@ -297,7 +332,7 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, (&run_folder, launched.as_deref()))
+    report(session.console, (&outcome, &config.training), (&run_folder, launched.as_deref()))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
@@ -313,11 +348,11 @@ fn say_what_interacts(job: &ResolvedJob, console: Console) {
 
 fn report(
     console: Console,
-    outcome: &RunOutcome,
+    (outcome, training): (&RunOutcome, &TrainingConfig),
     (run, launched): (&Path, Option<&str>),
 ) -> Result<ExitCode, Error> {
     console.report(&Finished::new(outcome), |_| summary(outcome))?;
-    warn(console, outcome.evaluation.as_ref());
+    warn(console, outcome.evaluation.as_ref(), training);
     if outcome.interrupted {
         let command = resume_command(run, launched);
         console.say(format_args!("interrupted; resume with:\n  {command}"));
@@ -350,8 +385,9 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&RunOutcome, u64), console:
     }
 }
 
-/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing.
-pub fn warn(console: Console, evaluation: Option<&Evaluation>) {
+/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing that was
+/// trained as `training` says.
+pub fn warn(console: Console, evaluation: Option<&Evaluation>, training: &TrainingConfig) {
     let Some(evaluation) = evaluation else { return };
     // A model that gives no probabilities has ended the run before.
     let entropy = evaluation.normalized_entropy;
@@ -361,12 +397,22 @@ pub fn warn(console: Console, evaluation: Option<&Evaluation>) {
              see data.label, data.hold_out",
         );
     } else if entropy > 1.0 {
+        let fewer = against_overfitting(training);
         console.warn(format_args!(
             "normalized entropy {entropy:.4} is above 1: the model predicts worse than the base \
-             rate, the mean label of these rows, would. Try lower learning rates, fewer epochs (or \
-             training.keep_best and patience) or more data; a calibration far from 1 means that \
-             the held-out rows have another share of clicks than the training rows"
+             rate, the mean label of these rows, would. Try lower learning rates{fewer} or more \
+             data; a calibration far from 1 means that the held-out rows have another share of \
+             clicks than the training rows"
         ));
+    }
+}
+
+/// What `training` could still set against learning the training rows by heart, as part of a list.
+fn against_overfitting(training: &TrainingConfig) -> &'static str {
+    match (training.keep_best, training.patience) {
+        (Some(_), Some(_)) => "",
+        (Some(_), None) => ", training.patience",
+        (None, _) => ", fewer epochs (or training.keep_best and patience)",
     }
 }
 
@@ -599,5 +645,18 @@ mod tests {
         assert_eq!(quoted("bottom=[8, 4]"), "'bottom=[8, 4]'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn advice_names_no_setting_that_is_there_already() {
+        let advice = |set: &[(&str, &str)]| {
+            let set: Vec<_> = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let job = crate::resolve::config::job("dlrm-ddp", &set).unwrap();
+            super::against_overfitting(&job.config.training)
+        };
+        let (best, every) = (("training.keep_best", "auc"), ("training.evaluate_every", "10"));
+        assert!(advice(&[]).contains("keep_best"));
+        assert_eq!(advice(&[best, every]), ", training.patience");
+        assert_eq!(advice(&[best, every, ("training.patience", "3")]), "");
     }
 }

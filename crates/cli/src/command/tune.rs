@@ -12,7 +12,7 @@ use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
 use super::predict::resize::recorded;
-use super::predict::what_if::measured;
+use super::predict::what_if::{Measured, measured};
 use crate::args::Tune;
 use crate::error::Error;
 use crate::resolve::{Session, config};
@@ -20,6 +20,11 @@ use crate::sheet::{self, SheetTarget};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
+/// Difference between both measurements of the base, in percent, from which on the machine counts as
+/// disturbed.
+const DRIFT_MOST: f64 = 10.0;
+/// Least gain in percent that is worth a change.
+const GAIN_LEAST: f64 = 3.0;
 /// How many changes are made.
 const BEST: usize = 3;
 const DRAWS: Draws = Draws { count: 200, seed: 0 };
@@ -80,9 +85,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     ));
     for row in rows.iter_mut().take(BEST) {
         let setting = Setting { batch_size: row.batch_size, ranks: row.ranks };
-        let taken = measured(&[tuning.record(setting)?], session)?;
-        let slowest = taken.iter().max_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
-        let Some(slowest) = slowest else { continue };
+        let Some(slowest) = tuning.measure(setting)? else { continue };
         let speed = samples_per_s(setting, slowest.mean_ns);
         let error = |ns: f64| 100.0 * (ns - slowest.mean_ns) / slowest.mean_ns.max(1.0);
         row.measured_ns = Some(slowest.mean_ns.round() as i64);
@@ -91,7 +94,47 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
         row.baseline_error_pct = Some(error(1e9 * setting.batch_size as f64 / now.max(1e-9)));
         row.noise_pct = Some(slowest.noise_pct);
     }
-    sheet::put(session.console, &rows, SheetTarget::default())
+    // Whatever disturbed the machine meanwhile is in both of the base's figures.
+    let again = tuning.measure(base)?;
+    sheet::put(session.console, &rows, SheetTarget::default())?;
+    if let Some(again) = again {
+        let (verdict, disturbed) = judge(&rows, now, samples_per_s(base, again.mean_ns));
+        disturbed.iter().for_each(|text| session.console.warn(text));
+        session.console.say(verdict);
+    }
+    Ok(())
+}
+
+/// What to do, given the measured rows and the speed of the base before and after them, and what
+/// speaks against trusting it.
+fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String>) {
+    let base = (before + after) / 2.0;
+    let drift = 100.0 * (after - before).abs() / base.max(1e-9);
+    let disturbed = (drift > DRIFT_MOST).then(|| {
+        format!(
+            "the machine was disturbed: the present settings trained {before:.0} samples/s before \
+             the changes and {after:.0} after them; run tune again when nothing else runs"
+        )
+    });
+    let speed = |row: &SettingRow| row.measured_samples_per_s.unwrap_or_default();
+    let best = rows.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
+    let gain = |row: &SettingRow| 100.0 * (speed(row) / base.max(1e-9) - 1.0);
+    let verdict = match best.filter(|best| gain(best) > drift.max(GAIN_LEAST)) {
+        Some(best) => format!(
+            "verdict: batch_size={} on {} ranks trains {:.0} % more samples per second than what \
+             you have ({:.0} against {base:.0}, the mean of before and after)",
+            best.batch_size,
+            best.ranks,
+            gain(best),
+            speed(best)
+        ),
+        None => format!(
+            "verdict: keep what you have ({base:.0} samples/s, the mean of before and after): no \
+             change that was measured is faster by more than {:.0} %",
+            drift.max(GAIN_LEAST)
+        ),
+    };
+    (verdict, disturbed)
 }
 
 /// Other batch sizes, and two ranks, of which each has half of the threads.
@@ -151,6 +194,12 @@ struct Tuning<'a> {
 }
 
 impl Tuning<'_> {
+    /// The slowest rank of a few steps with a setting.
+    fn measure(&self, setting: Setting) -> Result<Option<Measured>, Error> {
+        let taken = measured(&[self.record(setting)?], self.session)?;
+        Ok(taken.into_iter().max_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns)))
+    }
+
     /// Trains a few steps with a setting; the folder of their traces.
     fn record(&self, setting: Setting) -> Result<PathBuf, Error> {
         let Setting { batch_size, ranks } = setting;
@@ -189,5 +238,39 @@ impl Tuning<'_> {
         let said = said.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
         let run = format!("{batch_size} samples on {ranks} ranks");
         Err(Error::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SettingRow, judge};
+
+    fn row(batch_size: usize, speed: f64) -> SettingRow {
+        SettingRow {
+            batch_size,
+            ranks: 1,
+            predicted_ns: 1,
+            low_ns: 1,
+            high_ns: 1,
+            predicted_samples_per_s: speed,
+            measured_ns: Some(1),
+            measured_samples_per_s: Some(speed),
+            error_pct: None,
+            baseline_error_pct: None,
+            noise_pct: None,
+        }
+    }
+
+    #[test]
+    fn a_gain_within_the_drift_of_the_base_keeps_what_there_is() {
+        let rows = [row(64, 1050.0), row(128, 1180.0)];
+        let (verdict, disturbed) = judge(&rows, 1000.0, 1020.0);
+        assert!(verdict.contains("batch_size=128") && verdict.contains("17 % more"), "{verdict}");
+        assert_eq!(disturbed, None);
+        let (verdict, disturbed) = judge(&rows, 1000.0, 1250.0);
+        assert!(verdict.contains("keep what you have"), "{verdict}");
+        assert!(disturbed.is_some_and(|text| text.contains("disturbed")));
+        let (verdict, _) = judge(&[row(64, 990.0)], 1000.0, 1000.0);
+        assert!(verdict.contains("keep what you have"), "{verdict}");
     }
 }

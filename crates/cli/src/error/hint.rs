@@ -13,8 +13,18 @@ use predict::kernel::Error as KernelError;
 use schema::proposal::ProposalError;
 
 impl Error {
+    /// What the user of `verb` can do about it. A hint that names what the verb lacks is replaced
+    /// by one for verbs that read files as they are, without a configuration.
+    pub fn applicable_hint(&self, verb: &clap::Command) -> Option<String> {
+        let plain = match self {
+            Self::Data(error) => hint_without_config(error).map(ToOwned::to_owned),
+            _ => None,
+        };
+        [self.hint(), plain].into_iter().flatten().find(|hint| is_applicable(hint, verb))
+    }
+
     /// What the user can do about it.
-    pub fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Trace(error) => trace_hint(error),
             Self::Data(error) => data_hint(error),
@@ -59,6 +69,7 @@ impl Error {
             | Self::RowsUnknown { .. }
             | Self::NothingToResume { .. }
             | Self::NoMetrics { .. }
+            | Self::OtherArithmetic { .. }
             | Self::ResumeOfNothing => return self.config_hint(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
             Self::NoData { .. }
@@ -141,6 +152,11 @@ impl Error {
             Self::NoMetrics { .. } => {
                 "give the folder of a run, as `rowmill train --run FOLDER` leaves it; pages of traces \
                  are made by rowmill trace report"
+                    .into()
+            }
+            Self::OtherArithmetic { .. } => {
+                "resume it on such a CPU, or begin a new run with --run, which may start from this \
+                 one's weights: rowmill checkpoint export, then import"
                     .into()
             }
             Self::ResumeOfNothing => "rowmill train --resume --run RUN".into(),
@@ -247,8 +263,8 @@ impl Error {
                 ));
             }
             Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
+                "set data.hold_out, or name labelled files: rowmill eval RUN --data FILE…, rowmill \
+                 train CONFIG --evaluation FILE…"
             }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
@@ -339,6 +355,36 @@ impl Error {
         };
         Some(hint)
     }
+}
+
+/// Whether `verb` has every option and reads every key that `hint` names. What follows `rowmill` in
+/// a hint is a command of its own.
+fn is_applicable(hint: &str, verb: &clap::Command) -> bool {
+    let own = hint.split("rowmill ").next().unwrap_or(hint);
+    let has = |name: &str| verb.get_arguments().any(|option| option.get_long() == Some(name));
+    let reads_config = has("set") || has("config") || has("resume") || has("run");
+    let names_key = ["data.", "[data]"].iter().any(|key| own.contains(key));
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let pieces: Vec<&str> = own.split("--").collect();
+    let options = pieces.windows(2).filter(|pair| !pair[0].ends_with(is_letter));
+    let mut names = options.filter_map(|pair| pair[1].split(|c: char| !is_letter(c)).next());
+    (reads_config || !names_key) && names.all(has)
+}
+
+/// What helps where files are read without a configuration.
+fn hint_without_config(error: &data::Error) -> Option<&'static str> {
+    let hint = match error {
+        data::Error::TooManyMalformed { .. } | data::Error::NoGoodRows { .. } => {
+            "correct the rows, or name what parts their fields with --delimiter TEXT"
+        }
+        data::Error::OtherForm { .. } => "give files of one format; describe others apart",
+        data::Error::MissingColumn { .. } => {
+            "give files with the same columns; describe others apart"
+        }
+        data::Error::Parquet { .. } => "the file is cut short, or not Parquet; write it again",
+        _ => return None,
+    };
+    Some(hint)
 }
 
 /// How labels come to be all the same.
@@ -452,6 +498,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
         | data::Error::Synthetic { .. } | data::Error::LoaderStopped { .. }
         | data::Error::OtherForm { .. } | data::Error::Archive { .. }
         | data::Error::CarriageReturns { .. } | data::Error::EmptyFolder { .. }
+        | data::Error::HeaderOnly { .. }
         | data::Error::TableTooSmall { .. } | data::Error::Disk { .. }
         | data::Error::VocabularyMemory { .. } => return None,
     };
@@ -469,10 +516,12 @@ fn form_or_size_hint(error: &data::Error) -> Option<String> {
             "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
         }
         data::Error::Disk { .. } => {
-            "free some space there, raise --memory or data.ids.threshold, or write to another disk"
+            "free some space there, raise data.ids.memory_mib or data.ids.min_count, or write to \
+             another disk"
         }
         data::Error::VocabularyMemory { .. } => {
-            "more memory: --memory 4GiB, or data.ids.memory_mib in the configuration"
+            "raise data.ids.memory_mib in the configuration (rowmill data convert also takes --memory \
+             4GiB)"
         }
         _ => return None,
     };

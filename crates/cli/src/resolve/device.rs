@@ -1,10 +1,12 @@
 //! The device that `--device` names, opened, with its kernels compiled: what is missing is said
 //! before anything is read or written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use comm::mpi::launcher;
+use device::Isa;
 use device::backend::Cuda;
+use device::cpu::Bf16Products;
 use device::cuda::{
     Accuracy, BlockOrder, Checks, CudaOptions, Driver, DriverError, Emulation, H100_SHARED_BYTES,
     device_count,
@@ -20,7 +22,7 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub enum ComputeDevice {
     /// On the host's cores.
-    Cpu,
+    Cpu(Isa),
     /// By the kernels of a GPU, or of its emulation.
     Gpu(Driver),
 }
@@ -45,7 +47,7 @@ impl ComputeDevice {
         let OnDevice { device: name, tf32 } = on;
         let opened = match name {
             DeviceName::Cpu | DeviceName::Emulated if tf32 => Err(DriverError::NoTf32),
-            DeviceName::Cpu => return Ok(Self::Cpu),
+            DeviceName::Cpu => return Ok(Self::Cpu(Isa::detect())),
             DeviceName::Cuda(number) => cuda(number, session),
             DeviceName::Emulated => emulation().map(Driver::emulated),
         };
@@ -60,6 +62,30 @@ impl ComputeDevice {
             }
             Err(device::Error::Driver(error)) => Err(refused(error)),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl ComputeDevice {
+    /// How it multiplies bf16; none where the device is no CPU.
+    pub fn bf16_products(&self) -> Option<Bf16Products> {
+        match self {
+            Self::Cpu(isa) => Some(isa.bf16_products()),
+            Self::Gpu(_) => None,
+        }
+    }
+
+    /// The same device, which multiplies bf16 as `run` did so far.
+    ///
+    /// # Errors
+    /// [`Error::OtherArithmetic`] where this CPU cannot.
+    pub fn multiplying_as(self, products: Bf16Products, run: &Path) -> Result<Self, Error> {
+        match self {
+            Self::Cpu(isa) => isa
+                .with_bf16_products(products)
+                .map(Self::Cpu)
+                .ok_or_else(|| Error::OtherArithmetic { run: run.to_owned() }),
+            Self::Gpu(driver) => Ok(Self::Gpu(driver)),
         }
     }
 }
@@ -80,8 +106,9 @@ fn tell_of_products(name: DeviceName, device: &Cuda, session: &Session) {
 macro_rules! on_device {
     ($device:expr, $open:ident => $body:expr) => {
         match $device {
-            $crate::resolve::device::ComputeDevice::Cpu => {
-                let $open = ::device::Cpu::open;
+            $crate::resolve::device::ComputeDevice::Cpu(isa) => {
+                let $open =
+                    |threads| Ok::<_, ::device::Error>(::device::Cpu::with_isa(threads, *isa));
                 $body
             }
             $crate::resolve::device::ComputeDevice::Gpu(driver) => {

@@ -227,6 +227,10 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
                 .warn(format_args!("{what}: left out {count}, the first at {file}:{line}"));
         }
     }
+    if let Some((file, _)) = &losses.empty_files.first {
+        let files = render::counted(losses.empty_files.count, "file");
+        session.console.warn(format_args!("skipped {files} without rows, the first {file}"));
+    }
     let malformed = losses.malformed_lines;
     if malformed == 0 {
         return;

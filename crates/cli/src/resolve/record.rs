@@ -6,6 +6,8 @@ use std::io::Write as _;
 use std::path::Path;
 
 use data::Strictness;
+use device::Isa;
+use device::cpu::Bf16Products;
 use schema::{JobConfig, ShardingPlan, Share, Tile};
 use serde::{Deserialize, Serialize};
 use train::checkpoint::{self, Checkpoint};
@@ -30,6 +32,9 @@ struct ResolvedRecord {
     strict: bool,
     world_size: u32,
     tiles: Vec<Tile>,
+    /// How this run's CPU multiplies bf16, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bf16_products: Option<String>,
 }
 
 /// A run as it was started.
@@ -46,8 +51,8 @@ pub struct Resumed {
 pub fn write(
     run: &Path,
     (origin, config): (&str, &JobConfig),
-    plan: &ShardingPlan,
-    strictness: Strictness,
+    (plan, strictness): (&ShardingPlan, Strictness),
+    products: Option<Bf16Products>,
 ) -> Result<(), Error> {
     let malformed_max = match strictness {
         Strictness::Stop => 0.0,
@@ -62,6 +67,7 @@ pub fn write(
         strict: strictness == Strictness::Stop,
         world_size: plan.world_size(),
         tiles: plan.tiles().to_vec(),
+        bf16_products: products.map(|products| products.name().to_owned()),
     };
     let text = serde_json::to_vec_pretty(&record).map_err(Error::Json)?;
     let path = run.join("run.json");
@@ -96,6 +102,16 @@ pub fn resumed(run: &Path, (args, set): (&Train, &[(String, String)])) -> Result
     // An imported checkpoint has the plan of its import, which fits too.
     let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
     Ok(Resumed { job: ResolvedJob { origin, config }, plan, strictness })
+}
+
+/// How the run in `run` multiplies bf16, if it says so. Runs that do not are of earlier versions,
+/// which used the instruction for pairs wherever there was one.
+pub fn bf16_products(run: &Path) -> Option<Bf16Products> {
+    let record = read(run)?;
+    match record.bf16_products {
+        Some(name) => Bf16Products::from_name(&name),
+        None => Isa::detect().with_bf16_products(Bf16Products::Pairs).map(Isa::bf16_products),
+    }
 }
 
 /// The configuration of the run in `run`, if it is known.

@@ -223,6 +223,23 @@ fn imported_weights_score_at_once_where_nothing_is_learnt_from_data() {
 }
 
 #[test]
+fn imported_weights_take_the_rows_of_their_tables_from_prepared_data() {
+    let place = Place::new();
+    let auto = "--set model.tables.a.rows=\"auto\" --set model.tables.b.rows=\"auto\"";
+    let keys = format!("--set data.ids.mode=exact {auto}");
+    place.done(&format!("data convert train.csv --config job.toml {keys} --output prepared"));
+    place.done(&format!("train job.toml {keys} --train prepared --run run"));
+    place.done("checkpoint export run --to torchrec weights");
+    let import = format!("checkpoint import weights --from torchrec --config job.toml {keys}");
+    let refused = place.run(&format!("{import} --run none"));
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("rows"), "{}", refused.stderr);
+    place.done(&format!("{import} --run back --data prepared"));
+    let scores = place.done("score back train.csv").stdout;
+    assert_eq!(scores, place.done("score run train.csv").stdout);
+}
+
+#[test]
 fn one_checkpoint_has_one_size_wherever_it_is_shown() {
     let place = trained();
     let folder = list(&place).pop().unwrap();

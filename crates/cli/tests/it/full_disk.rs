@@ -11,13 +11,16 @@ fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace()
     for (words, file) in [
         ("train job.toml --train train.csv --run disk/r", "checkpoints"),
         ("train job.toml --train train.csv --run r --trace disk/t --trace-steps 1..90", "disk/t"),
+        ("init train.csv --output disk/full/job.toml", "disk/full/job.toml"),
     ] {
         let place = Place::new();
         fs::create_dir(place.path("disk")).unwrap();
         let rowmill = env!("CARGO_BIN_EXE_rowmill");
         let script = format!(
-            "mount -t tmpfs -o size=64k none disk || exit 77; {rowmill} {words}; \
-             code=$?; find disk -name '*.tmp' -o -name '*.partial' >&2; exit $code"
+            "mount -t tmpfs -o size=64k none disk || exit 77; mkdir disk/full; \
+             case '{words}' in init*) cat /dev/zero > disk/zeros 2> /dev/null;; esac; {rowmill} {words}; \
+             code=$?; find disk -name '*.tmp' -o -name '*.partial' -o -name job.toml >&2; \
+             exit $code"
         );
         let namespace = ["--user", "--map-root-user", "--mount", "sh", "-c", &script];
         let ran = Command::new("unshare").args(namespace).current_dir(place.path("")).output();
@@ -34,5 +37,6 @@ fn a_disk_that_fills_up_is_named_and_holds_no_half_written_checkpoint_or_trace()
         assert!(stderr.contains("No space left on device"), "{words}: {stderr}");
         assert!(stderr.contains(file), "{words}: {stderr}");
         assert!(!stderr.contains(".tmp\n") && !stderr.contains(".partial\n"), "{words}: {stderr}");
+        assert!(!stderr.contains("job.toml\n"), "{words}: {stderr}");
     }
 }

@@ -286,3 +286,79 @@ fn what_is_no_label_is_asked_for() {
     assert!(ran.stderr.contains("hint: name it with --label COLUMN"), "{}", ran.stderr);
     place.done("init two.csv --label b");
 }
+
+/// Ids, labels and hours as Avazu writes them, under names that say nothing.
+fn hourly(write: impl Fn(u64) -> String) -> String {
+    let mut text = "a,b,w\n".to_owned();
+    for row in 0..8 * ROWS {
+        let hour = draw(row, 8) % 24;
+        writeln!(text, "{},{},{}", draw(row, 1) % 9, label(row, hour / 12), write(hour)).unwrap();
+    }
+    text
+}
+
+#[test]
+fn hours_in_digits_and_of_logs_teach_what_the_hour_does() {
+    let day = |hour: u64| 1 + hour * 7 % 27;
+    let forms: [(&str, &dyn Fn(u64) -> String); 3] = [
+        ("%Y%m%d%H", &|hour| format!("201410{:02}{hour:02}", day(hour))),
+        ("%y%m%d%H", &|hour| format!("1410{:02}{hour:02}", day(hour))),
+        ("%d/%b/%Y:%H:%M:%S %z", &|hour| {
+            format!("{:02}/Oct/2014:{hour:02}:30:00 +0000", day(hour))
+        }),
+    ];
+    for (format, write) in forms {
+        let expected = format!("date_format = \"{format}\"");
+        let ran = check("hours.csv", hourly(write), &[&expected]);
+        let auc = ran.last()["evaluation"]["auc"].as_f64().unwrap();
+        assert!(auc > 0.7, "{format}: {auc}");
+    }
+}
+
+#[test]
+fn guesses_leaks_and_empty_parts_are_reported() {
+    let place = Place::new();
+    let mut text = "click,day,price,refund\n".to_owned();
+    for row in 0..ROWS {
+        let click = draw(row, 1) % 2;
+        let (day, month) = (1 + draw(row, 2) % 12, 1 + draw(row, 3) % 12);
+        let price = format!("\"{},{:03}\"", 1 + draw(row, 4) % 9, draw(row, 5) % 1000);
+        writeln!(text, "{click},{day:02}/{month:02}/2023,{price},{}", 5 * click).unwrap();
+    }
+    fs::create_dir(place.path("parts")).unwrap();
+    fs::write(place.path("parts/part-0.csv"), "").unwrap();
+    fs::write(place.path("parts/part-1.csv"), text).unwrap();
+    let ran = place.done("init parts");
+    for part in [
+        "skipped 1 file without rows, the first parts/part-0.csv",
+        "column day: every value is a time both as",
+        "column price: in every value the comma may part thousands",
+        "column refund: it alone predicts click almost perfectly",
+    ] {
+        assert!(ran.stderr.contains(part), "no {part:?} in\n{}", ran.stderr);
+    }
+    place.done("train parts.toml --run run");
+}
+
+#[test]
+fn hints_of_init_name_what_init_has() {
+    let place = Place::new();
+    fs::write(place.path("good.csv"), "label,x\n1,2\n0,3\n1,4\n").unwrap();
+    fs::write(place.path("other.csv"), "u,v\n1,2\n0,3\n").unwrap();
+    fs::write(place.path("long.csv"), format!("label,x\n1,2\n{}", "0,1,2,3\n".repeat(9))).unwrap();
+    fs::write(place.path("b.csv"), b"PAR1\x15\x04\x15\x00 \xff\n").unwrap();
+    fs::write(place.path("ones.csv"), "label,x\n1,2\n1,3\n1,4\n").unwrap();
+    for (words, hint) in [
+        ("good.csv other.csv", "hint: give files with the same columns"),
+        ("long.csv", "hint: correct the rows, or name what parts their fields with --delimiter"),
+        ("good.csv b.csv", "hint: give files of one format"),
+        ("ones.csv --label label", "hint: choose another with --label COLUMN"),
+        ("ones.csv", "which column is the label?"),
+    ] {
+        let ran = place.run(&format!("init {words} --output -"));
+        assert!(ran.code != Some(0) && ran.stderr.contains(hint), "{words}: {}", ran.stderr);
+        for absent in ["--set", "--malformed-max", "data.format", "data.columns"] {
+            assert!(!ran.stderr.contains(absent), "{words}: {absent}: {}", ran.stderr);
+        }
+    }
+}

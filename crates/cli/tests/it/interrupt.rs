@@ -71,6 +71,28 @@ fn ctrl_c_leaves_nothing_of_a_file_that_was_being_written() {
     cut(&place, |size| format!("data synth --rows {size} begun.txt.gz"));
 }
 
+#[test]
+fn ctrl_c_during_init_leaves_no_configuration_and_the_old_one_as_it_was() {
+    let place = Place::new();
+    fs::write(place.path("job.toml"), "# mine\n").unwrap();
+    let fifo = place.path("rows.csv");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no mkfifo");
+        return;
+    }
+    for output in ["new.toml", "job.toml --force"] {
+        let mut command = place.command(&format!("init rows.csv --output {output}"));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // It waits for the rows of the pipe, which nobody writes.
+        std::thread::sleep(Duration::from_millis(200));
+        interrupt(&child);
+        assert_ne!(child.wait().unwrap().code(), Some(0), "{output}");
+        assert_eq!(fs::read_to_string(place.path("job.toml")).unwrap(), "# mine\n");
+        assert_eq!(place.names("new"), [""; 0], "{output}");
+    }
+}
+
 /// Interrupts the command of `words` as soon as it writes. Where the file is whole before the
 /// signal arrives, the command is run again with twice the `size`.
 fn cut(place: &Place, words: impl Fn(u32) -> String) {

@@ -164,7 +164,7 @@ fn a_calibrated_host_is_a_lower_bound_of_a_step() {
     assert!((number(typed, "step_ns") / number(bound, "step_ns") - 1.0).abs() < 1e-9, "{typed}");
     assert!(number(bound, "step_ns") > number(&rows(&place, step)[0], "step_ns"));
     let both = format!("{step} --calibration host.json --launch-us 5");
-    refused(&place, &both, &["--calibration or --launch-us", "both"]);
+    refused(&place, &both, &["--launch-us", "does not apply with --calibration"]);
     let ran = place.run(&format!("{step} --calibration none.json"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("none.json: cannot read"), "{}", ran.stderr);
@@ -188,7 +188,11 @@ fn steps_that_cannot_be_priced_are_refused() {
     refused(&place, "predict step --model none --hardware a100", &["none"]);
     refused(&place, "predict step", &["PATH"]);
     let recorded = "predict step t.json --calibration c.json";
-    refused(&place, &format!("{recorded} --pooling 3"), &["expected --model", "a recording"]);
+    refused(
+        &place,
+        &format!("{recorded} --pooling 3"),
+        &["--pooling", "applies only with --model"],
+    );
     refused(&place, &format!("{recorded} --by rank"), &["--model"]);
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
     refused(&place, &format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);

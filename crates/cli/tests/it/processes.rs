@@ -357,15 +357,17 @@ fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
     // Prepared, so that the data of both is the same.
     prepare(&place, "train.csv", "prepared");
     fs::create_dir_all(place.path("run")).unwrap();
-    let words = "train job.toml --train prepared --run run --set training.steps=5";
-    let Some(ran) = apart(&place, words, "mount -t tmpfs none run") else { return };
-    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let named = format!("rank 1 on {}", host.trim());
-    assert!(ran.stderr.contains(&named), "{}", ran.stderr);
-    assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
-    let trained = fs::read_dir(place.path("run/checkpoints")).map_or(0, Iterator::count);
-    assert_eq!(trained, 0, "nothing was trained");
+    for data in ["prepared", "train.csv"] {
+        let words = format!("train job.toml --train {data} --run run --set training.steps=5");
+        let Some(ran) = apart(&place, &words, "mount -t tmpfs none run") else { return };
+        assert_eq!(ran.code, Some(2), "{data}: {}", ran.stderr);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let named = format!("rank 1 on {} does not see a file", host.trim());
+        assert!(ran.stderr.contains(&named), "{data}: {}", ran.stderr);
+        assert_eq!(ran.stderr.matches("error: ").count(), 1, "{data}: {}", ran.stderr);
+        let trained = fs::read_dir(place.path("run/checkpoints")).map_or(0, Iterator::count);
+        assert_eq!(trained, 0, "{data}: nothing was trained");
+    }
 }
 
 #[test]

@@ -27,6 +27,12 @@ fn everything_once_and_again() {
     let error = 100.0 * (number("predicted_ns") - number("measured_ns")) / number("measured_ns");
     assert!((error - number("error_pct")).abs() < 0.01, "{change}");
     assert!(ran.stderr.contains("predicted, before any was run"), "{}", ran.stderr);
+    let drift = 100.0 * (number("base_again_ns") / number("base_ns") - 1.0);
+    let was_disturbed = change["was_disturbed"].as_bool().unwrap();
+    assert_eq!(was_disturbed, drift.abs() > 10.0, "{change}");
+    assert_eq!(ran.stderr.contains("the machine was disturbed"), was_disturbed, "{}", ran.stderr);
+    let last_hint = ran.stderr.trim_end().lines().last().unwrap().trim_start().to_owned();
+    assert!(last_hint.starts_with("rowmill init FILE..."), "{last_hint}");
     assert!(seconds < 120.0, "{seconds}");
 
     fs::write(place.path("rowmill-quickstart/mine.txt"), "kept").unwrap();

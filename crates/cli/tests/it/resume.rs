@@ -32,11 +32,40 @@ fn the_folder_of_a_run_is_enough_to_resume_it() {
     let refused = place.run("train --resume --run parts --set model.tables.a.rows=40");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("model.tables"), "{}", refused.stderr);
+    let other = place.run("train --resume --run parts --set batch_size=33");
+    let text = "batch size: expected 32, got 33";
+    assert!(other.code != Some(0) && other.stderr.contains(text), "{}", other.stderr);
     let nothing = place.run("train --resume --run nowhere");
     assert_eq!(nothing.code, Some(2), "{}", nothing.stderr);
     assert!(nothing.stderr.contains("hint: give the folder of a run"), "{}", nothing.stderr);
     let nobody = place.run("train --resume");
     assert!(nobody.stderr.contains("hint: rowmill train --resume --run RUN"), "{}", nobody.stderr);
+}
+
+#[test]
+fn a_run_keeps_the_arithmetic_of_bf16_it_began_with() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv --set training.precision=bf16";
+    let ran = place.done(&format!("{job} --run whole --set steps=20"));
+    assert!(ran.stderr.contains("bf16: "), "{}", ran.stderr);
+    place.done(&format!("{job} --run parts --set steps=10"));
+    let record = place.path("parts/run.json");
+    let text = fs::read_to_string(&record).unwrap();
+    let products = ["widened", "vdpbf16ps"].map(|name| format!("\"bf16_products\": \"{name}\""));
+    assert!(products.iter().any(|products| text.contains(products)), "{text}");
+    place.done("train --resume --run parts --set steps=20");
+    let last = "checkpoints/step-000000000020";
+    assert!(tensors(&place.path("whole").join(last)) == tensors(&place.path("parts").join(last)));
+    // As if it had begun on a CPU that multiplies pairs.
+    fs::write(&record, text.replace("widened", "vdpbf16ps")).unwrap();
+    let resumed = place.run("train --resume --run parts --set steps=30");
+    let has_pairs = fs::read_to_string("/proc/cpuinfo").unwrap().contains("avx512_bf16");
+    if has_pairs {
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    } else {
+        assert_eq!(resumed.code, Some(2), "{}", resumed.stderr);
+        assert!(resumed.stderr.contains("expected a CPU that has it"), "{}", resumed.stderr);
+    }
 }
 
 /// A run that learns its rows by heart gets worse on others; the best is kept and used.

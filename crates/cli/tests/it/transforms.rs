@@ -49,7 +49,10 @@ fn every_transform_has_a_page_whose_example_runs() {
         fs::write(place.path(&format!("{kind}.toml")), example).unwrap();
         words += &format!(" --edits {kind}.toml");
     }
-    let rows = json(&place.done(&words));
+    let ran = place.done(&words);
+    let network = "scale-ranks to 16: collectives are priced by the bandwidth and latency";
+    assert!(ran.stderr.contains(network), "{}", ran.stderr);
+    let rows = json(&ran);
     let rows = rows.as_array().unwrap();
     // On a job whose hosts decide, a change of kernels may only move the devices.
     let of = |kind: &str| -> Vec<String> {
@@ -118,6 +121,7 @@ fn the_best_three_changes_of_a_configuration_are_made() {
         assert!((number(row, "error_pct") - 100.0 * (said - made) / made).abs() < 0.01, "{row}");
     }
     assert!(ran.stderr.contains("7 changes predicted before any was run"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("verdict: "), "{}", ran.stderr);
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(super) struct ColumnLook {
     /// Hashes of texts that are whole numbers written otherwise than usual, such as `007`, with the
     /// hash of the usual text.
     aliases: BTreeMap<i64, i64>,
+    /// The first value that is a number of [`Tries::forms`] alone.
+    example: Option<Vec<u8>>,
     /// Plain numbers, then those of [`Tries::forms`].
     numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
@@ -71,6 +73,11 @@ impl NumberTally {
         self.sum += value;
         self.squares += value * value;
         self.span.add(value);
+    }
+
+    /// Whether values were read as other numbers than those of `other`.
+    fn differs(&self, other: &Self) -> bool {
+        self.sum != other.sum || self.span.differs(&other.span)
     }
 
     fn append(&mut self, next: &Self) {
@@ -113,6 +120,12 @@ impl OrderedSpan {
         self.greatest = self.greatest.max(value);
     }
 
+    /// Whether values were read as other ones than those of `other`.
+    fn differs(&self, other: &Self) -> bool {
+        let bounds = |span: &Self| [span.least, span.greatest, span.first, span.last];
+        bounds(self) != bounds(other) || self.is_sorted != other.is_sorted
+    }
+
     fn append(&mut self, next: &Self) {
         if next.count == 0 {
             return;
@@ -139,6 +152,7 @@ impl ColumnLook {
             large_integers: 0,
             integers_beyond_64_bits: 0,
             aliases: BTreeMap::new(),
+            example: None,
             numbers: vec![NumberTally::new(); 1 + tries.forms.len()],
             times: vec![OrderedSpan::new(); tries.times.len()],
             elements: Vec::new(),
@@ -170,6 +184,9 @@ impl ColumnLook {
                 && !value.is_nan()
             {
                 tally.add(value);
+                if self.example.is_none() && field::number(text).is_err() {
+                    self.example = Some(text.to_vec());
+                }
             }
         }
         for (span, format) in self.times.iter_mut().zip(&tries.times) {
@@ -248,6 +265,7 @@ impl ProfiledColumn {
         whole.large_integers += block.large_integers;
         whole.integers_beyond_64_bits += block.integers_beyond_64_bits;
         whole.integer_elements += block.integer_elements;
+        whole.example = whole.example.take().or_else(|| block.example.clone());
         let room = ALIASES - whole.aliases.len();
         whole.aliases.extend(block.aliases.iter().take(room));
         for (whole, block) in whole.numbers.iter_mut().zip(&block.numbers) {
@@ -265,21 +283,53 @@ impl ProfiledColumn {
         });
     }
 
-    /// What the column is, over `rows` rows.
-    pub(super) fn finish(self, rows: u64) -> ColumnFacts {
+    /// The form of numbers that the values show, where they do not leave it open.
+    pub(super) fn shown_form(&self, rows: u64) -> Option<NumberForm> {
+        let form = best_form(&self.whole.numbers, rows - self.whole.missing.min(rows), None);
+        let is_open = self.other_form(form).is_some();
+        (form > 0 && !is_open).then(|| self.tries.forms[form - 1])
+    }
+
+    /// Another form that reads as many values as `form`, but as other numbers.
+    fn other_form(&self, form: usize) -> Option<NumberForm> {
+        let numbers = &self.whole.numbers;
+        let is_other = |&at: &usize| {
+            let as_many = numbers[at].span.count == numbers[form].span.count;
+            at != form && as_many && numbers[at].differs(&numbers[form])
+        };
+        (1..numbers.len()).filter(|_| form > 0).find(is_other).map(|at| self.tries.forms[at - 1])
+    }
+
+    /// Another form that reads as many values as form `best` of times, but as other times.
+    fn other_times(&self, best: usize) -> Option<String> {
+        let times = &self.whole.times;
+        let is_other =
+            |&at: &usize| times[at].count == times[best].count && times[at].differs(&times[best]);
+        (0..times.len()).find(is_other).and_then(|at| self.tries.times[at].clone())
+    }
+
+    /// What the column is, over `rows` rows; where its values leave open which of two marks is
+    /// before the decimals, it is that of `usual`.
+    pub(super) fn finish(self, rows: u64, usual: NumberForm) -> ColumnFacts {
+        let present = rows - self.whole.missing.min(rows);
+        let usual = self.tries.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
+        let form = best_form(&self.whole.numbers, present, usual);
+        let other_form = self.other_form(form);
+        let best = best_times(&self.whole.times).filter(|&at| {
+            is_likely(&self.whole.times[at], self.tries.times[at].as_deref(), present)
+        });
+        let other_format = best.and_then(|best| self.other_times(best));
         let whole = self.whole;
         let once = self.distinct.once();
         let merged_texts = merged_texts(&whole.aliases, &self.distinct);
         let distinct = self.distinct.finish(rows);
-        let present = rows - whole.missing.min(rows);
-        let form = best_form(&whole.numbers, present);
         let numbers = whole.numbers[form];
         let count = numbers.span.count;
         let mean = numbers.sum / count.max(1) as f64;
         let squares = numbers.squares / count.max(1) as f64;
-        let best = best_times(&whole.times);
         let times = best.map(|at| TimeFacts {
             format: self.tries.times[at].clone(),
+            other_format,
             count: whole.times[at].count,
             least: whole.times[at].least,
             greatest: whole.times[at].greatest,
@@ -315,6 +365,8 @@ impl ProfiledColumn {
                 0 => NumberForm::Plain,
                 other => self.tries.forms[other - 1],
             },
+            example: whole.example.map(|text| String::from_utf8_lossy(&text).into_owned()),
+            other_form,
             numbers: count,
             times,
             list,
@@ -329,13 +381,24 @@ impl ProfiledColumn {
     }
 }
 
-/// The form of numbers that reads most of `present` values: plain ones where these are nearly all.
-fn best_form(numbers: &[NumberTally], present: u64) -> usize {
+/// The form of numbers that reads most of `present` values: plain ones where these are nearly all,
+/// and `usual` among those that read equally many.
+fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usize {
     if 100 * numbers[0].span.count >= 99 * present {
         return 0;
     }
-    let best = (0..numbers.len()).max_by_key(|&at| (numbers[at].span.count, usize::MAX - at));
+    let rank = |&at: &usize| (numbers[at].span.count, Some(at) == usual, usize::MAX - at);
+    let best = (0..numbers.len()).max_by_key(rank);
     best.unwrap_or(0)
+}
+
+/// Whether `present` values, of which those of `span` are times in `format`, are meant as times.
+/// Where they are written as whole numbers, all but one of a thousand must be times of 1950 to 2100.
+fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
+    const FROM: f64 = -631_152_000.0;
+    const UNTIL: f64 = 4_102_444_800.0;
+    !format.is_some_and(datetime::has_digits_only)
+        || span.least >= FROM && span.greatest < UNTIL && 1000 * span.count >= 999 * present
 }
 
 /// The form of times that reads most values. Of those that read equally many, as day and month can

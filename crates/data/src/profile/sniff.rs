@@ -25,8 +25,8 @@ const SEPARATORS: [u8; 5] = [b'|', b';', b'^', b',', b' '];
 const DATES: [&str; 5] = ["%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y"];
 /// What stands between the numbers of a date.
 const DATE_MARKS: [&str; 4] = ["/", ".", "-", " "];
-/// Dates with a name of the month, or without marks.
-const NAMED_DATES: [&str; 10] = [
+/// Dates with a name of the month.
+const NAMED_DATES: [&str; 9] = [
     "%d-%b-%Y",
     "%d %b %Y",
     "%d/%b/%Y",
@@ -36,7 +36,6 @@ const NAMED_DATES: [&str; 10] = [
     "%d%b%Y",
     "%a, %d %b %Y",
     "%a %b %d %Y",
-    "%Y%m%d",
 ];
 /// Times of the day behind a date. A space stands for any number of them.
 const CLOCKS: [&str; 13] = [
@@ -54,6 +53,26 @@ const CLOCKS: [&str; 13] = [
     ":%H:%M:%S",
     " %H.%M",
 ];
+/// Times whose date and clock come in an order or with a zone of their own: of logs, of C's ctime,
+/// of RFC 2822 and HTTP, and of ISO 8601 without marks.
+const WHOLE_TIMES: [&str; 13] = [
+    "%d/%b/%Y:%H:%M:%S %z",
+    "[%d/%b/%Y:%H:%M:%S %z]",
+    "[%d/%b/%Y:%H:%M:%S]",
+    "%a %b %d %H:%M:%S %Y",
+    "%a %b %d %H:%M:%S %z %Y",
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%d %b %Y %H:%M:%S %z",
+    "%a, %d-%b-%y %H:%M:%S %z",
+    "%Y%m%dT%H%M%S%z",
+    "%Y%m%dT%H%M%S.%f%z",
+    "%Y%m%dT%H%M%S",
+    "%Y%m%dT%H%M%z",
+    "%Y%m%dT%H%M",
+];
+/// Times of digits alone. Whole numbers may be such times by chance, so that each value of a column
+/// has to be one.
+const PACKED_TIMES: [&str; 5] = ["%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H"];
 /// Text that stands for missing values.
 pub(super) const MISSING: [&str; 10] =
     ["?", "NA", "N/A", "\\N", "NULL", "null", "None", "NaN", "nan", "-"];
@@ -109,6 +128,10 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     let Some(first) = records.first() else {
         return Err(Error::EmptyInput { path: path.to_owned() });
     };
+    if is_whole && records.len() == 1 && names_columns(first) {
+        let columns = first.len();
+        return Err(Error::HeaderOnly { path: path.to_owned(), columns });
+    }
     let has_header = is_header(first, &records[1..]);
     let names = match has_header {
         true => header::names(first),
@@ -171,14 +194,21 @@ fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRec
     records
 }
 
+/// Whether the only record of a file can be nothing but a header.
+fn names_columns(first: &[Vec<u8>]) -> bool {
+    first.len() > 1 && first.iter().all(|field| !is_missing(field) && !is_value(field))
+}
+
+fn is_value(field: &[u8]) -> bool {
+    field::number(field).is_ok() || datetime::read(field, None).is_ok()
+}
+
 /// Whether the first record names the columns.
 ///
 /// It does where a name stands above numbers or times, or where no field of it occurs again in its
 /// column. A field that is a number speaks against it, unless all numbers of it count columns, as
 /// in `label,0,1,2`. Fields that are empty or stand for missing values say nothing.
 fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
-    let is_value =
-        |field: &[u8]| field::number(field).is_ok() || datetime::read(field, None).is_ok();
     let said: Vec<usize> = (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
     let (values, names): (Vec<usize>, Vec<usize>) =
         said.into_iter().partition(|&at| is_value(&first[at]));
@@ -207,7 +237,11 @@ pub(super) fn tries(sample: &[&[u8]]) -> Tries {
     let others: Vec<&[u8]> =
         present.iter().copied().filter(|text| field::number(text).is_err()).collect();
     if others.is_empty() {
-        return Tries::default();
+        let is_every =
+            |format: &&str| present.iter().all(|text| datetime::read(text, Some(format)).is_ok());
+        let packed = PACKED_TIMES.into_iter().filter(|_| !present.is_empty());
+        let times = packed.filter(is_every).map(|format| Some(format.to_owned())).collect();
+        return Tries { times, ..Tries::default() };
     }
     let has_digits = |text: &&&[u8]| text.iter().any(u8::is_ascii_digit);
     let digits = others.iter().filter(has_digits).count();
@@ -235,7 +269,8 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
     let marked = DATES.iter().flat_map(|date| DATE_MARKS.map(|mark| date.replace('/', mark)));
     let dates = marked.chain(NAMED_DATES.map(ToOwned::to_owned));
     let with_clocks = dates.flat_map(|date| CLOCKS.map(|clock| Some(format!("{date}{clock}"))));
-    std::iter::once(None).chain(with_clocks)
+    let whole = WHOLE_TIMES.iter().map(|&format| Some(format.to_owned()));
+    std::iter::once(None).chain(with_clocks).chain(whole)
 }
 
 /// Whether values are lists with this separator: many have it, and their elements recur more often

@@ -1,7 +1,7 @@
 //! AUC and normalized entropy of scores against labels. Knows nothing of where either comes from.
 
 /// Area under the ROC curve; equal scores count half. 0.5 where a class is absent.
-pub(super) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
+pub(crate) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     let mut pairs: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
     pairs.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
     // Twice the number of (negative, positive) pairs in the right order, so that ties stay

@@ -11,6 +11,7 @@ mod formats;
 mod ids;
 mod loading;
 mod npy;
+mod profile;
 mod remote;
 mod resume;
 mod scoring;

@@ -29,6 +29,57 @@ pub struct Avx512 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Bf16(());
 
+/// How products of bf16 are computed on a CPU. The choice decides about the last bits of sums, so
+/// that a run keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bf16Products {
+    /// `vdpbf16ps` multiplies pairs.
+    Pairs,
+    /// Factors are widened to f32, which is exact, and multiplied by the kernels of f32.
+    Widened,
+}
+
+impl Bf16Products {
+    /// As run folders record it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pairs => "vdpbf16ps",
+            Self::Widened => "widened",
+        }
+    }
+
+    /// What [`Self::name`] names.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Pairs, Self::Widened].into_iter().find(|one| one.name() == name)
+    }
+}
+
+/// Whether the machine has `vdpbf16ps`.
+fn has_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let present = is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let present = false;
+    present
+}
+
+/// Whether `vdpbf16ps` is known to be faster than multiply-adds of f32: on the CPUs of AMD that
+/// have it, by the measurements of `docs/decisions/0089-the-arithmetic-of-bf16.md`. Others compute
+/// in f32 until a measurement shows otherwise.
+fn has_fast_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let is_amd = {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+        name.as_flattened() == b"AuthenticAMD"
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_amd = false;
+    is_amd && has_pairs()
+}
+
 impl Avx512 {
     /// The token, where the machine has the whole group.
     #[must_use]
@@ -41,23 +92,13 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq");
         #[cfg(not(target_arch = "x86_64"))]
         let present = false;
-        #[cfg(target_arch = "x86_64")]
-        let pairs = is_x86_feature_detected!("avx512bf16");
-        #[cfg(not(target_arch = "x86_64"))]
-        let pairs = false;
-        present.then_some(Self { bf16: pairs.then_some(Avx512Bf16(())) })
+        present.then_some(Self { bf16: has_fast_pairs().then_some(Avx512Bf16(())) })
     }
 
-    /// The token of the products of bf16, where the machine has them.
+    /// The token of the products of bf16, where kernels use them.
     #[must_use]
     pub fn bf16(self) -> Option<Avx512Bf16> {
         self.bf16
-    }
-
-    /// The group alone: kernels do without the products of bf16.
-    #[must_use]
-    pub fn without_bf16(self) -> Self {
-        Self { bf16: None }
     }
 }
 
@@ -78,6 +119,28 @@ impl Isa {
     pub fn detect() -> Self {
         let wide = Avx512::new().map(Self::Avx512);
         wide.or_else(|| Avx2::new().map(Self::Avx2)).unwrap_or(Self::Portable)
+    }
+
+    /// How kernels of this instruction set multiply bf16.
+    #[must_use]
+    pub fn bf16_products(self) -> Bf16Products {
+        match self {
+            Self::Avx512(Avx512 { bf16: Some(_) }) => Bf16Products::Pairs,
+            _ => Bf16Products::Widened,
+        }
+    }
+
+    /// The same with such products of bf16; none where the machine cannot multiply so.
+    #[must_use]
+    pub fn with_bf16_products(self, products: Bf16Products) -> Option<Self> {
+        match (self, products) {
+            (Self::Avx512(_), Bf16Products::Widened) => Some(Self::Avx512(Avx512 { bf16: None })),
+            (_, Bf16Products::Widened) => Some(self),
+            (Self::Avx512(_), Bf16Products::Pairs) if has_pairs() => {
+                Some(Self::Avx512(Avx512 { bf16: Some(Avx512Bf16(())) }))
+            }
+            (_, Bf16Products::Pairs) => None,
+        }
     }
 
     /// Every instruction set of this machine, narrowest first.

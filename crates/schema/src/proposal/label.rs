@@ -136,6 +136,12 @@ fn classes(
         skips_unlabeled,
         reason,
     };
+    let refused =
+        || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
+    // One value teaches nothing: a file of clicks alone has lost the views.
+    if column.distinct < 2 {
+        return Err(refused());
+    }
     let is_number = column.numbers == column.present;
     let is_plain = is_number && column.number_form == NumberForm::Plain;
     if is_plain && column.least >= Some(0.0) && column.greatest <= Some(1.0) {
@@ -144,8 +150,6 @@ fn classes(
     if is_plain && is_count(column) {
         return Ok(planned(Vec::new(), Some(1), format!("{reason}; 1 and more counts as 1")));
     }
-    let refused =
-        || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
     if column.values.len() < 2 {
         return Err(refused());
     }

@@ -49,7 +49,7 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
         return of_criteo(column, facts);
     }
-    if let Some(time) = time_of(column, facts) {
+    if let Some(time) = time_of(column) {
         return time;
     }
     if let Some(list) = &column.list {
@@ -90,12 +90,8 @@ fn of_criteo(column: &ColumnFacts, facts: &FileFacts) -> Role {
 }
 
 /// A time as text, or a number that its name and size say is one.
-fn time_of(column: &ColumnFacts, facts: &FileFacts) -> Option<Role> {
+fn time_of(column: &ColumnFacts) -> Option<Role> {
     const DAY: f64 = 86_400.0;
-    if facts.layout == Some(KnownLayout::Avazu) && column.name == "hour" {
-        let format = Some("%y%m%d%H".to_owned());
-        return Some(Role::Time { format, parts: vec![DatePart::Hour, DatePart::Weekday] });
-    }
     if let Some(time) = column.times.as_ref().filter(|time| 100 * time.count >= 99 * column.present)
     {
         let mut parts = vec![DatePart::Weekday];
@@ -244,10 +240,11 @@ impl Role {
             Self::Number { form, .. } => {
                 let bound = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v}"));
                 let range = format!("{} to {}", bound(facts.least), bound(facts.greatest));
-                match form {
-                    NumberForm::Plain => range,
-                    NumberForm::Money => format!("{range}, amounts such as $1,234.50"),
-                    NumberForm::DecimalComma => format!("{range}, amounts such as 1.234,50"),
+                match &facts.example {
+                    Some(example) if *form != NumberForm::Plain => {
+                        format!("{range}, amounts such as {example}")
+                    }
+                    _ => range,
                 }
             }
             Self::Time { format, .. } => match format {

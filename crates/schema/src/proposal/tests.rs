@@ -63,6 +63,7 @@ fn columns_are_used_by_what_they_hold() {
     let comma = amounts("preis", NumberForm::DecimalComma);
     let times = TimeFacts {
         format: Some("%d.%m.%Y".to_owned()),
+        other_format: None,
         count: ROWS,
         least: 0.0,
         greatest: 1e6,

@@ -380,12 +380,16 @@ pub const KEYS: &[ConfigKey] = &[
              the newest training row.",
         "{ column = \"time\", transform = \"datetime\", parts = [\"hour\", \"age\"] }",
     ),
-    optional("data.dense[].date_format", Text, "letters of strftime: %Y %y %m %d %H %M %S %b %p")
-        .or("ISO 8601, or seconds to nanoseconds since 1970")
-        .says(
-            "How the times of transform = \"datetime\" and of hold_out_by are written.",
-            "{ column = \"day\", transform = \"datetime\", date_format = \"%d.%m.%Y\" }",
-        ),
+    optional(
+        "data.dense[].date_format",
+        Text,
+        "letters of strftime: %Y %y %m %d %H %M %S %f %I %p %b %a %z",
+    )
+    .or("ISO 8601, or seconds to nanoseconds since 1970")
+    .says(
+        "How the times of transform = \"datetime\" and of hold_out_by are written.",
+        "{ column = \"day\", transform = \"datetime\", date_format = \"%d.%m.%Y\" }",
+    ),
     optional("data.categorical", Sections, "").or("none, or the preset's").says(
         "Categorical columns; each feature of the model names one.",
         "categorical = [{ column = \"user\" }]",

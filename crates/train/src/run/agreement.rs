@@ -32,7 +32,7 @@ pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Resul
         }
     }
     comm.set_plan(xxh3_64(bytemuck::cast_slice(&own)));
-    share(comm, &request.run_folder)
+    check_shared(comm, &request.run_folder)
 }
 
 fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
@@ -63,8 +63,11 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     ])
 }
 
-/// Whether every rank reads what rank 0 writes.
-fn share(comm: &mut Communicator, folder: &Path) -> Result<(), Error> {
+/// Refuses a folder in which some rank does not read what rank 0 writes. All ranks call it.
+///
+/// # Errors
+/// [`Error::NotShared`], [`Error::Io`], [`Error::Communication`].
+pub fn check_shared(comm: &mut Communicator, folder: &Path) -> Result<(), Error> {
     let mut secret = Vec::new();
     let mut written = Ok(());
     if comm.rank() == Rank(0) {

@@ -572,7 +572,7 @@ categorical = [{{ column = "a", kind = "integer" }}]
 
 #[test]
 fn what_torch_save_writes_is_imported_in_one_step() {
-    for name in ["plain.pt", "wide_wrapped.bin", "checkpoint.pt", "parameters.pt"] {
+    for name in ["plain.pt", "wide_wrapped.bin", "checkpoint.pt", "parameters.pt", "beside.pt"] {
         for data_type in ["f32", "f16", "bf16"] {
             let (config, run) = (job_of_torch(data_type), tempfile::tempdir().unwrap());
             let path = saved_by_torch(name);

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use ::device::Isa;
 use ::device::backend::SOURCES;
 use ::device::cuda::{
     CudaOptions, Driver, DriverError, LibraryReport, driver_version, inspect_libraries,
@@ -26,6 +27,8 @@ struct Diagnosis {
     problem: Option<String>,
     /// What to do about it.
     cure: Option<&'static str>,
+    /// How this CPU multiplies bf16: `vdpbf16ps` or `widened`.
+    bf16_products: &'static str,
     /// The C++ compiler of the emulator.
     compiler: String,
     has_compiler: bool,
@@ -117,7 +120,8 @@ fn diagnose() -> Diagnosis {
     let problem = error.map(|error| error.to_string());
     let compiler = compiler.display().to_string();
     let kernels = options.ok().map(|options| options.cache);
-    Diagnosis { devices, libraries, kernels, problem, cure, compiler, has_compiler }
+    let bf16_products = Isa::detect().bf16_products().name();
+    Diagnosis { devices, libraries, kernels, problem, cure, bf16_products, compiler, has_compiler }
 }
 
 fn gpu(ordinal: usize, options: CudaOptions) -> Result<CheckedGpu, DriverError> {
@@ -159,6 +163,11 @@ fn table(diagnosis: &Diagnosis) -> String {
             }
         }
     }
+    let products = match diagnosis.bf16_products {
+        "widened" => "bf16 is widened and multiplied in f32",
+        other => other,
+    };
+    rows.push(row("cpu", "ok", format!("products of bf16: {products}")));
     let (verdict, found) =
         if diagnosis.has_compiler { ("ok", "found") } else { ("wrong", "absent") };
     rows.push(row(

@@ -40,11 +40,6 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
 
 /// Prices what execution traces launch on a device by kernel models, without a calibration.
 pub fn by_models(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    if args.asked.is_asked() || args.write_trace.is_some() || args.mode != PlayedBy::Full {
-        let expected = "--execution-trace with --hardware alone, or with --calibration".to_owned();
-        let got = "options of --model or of a calibrated step".to_owned();
-        return Err(predict::Error::Workload { expected, got }.into());
-    }
     let name = args.hardware.as_deref().unwrap_or_default();
     let on = Hardware::of(name, args.host.models.as_deref())?;
     let Hardware::Devices(topology, models) = &on else {

@@ -25,14 +25,14 @@ const DRAWS: Draws = Draws { count: 20, seed: 0 };
 
 /// Runs the command until Ctrl-C.
 pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
-    let traces = recordings(&args.of.paths, session)?;
+    let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
-    let asked = (args.of.calibration.as_ref(), args.of.recorded);
+    let asked = (args.calibration.as_ref(), args.recorded);
     let priced = priced(asked, (&traces, &scopes), session)?;
     let port = args.port;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = PageOrigin::Editor { edit: server.path(EDIT) };
-    let title = title(&args.of.paths);
+    let title = title(&args.paths);
     let setting = priced.step.recorded.setting(&priced.step.program);
     let base = Unedited::new((&priced.step.program, &setting), &priced.known)?;
     let shown = Shown { title: &title, step: &priced.step, base };

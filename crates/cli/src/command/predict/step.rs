@@ -22,13 +22,6 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         return super::priced::step(args, launch_ns(args, session)?, session);
     }
     let Some(path) = &args.calibration else { return super::execution::by_models(args, session) };
-    if args.asked.is_asked() || args.host.launch_us > 0.0 || args.host.models.is_some() {
-        // Nothing of a recording follows them.
-        let expected = "--model beside --set, --batch-size, --pooling, --ranks, --sharding, --plan, \
-                        --launch-us and --models";
-        let got = "a recording".to_owned();
-        return Err(predict::Error::Workload { expected: expected.to_owned(), got }.into());
-    }
     if !args.execution_trace.is_empty() {
         return super::execution::run(args, path, session);
     }
@@ -62,10 +55,6 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
 /// What the host needs for each launch: as typed, or as a calibration has it.
 fn launch_ns(args: &PredictStep, session: &Session) -> Result<f64, Error> {
     let Some(path) = &args.calibration else { return Ok(1e3 * args.host.launch_us) };
-    if args.host.launch_us > 0.0 {
-        let expected = "--calibration or --launch-us".to_owned();
-        return Err(predict::Error::Workload { expected, got: "both".to_owned() }.into());
-    }
     let known = calibration(path)?;
     let found = overheads::host_ns_per_launch(&known);
     let Some(ns) = found else {
@@ -95,11 +84,6 @@ pub fn played(
     (args, calibration): (&PredictStep, &Calibration),
     session: &Session,
 ) -> Result<(), Error> {
-    if args.write_trace.is_some() {
-        let expected = "--mode full with --write-trace".to_owned();
-        let got = "one that only knows when a step ends".to_owned();
-        return Err(predict::Error::Workload { expected, got }.into());
-    }
     let mode = args.mode.into();
     let constants = constants::of(calibration);
     let steps = mode::steps((program, setting), (calibration, &constants), mode)?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use predict::edit::Edits;
+use predict::edit::{Edit, Edits};
 use predict::prediction::what_if::{Unedited, WhatIfRow};
 use report::html::{self, PageOrigin};
 use report::predicted::Predicted;
@@ -53,6 +53,9 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let asked = (args.calibration.as_ref(), args.recorded);
     let priced = priced(asked, (&traces, &scopes), session)?;
     let (step, known) = (&priced.step, &priced.known);
+    for edits in &edits {
+        warn_of_network(edits, step.program.ranks.len(), session);
+    }
     let setting = step.recorded.setting(&step.program);
     let base = Unedited::new((&step.program, &setting), known)?;
     let measured = measured(&args.measured, session)?;
@@ -71,6 +74,21 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
         write_page(page, &shown.with(&edits.edit, draws)?)?;
     }
     sheet::put(session.console, &rows, SheetTarget::default())
+}
+
+/// Warns of edits that add ranks: nothing was recorded of the network between them.
+fn warn_of_network(edits: &Edits, recorded: usize, session: &Session) {
+    for edit in &edits.edit {
+        if let Edit::ScaleRanks { to } = edit
+            && *to > recorded
+        {
+            session.console.warn(format_args!(
+                "scale-ranks to {to}: collectives are priced by the bandwidth and latency that the \
+                 {recorded} recorded ranks had, for nothing is known of the network between more; \
+                 across hosts they may take much longer"
+            ));
+        }
+    }
 }
 
 fn edits(path: &Path) -> Result<Edits, Error> {

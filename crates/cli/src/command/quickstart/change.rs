@@ -34,7 +34,17 @@ pub struct TriedChange {
     linear_error_pct: f64,
     /// Coefficient of variation of the measured steps.
     noise_pct: f64,
+    /// Mean step of the batch before the change was made.
+    base_ns: i64,
+    /// Mean step of the batch once more, right after the change.
+    base_again_ns: i64,
+    /// Whether both differ so much that something else disturbed the machine.
+    was_disturbed: bool,
 }
+
+/// Difference between both measurements of the base, in percent, from which on the machine counts as
+/// disturbed.
+const DRIFT_MOST: f64 = 10.0;
 
 /// Records half the batch and the batch, predicts twice the batch, then runs it. `None` if it was
 /// interrupted.
@@ -75,8 +85,26 @@ pub fn prove(
     }
     let taken = measured(&[trace(to)], session)?;
     let Some(taken) = taken.first() else { return Ok(None) };
+    let base_ns = large.means_ns.first().copied().unwrap_or_default();
+    let base = trace(batch);
+    fs::remove_dir_all(&base).map_err(Error::io(&base, "remove"))?;
+    if !record(batch)? {
+        return Ok(None);
+    }
+    let again = measured(&[base], session)?;
+    let again_ns = again.first().map_or(base_ns, |again| again.mean_ns);
+    let drift_pct = 100.0 * (again_ns - base_ns) / base_ns.max(1.0);
+    let was_disturbed = drift_pct.abs() > DRIFT_MOST;
+    if was_disturbed {
+        session.console.warn(format_args!(
+            "the machine was disturbed: a step of {batch} samples took {} before the change and {} \
+             after it ({drift_pct:+.0} %), so the error of the prediction says little",
+            render::nanos(base_ns),
+            render::nanos(again_ns)
+        ));
+    }
     let error = |ns: f64| 100.0 * (ns - taken.mean_ns) / taken.mean_ns.max(1.0);
-    let linear_ns = 2.0 * large.means_ns.first().copied().unwrap_or_default();
+    let linear_ns = 2.0 * base_ns;
     Ok(Some(TriedChange {
         batch_size: batch,
         changed_batch_size: to,
@@ -87,12 +115,15 @@ pub fn prove(
         error_pct: error(predicted.step_ns as f64),
         linear_error_pct: error(linear_ns),
         noise_pct: taken.noise_pct,
+        base_ns: base_ns.round() as i64,
+        base_again_ns: again_ns.round() as i64,
+        was_disturbed,
     }))
 }
 
 impl TriedChange {
     /// For people, one line each.
-    pub fn lines(&self) -> [(&'static str, String); 3] {
+    pub fn lines(&self) -> [(&'static str, String); 4] {
         let ns = |ns: i64| render::nanos(ns as f64);
         let range = format!(
             "{} (90 %: {} to {})",
@@ -107,6 +138,10 @@ impl TriedChange {
         [
             ("a step of twice the batch, predicted", range),
             ("the same, measured afterwards", ns(self.measured_ns)),
+            (
+                "a step of the batch, before and after it",
+                format!("{} and {}", ns(self.base_ns), ns(self.base_again_ns)),
+            ),
             ("error of the prediction", off),
         ]
     }

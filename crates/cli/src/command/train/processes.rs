@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data::Dataset;
-use schema::JobConfig;
+use device::cpu::Bf16Products;
+use schema::{JobConfig, Precision};
 use serde::{Deserialize, Serialize};
 use train::run::{
-    PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, follow,
+    PreparedRun, Processes, RunEvent, RunOutcome, RunRequest, Start, TraceRequest, check_shared,
+    follow,
 };
 
 use crate::args::Train;
@@ -33,6 +35,8 @@ pub struct ProcessRun {
     bucket_bytes: usize,
     /// Whether the library sums gradients.
     native: bool,
+    /// How rank 0 multiplies bf16, if it does on a CPU.
+    bf16_products: Option<String>,
     trace: Option<(PathBuf, Range<u64>)>,
 }
 
@@ -45,10 +49,15 @@ pub fn lead(
 ) -> Result<RunOutcome, Error> {
     let (native, said) = world.sums();
     session.console.say(said);
-    let run = ProcessRun { native, ..ProcessRun::new(reading.request())? };
+    let is_bf16 = reading.request().config.training.precision == Precision::Bf16;
+    let products = device.bf16_products().filter(|_| is_bf16);
+    let bf16_products = products.map(|products| products.name().to_owned());
+    let run = ProcessRun { native, bf16_products, ..ProcessRun::new(reading.request())? };
     world.fail_into(&run.run_folder);
     world.tell(run)?;
-    let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
+    let mut comm = world.take_comm()?;
+    check_shared(&mut comm, &reading.request().run_folder)?;
+    let processes = Processes { comm, timeout: world.timeout(), native };
     Ok(on_device!(device, open => reading.lead(open, processes, observe))?)
 }
 
@@ -73,6 +82,7 @@ impl ProcessRun {
             checkpoint,
             bucket_bytes: request.bucket_bytes,
             native: false,
+            bf16_products: None,
             trace: trace.map(|trace| (absolute(&trace.folder), trace.steps.clone())),
         })
     }
@@ -81,9 +91,15 @@ impl ProcessRun {
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
-        let device = ComputeDevice::open(args.device, session)?;
+        let mut device = ComputeDevice::open(args.device, session)?;
+        if let Some(products) = self.bf16_products.as_deref().and_then(Bf16Products::from_name) {
+            device = device.multiplying_as(products, &self.run_folder)?;
+        }
+        let mut comm = world.take_comm()?;
+        // Before the data is opened, which lies in the run folder if it was prepared from text.
+        check_shared(&mut comm, &self.run_folder)?;
         let request = self.complete(args, world.threads(session))?;
-        let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
+        let processes = Processes { comm, timeout: world.timeout(), native };
         Ok(on_device!(&device, open => follow(&request, open, processes))?)
     }
 

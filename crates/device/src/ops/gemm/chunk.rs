@@ -13,7 +13,7 @@ use crate::cpu::DisjointMut;
 pub(super) const CHUNK_ROWS: usize = 96;
 /// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
 /// in the cache.
-const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 512;
 /// Panels of X that wide tiles of the weight gradient cover.
 pub(super) const WIDE_PANELS: usize = 3;
 
@@ -44,13 +44,16 @@ pub(super) enum SumSink<'a> {
 /// A chunk of the forward product or of the gradient of the input: `C = A B` on some rows and some
 /// panels of C. The rows start at an even one.
 pub(super) struct RowsChunk<'a, W> {
-    /// `[⌈inner·VALUES/32⌉][samples][32/VALUES]`.
+    /// `[⌈inner·VALUES/32⌉][a_samples][32/VALUES]`.
     pub(super) a: *const W,
     /// `[panels of C][inner][32]`.
     pub(super) b: *const W,
     pub(super) sink: &'a SumSink<'a>,
     pub(super) finish: Finish<'a>,
+    /// Rows of C.
     pub(super) samples: usize,
+    /// Rows of A, of which row 0 is that of C even where it holds the chunk's rows alone.
+    pub(super) a_samples: usize,
     /// Words.
     pub(super) inner: usize,
     /// Of C.
@@ -71,6 +74,10 @@ pub(super) struct WeightChunk<W> {
     pub(super) d_bias: *mut f32,
     /// Words that hold the samples.
     pub(super) inner: usize,
+    /// Words of a block of steps.
+    pub(super) block: usize,
+    /// Whether the first block's sums are added to what is there.
+    pub(super) adds: bool,
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) n_panels: Range<usize>,
@@ -91,8 +98,8 @@ pub(crate) struct Beside {
 impl<W: Word> WeightChunk<W> {
     /// The blocks of steps, in the order in which all elements sum them.
     pub(super) fn blocks(&self) -> impl Iterator<Item = Range<usize>> {
-        let inner = self.inner;
-        (0..inner).step_by(BLOCK).map(move |first| first..inner.min(first + BLOCK))
+        let (inner, block) = (self.inner, self.block);
+        (0..inner).step_by(block.max(1)).map(move |first| first..inner.min(first + block))
     }
 
     /// Outputs of a panel of N.

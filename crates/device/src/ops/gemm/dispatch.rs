@@ -5,6 +5,8 @@ use super::chunk::{RoundChunk, RowsChunk, WeightChunk};
 use super::portable;
 #[cfg(target_arch = "x86_64")]
 use super::simd::x86;
+#[cfg(target_arch = "x86_64")]
+use super::widened;
 use super::word::Word;
 use crate::cpu::Isa;
 
@@ -52,11 +54,11 @@ impl Factor for u32 {
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => x86::pair_rows_avx2(token, chunk),
+                Isa::Avx2(token) => widened::rows(chunk, |chunk| x86::rows_avx2(token, chunk)),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512(token) => match token.bf16() {
                     Some(token) => x86::pair_rows_bf16(token, chunk),
-                    None => x86::pair_rows_avx512(token, chunk),
+                    None => widened::rows(chunk, |chunk| x86::rows_avx512(token, chunk)),
                 },
                 _ => portable::rows(chunk),
             }
@@ -67,11 +69,11 @@ impl Factor for u32 {
         unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => x86::pair_weight_avx2(token, chunk),
+                Isa::Avx2(token) => widened::weight(chunk, |chunk| x86::weight_avx2(token, chunk)),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512(token) => match token.bf16() {
                     Some(token) => x86::pair_weight_bf16(token, chunk),
-                    None => x86::pair_weight_avx512(token, chunk),
+                    None => widened::weight(chunk, |chunk| x86::weight_avx512(token, chunk)),
                 },
                 _ => portable::weight(chunk),
             }

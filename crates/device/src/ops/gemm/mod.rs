@@ -22,6 +22,7 @@ mod simd;
 mod terms;
 mod tile;
 mod weight;
+mod widened;
 mod word;
 
 use std::ops::Range;
@@ -36,7 +37,7 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 pub(crate) use chunk::Beside;
-use chunk::{CHUNK_ROWS, Finish, RowsChunk, SumSink, WIDE_PANELS, WeightChunk};
+use chunk::{BLOCK, CHUNK_ROWS, Finish, RowsChunk, SumSink, WIDE_PANELS, WeightChunk};
 use dispatch::Factor;
 use panels::PANEL;
 use weight::Forms;
@@ -312,6 +313,8 @@ fn weight_gradient<W: Factor>(
             d_weight: gradients.weight.write_ptr(0..panels::len(n, k)),
             d_bias: sums.unwrap_or(std::ptr::null_mut()),
             inner,
+            block: BLOCK,
+            adds: false,
             n,
             k,
             n_panels,
@@ -370,6 +373,7 @@ fn rows<W: Factor>(
             sink: &sink,
             finish,
             samples,
+            a_samples: samples,
             inner,
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),

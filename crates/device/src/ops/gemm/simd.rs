@@ -150,7 +150,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     (panel, row): (usize, usize),
     ahead: Ahead<T::Word>,
 ) {
-    let (samples, inner) = (chunk.samples, chunk.inner);
+    let inner = chunk.inner;
     let columns = PANEL.min(chunk.columns - panel * PANEL);
     let width = PANEL / T::Word::VALUES;
     let runs = inner.div_ceil(width);
@@ -162,7 +162,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         runs,
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
-        stride: samples * width,
+        stride: chunk.a_samples * width,
         ahead: [ahead, c, mask],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
@@ -400,7 +400,11 @@ unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
             for (row, sums) in sums.into_iter().enumerate() {
                 for (c, sum) in c.iter().zip(sums) {
                     let c = c.wrapping_add(row * PANEL);
-                    let sum = if steps.start == 0 { sum } else { sum.add(T::Sum::load(c)) };
+                    let sum = if steps.start == 0 && !chunk.adds {
+                        sum
+                    } else {
+                        sum.add(T::Sum::load(c))
+                    };
                     sum.store(c);
                 }
             }
@@ -443,8 +447,8 @@ pub(super) mod x86 {
     //! The chunks compiled for the registers.
 
     use super::super::chunk::{RoundChunk, RowsChunk, WeightChunk};
+    use super::super::terms::Single;
     use super::super::terms::x86::Paired;
-    use super::super::terms::{Single, Widened};
     use super::{round_chunk, rows_chunk, weight_chunk};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512, Avx512Bf16};
@@ -471,8 +475,6 @@ pub(super) mod x86 {
 
     type Single8 = Single<Float8>;
     type Single16 = Single<Float16>;
-    type Widened8 = Widened<Float8>;
-    type Widened16 = Widened<Float16>;
     type Rows<'a> = RowsChunk<'a, f32>;
     type PairRows<'a> = RowsChunk<'a, u32>;
 
@@ -481,11 +483,7 @@ pub(super) mod x86 {
     entry!(weight_avx2 = weight_chunk<Single8, 6, 0>(WeightChunk<f32>), Avx2, "avx2,fma");
     entry!(weight_avx512 = weight_chunk<Single16, 12, 8>(WeightChunk<f32>), Avx512, "avx512f");
 
-    entry!(pair_rows_avx2 = rows_chunk<Widened8, 4>(PairRows<'_>), Avx2, "avx2,fma");
-    entry!(pair_rows_avx512 = rows_chunk<Widened16, 12>(PairRows<'_>), Avx512, "avx512f");
     entry!(pair_rows_bf16 = rows_chunk<Paired, 12>(PairRows<'_>), Avx512Bf16, "avx512f,avx512bf16");
-    entry!(pair_weight_avx2 = weight_chunk<Widened8, 4, 0>(WeightChunk<u32>), Avx2, "avx2,fma");
-    entry!(pair_weight_avx512 = weight_chunk<Widened16, 12, 0>(WeightChunk<u32>), Avx512, "avx512f");
     entry!(
         pair_weight_bf16 = weight_chunk<Paired, 12, 0>(WeightChunk<u32>),
         Avx512Bf16,

@@ -18,10 +18,6 @@ pub(super) trait Register: Fused {
     unsafe fn store_across(self, words: *mut u32);
     /// Lane by lane a pair of bf16, to nearest: `LANES` words.
     unsafe fn store_down(self, second: Self, words: *mut u32);
-    /// The values `place` of `LANES` words that hold pairs.
-    unsafe fn half_of(words: *const u32, place: usize) -> Self;
-    /// The value `place` of one word in every lane.
-    unsafe fn splat_half_of(word: u32, place: usize) -> Self;
 }
 
 /// The factors of a product and how they are multiplied.
@@ -65,31 +61,6 @@ impl<V: Register> Terms for Single<V> {
     unsafe fn multiply_add(a: V, b: V, sum: V) -> V {
         // SAFETY: the caller vouches for the registers of `V`.
         unsafe { a.multiply_add(b, sum) }
-    }
-}
-
-/// Pairs of bf16 where no instruction multiplies them: each value as the f32 that it is.
-pub(super) struct Widened<V>(std::marker::PhantomData<V>);
-
-impl<V: Register> Terms for Widened<V> {
-    type Word = u32;
-    type Factor = [V; 2];
-    type Sum = V;
-    #[inline(always)]
-    unsafe fn splat(word: u32) -> [V; 2] {
-        // SAFETY: the caller vouches for the registers of `V`.
-        unsafe { [V::splat_half_of(word, 0), V::splat_half_of(word, 1)] }
-    }
-    #[inline(always)]
-    unsafe fn load(words: *const u32) -> [V; 2] {
-        // SAFETY: the caller vouches for the registers of `V` and for as many words as they have
-        // lanes.
-        unsafe { [V::half_of(words, 0), V::half_of(words, 1)] }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(a: [V; 2], b: [V; 2], sum: V) -> V {
-        // SAFETY: the caller vouches for the registers of `V`.
-        unsafe { a[1].multiply_add(b[1], a[0].multiply_add(b[0], sum)) }
     }
 }
 
@@ -176,30 +147,6 @@ pub(super) mod x86 {
                 _mm256_storeu_si256(words.cast(), pairs);
             }
         }
-        #[inline(always)]
-        unsafe fn half_of(words: *const u32, place: usize) -> Self {
-            // SAFETY: the caller vouches for AVX2 and for 8 words at `words`.
-            unsafe { Self(half8(_mm256_loadu_si256(words.cast()), place)) }
-        }
-        #[inline(always)]
-        unsafe fn splat_half_of(word: u32, place: usize) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX2.
-            unsafe { Self(half8(_mm256_set1_epi32(word as i32), place)) }
-        }
-    }
-
-    /// # Safety
-    /// The machine has AVX2.
-    #[inline(always)]
-    unsafe fn half8(words: __m256i, place: usize) -> __m256 {
-        // SAFETY: register arithmetic; the caller vouches for AVX2.
-        unsafe {
-            _mm256_castsi256_ps(if place == 0 {
-                _mm256_slli_epi32::<16>(words)
-            } else {
-                _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32 as i32))
-            })
-        }
     }
 
     impl Register for Float16 {
@@ -234,30 +181,6 @@ pub(super) mod x86 {
                 let second = _mm512_and_si512(rounded16(second.0), upper);
                 _mm512_storeu_si512(words.cast(), _mm512_or_si512(first, second));
             }
-        }
-        #[inline(always)]
-        unsafe fn half_of(words: *const u32, place: usize) -> Self {
-            // SAFETY: the caller vouches for AVX-512 F and for 16 words at `words`.
-            unsafe { Self(half16(_mm512_loadu_si512(words.cast()), place)) }
-        }
-        #[inline(always)]
-        unsafe fn splat_half_of(word: u32, place: usize) -> Self {
-            // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
-            unsafe { Self(half16(_mm512_set1_epi32(word as i32), place)) }
-        }
-    }
-
-    /// # Safety
-    /// The machine has AVX-512 F.
-    #[inline(always)]
-    unsafe fn half16(words: __m512i, place: usize) -> __m512 {
-        // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
-        unsafe {
-            _mm512_castsi512_ps(if place == 0 {
-                _mm512_slli_epi32::<16>(words)
-            } else {
-                _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32))
-            })
         }
     }
 

@@ -2,6 +2,7 @@
 //! and with and without the instruction for pairs.
 
 use device::Isa;
+use device::cpu::Bf16Products;
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
@@ -35,13 +36,11 @@ fn shapes() -> Vec<(usize, usize, usize)> {
     edges.into_iter().chain(random).collect()
 }
 
-/// Every instruction set, and AVX-512 as on machines without the products of bf16.
+/// Every instruction set with every way of multiplying bf16 that this machine has.
 fn sets() -> Vec<Isa> {
-    let plain = Isa::all().into_iter().filter_map(|isa| match isa {
-        Isa::Avx512(token) => Some(Isa::Avx512(token.without_bf16())),
-        _ => None,
-    });
-    Isa::all().into_iter().chain(plain).collect()
+    let ways = [Bf16Products::Widened, Bf16Products::Pairs];
+    let all = |isa: Isa| ways.into_iter().filter_map(move |way| isa.with_bf16_products(way));
+    Isa::all().into_iter().flat_map(all).collect()
 }
 
 fn nearest(values: &[f32]) -> Vec<f32> {
@@ -97,6 +96,33 @@ fn check(got: &[f32], oracle: &[f64], inner: usize, precision: Precision) {
         let sum = TOLERANCE * expected.abs().max(inner as f64 / 4.0 + 1.0);
         let bound = sum + stored * expected.abs();
         assert!(error <= bound, "element {i}: expected {expected}, got {got}, bound {bound:e}");
+    }
+}
+
+#[test]
+fn widened_products_are_those_of_f32_to_the_last_bit() {
+    for (b, n, k) in [(7, 33, 70), (129, 512, 13), (200, 97, 367)] {
+        let (x, weight) = (uniform(1, b * k), uniform(2, n * k));
+        for isa in Isa::all().into_iter().filter(|isa| *isa != Isa::Portable) {
+            let cpu = &Cpu::with_isa(2, isa.with_bf16_products(Bf16Products::Widened).unwrap());
+            let forward = |precision: Precision| {
+                let mut packed_weight = LinearWeight::new((n, k), precision);
+                packed_weight.set(cpu, &nearest(&weight)).unwrap();
+                let paired = paired(cpu, &x, b, k);
+                let single = packed(&nearest(&x), b, k);
+                let x = match precision {
+                    Precision::F32 => Operand::F32(&single),
+                    Precision::Bf16 => paired.get(b, k),
+                };
+                let mut y = Matrix::new(Precision::F32, b, n);
+                let (weight, to) = (&packed_weight, y.get_mut(b, n));
+                let (bias, activation) = (None, Activation::None);
+                gemm::forward(cpu, LinearForward { x, weight, bias, activation, y: to, b })
+                    .unwrap();
+                bits(&read(&y, b, n))
+            };
+            assert_eq!(forward(Precision::Bf16), forward(Precision::F32), "{isa:?}: {b} {n} {k}");
+        }
     }
 }
 

@@ -1,0 +1,303 @@
+//! Which options apply only beside others. An option that would be ignored is refused: whoever
+//! typed it expects something of it.
+//!
+//! clap's own `requires` and `conflicts_with` cover what depends on another option alone. This
+//! table covers what depends on a value, and what several structs of arguments share.
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+/// When options of a verb apply.
+#[derive(Clone, Copy, Debug)]
+enum Need {
+    /// At least one of these arguments is given.
+    AnyOf(&'static [&'static str]),
+    /// None of these arguments is given.
+    NoneOf(&'static [&'static str]),
+    /// An argument has this value, given or by default.
+    Value(&'static str, &'static str),
+}
+
+/// Options of one verb that apply only under a condition.
+#[derive(Clone, Copy, Debug)]
+struct OptionScope {
+    /// As typed, such as `predict step`; `fleet *` is every verb below `fleet`.
+    verb: &'static str,
+    options: &'static [&'static str],
+    need: Need,
+}
+
+impl OptionScope {
+    fn is_of(&self, verb: &str) -> bool {
+        let above = self.verb.strip_suffix('*');
+        above.map_or(self.verb == verb, |above| verb.starts_with(above))
+    }
+}
+
+const fn scope(verb: &'static str, options: &'static [&'static str], need: Need) -> OptionScope {
+    OptionScope { verb, options, need }
+}
+
+const FULL: Need = Need::Value("mode", "full");
+const HOSTS: Need = Need::AnyOf(&["hosts", "slurm"]);
+const RAW: Need = Need::NoneOf(&["synthetic"]);
+const SEQUENCE: Need = Need::Value("by", "sequence");
+
+/// Every such option that clap does not check itself.
+const SCOPES: [OptionScope; 29] = [
+    scope("train", &["trace-steps"], Need::AnyOf(&["trace"])),
+    scope("train", &["accept-rule-change"], Need::AnyOf(&["resume", "resume-from"])),
+    scope("train", &["malformed-max", "strict", "delimiter"], RAW),
+    scope("train", &LISTED, Need::NoneOf(&["list"])),
+    scope("train", &["estimate"], Need::NoneOf(&["print-config"])),
+    scope("train", &NETWORK, Need::NoneOf(&["transport=in_process"])),
+    scope("eval", &NETWORK, Need::NoneOf(&["transport=in_process"])),
+    scope("score", &NETWORK, Need::NoneOf(&["transport=in_process"])),
+    scope("data stats", &["malformed-max", "strict"], Need::AnyOf(&["config"])),
+    scope("checkpoint export", &["accept-rule-change"], Need::AnyOf(&["optimizer"])),
+    scope("trace ops", &["operator", "kernels-min"], SEQUENCE),
+    scope("predict calibrate", &["force"], Need::AnyOf(&["merge"])),
+    scope("predict step", &["hardware"], Need::NoneOf(&["execution-trace+calibration"])),
+    scope("predict step", &["force", "step", "draws", "seed"], Need::NoneOf(&["model"])),
+    scope("predict step", &["draws", "seed", "write-trace"], FULL),
+    scope("predict step", &CALIBRATED, Need::NoneOf(&["execution-trace+hardware"])),
+    scope("predict step", &["launch-us"], Need::AnyOf(&["model"])),
+    scope("predict step", &["launch-us"], Need::NoneOf(&["calibration"])),
+    scope("predict step", &["models"], Need::AnyOf(&["hardware"])),
+    scope("predict step", &ASKED, Need::AnyOf(&["model"])),
+    scope("predict what-if", &["force"], Need::AnyOf(&["calibration"])),
+    scope("predict next", &["force"], Need::AnyOf(&["calibration"])),
+    scope("predict findings", &["force"], Need::AnyOf(&["calibration"])),
+    scope("predict serve", &["force"], Need::AnyOf(&["calibration"])),
+    scope("capture", &["align"], Need::NoneOf(&["duration"])),
+    scope("fleet *", &["token-file", "ca"], HOSTS),
+    scope("fleet *", &["socket-dir"], Need::NoneOf(&["hosts", "slurm"])),
+    scope("explain", &["as"], Need::Value("topic", "config")),
+    scope("bench data", &["megabytes"], Need::NoneOf(&["file"])),
+];
+
+/// Options of `train` that have nothing to do with a list of configurations.
+const LISTED: [&str; 20] = [
+    "print-config",
+    "set",
+    "delimiter",
+    "train",
+    "evaluation",
+    "synthetic",
+    "device",
+    "tf32",
+    "run",
+    "resume",
+    "resume-from",
+    "ranks",
+    "sharding",
+    "plan",
+    "bucket",
+    "trace",
+    "trace-steps",
+    "malformed-max",
+    "strict",
+    "estimate",
+];
+/// Options of processes, which threads of one process do without.
+const NETWORK: [&str; 3] = ["mpi-library", "timeout", "collectives"];
+/// Options of a step that a calibration prices.
+const CALIBRATED: [&str; 4] = ["draws", "seed", "write-trace", "mode"];
+/// Options of a step that a configuration gives, without a recording.
+const ASKED: [&str; 6] = ["set", "batch-size", "pooling", "ranks", "sharding", "plan"];
+
+/// Refuses options that cannot apply beside the others.
+///
+/// # Errors
+/// A usage error that names the option and what it needs.
+pub fn check_scopes(root: &Command, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let (mut command, mut matches, mut verb) = (root, matches, String::new());
+    while let Some((name, below)) = matches.subcommand() {
+        let Some(found) = command.find_subcommand(name) else { break };
+        (command, matches) = (found, below);
+        verb = if verb.is_empty() { name.to_owned() } else { format!("{verb} {name}") };
+    }
+    for scope in SCOPES.iter().filter(|scope| scope.is_of(&verb)) {
+        let given = scope.options.iter().find(|option| is_given(command, matches, option));
+        if let (Some(option), Some(problem)) = (given, unmet(scope.need, command, matches)) {
+            let text = format!("the option '--{option}' of rowmill {verb} {problem}");
+            return Err(command.clone().error(ErrorKind::ArgumentConflict, text));
+        }
+    }
+    Ok(())
+}
+
+/// What is missing or in the way, as a clause behind the option.
+fn unmet(need: Need, command: &Command, matches: &ArgMatches) -> Option<String> {
+    let has = |name: &&&str| is_given(command, matches, name);
+    let has_value = |name: &str, value: &str| {
+        raw(command, matches, name).iter().all(|given| given.eq_ignore_ascii_case(value))
+    };
+    match need {
+        Need::AnyOf(names) if !names.iter().any(|name| has(&name)) => {
+            Some(format!("applies only with {}", shown(names, " or ")))
+        }
+        Need::NoneOf(names) => {
+            let name = names.iter().find(has)?;
+            Some(format!("does not apply with {}", shown(&[name], "")))
+        }
+        Need::Value(name, value) if !has_value(name, value) => match name {
+            "topic" => Some(format!("applies only to rowmill explain {value}")),
+            _ => Some(format!("applies only with --{name} {value}")),
+        },
+        _ => None,
+    }
+}
+
+/// `--a or --b`; `a+b` is both together and `a=b` a value.
+fn shown(names: &[&str], between: &str) -> String {
+    let one = |name: &&str| {
+        let parts: Vec<String> = name.split('+').map(|part| format!("--{part}")).collect();
+        parts.join(" and ").replace('=', " ")
+    };
+    names.iter().map(one).collect::<Vec<_>>().join(between)
+}
+
+/// Whether an argument is on the command line; `a+b` means both, `a=b` that value.
+fn is_given(command: &Command, matches: &ArgMatches, name: &str) -> bool {
+    name.split('+').all(|name| match name.split_once('=') {
+        Some((name, value)) => raw(command, matches, name) == [value],
+        None => argument(command, name).is_some_and(|id| {
+            matches.value_source(&id).is_some_and(|source| source == ValueSource::CommandLine)
+        }),
+    })
+}
+
+fn raw(command: &Command, matches: &ArgMatches, name: &str) -> Vec<String> {
+    let id = argument(command, name);
+    let values = id.and_then(|id| matches.get_raw(&id).map(Iterator::collect::<Vec<_>>));
+    let values = values.unwrap_or_default();
+    values.iter().map(|value| value.to_string_lossy().into_owned()).collect()
+}
+
+/// The id of an option by its long name, or of a positional argument.
+fn argument(command: &Command, name: &str) -> Option<String> {
+    let is_it = |argument: &&clap::Arg| {
+        argument.get_long() == Some(name) || argument.is_positional() && argument.get_id() == name
+    };
+    command.get_arguments().find(is_it).map(|argument| argument.get_id().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::super::Cli;
+    use super::{Need, SCOPES, argument, check_scopes};
+
+    fn leaf<'a>(root: &'a clap::Command, verb: &str) -> &'a clap::Command {
+        verb.split(' ').fold(root, |command, name| match name {
+            "*" => command.get_subcommands().next().unwrap(),
+            name => command.find_subcommand(name).unwrap(),
+        })
+    }
+
+    #[test]
+    fn every_scope_names_options_of_its_verb() {
+        let mut root = Cli::command();
+        root.build();
+        for scope in SCOPES {
+            let command = leaf(&root, scope.verb);
+            let named = match scope.need {
+                Need::AnyOf(names) | Need::NoneOf(names) => names.to_vec(),
+                Need::Value(name, _) => vec![name],
+            };
+            let parts = named.iter().flat_map(|name| name.split('+'));
+            let parts = parts.map(|name| name.split('=').next().unwrap());
+            for name in parts.chain(scope.options.iter().copied()) {
+                assert!(argument(command, name).is_some(), "{}: --{name}", scope.verb);
+            }
+        }
+    }
+
+    /// Of every verb, each option whose help says that it goes with another one only.
+    #[test]
+    fn options_that_go_with_another_are_refused_without_it() {
+        let mut root = Cli::command();
+        root.build();
+        let mut verbs = vec![(String::new(), &root)];
+        let mut seen = 0;
+        while let Some((verb, command)) = verbs.pop() {
+            verbs.extend(command.get_subcommands().map(|below| {
+                (format!("{verb} {}", below.get_name()).trim_start().to_owned(), below)
+            }));
+            for option in command.get_arguments() {
+                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                let Some(long) = option.get_long() else { continue };
+                if !help.starts_with("With --") {
+                    continue;
+                }
+                let mut words = vec!["rowmill".to_owned()];
+                words.extend(verb.split(' ').map(ToOwned::to_owned));
+                words.push(format!("--{long}"));
+                if option.get_action().takes_values() {
+                    let value = option.get_possible_values();
+                    let value = value.first().map_or("1", |value| value.get_name()).to_owned();
+                    words.pop();
+                    words.push(format!("--{long}={value}"));
+                }
+                // What else the verb requires is named in the same refusal or is a path.
+                words.extend(
+                    ["x", "y"]
+                        .map(ToOwned::to_owned)
+                        .into_iter()
+                        .take(command.get_positionals().filter(|at| at.is_required_set()).count()),
+                );
+                let parsed = Cli::command().try_get_matches_from(&words);
+                let refused = parsed.and_then(|matches| check_scopes(&root, &matches));
+                assert!(refused.is_err(), "{words:?} is taken: {help}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= 6, "{seen} options go with another");
+    }
+
+    fn check(words: &str, expected: &str) {
+        let words = ["rowmill"].into_iter().chain(words.split(' '));
+        let mut root = Cli::command();
+        root.build();
+        let matches = Cli::command().try_get_matches_from(words).unwrap();
+        match check_scopes(&root, &matches) {
+            Ok(()) => assert_eq!(expected, ""),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!expected.is_empty() && text.contains(expected), "{expected}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn ignored_options_are_refused_and_others_are_not() {
+        check(
+            "train a --trace-steps 1..3",
+            "'--trace-steps' of rowmill train applies only with --trace",
+        );
+        check("train a --trace t --trace-steps 1..3", "");
+        check("train --list --format json", "");
+        check("train a --list --run x", "'--run' of rowmill train does not apply with --list");
+        check(
+            "predict step --execution-trace e --calibration c --hardware a100",
+            "'--hardware' of rowmill predict step does not apply with --execution-trace and \
+             --calibration",
+        );
+        check("predict step --execution-trace e --hardware a100", "");
+        check("predict step --model m --hardware a100 --draws 9", "does not apply with --model");
+        check(
+            "predict step t --calibration c --mode seed --seed 3",
+            "applies only with --mode full",
+        );
+        check("trace ops t --kernels-min 2", "applies only with --by sequence");
+        check("trace ops t --by sequence --kernels-min 2", "");
+        check("explain H05 --as markdown", "applies only to rowmill explain config");
+        check(
+            "eval r --transport in_process --timeout 9",
+            "does not apply with --transport in_process",
+        );
+    }
+}
