@@ -1,10 +1,13 @@
 //! Clock offsets between ranks, estimated from collectives, which end everywhere at once.
 //!
-//! Takes the ends as they are; which collectives belong together is `collectives`' affair.
+//! Which collectives belong together is `collectives`' affair.
 
 use serde::Serialize;
 
+use crate::collectives::Matched;
 use crate::distribution;
+use crate::scope::Scope;
+use crate::window::TimeWindow;
 
 /// Fewer common collectives tell chance from skew no more.
 const LEAST: usize = 3;
@@ -26,6 +29,31 @@ pub struct RankClock {
     /// What is to be subtracted from its times: `ahead_ns` where it can be told from the scatter of
     /// single collectives, else 0.
     pub correction_ns: i64,
+}
+
+/// Estimates each rank's offset from the ends of matched collectives. Recordings that share no time
+/// may be of different runs, so their clocks are compared and not corrected.
+pub fn compare(scopes: &[Scope<'_>], matched: &[Matched]) -> Vec<RankClock> {
+    let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
+    let end = |one: &Matched, rank: u32| {
+        one.participants.iter().find(|part| part.rank == rank).map(|part| part.end_ns)
+    };
+    let ends = |one: &Matched| ranks.iter().map(|rank| end(one, *rank)).collect();
+    let ends: Vec<Vec<Option<i64>>> = matched.iter().map(ends).collect();
+    let mut clocks = skew(&ends, &ranks);
+    if are_apart(scopes.iter().map(|scope| &scope.window)) {
+        clocks.iter_mut().for_each(|clock| clock.correction_ns = 0);
+    }
+    clocks
+}
+
+/// Whether some windows share no time with others. Empty windows do not count.
+pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
+    let spans =
+        windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));
+    spans
+        .reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+        .is_some_and(|(latest, earliest)| latest >= earliest)
 }
 
 /// Estimates each rank's offset.

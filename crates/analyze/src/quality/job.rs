@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::issue::{Issue, IssueKind, Severity};
+use crate::clock;
 use crate::job::RankFacts;
 
 pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
@@ -156,10 +157,6 @@ fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 }
 
 fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
-    let spans = ranks.iter().map(|rank| (rank.scope.window.start, rank.scope.window.end));
-    let spans: Vec<(i64, i64)> = spans.filter(|(start, end)| start < end).collect();
-    let latest = spans.iter().map(|(start, _)| *start).max()?;
-    let earliest = spans.iter().map(|(_, end)| *end).min()?;
     let kind = IssueKind {
         id: "ranks-apart",
         severity: Severity::Warning,
@@ -167,5 +164,6 @@ fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
         hint: "profile all ranks at the same time; synchronise the hosts' clocks",
     };
     let what = || "the recordings of some ranks do not overlap in time".to_owned();
-    (latest >= earliest).then(|| kind.issue(None, spans.len() as u64, what()))
+    let is_apart = clock::are_apart(ranks.iter().map(|rank| &rank.scope.window));
+    is_apart.then(|| kind.issue(None, ranks.len() as u64, what()))
 }
