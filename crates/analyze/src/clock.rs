@@ -4,9 +4,7 @@
 
 use serde::Serialize;
 
-use crate::collectives::Matched;
 use crate::distribution;
-use crate::scope::Scope;
 use crate::window::TimeWindow;
 
 /// Fewer common collectives tell chance from skew no more.
@@ -29,22 +27,6 @@ pub struct RankClock {
     /// What is to be subtracted from its times: `ahead_ns` where it can be told from the scatter of
     /// single collectives, else 0.
     pub correction_ns: i64,
-}
-
-/// Estimates each rank's offset from the ends of matched collectives. Recordings that share no time
-/// may be of different runs, so their clocks are compared and not corrected.
-pub fn compare(scopes: &[Scope<'_>], matched: &[Matched]) -> Vec<RankClock> {
-    let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
-    let end = |one: &Matched, rank: u32| {
-        one.participants.iter().find(|part| part.rank == rank).map(|part| part.end_ns)
-    };
-    let ends = |one: &Matched| ranks.iter().map(|rank| end(one, *rank)).collect();
-    let ends: Vec<Vec<Option<i64>>> = matched.iter().map(ends).collect();
-    let mut clocks = skew(&ends, &ranks);
-    if are_apart(scopes.iter().map(|scope| &scope.window)) {
-        clocks.iter_mut().for_each(|clock| clock.correction_ns = 0);
-    }
-    clocks
 }
 
 /// Whether some windows share no time with others. Empty windows do not count.

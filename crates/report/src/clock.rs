@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use analyze::clock::{self, RankClock};
+use analyze::clock::RankClock;
 use analyze::collectives::Collectives;
 use analyze::{Scope, window};
 
@@ -21,7 +21,7 @@ pub struct Zero {
 impl Zero {
     /// The start of what the ranks recorded, clocks told by the ends of their collectives.
     pub fn new(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
-        let clocks = clock::compare(scopes, &matched.matched);
+        let clocks = matched.compare_clocks(scopes);
         let ahead: BTreeMap<u32, i64> =
             clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
         let first = |scope: &Scope<'_>| {

@@ -48,9 +48,9 @@ pub(super) fn find(trace: &Trace) -> Option<String> {
         .or_else(|| is_spliced.then(|| calls.silent_edge(trace)).flatten())
 }
 
-/// A number that is missing between those of two steps, and operators or calls that ran in its time:
-/// the profiler numbers the steps of a recording one by one. Steps that were not to be recorded, as
-/// between two cycles of its schedule, leave no rows.
+/// Describes a number that is missing between those of two steps although operators or calls ran in
+/// that time. The profiler numbers the steps of a recording one by one. Steps that its schedule
+/// leaves out, as between two cycles, have no rows.
 fn missing_step(trace: &Trace) -> Option<String> {
     let slices = &trace.slices;
     let mut steps = window::named_steps(trace);

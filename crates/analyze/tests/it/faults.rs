@@ -5,7 +5,7 @@ use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
 use analyze::quality::{QualityVerdict, Severity};
 use analyze::summary::{self, Summary};
-use analyze::{Classifier, JobFacts, Scope, WindowRule, clock, collectives, coverage, what_if};
+use analyze::{Classifier, JobFacts, Scope, WindowRule, collectives, coverage, what_if};
 use trace::store::{DeviceProperties, Distributed, EventKind, Job, Loss, NewSlice, Trace};
 
 const STEP_NS: i64 = 10_000_000;
@@ -258,13 +258,13 @@ fn clocks_of_recordings_that_share_no_time_are_not_corrected() {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = |one| Scope::new(one, WindowRule::All, &classifier);
         let aligned = [recording(0, 1_000_000_000), recording(1, 1_000_000_000)];
-        let mut matched = collectives::of(&aligned.each_ref().map(scope)).matched;
-        assert_eq!(matched.len(), 10);
+        let mut found = collectives::of(&aligned.each_ref().map(scope));
+        assert_eq!(found.matched.len(), 10);
         // As if the files had sequence numbers, by which collectives match at any distance.
-        matched.iter_mut().for_each(|one| one.participants[1].end_ns += offset_ns);
+        found.matched.iter_mut().for_each(|one| one.participants[1].end_ns += offset_ns);
         let apart = [recording(0, 1_000_000_000), recording(1, 1_000_000_000 + offset_ns)];
         let scopes = apart.each_ref().map(scope);
-        let clocks = clock::compare(&scopes, &matched);
+        let clocks = found.compare_clocks(&scopes);
         assert_eq!(clocks[1].correction_ns != 0, is_corrected, "{clocks:?}");
         assert_eq!(clocks[1].ahead_ns, offset_ns / 2);
     }

@@ -182,7 +182,7 @@ pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    clock::compare(&scopes, &collectives::of(&scopes).matched)
+    collectives::of(&scopes).compare_clocks(&scopes)
 }
 
 /// The job without what cut recordings do not cover.
