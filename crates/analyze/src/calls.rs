@@ -21,6 +21,8 @@ pub enum CallKind {
     Free,
     /// A copy that returns when it is done.
     BlockingCopy,
+    /// Has other threads launch work, and returns when that has ended.
+    Execute,
     /// Records an event on a stream.
     EventRecord,
     /// Makes a stream wait for an event.
@@ -67,6 +69,15 @@ pub fn is_synchronization(call: &str) -> bool {
 
 /// MTIA's wait of the host for a stream.
 const MTIA_WAIT: &str = "synchronizeStream";
+/// MTIA's calls that run a part of a model: an executor thread launches it.
+const MTIA_EXECUTE: [&str; 2] = ["gif_merge", "gif_remote"];
+
+impl CallKind {
+    /// Whether the host may wait in such a call.
+    pub fn waits(self) -> bool {
+        !matches!(self, Self::Plain | Self::EventRecord | Self::StreamWait)
+    }
+}
 
 /// Calls that set things up: memory from the driver and code loaded late.
 pub(crate) const SET_UP: [&str; 16] = [
@@ -100,6 +111,9 @@ pub fn names(trace: &Trace) -> Vec<CallKind> {
 pub fn of_name(name: &str) -> CallKind {
     if name == MTIA_WAIT {
         return CallKind::StreamSync;
+    }
+    if MTIA_EXECUTE.contains(&name) {
+        return CallKind::Execute;
     }
     if !name.starts_with("cu") && !name.starts_with("hip") {
         return CallKind::Plain;

@@ -1,10 +1,11 @@
 //! Clock offsets between ranks, estimated from collectives, which end everywhere at once.
 //!
-//! Takes the ends as they are; which collectives belong together is `collectives`' affair.
+//! Which collectives belong together is `collectives`' affair.
 
 use serde::Serialize;
 
 use crate::distribution;
+use crate::window::TimeWindow;
 
 /// Fewer common collectives tell chance from skew no more.
 const LEAST: usize = 3;
@@ -26,6 +27,15 @@ pub struct RankClock {
     /// What is to be subtracted from its times: `ahead_ns` where it can be told from the scatter of
     /// single collectives, else 0.
     pub correction_ns: i64,
+}
+
+/// Whether some windows share no time with others. Empty windows do not count.
+pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
+    let spans =
+        windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));
+    spans
+        .reduce(|a, b| (a.0.max(b.0), a.1.min(b.1)))
+        .is_some_and(|(latest, earliest)| latest >= earliest)
 }
 
 /// Estimates each rank's offset.

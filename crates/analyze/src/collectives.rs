@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::clock::{self, RankClock};
 use crate::scope::Scope;
 
 pub use message::CollectiveOperation;
@@ -206,6 +207,22 @@ pub fn of(scopes: &[Scope<'_>]) -> Collectives {
 }
 
 impl Collectives {
+    /// Estimates the offset of each rank's clock from the ends of matched collectives. Recordings
+    /// that share no time may be of different runs, so their clocks are compared and not corrected.
+    pub fn compare_clocks(&self, scopes: &[Scope<'_>]) -> Vec<RankClock> {
+        let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
+        let end = |one: &Matched, rank: u32| {
+            one.participants.iter().find(|part| part.rank == rank).map(|part| part.end_ns)
+        };
+        let ends = |one: &Matched| ranks.iter().map(|rank| end(one, *rank)).collect();
+        let ends: Vec<Vec<Option<i64>>> = self.matched.iter().map(ends).collect();
+        let mut clocks = clock::skew(&ends, &ranks);
+        if clock::are_apart(scopes.iter().map(|scope| &scope.window)) {
+            clocks.iter_mut().for_each(|clock| clock.correction_ns = 0);
+        }
+        clocks
+    }
+
     /// One row per collective and rank, in order of index, then rank.
     pub fn rows(&self) -> Vec<CollectiveRow> {
         let of_one = |one: &Matched| one.participants.iter().map(|rank| row(one, rank)).collect();

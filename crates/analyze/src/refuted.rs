@@ -1,15 +1,53 @@
-//! Durations that another row refutes. A stream runs its work one after the other, so work that
-//! reaches far past the next start on its stream was given a wrong end by the profiler.
+//! Durations that other rows refute. A stream runs its work one after the other, so work that
+//! reaches far past the next start on its stream was given a wrong end by the profiler. A host row
+//! that ends long after everything else of the recording was given one as well.
 
 use std::collections::HashMap;
 
-use trace::store::{Loss, Trace};
+use trace::store::{EventKind, Loss, Trace};
+
+use crate::window;
 
 /// How far work may reach past the next start on its stream before its duration is refuted. Below
 /// that, profilers round and clocks jitter.
 pub(crate) const REFUTED_NS: i64 = 1_000_000;
 
-/// Cuts refuted durations where the next work of the stream starts, and counts them as losses.
+/// Fewest rows that show how long a recording is.
+const ROWS_MIN: usize = 10;
+
+/// The row that ends long after all others, and when the others end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Straggler {
+    pub row: u32,
+    pub others_end: i64,
+}
+
+/// Finds the row that ends, or starts, later than all others end by more than the time which all
+/// others span. A device may run on by itself, as in a hang; a host is recorded as long as it runs.
+///
+/// # Cost
+/// Linear in the rows of the trace.
+pub(crate) fn find_straggler(trace: &Trace) -> Option<Straggler> {
+    let slices = &trace.slices;
+    let lost = window::lost_start(trace);
+    let counts = |row: &u32| {
+        let is_mark = matches!(trace.kind(*row), EventKind::Overhead | EventKind::Window);
+        !is_mark && Some(slices.start(*row)) != lost
+    };
+    let row = trace.rows().filter(counts).max_by_key(|row| slices.end(*row))?;
+    let (mut count, mut start, mut end) = (0, i64::MAX, i64::MIN);
+    for other in trace.rows().filter(counts).filter(|other| *other != row) {
+        count += 1;
+        start = start.min(slices.start(other));
+        end = end.max(slices.end(other));
+    }
+    let excess = slices.end(row).checked_sub(end)?;
+    let is_far = count >= ROWS_MIN && excess >= REFUTED_NS && excess > end.saturating_sub(start);
+    is_far.then_some(Straggler { row, others_end: end })
+}
+
+/// Cuts refuted durations: of device work where the next work of its stream starts, of a host row
+/// where everything else ends. Counts them as losses.
 ///
 /// Work of graphs is left alone: profilers show its parallel branches on one stream. So is work
 /// whose stream is unknown.
@@ -17,6 +55,23 @@ pub(crate) const REFUTED_NS: i64 = 1_000_000;
 /// # Cost
 /// `O(n log n)` in the device rows of the trace.
 pub fn clip(trace: &mut Trace) {
+    clip_streams(trace);
+    // Several rows may have a wrong end.
+    while let Some(Straggler { row, others_end }) = find_straggler(trace) {
+        let start = trace.slices.start(row);
+        if trace.kind(row).is_device_work() || start >= others_end {
+            return;
+        }
+        let (name, end) = (trace.name(row).to_owned(), trace.slices.end(row));
+        trace.slices.duration[row as usize] = others_end - start;
+        trace.losses.count(Loss::RefutedDuration, || {
+            let excess_ms = (end - others_end) as f64 / 1e6;
+            format!("{name} ends {excess_ms:.3} ms after everything else; cut there")
+        });
+    }
+}
+
+fn clip_streams(trace: &mut Trace) {
     let mut rows: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
     rows.sort_by_key(|row| (trace.slices.start(*row), *row));
     let mut last: HashMap<(i32, i32), u32> = HashMap::new();

@@ -53,6 +53,9 @@ pub struct Scope<'a> {
     frames: OnceLock<Frames>,
 }
 
+/// Part of everything recorded that too few steps have to cover to stand for it, percent.
+const STEPS_PCT: i64 = 75;
+
 impl<'a> Scope<'a> {
     /// Selects and classifies.
     ///
@@ -92,6 +95,11 @@ impl<'a> Scope<'a> {
                 };
                 // No step of the job: nothing is a mean over it.
                 steps.retain(|step| step.lack != Some(Lack::Launches));
+                // What lies beside the steps would count as theirs.
+                let inside: i64 = steps.iter().map(|step| step.end - step.start).sum();
+                if rule != applied && 100 * inside < STEPS_PCT * (end - start) {
+                    steps.clear();
+                }
                 let lost = window::lost_start(trace);
                 let overlaps = |row: &u32| {
                     let (from, to) = (trace.slices.start(*row), trace.slices.end(*row));

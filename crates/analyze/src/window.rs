@@ -68,7 +68,7 @@ pub(crate) fn steps<'a>(
 
 /// The steps that `ProfilerStep#N` annotations name; where several threads or categories mark one,
 /// the first row counts.
-fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
+pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     let slices = &trace.slices;
     let number =
         |name: &str| name.strip_prefix(StepMark::ProfilerStep.prefix())?.parse::<i64>().ok();

@@ -94,9 +94,12 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
         let kind = trace.kind(row);
         kind.is_call() || matches!(kind, EventKind::Operator | EventKind::Annotation)
     };
+    let has =
+        |is_kind: &dyn Fn(EventKind) -> bool| trace.rows().any(|row| is_kind(trace.kind(row)));
+    let has_calls_and_work = || has(&|kind| kind.is_call()) && has(&|kind| kind.is_device_work());
     match known {
         Some(program) if !trace.rows().any(is_host) => Some(program),
-        _ if 2 * unknown.count > trace.slices.len() as u64 => {
+        _ if 2 * unknown.count > trace.slices.len() as u64 && !has_calls_and_work() => {
             Some(known.unwrap_or("an unknown program"))
         }
         _ => None,

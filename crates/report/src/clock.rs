@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use analyze::clock::{self, RankClock};
-use analyze::collectives::{Collectives, Matched};
+use analyze::clock::RankClock;
+use analyze::collectives::Collectives;
 use analyze::{Scope, window};
 
 /// Where the page's time begins, and how far ranks' clocks run ahead.
@@ -21,16 +21,7 @@ pub struct Zero {
 impl Zero {
     /// The start of what the ranks recorded, clocks told by the ends of their collectives.
     pub fn new(scopes: &[Scope<'_>], matched: &Collectives) -> Self {
-        let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
-        let end = |one: &Matched, rank: u32| {
-            one.participants.iter().find(|part| part.rank == rank).map(|part| part.end_ns)
-        };
-        let ends: Vec<Vec<Option<i64>>> = matched
-            .matched
-            .iter()
-            .map(|one| ranks.iter().map(|rank| end(one, *rank)).collect())
-            .collect();
-        let clocks = clock::skew(&ends, &ranks);
+        let clocks = matched.compare_clocks(scopes);
         let ahead: BTreeMap<u32, i64> =
             clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
         let first = |scope: &Scope<'_>| {

@@ -44,6 +44,9 @@ fn window(rank: &RankFacts<'_>) -> String {
         );
     }
     match window.length() - inside {
+        ..=-1 => {
+            format!("{count} {plural} of {mean} (mean), which overlap, in a window of {whole}")
+        }
         beside @ 1.. => format!(
             "{count} {plural} of {mean} (mean) and {} beside them make a window of {whole}",
             time(beside)
@@ -56,7 +59,8 @@ fn shares(path: &[CategoryPart], window_ns: i64) -> String {
     let total = path.iter().map(|part| part.duration_ns).sum::<i64>().max(1) as f64;
     let covered_pct = 100.0 * total / window_ns as f64;
     let covered = match covered_pct {
-        99.95.. => "all".to_owned(),
+        99.95..100.05 => "all".to_owned(),
+        part @ 100.05.. => format!("{part:.1} %"),
         part => format!("only {part:.1} %"),
     };
     let of = by_party(path.iter().map(|part| (part.category, part.duration_ns)));

@@ -43,6 +43,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let owners = owners(rank, &apart);
+    let frames = rank.scope.frames();
     let names: Vec<&str> = owners.iter().map(|(name, _)| *name).collect();
     let shown = |(name, ns): &(&str, i64)| format!("{name} ({})", time(rank.per_step(*ns)));
     let named: Vec<String> = owners.iter().take(3).map(shown).collect();
@@ -51,12 +52,18 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         time(rank.per_step(waited)),
         named.join(", ")
     );
-    let advice = "Move these operators to the device, call fewer of them (fuse, compile, CUDA \
+    let is_frame = |name: &&str| {
+        frames.all().iter().any(|frame| rank.scope.trace.strings.get(frame.name) == *name)
+    };
+    let of_operators = "Move these operators to the device, call fewer of them (fuse, compile, CUDA \
                   graphs), prepare their inputs in other threads, or run ahead of the device by \
                   removing waits.";
+    let of_frames = "Make this Python code faster, replace loops over elements by whole tensors, run it \
+                     in other threads or processes while the device works, or run ahead of the \
+                     device by removing waits.";
+    let advice = if names.first().is_some_and(is_frame) { of_frames } else { of_operators };
     let rows = rank.outermost_named(|name| names.contains(&name));
     let factor = 1.0 / limits.value("faster").max(1.0);
-    let frames = rank.scope.frames();
     let is_owner = |frame: u32| {
         let name = frames.all()[frame as usize].name;
         names.contains(&rank.scope.trace.strings.get(name))

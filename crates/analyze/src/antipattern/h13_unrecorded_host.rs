@@ -64,11 +64,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let line = longest_line(rank, &found);
-    if line.is_none() && steps.len() < STEPS_MIN {
+    let has_steps = !rank.scope.window.steps.is_empty();
+    let times = if has_steps { steps.len() } else { found.len() };
+    if line.is_none() && times < STEPS_MIN {
         return None;
     }
+    let whose = if has_steps { "Each step" } else { "The recording" };
     let mut what = format!(
-        "Each step spends {} ({share:.1} % of the window) in code that is no PyTorch operator, before \
+        "{whose} spends {} ({share:.1} % of the window) in code that is no PyTorch operator, before \
          {name}.",
         time(rank.per_step(lost))
     );
@@ -124,7 +127,7 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
 
 /// The stretches of the window in which no thread ran an operator or a call, or fetched a batch.
 fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
-    let trace = rank.scope.trace;
+    let (trace, window) = (rank.scope.trace, &rank.scope.window);
     let mut rows = rank.tree().top_rows(trace);
     // Fetching a batch is H02's.
     rows.extend(rank.outermost_named(|name| INPUT.iter().any(|part| name.contains(part))));
@@ -133,11 +136,13 @@ fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let mut behind = i64::MIN;
     for row in rows {
         let start = rank.start(row);
-        if let Some(step) = rank.step_at(start) {
+        // A window without steps is one.
+        let is_inside = window.steps.is_empty() && rank.scope.starts_inside(row);
+        if let Some(step) = rank.step_at(start).or(is_inside.then_some(0)) {
             // Silence at the end of a step, which the first row of the next one ends, and silence
             // at the beginning of a step may have different causes.
-            let from = behind.max(rank.scope.window.start);
-            let begun = rank.scope.window.steps[step].start;
+            let from = behind.max(window.start);
+            let begun = window.steps.get(step).map_or(window.start, |step| step.start);
             for span in [(from, begun), (from.max(begun), start)] {
                 if span.1 - span.0 >= least_ns {
                     found.push(SilentStretch { step, span, ended_by: row });

@@ -140,13 +140,17 @@ fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> 
     let per_step = bytes((moved / rank.step_count() as f64) as u64);
     match sized {
         _ if moved == 0.0 => {
-            " Neither sizes of tensors nor the device's bandwidth are known: a fused kernel is taken \
+            " Neither the sizes of their tensors nor the device's bandwidth are known: a fused kernel is taken \
              for half of the first and of the last of a chain."
                 .to_owned()
         }
         0 => format!(
-            " No sizes of tensors were recorded: they move {per_step} per step if all of them \
-             reach the bandwidth that a good kernel has."
+            " {}: they move {per_step} per step if all of them \
+             reach the bandwidth that a good kernel has.",
+            match rank.has_tensors() {
+                true => "Their operators have no sizes of tensors",
+                false => "No sizes of tensors were recorded",
+            }
         ),
         some if some == kernels => {
             format!(" By the sizes of their tensors they move {per_step} per step.")

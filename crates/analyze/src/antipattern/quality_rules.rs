@@ -29,6 +29,7 @@ quality_rule!(
     [
         "cut-recording",
         "lost-device-rows",
+        "no-correlation-ids",
         "no-device-work",
         "no-events",
         "unknown-rows",
@@ -46,7 +47,7 @@ quality_rule!(
     Q04,
     "Q04",
     "times that cannot be",
-    ["stream-overlaps", "absurd-durations", "zero-times", "bad-nesting"]
+    ["stream-overlaps", "absurd-durations", "far-device-work", "zero-times", "bad-nesting"]
 );
 quality_rule!(Q05, "Q05", "the profiler slows the job", ["profiler-overhead"]);
 quality_rule!(Q06, "Q06", "too few or unsteady steps", ["few-steps", "unsteady-steps", "no-steps"]);
@@ -61,7 +62,15 @@ quality_rule!(
     Q09,
     "Q09",
     "details were not recorded",
-    ["no-shapes", "no-stacks", "missing-ranks", "duplicate-ranks", "candidate-communication"]
+    [
+        "no-shapes",
+        "no-stacks",
+        "missing-ranks",
+        "duplicate-ranks",
+        "identical-ranks",
+        "more-ranks-than-world",
+        "candidate-communication"
+    ]
 );
 
 /// One finding for all issues of a rule's kinds.

@@ -24,7 +24,7 @@ fn waits_of_every_vendor_are_waits() {
         ("hipDeviceSynchronize", CallKind::DeviceSync),
         ("synchronizeStream", CallKind::StreamSync),
         ("hipMemcpyWithStream", CallKind::BlockingCopy),
-        ("gif_merge", CallKind::Plain),
+        ("gif_merge", CallKind::Execute),
     ] {
         assert_eq!(of_name(name), expected, "{name}");
         assert_eq!(is_synchronization(name), name.to_lowercase().contains("synchronize"), "{name}");

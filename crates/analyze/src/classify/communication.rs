@@ -55,7 +55,7 @@ const LONGEST: usize = 4;
 
 /// Whether a kernel of this name communicates.
 pub(super) fn is_name_of(kernel: &str) -> bool {
-    let words = words(&path(kernel));
+    let words = words(&mangled_path(kernel).unwrap_or_else(|| path(kernel)));
     // Inductor names a fused kernel after the operators around it.
     if words.first().is_some_and(|word| word == "triton") && words.iter().any(|w| w == "fused") {
         return false;
@@ -72,6 +72,24 @@ pub(super) fn is_name_of(kernel: &str) -> bool {
 fn begins(words: &[String], word: &str) -> bool {
     const SHORT: usize = 4;
     word.len() > SHORT || word == "nccl" || words[0] == word || words.concat() == word
+}
+
+/// Namespaces and function of a mangled name such as `_ZN4vllm6kernelIfEEvPf`; `None` of any other
+/// name.
+///
+/// # Source
+/// Itanium C++ ABI, 5.1: each identifier is its length and its text; template arguments follow.
+fn mangled_path(kernel: &str) -> Option<String> {
+    let mut rest = kernel.strip_prefix("_Z")?.trim_start_matches(['N', 'K', 'V']);
+    let mut path = String::new();
+    loop {
+        rest = rest.trim_start_matches('L');
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let Ok(length) = rest[..digits].parse::<usize>() else { return Some(path) };
+        let Some(identifier) = rest.get(digits..digits + length) else { return Some(path) };
+        path = path + identifier + "::";
+        rest = &rest[digits + length..];
+    }
 }
 
 /// Namespaces and function of a kernel's name, without template arguments and parameters.
@@ -138,6 +156,8 @@ mod tests {
             "void kuserbuffers_pushrecv(int)",
             "one_shot_all_reduce_kernel",
             "hcom_allReduce__123",
+            "_ZN4vllm25cross_device_reduce_1stageI6__halfLi2EEEvPNS_8RankDataE",
+            "_Z24one_shot_all_reduce_implPf",
         ] {
             assert!(is_name_of(name), "{name}");
         }
@@ -156,6 +176,8 @@ mod tests {
             "void success_counter(A)",
             "void cub::DeviceReduceByKeyKernel<Dispatch>(A)",
             "void at::native::vectorized_gather_kernel<16, long>(A)",
+            "_ZN2at6native18elementwise_kernelI9AllReduceEEvPf",
+            "_ZN9oneflow20BlockAllReduceKernelIfEEvPf",
         ] {
             assert!(!is_name_of(name), "{name}");
         }

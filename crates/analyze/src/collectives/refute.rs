@@ -41,9 +41,6 @@ pub(super) struct Refuted {
 
 impl Refuted {
     pub fn new(scopes: &[Scope<'_>], calls: &[CollectiveCall]) -> Self {
-        let windows = || scopes.iter().map(|scope| &scope.window).filter(|w| w.length() > 0);
-        let latest = windows().map(|window| window.start).max();
-        let earliest = windows().map(|window| window.end).min();
         let ranks: Vec<u32> = scopes.iter().map(|scope| scope.trace.rank).collect();
         let ends: Vec<Vec<Option<i64>>> = calls
             .chunk_by(|a, b| a.key == b.key)
@@ -54,7 +51,7 @@ impl Refuted {
             .collect();
         let clocks = clock::skew(&ends, &ranks);
         Self {
-            apart: latest.zip(earliest).is_some_and(|(latest, earliest)| latest >= earliest),
+            apart: clock::are_apart(scopes.iter().map(|scope| &scope.window)),
             ahead: clocks.iter().map(|clock| (clock.rank, clock.ahead_ns)).collect(),
         }
     }

@@ -43,8 +43,33 @@ pub(super) fn find(trace: &Trace) -> Option<String> {
         .or_else(|| calls.lost_launches(trace, is_spliced))
         .or_else(|| gap_of_events(trace))
         .or_else(|| gap_of_frames(trace))
+        .or_else(|| missing_step(trace))
         .or_else(|| is_spliced.then(|| loose_flows(trace)).flatten())
         .or_else(|| is_spliced.then(|| calls.silent_edge(trace)).flatten())
+}
+
+/// Describes a number that is missing between those of two steps although operators or calls ran in
+/// that time. The profiler numbers the steps of a recording one by one. Steps that its schedule
+/// leaves out, as between two cycles, have no rows.
+fn missing_step(trace: &Trace) -> Option<String> {
+    let slices = &trace.slices;
+    let mut steps = window::named_steps(trace);
+    steps.sort_by_key(|step| step.number);
+    let missing = steps.windows(2).find(|pair| {
+        let (from, until) = (pair[0].end, pair[1].start);
+        let works = |row: u32| {
+            let is_host = trace.kind(row).is_call() || trace.kind(row) == EventKind::Operator;
+            is_host && from <= slices.start(row) && slices.end(row) <= until
+        };
+        pair[1].number > pair[0].number + 1 && trace.rows().any(works)
+    })?;
+    Some(format!(
+        "ProfilerStep#{} is missing between ProfilerStep#{} and ProfilerStep#{}, and rows of its \
+         time are there",
+        missing[0].number + 1,
+        missing[0].number,
+        missing[1].number
+    ))
 }
 
 /// Whether each launch of a trace has its device work and each work its launch.

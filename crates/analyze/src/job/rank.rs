@@ -120,6 +120,11 @@ impl<'a> RankFacts<'a> {
         self.tensors.get(&row)
     }
 
+    /// Whether the inputs of any operator are known.
+    pub(crate) fn has_tensors(&self) -> bool {
+        !self.tensors.is_empty()
+    }
+
     pub(super) fn know_waits(&self, waits: impl Iterator<Item = (u32, i64)>) {
         self.waits.get_or_init(|| waits.collect());
     }

@@ -173,7 +173,8 @@ fn missing_sync(rank: &RankFacts<'_>) -> Option<Issue> {
         matters: "the critical path infers what the host and streams waited for from names and times",
         hint: "profile with experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)",
     };
-    let what = format!("{waits} calls wait, and no cuda_sync row says for what");
+    let calls = if waits == 1 { "call waits" } else { "calls wait" };
+    let what = format!("{waits} {calls}, and no cuda_sync row says for what");
     Some(kind.issue(Some(trace.rank), waits as u64, what))
 }
 

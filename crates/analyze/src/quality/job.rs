@@ -3,10 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::issue::{Issue, IssueKind, Severity};
+use crate::clock;
 use crate::job::RankFacts;
 
 pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
-    let each = [duplicates(ranks), worlds(ranks), missing(ranks), mixed_steps(ranks), apart(ranks)];
+    let each = [
+        duplicates(ranks),
+        identical(ranks),
+        worlds(ranks),
+        too_many(ranks),
+        missing(ranks),
+        mixed_steps(ranks),
+        apart(ranks),
+    ];
     each.into_iter().flatten().collect()
 }
 
@@ -44,6 +53,50 @@ fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
         }
     };
     Some(kind.issue(None, twice.max(conflicts), what))
+}
+
+/// Recordings whose rows have the same times: copies of one file.
+fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+    let mut seen: BTreeMap<(usize, i64, i64), Vec<&RankFacts<'_>>> = BTreeMap::new();
+    let mut copies = Vec::new();
+    for rank in ranks.iter().filter(|rank| !rank.scope.trace.slices.is_empty()) {
+        let slices = &rank.scope.trace.slices;
+        let last = slices.len() as u32 - 1;
+        let alike = seen.entry((slices.len(), slices.start(0), slices.start(last))).or_default();
+        let is_same = |other: &&&RankFacts<'_>| {
+            let other = &other.scope.trace.slices;
+            let has_same_start = |row: u32| slices.start(row) == other.start(row);
+            slices.duration == other.duration && (0..=last).all(has_same_start)
+        };
+        copies.extend(alike.iter().find(is_same).map(|first| (first.rank(), rank.rank())));
+        alike.push(rank);
+    }
+    let kind = IssueKind {
+        id: "identical-ranks",
+        severity: Severity::Error,
+        matters: "one rank counts several times, and stragglers and waits between copies are none",
+        hint: "give each rank's own file once",
+    };
+    let (first, copy) = copies.first()?;
+    let others = if copies.len() > 1 { ", and others" } else { "" };
+    let what =
+        format!("rank {copy} has the same rows as rank {first}{others}: one file was copied");
+    Some(kind.issue(None, copies.len() as u64, what))
+}
+
+/// More recordings than the job has ranks.
+fn too_many(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+    let size = world_sizes(ranks).last().copied()?;
+    let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();
+    let more = (there.len() as u32).saturating_sub(size);
+    let kind = IssueKind {
+        id: "more-ranks-than-world",
+        severity: Severity::Error,
+        matters: "collectives are matched between recordings that do not belong together",
+        hint: "give one file per rank of one job",
+    };
+    let what = || format!("{} ranks are there, of a job of {size}", there.len());
+    (more > 0).then(|| kind.issue(None, u64::from(more), what()))
 }
 
 /// World sizes the files name.
@@ -104,10 +157,6 @@ fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 }
 
 fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
-    let spans = ranks.iter().map(|rank| (rank.scope.window.start, rank.scope.window.end));
-    let spans: Vec<(i64, i64)> = spans.filter(|(start, end)| start < end).collect();
-    let latest = spans.iter().map(|(start, _)| *start).max()?;
-    let earliest = spans.iter().map(|(_, end)| *end).min()?;
     let kind = IssueKind {
         id: "ranks-apart",
         severity: Severity::Warning,
@@ -115,5 +164,6 @@ fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
         hint: "profile all ranks at the same time; synchronise the hosts' clocks",
     };
     let what = || "the recordings of some ranks do not overlap in time".to_owned();
-    (latest >= earliest).then(|| kind.issue(None, spans.len() as u64, what()))
+    let is_apart = clock::are_apart(ranks.iter().map(|rank| &rank.scope.window));
+    is_apart.then(|| kind.issue(None, ranks.len() as u64, what()))
 }

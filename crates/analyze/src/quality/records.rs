@@ -9,8 +9,9 @@ use super::unknown;
 use crate::attribution::OwnerMethod;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
+use crate::refuted::{self, Straggler};
 use crate::skew::Skew;
-use crate::{captures, coverage, percent, refuted, window};
+use crate::{captures, coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -38,12 +39,13 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     }
     issues.extend(zero_times(rank));
     if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
-        // Of a cut recording nobody knows that.
+        // Of a cut recording nobody knows that. Who records launches records devices, too.
         if rank.scope.trace.cut.is_none() {
-            issues.push(no_device_work(rank));
+            issues.push(lost_device_rows(rank).unwrap_or_else(|| no_device_work(rank)));
         }
         return issues;
     }
+    issues.extend(straggler(rank));
     issues.extend(devices_by_kind(rank));
     issues.extend(lost_device_rows(rank));
     issues.extend(clock_offsets(rank));
@@ -74,6 +76,7 @@ fn losses(rank: &RankFacts<'_>) -> Vec<Issue> {
             | Loss::BrokenEvent
             | Loss::NoTime
             | Loss::OtherCapture
+            | Loss::NegativeDuration
             | Loss::RefutedDuration => Severity::Warning,
             _ => Severity::Info,
         };
@@ -168,10 +171,37 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(trace.name(first).to_owned()))
 }
 
+/// Device work that begins or ends long after everything else.
+fn straggler(rank: &RankFacts<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let Straggler { row, others_end } = refuted::find_straggler(trace)?;
+    let kind = IssueKind {
+        id: "far-device-work",
+        severity: Severity::Warning,
+        matters: "it counts only as far as the window reaches; its own duration is in kernel tables",
+        hint: "a kernel that waits for something which never comes, or a wrong time: look at this row",
+    };
+    let behind = milliseconds(trace.slices.end(row) - others_end);
+    let verb = if trace.slices.start(row) > others_end { "lies" } else { "runs on until" };
+    let what = format!("1 piece of device work {verb} {behind} after everything else has ended");
+    Some(kind.issue(Some(trace.rank), 1, what).at(place(rank.scope, row)))
+}
+
+/// Launches of which the file has no device work; without correlation ids nobody can tell.
 fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);
     let arrived = window::arrived(trace);
+    if arrived.is_empty() && trace.rows().any(|row| trace.kind(row).is_device_work()) {
+        let kind = IssueKind {
+            id: "no-correlation-ids",
+            severity: Severity::Warning,
+            matters: "launches, launch delays and operators of device work are guessed or unknown",
+            hint: "give the file that the profiler wrote: other tools drop these ids",
+        };
+        let what = "no device work has a correlation id".to_owned();
+        return Some(kind.issue(Some(trace.rank), trace.slices.len() as u64, what));
+    }
     let empty = window::empty_memsets(trace, &arrived);
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
@@ -212,7 +242,8 @@ fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
         hint: "profile each process into a file of its own",
     };
     let count = contested.len() as u64;
-    let what = format!("{count} pieces of device work have an id that several calls have");
+    let have = if count == 1 { "piece of device work has" } else { "pieces of device work have" };
+    let what = format!("{count} {have} an id that several calls have");
     let issue = kind.issue(Some(rank.scope.trace.rank), count, what);
     Some(issue.at(place(rank.scope, *first)))
 }
@@ -329,7 +360,9 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
             matters: "this work has no operator and no launch delay; it was queued when recording began",
             hint: "add warm-up steps to the profiler's schedule",
         };
-        let what = format!("{orphans} pieces of device work have no recorded launch");
+        let have =
+            if orphans == 1 { "piece of device work has" } else { "pieces of device work have" };
+        let what = format!("{orphans} {have} no recorded launch");
         let share = percent(orphans as i64, rank.attribution().methods.len() as i64);
         issues.push(kind.issue(Some(trace.rank), orphans as u64, what).share(share));
     }

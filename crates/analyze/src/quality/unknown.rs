@@ -1,5 +1,7 @@
 //! Rows whose category has no known meaning: what they are, and which program writes such rows.
 
+use trace::store::EventKind;
+
 use super::issue::{Issue, IssueKind, Severity};
 use crate::job::RankFacts;
 use crate::percent;
@@ -24,6 +26,8 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
         id: "unknown-rows",
         severity: match share {
             _ if foreign.is_some() => Severity::Error,
+            // Beside all kinds of rows that PyTorch writes they are spans of the user's own.
+            _ if has_all_kinds(rank) => Severity::Info,
             ERROR_PCT.. => Severity::Error,
             WARNING_PCT.. => Severity::Warning,
             _ => Severity::Info,
@@ -35,6 +39,16 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
         .map_or_else(String::new, |program| format!("not a PyTorch trace, but one of {program}: "));
     let what = format!("{whose}{}", words(&unknown, trace.slices.len()));
     Some(kind.issue(Some(trace.rank), unknown.count, what).share(Some(share)))
+}
+
+/// Whether there are operators, calls and device work.
+fn has_all_kinds(rank: &RankFacts<'_>) -> bool {
+    let trace = rank.scope.trace;
+    let has =
+        |is_kind: &dyn Fn(EventKind) -> bool| trace.rows().any(|row| is_kind(trace.kind(row)));
+    has(&|kind| kind == EventKind::Operator)
+        && has(&|kind| kind.is_call())
+        && has(&|kind| kind.is_device_work())
 }
 
 fn words(unknown: &writer::UnknownRows, all: usize) -> String {

@@ -87,7 +87,7 @@ pub(super) fn blocking(
                 let track = trace.slices.track[call as usize];
                 witnesses.recorded.last.insert(track, trace.slices.start(call));
             }
-            CallKind::Free | CallKind::StreamWait => {}
+            CallKind::Free | CallKind::StreamWait | CallKind::Execute => {}
         }
     }
     found

@@ -62,7 +62,7 @@ pub(super) fn kernels(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<
             class,
             count: by_rank.values().map(|(count, _)| count).sum(),
             total_ns,
-            busy_pct: percent(total_ns, busy_ns),
+            busy_pct: percent(total_ns.min(busy_ns), busy_ns),
             rank_max,
             rank_max_ns,
         }
@@ -88,7 +88,7 @@ pub(super) fn operators(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Ve
     rows.sort_by_key(|row| (-row.device_ns, -row.host_ns));
     rows.truncate(top);
     for row in &mut rows {
-        row.busy_pct = percent(row.device_ns, busy_ns);
+        row.busy_pct = percent(row.device_ns.min(busy_ns), busy_ns);
     }
     rows
 }

@@ -10,6 +10,7 @@ mod critical_path;
 mod cut;
 mod diff;
 mod exact;
+mod faults;
 mod findings;
 mod fixture;
 mod frames;

@@ -51,7 +51,7 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
         ("unsteady-steps", 1, "step times vary by 25.8 %: 16.689 ms to 59.435 ms"),
         ("warm-up", 1, "memory from the driver and code loading take 984.755 ms"),
         ("inferred-steps", 1, inferred),
-        ("missing-sync-events", 1, "1 calls wait, and no cuda_sync row says for what"),
+        ("missing-sync-events", 1, "1 call waits, and no cuda_sync row says for what"),
         NO_STACKS,
     ];
     check("linear/linear_kineto.json.gz", KinetoMicroseconds, QualityVerdict::Doubtful, &expected);

@@ -36,7 +36,8 @@ pub enum Loss {
     /// Another recording of a rank that was recorded several times; not read.
     OtherCapture,
     /// A piece of device work that reaches far past the next one of its stream, which it must
-    /// precede; cut where that one starts.
+    /// precede, cut where that one starts; or a host row that ends long after everything else, cut
+    /// where that ends.
     RefutedDuration,
     /// More than 255 categories; the rest are one.
     ManyCategories,

@@ -7,6 +7,7 @@ use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, ThreadLabel, call_kind};
 use super::segment::{Segments, ThreadSegment};
 use super::wait::{ThreadOrder, Waits};
+use crate::calls;
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 use crate::pressure::Pressure;
 use crate::scope::Scope;
@@ -60,12 +61,14 @@ struct OpenSegment {
     is_label: bool,
 }
 
-/// Cuts a thread into segments. Calls are not looked into; annotations are labels.
+/// Cuts a thread into segments. Only calls that launch nothing themselves and contain a call that
+/// waits are looked into; annotations are labels.
 pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
     let trace = scope.trace;
     let rows = tree.rows_of(thread);
     let mut cut = SegmentCutter { scope, found: Segments::default(), from: i64::MIN };
     let mut open: Vec<OpenSegment> = Vec::new();
+    let waits = |row: &u32| trace.kind(*row).is_call() && calls::of_name(trace.name(*row)).waits();
     let mut at = 0;
     while at < rows.len() {
         let row = rows[at];
@@ -80,9 +83,12 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
         cut.from = cut.from.max(start);
         let end = tree.end(row).unwrap_or(start);
         let one = OpenSegment { row, end, is_label: is_label(scope, row) };
-        if trace.kind(row).is_call() {
+        let inside = tree.subtree(row);
+        let is_whole = trace.kind(row).is_call()
+            && (!scope.links().work(row).is_empty() || !inside.iter().skip(1).any(waits));
+        if is_whole {
             cut.add_call(row, end);
-            at += tree.subtree(row).len();
+            at += inside.len();
         } else {
             open.push(one);
             at += 1;

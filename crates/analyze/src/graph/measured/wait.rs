@@ -202,6 +202,11 @@ impl<'a, 'b> Waits<'a, 'b> {
             CallKind::Free if lasts().all(|work| end(work) <= segment.end) => lasts().collect(),
             CallKind::Free => Vec::new(),
             CallKind::StreamSync => latest(ended().collect(), device),
+            // Another thread launches the work, and does so after the call has begun.
+            CallKind::Execute => {
+                let ended = |at: usize| self.last_ended(at, device, segment.end);
+                latest(streams().filter_map(ended).collect(), device)
+            }
             // The event may have been recorded before the last launch.
             _ => {
                 let until = |at: usize, last: u32| {
@@ -213,6 +218,13 @@ impl<'a, 'b> Waits<'a, 'b> {
                 latest(each.collect(), device)
             }
         }
+    }
+
+    /// The last work of a stream that ended before a time.
+    fn last_ended(&self, stream: usize, device: &DeviceWork, before: i64) -> Option<u32> {
+        let range = device.streams[stream].clone();
+        let done = device.works[range.clone()].partition_point(|work| work.end <= before);
+        (done > 0).then(|| (range.start + done - 1) as u32)
     }
 
     /// When the call of a correlation id recorded its event.

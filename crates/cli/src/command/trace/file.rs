@@ -179,22 +179,10 @@ fn is_same(path: &Path, other: &Path) -> bool {
 /// The clocks of a job's ranks, by the ends of their collectives.
 pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
     let job = &covered(job);
-    let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let ends: Vec<Vec<Option<i64>>> = collectives::of(&scopes)
-        .matched
-        .iter()
-        .map(|matched| {
-            let end = |rank: &u32| {
-                let of_rank = matched.participants.iter().find(|one| one.rank == *rank);
-                of_rank.map(|one| one.end_ns)
-            };
-            ranks.iter().map(end).collect()
-        })
-        .collect();
-    clock::skew(&ends, &ranks)
+    collectives::of(&scopes).compare_clocks(&scopes)
 }
 
 /// The job without what cut recordings do not cover.

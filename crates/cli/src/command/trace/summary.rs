@@ -107,6 +107,7 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
     }
     let devices = match (job.is_of_host, job.devices.as_str()) {
         (true, _) => "none recorded: the host is the device".to_owned(),
+        (_, "") if job.device_count == 0 => "none recorded".to_owned(),
         (_, "") => format!("{} × unknown", job.device_count),
         (_, names) => format!("{} × {names}", job.device_count),
     };
