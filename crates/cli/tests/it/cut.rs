@@ -188,8 +188,8 @@ fn a_recording_cut_before_its_device_rows_claims_nothing_of_the_device() {
         }
         assert_eq!(place.run(&format!("trace findings {file} --fail-on critical")).code, Some(4));
     }
-    // A recording without a device that is whole is not broken; its steps are 880 µs of 1 ms outside
-    // operators.
+    // A recording without a device that is whole is not broken; 880 µs of its steps of 1 ms are
+    // outside operators.
     let whole = format!("{}\n]}}", text[..calls].rsplit_once(",\n").unwrap().0);
     fs::write(place.path("host.json"), whole).unwrap();
     let found = place.run("trace findings host.json --fail-on critical");
