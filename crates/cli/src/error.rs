@@ -47,7 +47,9 @@ pub enum Error {
     #[error("Slurm job {job}: expected hosts from squeue and scontrol, got {said}")]
     Slurm { job: i64, said: String },
     /// No process of the hosts is chosen.
-    #[error("{selection}: expected a process that polls for traces, got none; there is {there}")]
+    #[error(
+        "{selection}: expected a process that polls for traces, got none; polling now: {there}"
+    )]
     NoProcess { selection: String, there: String },
     /// No host has taken an order to trace.
     #[error("no trace was begun: {problems}")]

@@ -100,46 +100,12 @@ pub fn of_files(
         Some(form) => by_column(form.records, own),
         None => of_first_block(&source, lists.len())?,
     };
-    let tries = sample.iter().zip(&lists).map(|(values, &is_list)| {
-        let values: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-        if is_list { Tries { is_list, ..Tries::default() } } else { sniff::tries(&values) }
-    });
-    let mut tries: Vec<Tries> = tries.collect();
-    let of_path = |at: usize| {
-        let values = partition_values(inputs, &names[at]);
-        sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>())
-    };
-    tries.truncate(own);
-    tries.extend((own..names.len()).map(of_path));
+    let tries = tries_of(inputs, &sample, (&names, own, &lists));
     let mut meter = Meter::new((data.format, inputs), 1, progress)?;
-    let looked = look_at_all(&source, &mut meter, (&names, &tries))?;
-    let (rows, columns, losses) = (looked.rows, looked.columns, looked.losses);
-    if rows == 0 {
-        let (malformed, first) = (losses.malformed_lines, losses.first.first().cloned());
-        return Err(Error::NoGoodRows {
-            path: inputs[0].clone().into(),
-            malformed,
-            first: first.map(Box::new),
-        });
-    }
-    Strictness::AtMost(Strictness::DEFAULT_MAX).check(rows, &losses)?;
-    // What other columns show holds for those that leave it open.
-    let shown = columns.iter().find_map(|column| column.shown_form(rows));
-    let usual = shown.unwrap_or(match data.delimiter.as_deref() {
-        Some(";") => NumberForm::DecimalComma,
-        _ => NumberForm::Money,
-    });
-    let columns = columns.into_iter().map(|column| column.finish(rows, usual)).collect();
-    let mut facts = FileFacts {
-        format: data.format,
-        delimiter: data.delimiter.clone(),
-        quote: data.quote.clone(),
-        has_names,
-        layout: None,
-        rows,
-        missing: looked.missing,
-        columns,
-    };
+    let mut looked = look_at_all(&source, &mut meter, (&names, &tries))?;
+    looked.check(inputs)?;
+    let losses = std::mem::take(&mut looked.losses);
+    let mut facts = looked.facts(&data, has_names);
     facts.columns.extend(unreadable.into_iter().map(|(name, kind)| ColumnFacts {
         name,
         unreadable: Some(kind),
@@ -149,6 +115,22 @@ pub fn of_files(
     let sample = names.into_iter().zip(sample);
     let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
     Ok(Profile { facts, data, losses, sample })
+}
+
+/// What the first values of each column may be: of the first `own` columns those of the rows, of the
+/// others those of the paths.
+fn tries_of(
+    inputs: &[String],
+    sample: &[Vec<Vec<u8>>],
+    (names, own, lists): (&[String], usize, &[bool]),
+) -> Vec<Tries> {
+    let sniffed =
+        |values: &[Vec<u8>]| sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let of_rows = sample.iter().zip(lists).take(own).map(|(values, &is_list)| {
+        if is_list { Tries { is_list, ..Tries::default() } } else { sniffed(values) }
+    });
+    let of_paths = names.iter().skip(own).map(|name| sniffed(&partition_values(inputs, name)));
+    of_rows.chain(of_paths).collect()
 }
 
 /// The values that the paths of `inputs` give column `name`.
@@ -258,6 +240,43 @@ struct LookedAll {
     /// The text that most often stands for a missing value.
     missing: Option<String>,
     losses: Losses,
+}
+
+impl LookedAll {
+    /// Refuses files of which training would leave out too much.
+    fn check(&self, inputs: &[String]) -> Result<(), Error> {
+        if self.rows == 0 {
+            let (malformed, first) = (self.losses.malformed_lines, self.losses.first.first());
+            return Err(Error::NoGoodRows {
+                path: inputs[0].clone().into(),
+                malformed,
+                first: first.cloned().map(Box::new),
+            });
+        }
+        Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)
+    }
+
+    /// What the columns hold, of files that are read as `data` says.
+    fn facts(self, data: &DataConfig, has_names: bool) -> FileFacts {
+        let rows = self.rows;
+        // What other columns show holds for those that leave it open.
+        let shown = self.columns.iter().find_map(|column| column.shown_form(rows));
+        let usual = shown.unwrap_or(match data.delimiter.as_deref() {
+            Some(";") => NumberForm::DecimalComma,
+            _ => NumberForm::Money,
+        });
+        let columns = self.columns.into_iter().map(|column| column.finish(rows, usual));
+        FileFacts {
+            format: data.format,
+            delimiter: data.delimiter.clone(),
+            quote: data.quote.clone(),
+            has_names,
+            layout: None,
+            rows,
+            missing: self.missing,
+            columns: columns.collect(),
+        }
+    }
 }
 
 fn look_at_all(

@@ -50,12 +50,11 @@ impl Error {
     fn own_hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
-            Self::Torchrun { .. }
-            | Self::NoMpi { .. }
-            | Self::OtherLauncher { .. }
-            | Self::MpiStart { .. }
-            | Self::NoProcesses
-            | Self::OtherRanks { .. } => return self.processes_hint(),
+            #[rustfmt::skip]
+            Self::Torchrun { .. } | Self::NoMpi { .. } | Self::OtherLauncher { .. }
+            | Self::MpiStart { .. } | Self::NoProcesses | Self::OtherRanks { .. } => {
+                return self.processes_hint();
+            }
             Self::Config { source, .. } => return config_hint(source),
             #[rustfmt::skip]
             Self::Memory { .. } | Self::Disk { .. } | Self::BenchMemory { .. }
