@@ -35,10 +35,10 @@ pub(super) const RULE: Rule = Rule {
 const STEPS_MIN: usize = 3;
 
 /// A stretch of a step without operators, and the row that ended it.
-struct SilentStretch {
-    step: usize,
-    span: Interval,
-    ended_by: u32,
+pub(super) struct SilentStretch {
+    pub step: usize,
+    pub span: Interval,
+    pub ended_by: u32,
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -126,7 +126,7 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
 }
 
 /// The stretches of the window in which no thread ran an operator or a call, or fetched a batch.
-fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
+pub(super) fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let (trace, window) = (rank.scope.trace, &rank.scope.window);
     let mut rows = rank.tree().top_rows(trace);
     // Fetching a batch is H02's.

@@ -1,6 +1,8 @@
 //! Host time that no operator covers bounds a step like any other: rules name it, and savings and
 //! what-ifs price it.
 
+use std::path::Path;
+
 use analyze::antipattern::{Finding, RuleSettings};
 use analyze::{WindowRule, what_if};
 use trace::open::{self, ReadRequest};
@@ -58,4 +60,22 @@ fn preprocessing_before_the_first_launch_of_a_step_is_found() {
     let share = found.numbers.iter().find(|number| number.name == "time_pct").expect("a share");
     assert!(share.value > 50.0, "{}", found.what);
     assert!(saved_us(&found) > 90_000, "{found:?}");
+}
+
+/// A real pair: a job on CPUs that writes its weights to the disk every three steps, and one whose
+/// thread writes a copy.
+#[test]
+fn weights_that_are_written_every_few_steps_are_found_without_a_device() {
+    let cases = "../../bench/record/amd-epyc-2cpu/suite/cases/periodic-io";
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join(cases);
+    let found = |name: &str| {
+        let job = open::read(&ReadRequest { paths: vec![cases.join(name)], threads: 1 }).unwrap();
+        let report = find(&job, WindowRule::Steps, &RuleSettings::default());
+        report.findings.into_iter().find(|one| one.rule == "H03")
+    };
+    let stall = found("before.json.gz").expect("H03");
+    assert!(stall.what.starts_with("Every 3 steps the host spends 5."), "{}", stall.what);
+    // The recorded steps of the pair take 5.51 and 3.37 ms in the mean.
+    assert!((1_000..=2_200).contains(&saved_us(&stall)), "{stall:?}");
+    assert!(found("after.json.gz").is_none());
 }
