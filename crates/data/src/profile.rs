@@ -245,15 +245,12 @@ struct LookedAll {
 impl LookedAll {
     /// Refuses files of which training would leave out too much.
     fn check(&self, inputs: &[String]) -> Result<(), Error> {
+        Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)?;
         if self.rows == 0 {
-            let (malformed, first) = (self.losses.malformed_lines, self.losses.first.first());
-            return Err(Error::NoGoodRows {
-                path: inputs[0].clone().into(),
-                malformed,
-                first: first.cloned().map(Box::new),
-            });
+            let path = inputs[0].clone().into();
+            return Err(Error::NoGoodRows { path, malformed: 0, first: None });
         }
-        Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)
+        Ok(())
     }
 
     /// What the columns hold, of files that are read as `data` says.

@@ -13,14 +13,18 @@ use predict::kernel::Error as KernelError;
 use schema::proposal::ProposalError;
 
 impl Error {
-    /// What the user of `verb` can do about it. A hint that names what the verb lacks is replaced
-    /// by one for verbs that read files as they are, without a configuration.
+    /// What the user of `verb` can do about it. For verbs that read files as they are, without a
+    /// configuration, a hint that names what they lack is replaced or left out.
     pub fn applicable_hint(&self, verb: &clap::Command) -> Option<String> {
-        let plain = match self {
-            Self::Data(error) => hint_without_config(error).map(ToOwned::to_owned),
-            _ => None,
-        };
-        [self.hint(), plain].into_iter().flatten().find(|hint| is_applicable(hint, verb))
+        let is_of_config =
+            |id: &clap::Id| ["checkpoint", "config", "set", "run", "resume"].contains(&id.as_str());
+        match self {
+            Self::Data(error) if !verb.get_arguments().any(|one| is_of_config(one.get_id())) => {
+                let plain = hint_without_config(error).map(ToOwned::to_owned);
+                [self.hint(), plain].into_iter().flatten().find(|hint| is_applicable(hint, verb))
+            }
+            _ => self.hint(),
+        }
     }
 
     /// What the user can do about it.
@@ -356,18 +360,17 @@ impl Error {
     }
 }
 
-/// Whether `verb` has every option and reads every key that `hint` names. What follows `rowmill` in
-/// a hint is a command of its own.
+/// Whether `verb`, which reads no configuration, has every option that `hint` names, and `hint` names
+/// no key. What follows `rowmill` in a hint is a command of its own.
 fn is_applicable(hint: &str, verb: &clap::Command) -> bool {
     let own = hint.split("rowmill ").next().unwrap_or(hint);
     let has = |name: &str| verb.get_arguments().any(|option| option.get_long() == Some(name));
-    let reads_config = has("set") || has("config") || has("resume") || has("run");
     let names_key = ["data.", "[data]"].iter().any(|key| own.contains(key));
     let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let pieces: Vec<&str> = own.split("--").collect();
     let options = pieces.windows(2).filter(|pair| !pair[0].ends_with(is_letter));
     let mut names = options.filter_map(|pair| pair[1].split(|c: char| !is_letter(c)).next());
-    (reads_config || !names_key) && names.all(has)
+    !names_key && names.all(has)
 }
 
 /// What helps where files are read without a configuration.

@@ -288,24 +288,22 @@ fn what_is_no_label_is_asked_for() {
 }
 
 /// Ids, labels and hours as Avazu writes them, under names that say nothing.
-fn hourly(write: impl Fn(u64) -> String) -> String {
+fn hourly(write: impl Fn(u64, u64) -> String) -> String {
     let mut text = "a,b,w\n".to_owned();
     for row in 0..8 * ROWS {
-        let hour = draw(row, 8) % 24;
-        writeln!(text, "{},{},{}", draw(row, 1) % 9, label(row, hour / 12), write(hour)).unwrap();
+        let (day, hour) = (1 + draw(row, 9) % 27, draw(row, 8) % 24);
+        writeln!(text, "{},{},{}", draw(row, 1) % 9, label(row, hour / 12), write(day, hour))
+            .unwrap();
     }
     text
 }
 
 #[test]
 fn hours_in_digits_and_of_logs_teach_what_the_hour_does() {
-    let day = |hour: u64| 1 + hour * 7 % 27;
-    let forms: [(&str, &dyn Fn(u64) -> String); 3] = [
-        ("%Y%m%d%H", &|hour| format!("201410{:02}{hour:02}", day(hour))),
-        ("%y%m%d%H", &|hour| format!("1410{:02}{hour:02}", day(hour))),
-        ("%d/%b/%Y:%H:%M:%S %z", &|hour| {
-            format!("{:02}/Oct/2014:{hour:02}:30:00 +0000", day(hour))
-        }),
+    let forms: [(&str, &dyn Fn(u64, u64) -> String); 3] = [
+        ("%Y%m%d%H", &|day, hour| format!("201410{day:02}{hour:02}")),
+        ("%y%m%d%H", &|day, hour| format!("1410{day:02}{hour:02}")),
+        ("%d/%b/%Y:%H:%M:%S %z", &|day, hour| format!("{day:02}/Oct/2014:{hour:02}:30:00 +0000")),
     ];
     for (format, write) in forms {
         let expected = format!("date_format = \"{format}\"");

@@ -461,7 +461,7 @@ fn execution_traces_are_priced_by_models_of_a_gpu() {
     assert!(device_ns("v100-sxm2") > device_ns("h100"));
     refused(&place, &format!("{step} --hardware h1000"), &["h1000", "like it: "]);
     let both = format!("{step} --hardware v100-sxm2 --mode seed");
-    refused(&place, &both, &["--hardware alone, or with --calibration"]);
+    refused(&place, &both, &["--mode", "does not apply with --execution-trace and --hardware"]);
 }
 
 #[test]

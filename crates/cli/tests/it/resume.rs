@@ -32,7 +32,7 @@ fn the_folder_of_a_run_is_enough_to_resume_it() {
     let refused = place.run("train --resume --run parts --set model.tables.a.rows=40");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("model.tables"), "{}", refused.stderr);
-    let other = place.run("train --resume --run parts --set batch_size=33");
+    let other = place.run("train --resume --run parts --set steps=90 --set batch_size=33");
     let text = "batch size: expected 32, got 33";
     assert!(other.code != Some(0) && other.stderr.contains(text), "{}", other.stderr);
     let nothing = place.run("train --resume --run nowhere");
