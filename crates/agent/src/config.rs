@@ -139,7 +139,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// The place of a wrong key, for messages: the configuration file, unless a flag gives the value.
+    /// The place of a wrong key, for messages: the configuration file, unless a flag gives the
+    /// value.
     pub fn origin(&self, key: &str) -> Option<&Path> {
         let is_flag = match key {
             "socket_dir" => self.socket_dir.is_some(),
@@ -440,7 +441,8 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The file of the flags, if any, with the flags over it. [`Config::problems`] checks the values.
+    /// The file of the flags, if any, with the flags over it. [`Config::problems`] checks the
+    /// values.
     ///
     /// # Errors
     /// The file cannot be read, is not TOML or holds an unknown key; no folder of state is known.

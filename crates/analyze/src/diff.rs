@@ -89,7 +89,7 @@ pub fn of(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
     let [before, after] = sides;
     let shared_pct = shared_pct(&changes);
     let medians = [before.durations.p50_ns, after.durations.p50_ns];
-    let verdict = verdict::of((&whole, medians), &parts, &changes, shared_pct);
+    let verdict = verdict::of(&whole, medians, &parts, &changes, shared_pct);
     Diff { verdict, unit, shared_pct, before, after, parts, totals, changes }
 }
 

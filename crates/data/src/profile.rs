@@ -100,7 +100,7 @@ pub fn of_files(
         Some(form) => by_column(form.records, own),
         None => of_first_block(&source, lists.len())?,
     };
-    let tries = tries_of(inputs, &sample, (&names, own, &lists));
+    let tries = tries_of(inputs, &sample, &names, own, &lists);
     let mut meter = Meter::new((data.format, inputs), 1, progress)?;
     let mut looked = look_at_all(&source, &mut meter, (&names, &tries))?;
     looked.check(inputs)?;
@@ -117,12 +117,14 @@ pub fn of_files(
     Ok(Profile { facts, data, losses, sample })
 }
 
-/// What the first values of each column may be: of the first `own` columns those of the rows, of the
-/// others those of the paths.
+/// What the first values of each column may be: of the first `own` columns those of the rows, of
+/// the others those of the paths.
 fn tries_of(
     inputs: &[String],
     sample: &[Vec<Vec<u8>>],
-    (names, own, lists): (&[String], usize, &[bool]),
+    names: &[String],
+    own: usize,
+    lists: &[bool],
 ) -> Vec<Tries> {
     let sniffed =
         |values: &[Vec<u8>]| sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>());

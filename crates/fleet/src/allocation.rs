@@ -236,8 +236,8 @@ pub fn pod_names(logs: &Path) -> BTreeMap<String, SchedulerRun> {
 /// A folder with a file per GPU, named by its index (`0`, `0-1` for an instance) or UUID, as
 /// dcgm-exporter's job mapping and the prologs of jobstats write it: one line per job.
 ///
-/// A line is `job`, as dcgm-exporter has it, or `job user`, or what `deploy/slurm/prolog.sh` writes:
-/// `job user uid [array_task]`. A lone `0` means that no job holds the GPU.
+/// A line is `job`, as dcgm-exporter has it, or `job user`, or what `deploy/slurm/prolog.sh`
+/// writes: `job user uid [array_task]`. A lone `0` means that no job holds the GPU.
 #[derive(Debug, Default)]
 pub struct JobMapping {
     /// Runs of the lines that could be read.

@@ -71,7 +71,8 @@ pub struct Cause {
 /// The verdict on what changed. `unit` is the change of the mean unit, beside the medians of both
 /// sides; `shared_pct` is how much of the time is under names that both have.
 pub fn of(
-    (unit, [before_median_ns, after_median_ns]): (&Shift, [i64; 2]),
+    unit: &Shift,
+    [before_median_ns, after_median_ns]: [i64; 2],
     parts: &[PartChange],
     changes: &[SpentChange],
     shared_pct: Option<f64>,

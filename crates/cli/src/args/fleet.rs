@@ -98,8 +98,8 @@ pub struct Reach {
     /// CA certificate of the agents, or their own certificate [default: the usual authorities]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else the kernel's
-    /// name or /run/kineto]
+    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else the
+    /// kernel's name or /run/kineto]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
 }

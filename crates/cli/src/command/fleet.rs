@@ -73,8 +73,8 @@ fn clients(reach: &Reach, patience: Duration) -> Result<Vec<Client>, Error> {
     client::remote(unique, reach, patience)
 }
 
-/// The socket of this host's agent: where the user says, else the name of the kernel, else the usual
-/// folder if an agent answers there.
+/// The socket of this host's agent: where the user says, else the name of the kernel, else the
+/// usual folder if an agent answers there.
 fn local_place(reach: &Reach) -> SocketPlace {
     let named = place(reach.socket_dir.as_deref());
     let usual = SocketPlace::in_folder(Path::new(USUAL_FOLDER));

@@ -321,7 +321,7 @@ fn train_on(
         // Not before: a run that is refused leaves nothing.
         if matches!(event, RunEvent::Started { .. }) {
             written =
-                record::write(&run_folder, (&job.origin, &config), (&plan, strictness), products);
+                record::write(&run_folder, (&job.origin, &config), &plan, strictness, products);
         }
         observer.see(event);
     };
@@ -332,7 +332,7 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, (&outcome, &config.training), (&run_folder, launched.as_deref()))
+    report(session.console, &outcome, &config.training, (&run_folder, launched.as_deref()))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
@@ -348,7 +348,8 @@ fn say_what_interacts(job: &ResolvedJob, console: Console) {
 
 fn report(
     console: Console,
-    (outcome, training): (&RunOutcome, &TrainingConfig),
+    outcome: &RunOutcome,
+    training: &TrainingConfig,
     (run, launched): (&Path, Option<&str>),
 ) -> Result<ExitCode, Error> {
     console.report(&Finished::new(outcome), |_| summary(outcome))?;

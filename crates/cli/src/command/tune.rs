@@ -20,8 +20,8 @@ use crate::sheet::{self, SheetTarget};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
-/// Difference between both measurements of the base, in percent, from which on the machine counts as
-/// disturbed.
+/// Difference between both measurements of the base, in percent, from which on the machine counts
+/// as disturbed.
 const DRIFT_MOST: f64 = 10.0;
 /// Least gain in percent that is worth a change.
 const GAIN_LEAST: f64 = 3.0;

@@ -360,8 +360,8 @@ impl Error {
     }
 }
 
-/// Whether `verb`, which reads no configuration, has every option that `hint` names, and `hint` names
-/// no key. What follows `rowmill` in a hint is a command of its own.
+/// Whether `verb`, which reads no configuration, has every option that `hint` names, and `hint`
+/// names no key. What follows `rowmill` in a hint is a command of its own.
 fn is_applicable(hint: &str, verb: &clap::Command) -> bool {
     let own = hint.split("rowmill ").next().unwrap_or(hint);
     let has = |name: &str| verb.get_arguments().any(|option| option.get_long() == Some(name));

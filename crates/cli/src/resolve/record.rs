@@ -51,7 +51,8 @@ pub struct Resumed {
 pub fn write(
     run: &Path,
     (origin, config): (&str, &JobConfig),
-    (plan, strictness): (&ShardingPlan, Strictness),
+    plan: &ShardingPlan,
+    strictness: Strictness,
     products: Option<Bf16Products>,
 ) -> Result<(), Error> {
     let malformed_max = match strictness {

@@ -393,7 +393,8 @@ fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usi
 }
 
 /// Whether `present` values, of which those of `span` are times in `format`, are meant as times.
-/// Where they are written as whole numbers, all but one of a thousand must be times of 1950 to 2100.
+/// Where they are written as whole numbers, all but one of a thousand must be times of 1950 to
+/// 2100.
 fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
     const FROM: f64 = -631_152_000.0;
     const UNTIL: f64 = 4_102_444_800.0;

@@ -174,7 +174,7 @@ impl Client {
     pub fn state(&self, token: &str) -> Result<Option<TraceState>, String> {
         match self.request("GET", &format!("{ROOT}/traces/{token}"), None)? {
             (404, _) => Ok(None),
-            answer => parse(&accepted(answer)?).map(Some),
+            (status, bytes) => parse(&accepted(status, bytes)?).map(Some),
         }
     }
 
@@ -237,7 +237,8 @@ impl Client {
     }
 
     fn ask(&self, verb: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>, String> {
-        accepted(self.request(verb, path, body)?)
+        let (status, bytes) = self.request(verb, path, body)?;
+        accepted(status, bytes)
     }
 
     /// Status and body of the answer.
@@ -290,7 +291,7 @@ impl Client {
 }
 
 /// The body of an answer, or the reason why the agent refuses.
-fn accepted((status, bytes): (u16, Vec<u8>)) -> Result<Vec<u8>, String> {
+fn accepted(status: u16, bytes: Vec<u8>) -> Result<Vec<u8>, String> {
     if (200..300).contains(&status) {
         return Ok(bytes);
     }

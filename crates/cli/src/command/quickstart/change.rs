@@ -42,8 +42,8 @@ pub struct TriedChange {
     was_disturbed: bool,
 }
 
-/// Difference between both measurements of the base, in percent, from which on the machine counts as
-/// disturbed.
+/// Difference between both measurements of the base, in percent, from which on the machine counts
+/// as disturbed.
 const DRIFT_MOST: f64 = 10.0;
 
 /// Records half the batch and the batch, predicts twice the batch, then runs it. `None` if it was

@@ -75,7 +75,7 @@ pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightC
             }
             let d_y = room(d_y, inner * PANEL);
             for n_panel in chunk.n_panels.clone() {
-                // SAFETY: the fields are as they say, and this thread alone writes the chunk's part.
+                // SAFETY: the fields are as they say; this thread alone writes the chunk's part.
                 unsafe { chunk.add_bias(&steps, n_panel) };
                 widen_down(panel_of(chunk.d_y, n_panel), d_y);
                 multiply(&WeightChunk {
