@@ -287,6 +287,9 @@ fn what_is_no_label_is_asked_for() {
     place.done("init two.csv --label b");
 }
 
+/// Writes an hour of a day.
+type Writing<'a> = &'a dyn Fn(u64, u64) -> String;
+
 /// Ids, labels and hours as Avazu writes them, under names that say nothing.
 fn hourly(write: impl Fn(u64, u64) -> String) -> String {
     let mut text = "a,b,w\n".to_owned();
@@ -300,7 +303,7 @@ fn hourly(write: impl Fn(u64, u64) -> String) -> String {
 
 #[test]
 fn hours_in_digits_and_of_logs_teach_what_the_hour_does() {
-    let forms: [(&str, &dyn Fn(u64, u64) -> String); 3] = [
+    let forms: [(&str, Writing<'_>); 3] = [
         ("%Y%m%d%H", &|day, hour| format!("201410{day:02}{hour:02}")),
         ("%y%m%d%H", &|day, hour| format!("1410{day:02}{hour:02}")),
         ("%d/%b/%Y:%H:%M:%S %z", &|day, hour| format!("{day:02}/Oct/2014:{hour:02}:30:00 +0000")),
