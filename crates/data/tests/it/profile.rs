@@ -140,7 +140,7 @@ fn a_column_that_alone_predicts_the_label_is_a_leak() {
     let folder = Folder::new();
     let mut text = "click,bought_at,reason,amount,shop\n".to_owned();
     for row in 0..ROWS {
-        let click = draw(row) % 3 == 0;
+        let click = draw(row).is_multiple_of(3);
         let bought_at = if click { format!("2024-01-{:02}", 1 + row % 28) } else { String::new() };
         let reason = if click { ["ad", "mail"][row as usize % 2] } else { "none" };
         let (amount, shop) = (100 * u64::from(click) + draw(row) % 90, draw(row) / 8 % 12);
