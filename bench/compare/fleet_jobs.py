@@ -208,7 +208,7 @@ def pids_of(path):
 def check_two_jobs(rowmill, hosts, pem, token, jobs, out, found):
     """Two jobs with a rank on each host, traced at the same time by their runs. `jobs` are processes by run."""
     said = fleet(rowmill, hosts, pem, token, "trace", "-o", out / "both")
-    if said.returncode == 0 or not all(f"{run} (process" in said.stderr for run in jobs):
+    if said.returncode == 0 or not all(f"{run} of user" in said.stderr for run in jobs):
         found.append(f"both jobs at once: exit code {said.returncode}, expected a refusal that names them\n{said.stderr}")
     words = ["--iterations", "5", "--align", "auto"]
     started = {
