@@ -286,7 +286,7 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file that others could have written, or that is none.
+    /// A file that other users could have written or read, or something that is no regular file.
     #[error("{0}")]
     File(UntrustedError),
     /// The file is not valid TOML, or has an unknown key.

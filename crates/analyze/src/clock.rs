@@ -29,7 +29,7 @@ pub struct RankClock {
     pub correction_ns: i64,
 }
 
-/// Whether some windows share no time with others. Empty windows do not count.
+/// Whether no moment lies in all windows. Empty windows are ignored.
 pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bool {
     let spans =
         windows.filter(|window| window.length() > 0).map(|window| (window.start, window.end));

@@ -32,8 +32,8 @@ pub struct Diff {
     pub verdict: DiffVerdict,
     /// What times and counts are per.
     pub unit: DiffUnit,
-    /// Share of the host time of operators, or without any of the device time of kernels, whose
-    /// names are on both sides, percent; `None` without either.
+    /// How much of the operators' host time is under names that both sides have, percent. Without
+    /// operators it is of the kernels' device time; `None` without kernels, too.
     pub shared_pct: Option<f64>,
     /// The earlier side.
     pub before: DiffSide,

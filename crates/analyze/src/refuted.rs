@@ -1,6 +1,6 @@
-//! Durations that other rows refute. A stream runs its work one after the other, so work that
-//! reaches far past the next start on its stream was given a wrong end by the profiler. A host row
-//! that ends long after everything else of the recording was given one as well.
+//! Durations that other rows refute. A stream runs its work one after the other, so the profiler
+//! gave a wrong end to work that reaches far past the next start on its stream. A host is recorded
+//! as long as it runs, so a host row that ends long after all other rows has a wrong end as well.
 
 use std::collections::HashMap;
 
@@ -12,18 +12,20 @@ use crate::window;
 /// that, profilers round and clocks jitter.
 pub(crate) const REFUTED_NS: i64 = 1_000_000;
 
-/// Fewest rows that show how long a recording is.
+/// A recording of fewer rows does not show when it ended.
 const ROWS_MIN: usize = 10;
 
-/// The row that ends long after all others, and when the others end.
+/// A row that ends long after all other rows of its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
+    /// The row.
     pub row: u32,
+    /// When the last of the other rows ends, absolute nanoseconds.
     pub others_end: i64,
 }
 
-/// Finds the row that ends, or starts, later than all others end by more than the time which all
-/// others span. A device may run on by itself, as in a hang; a host is recorded as long as it runs.
+/// Finds the row that ends later than all others, if it does so by more than the others take from
+/// the first start to the last end. Rows of devices are found too: a kernel may hang.
 ///
 /// # Cost
 /// Linear in the rows of the trace.
@@ -56,7 +58,7 @@ pub(crate) fn find_straggler(trace: &Trace) -> Option<Straggler> {
 /// `O(n log n)` in the device rows of the trace.
 pub fn clip(trace: &mut Trace) {
     clip_streams(trace);
-    // Several rows may have a wrong end.
+    // Each pass finds one row, and several may have a wrong end.
     while let Some(Straggler { row, others_end }) = find_straggler(trace) {
         let start = trace.slices.start(row);
         if trace.kind(row).is_device_work() || start >= others_end {

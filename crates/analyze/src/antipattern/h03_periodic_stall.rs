@@ -117,7 +117,8 @@ fn silence_of_steps(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     stalls
 }
 
-/// The named operator of the stalls is gone, and what waited for the host begins at once.
+/// The edits that price the cure on a device: the operator that the host was in takes no time, and
+/// the launches that ended the stalls begin at once.
 fn edits_of_gaps(rank: &RankFacts<'_>, stalls: &[&Stall], owner: Option<&str>) -> Vec<RowEdit> {
     let rows: Vec<u32> = stalls.iter().filter_map(|stall| stall.ended_by).collect();
     let named = owner.map_or_else(Vec::new, |owner| {

@@ -20,8 +20,8 @@ pub enum Reason {
     MissingOnRank,
     /// More ranks have a counterpart than the group has members.
     MoreRanksThanGroup,
-    /// The ranks were recorded at different times, and no sequence number shows that they took part
-    /// in the same collectives.
+    /// The recordings of the ranks share no time, and their collectives carry no sequence numbers
+    /// by which kernels of one collective could be recognized.
     RecordedApart,
     /// One rank's kernel ended before another's began, which no collective of this kind allows: the
     /// kernels were matched by their order, and the order misled.

@@ -10,7 +10,8 @@ use crate::percent;
 const NAMED: usize = 2;
 /// A smaller share of the change is not worth a name, percent.
 const WORTH_PCT: f64 = 10.0;
-/// Recordings of which less is under common names are hardly of one job, percent.
+/// If less of the time is under names that both recordings have, they may be of different jobs;
+/// percent.
 const SHARED_MIN_PCT: f64 = 50.0;
 
 /// What the comparison comes to.
@@ -168,7 +169,7 @@ fn line(verdict: &DiffVerdict) -> String {
     text
 }
 
-/// What the medians say, if single units made the means move.
+/// A sentence about the medians, if they moved less than half as far as the means.
 fn medians(verdict: &DiffVerdict) -> String {
     let is_change = matches!(verdict.outcome, DiffOutcome::Slower | DiffOutcome::Faster);
     let moved = (verdict.after_median_ns - verdict.before_median_ns) * verdict.delta_ns.signum();

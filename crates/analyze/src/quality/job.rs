@@ -55,7 +55,8 @@ fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     Some(kind.issue(None, twice.max(conflicts), what))
 }
 
-/// Recordings whose rows have the same times: copies of one file.
+/// Reports recordings of different ranks whose rows have the same start times and durations: one
+/// file was copied.
 fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let mut seen: BTreeMap<(usize, i64, i64), Vec<&RankFacts<'_>>> = BTreeMap::new();
     let mut copies = Vec::new();
@@ -84,7 +85,7 @@ fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     Some(kind.issue(None, copies.len() as u64, what))
 }
 
-/// More recordings than the job has ranks.
+/// Reports more ranks than the world size that the recordings state.
 fn too_many(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let size = world_sizes(ranks).last().copied()?;
     let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();

@@ -171,7 +171,7 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(trace.name(first).to_owned()))
 }
 
-/// Device work that begins or ends long after everything else.
+/// Reports a row of device work that begins or ends long after every other row.
 fn straggler(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let Straggler { row, others_end } = refuted::find_straggler(trace)?;
@@ -187,7 +187,8 @@ fn straggler(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), 1, what).at(place(rank.scope, row)))
 }
 
-/// Launches of which the file has no device work; without correlation ids nobody can tell.
+/// Reports launches whose device work is missing from the file. If no device row has a correlation
+/// id, launches and device work cannot be paired, and that is reported instead.
 fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);

@@ -41,7 +41,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), unknown.count, what).share(Some(share)))
 }
 
-/// Whether there are operators, calls and device work.
+/// Whether the recording has operators, runtime calls and device work.
 fn has_all_kinds(rank: &RankFacts<'_>) -> bool {
     let trace = rank.scope.trace;
     let has =

@@ -194,13 +194,14 @@ struct Tuning<'a> {
 }
 
 impl Tuning<'_> {
-    /// The slowest rank of a few steps with a setting.
+    /// Trains a few steps with a setting, and returns the figures of the rank with the longest mean
+    /// step. `None` where no step was measured.
     fn measure(&self, setting: Setting) -> Result<Option<Measured>, Error> {
         let taken = measured(&[self.record(setting)?], self.session)?;
         Ok(taken.into_iter().max_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns)))
     }
 
-    /// Trains a few steps with a setting; the folder of their traces.
+    /// Trains a few steps with a setting, and returns the folder of their traces.
     fn record(&self, setting: Setting) -> Result<PathBuf, Error> {
         let Setting { batch_size, ranks } = setting;
         let console = self.session.console;

@@ -120,7 +120,7 @@ impl OrderedSpan {
         self.greatest = self.greatest.max(value);
     }
 
-    /// Whether values were read as other ones than those of `other`.
+    /// Whether two ways to read the same values gave different values or a different order.
     fn differs(&self, other: &Self) -> bool {
         let bounds = |span: &Self| [span.least, span.greatest, span.first, span.last];
         bounds(self) != bounds(other) || self.is_sorted != other.is_sorted

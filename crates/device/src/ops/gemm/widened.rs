@@ -17,15 +17,17 @@ use super::chunk::{RowsChunk, WeightChunk};
 use super::panels::{ACROSS, PANEL};
 
 thread_local! {
-    /// The widened factors of the chunk that this thread multiplies: the one that stays, and the
-    /// panel of the other.
+    /// Buffers for the widened factors of the chunk that this thread multiplies: one factor whole,
+    /// and one panel of the other.
     static SCRATCH: RefCell<[Vec<f32>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// The chunk by `multiply`, which does the same in f32.
+/// Computes a chunk of rows of a bf16 product: widens its factors, and lets `multiply` compute the
+/// same chunk from the f32 values.
 ///
 /// # Safety
-/// The chunk's factors are as its fields say, and no other thread writes its part.
+/// The pointers of `chunk` refer to factors of the sizes that its fields state, and no other thread
+/// writes the part of the result that the chunk covers.
 pub(super) unsafe fn rows(chunk: &RowsChunk<'_, u32>, multiply: impl Fn(&RowsChunk<'_, f32>)) {
     SCRATCH.with_borrow_mut(|[a, b]| {
         let (first, rows, inner) = (chunk.rows.start, chunk.rows.len(), 2 * chunk.inner);
@@ -56,10 +58,11 @@ pub(super) unsafe fn rows(chunk: &RowsChunk<'_, u32>, multiply: impl Fn(&RowsChu
     });
 }
 
-/// The chunk by `multiply`, which does the same in f32.
+/// Computes a chunk of a weight gradient of bf16 factors: widens them, and lets `multiply` compute
+/// the same chunk from the f32 values.
 ///
 /// # Safety
-/// The chunk's factors are as its fields say, and no other thread writes its part.
+/// As [`rows`].
 pub(super) unsafe fn weight(chunk: &WeightChunk<u32>, multiply: impl Fn(&WeightChunk<f32>)) {
     SCRATCH.with_borrow_mut(|[x, d_y]| {
         for steps in chunk.blocks() {
@@ -105,14 +108,15 @@ fn room(buffer: &mut Vec<f32>, length: usize) -> &mut [f32] {
     &mut buffer[..length]
 }
 
-/// Both values of each word, one after the other.
+/// Widens the two bf16 values of each word into two f32 values that lie next to each other.
 fn widen_across(words: &[u32], to: &mut [f32]) {
     for (word, to) in words.iter().zip(to.as_chunks_mut::<2>().0) {
         *to = [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
     }
 }
 
-/// The first values of 32 words, then the second ones, and so on.
+/// Widens groups of 32 words: the 32 values of the lower halves come first, then the 32 values of
+/// the upper halves.
 fn widen_down(words: &[u32], to: &mut [f32]) {
     let (words, to) = (words.as_chunks::<PANEL>().0, to.as_chunks_mut::<PANEL>().0);
     for (words, to) in words.iter().zip(to.as_chunks_mut::<2>().0) {
