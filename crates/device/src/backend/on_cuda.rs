@@ -198,7 +198,7 @@ impl Backend for Cuda {
         let on_device = to.f32(OP, shape)?.clone();
         let (bytes, most) = (size_of_val(rows), Self::vector_bytes(to.values.len));
         let (mut pinned, done) = to.staging.take(&self.driver, most)?;
-        pinned.bytes_mut()[..bytes].copy_from_slice(bytemuck::cast_slice(rows));
+        self.host.pool.copy(bytemuck::cast_slice(rows), &mut pinned.bytes_mut()[..bytes]);
         let flight = queue.stream.upload_pinned(pinned, done, &[(0..bytes, &on_device)])?;
         to.staging.put(flight);
         Ok(())
@@ -224,7 +224,7 @@ impl Backend for Cuda {
         to: &mut Jagged,
     ) -> Result<(), Error> {
         jagged.check().map_err(|cause| Error::Jagged { op: "send ids", cause })?;
-        Ok(to.send(&queue.stream, jagged, scales)?)
+        Ok(to.send(&self.host.pool, &queue.stream, jagged, scales)?)
     }
 
     fn read<'a>(

@@ -28,6 +28,7 @@ typedef long long i64;
 DEVICE float f32_of_f16(u16 half) { return rowmill_f32_of_f16(half); }
 DEVICE u16 f16_of_f32(float value) { return rowmill_f16_of_f32(value); }
 DEVICE u32 bits_of(float value) { u32 bits; __builtin_memcpy(&bits, &value, 4); return bits; }
+DEVICE void prefetch_line(u64) {}
 DEVICE float f32_of_bits(u32 bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
 #else
 #define KERNEL(name, Arguments, threads)                                              \
@@ -46,10 +47,13 @@ DEVICE u16 f16_of_f32(float value) {
   return half;
 }
 DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
+// Asks for the line of memory that holds an address, which is in the L2 cache when it is read.
+DEVICE void prefetch_line(u64 address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
 #endif
 
 #define WARP 32u
+#define LINE_BYTES 128u
 #define ALL_LANES 0xffffffffu
 
 DEVICE u32 lane_of_thread() { return threadIdx.x % WARP; }

@@ -8,6 +8,7 @@ use schema::{Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::staging::Staging;
 use crate::backend::WeightShape;
+use crate::cpu::Pool;
 use crate::cuda::{Buffer, Driver, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::dense_update::cuda::scratch_bytes;
@@ -247,6 +248,7 @@ impl Jagged {
     /// Sends a batch whose layout was checked.
     pub(super) fn send(
         &mut self,
+        host: &Pool,
         stream: &Stream,
         jagged: &JaggedTensor,
         scales: Option<&[f32]>,
@@ -280,7 +282,7 @@ impl Jagged {
         add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
         let (mut pinned, done) = self.staging.take(stream.driver(), room)?;
         for StagedPart { at, bytes, .. } in &parts {
-            pinned.bytes_mut()[*at..at + bytes.len()].copy_from_slice(bytes);
+            host.copy(bytes, &mut pinned.bytes_mut()[*at..at + bytes.len()]);
         }
         let copies: Vec<_> =
             parts.iter().map(|part| (part.at..part.at + part.bytes.len(), &part.to)).collect();

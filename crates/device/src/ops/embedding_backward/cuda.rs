@@ -16,8 +16,10 @@ pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const WARP: u32 = 32;
-/// Warps of a block, each with a row of the widest table in shared memory.
+/// Warps of a block, each with two vectors of the widest table in shared memory.
 const UPDATE_WARPS: u32 = 4;
+/// `ROWS_PER_WARP` of the kernel.
+const ROWS_PER_WARP: usize = 8;
 /// Shared memory of a block up to which it has [`UPDATE_WARPS`].
 const SHARED_BYTES: usize = 48 << 10;
 /// Of the sort.
@@ -75,7 +77,8 @@ impl Workspace {
         };
         let bits = bits_below(shape.rows) + shape.payload_bits();
         extent("bits of a row number and a place in the gradient, at most", 64, bits as usize)?;
-        let widest = driver.shared_limit() / size_of::<f32>();
+        let widest =
+            driver.shared_limit() / WorkspaceShape { widest: 1, ..shape }.shared_bytes_of_row();
         extent("D of a tile, at most", widest, shape.widest)?;
         extent("ids of a batch, at most", IDS_LIMIT, shape.capacity)?;
         let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
@@ -119,6 +122,11 @@ impl WorkspaceShape {
             2 * capacity.div_ceil(IDS_PER_PART) * self.widest * size_of::<f32>(),
             scratch_bytes(counts.max(capacity)),
         ]
+    }
+
+    /// Shared memory of a warp that updates rows: two vectors of the widest table.
+    fn shared_bytes_of_row(&self) -> usize {
+        2 * self.widest * size_of::<f32>()
     }
 
     fn payload_bits(&self) -> u32 {
@@ -315,12 +323,13 @@ impl EmbeddingBackward {
         let threads = UPDATE_WARPS * WARP;
         let places = 2 * shape.capacity.div_ceil(IDS_PER_PART);
         stream.launch(&self.partials, Grid::over(places, UPDATE_WARPS, threads), &arguments)?;
-        let row_bytes = shape.widest * size_of::<f32>();
+        let row_bytes = shape.shared_bytes_of_row();
         // Blocks of one warp where a row is long: more of them then share a multiprocessor.
         let is_wide = row_bytes * UPDATE_WARPS as usize > SHARED_BYTES;
         let warps = if is_wide { 1 } else { UPDATE_WARPS };
         // No more rows than ids, nor than there are.
-        let grid = Grid::over(shape.capacity.min(shape.rows), warps, warps * WARP);
+        let warps_needed = shape.capacity.min(shape.rows).div_ceil(ROWS_PER_WARP);
+        let grid = Grid::over(warps_needed, warps, warps * WARP);
         let grid = Grid { shared_bytes: warps as usize * row_bytes, ..grid };
         stream.launch(&self.update, grid, &arguments)
     }

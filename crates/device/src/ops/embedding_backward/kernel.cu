@@ -97,11 +97,14 @@ KERNEL(sort_scatter, Sort, DIGITS) {
   u32 ranks[ROUNDS];
   for (u32 w = 0; w < SORT_WARPS; ++w) counted[w][threadIdx.x] = 0;
   __syncthreads();
-  // A warp takes its pairs in order: the rank of each among those of its digit and warp.
+  // All of them are in flight before the first is ranked.
   for (u32 round = 0; round < ROUNDS; ++round) {
     const u64 i = first + round * WARP + lane;
-    const bool there = LESS(i, count);
-    pairs[round] = there ? ((const u64 *)a.from)[i] : 0;
+    pairs[round] = LESS(i, count) ? ((const u64 *)a.from)[i] : 0;
+  }
+  // A warp takes its pairs in order: the rank of each among those of its digit and warp.
+  for (u32 round = 0; round < ROUNDS; ++round) {
+    const bool there = LESS(first + round * WARP + lane, count);
     const u32 digit = there ? (u32)(pairs[round] >> a.shift) % DIGITS : DIGITS;
     const u32 peers = __match_any_sync(ALL_LANES, digit);
     const u32 before = there ? counted[warp][digit] : 0;
@@ -179,6 +182,7 @@ DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == 
 #define PARTIAL_SUMS 2u
 #define VECTORS_IN_FLIGHT 4u
 #define COLUMNS 4u
+#define ROWS_PER_WARP 8u
 
 // Reads `COLUMNS` columns of a vector from `column` on; behind the end of the vector the first of
 // them again.
@@ -298,121 +302,200 @@ KERNEL(embedding_backward_updated, Updated, 256) {
   atomicAdd((u64 *)a.updated + 2, bytes);
 }
 
-// Reads the weights of `COLUMNS` columns of a row, `step` apart. The row begins at element `start` of
-// its tile.
-DEVICE void read_weights(const Tile &tile, u64 start, u32 first, u32 step, float *weights) {
-  u32 words[COLUMNS] = {};
-  if (tile.format == FORMAT_F32) {
-    for (u32 c = 0; c < COLUMNS; ++c) {
-      const u32 d = first + c * step;
-      if (LESS(d, tile.dim)) words[c] = ((const u32 *)tile.weights)[start + d];
-    }
+// A row that is updated: where it is kept, and its sorted positions.
+struct Row {
+  u64 weights, state;  // addresses of the row's own
+  u64 key;             // of its random bits
+  u32 begin, end;      // sorted positions
+  u32 dim, format, column;
+  u32 is_aligned;      // four columns are read and written at once
+};
+
+// The row with the number `unique_row` among those of the batch.
+DEVICE Row find_row(const Update &a, const Rule &rule, u32 states, u64 unique_row) {
+  Row found;
+  found.begin = ((const u32 *)a.starts)[unique_row];
+  found.end = ((const u32 *)a.starts)[unique_row + 1];
+  const u64 counted_row = ((const u64 *)a.pairs)[found.begin] >> a.payload_bits;
+  const Tile tile = ((const Tile *)a.tiles)[tile_of(a, counted_row)];
+  const u64 row = counted_row - tile.first_row, start = row * tile.dim;
+  found.weights = tile.weights + start * (tile.format == FORMAT_F32 ? 4 : 2);
+  found.state = tile.state + 4 * (rule.kind == ROWWISE_ADAGRAD ? row : states * start);
+  found.key = random_bits(random_child(rule.rounding, tile.table), tile.origin_row + row);
+  found.dim = tile.dim, found.format = tile.format, found.column = tile.column;
+  found.is_aligned = (tile.weights | tile.state | tile.dim * 4) % 16 == 0;
+  return found;
+}
+
+// The row of one lane in all lanes.
+DEVICE Row broadcast(const Row &row, u32 lane) {
+  Row copy;
+  copy.weights = __shfl_sync(ALL_LANES, row.weights, lane);
+  copy.state = __shfl_sync(ALL_LANES, row.state, lane);
+  copy.key = __shfl_sync(ALL_LANES, row.key, lane);
+  copy.begin = __shfl_sync(ALL_LANES, row.begin, lane);
+  copy.end = __shfl_sync(ALL_LANES, row.end, lane);
+  copy.dim = __shfl_sync(ALL_LANES, row.dim, lane);
+  copy.format = __shfl_sync(ALL_LANES, row.format, lane);
+  copy.column = __shfl_sync(ALL_LANES, row.column, lane);
+  copy.is_aligned = __shfl_sync(ALL_LANES, row.is_aligned, lane);
+  return copy;
+}
+
+// Reads `COLUMNS` words of a row from `column` on.
+DEVICE void read_words(u64 words, const Row &row, u32 column, u32 *read) {
+  const u32 *from = (const u32 *)words + column;
+  if (row.is_aligned) {
+    const uint4 four = *(const uint4 *)from;
+    read[0] = four.x, read[1] = four.y, read[2] = four.z, read[3] = four.w;
   } else {
-    for (u32 c = 0; c < COLUMNS; ++c) {
-      const u32 d = first + c * step;
-      if (LESS(d, tile.dim)) words[c] = ((const u16 *)tile.weights)[start + d];
-    }
+    for (u32 c = 0; c < COLUMNS; ++c) read[c] = LESS(column + c, row.dim) ? from[c] : 0;
   }
-  for (u32 c = 0; c < COLUMNS; ++c) weights[c] = number_of(words[c], tile.format);
 }
 
-// Reads `states` values of the state of each of the columns, which are WARP apart.
-DEVICE void read_state(const float *state, u32 dim, u32 first, u32 states, float *one, float *two) {
+DEVICE void write_words(u64 words, const Row &row, u32 column, const u32 *written) {
+  u32 *to = (u32 *)words + column;
+  if (row.is_aligned) {
+    *(uint4 *)to = uint4{written[0], written[1], written[2], written[3]};
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c)
+      if (LESS(column + c, row.dim)) to[c] = written[c];
+  }
+}
+
+// Reads `COLUMNS` weights of a row from `column` on, as they are kept.
+DEVICE void read_weights(const Row &row, u32 column, u32 *kept) {
+  if (row.format == FORMAT_F32) {
+    read_words(row.weights, row, column, kept);
+    return;
+  }
+  const u16 *from = (const u16 *)row.weights + column;
+  if (row.is_aligned) {
+    const uint2 four = *(const uint2 *)from;
+    kept[0] = four.x & 0xffff, kept[1] = four.x >> 16;
+    kept[2] = four.y & 0xffff, kept[3] = four.y >> 16;
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c) kept[c] = LESS(column + c, row.dim) ? from[c] : 0;
+  }
+}
+
+// Writes `COLUMNS` weights of a row from `column` on; narrower ones are rounded at random.
+DEVICE void write_weights(const Row &row, u32 column, const float *weights) {
+  u32 kept[COLUMNS];
+  if (row.format == FORMAT_F32) {
+    for (u32 c = 0; c < COLUMNS; ++c) kept[c] = bits_of(weights[c]);
+    write_words(row.weights, row, column, kept);
+    return;
+  }
   for (u32 c = 0; c < COLUMNS; ++c) {
-    const u32 d = first + c * WARP;
-    if (states >= 1 && LESS(d, dim)) one[c] = state[d];
-    if (states == 2 && LESS(d, dim)) two[c] = state[dim + d];
+    const u32 noise = noise_of(row.key, row.column + column + c);
+    kept[c] = row.format == FORMAT_F16 ? rounded_to_f16(weights[c], noise)
+                                         : rounded_to_bf16(weights[c], noise);
+  }
+  u16 *to = (u16 *)row.weights + column;
+  if (row.is_aligned) {
+    *(uint2 *)to = uint2{kept[0] | kept[1] << 16, kept[2] | kept[3] << 16};
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c)
+      if (LESS(column + c, row.dim)) to[c] = (u16)kept[c];
   }
 }
 
-// A warp for each row. Under the rule, column d belongs to lane d modulo 32, which alone writes it.
-KERNEL(embedding_backward_update, Update, 128) {
-  DYNAMIC_SHARED(float, shared);
-  const u64 unique_row = global_thread() / WARP;
-  if (!LESS(unique_row, *(const u32 *)a.unique)) return;
-  if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
-  const u32 lane = lane_of_thread();
-  const u32 begin = ((const u32 *)a.starts)[unique_row], end = ((const u32 *)a.starts)[unique_row + 1];
-  const u64 counted_row = ((const u64 *)a.pairs)[begin] >> a.payload_bits;
-  const Tile *tiles = (const Tile *)a.tiles + tile_of(a, counted_row);
-  const u32 dim = tiles->dim;
-  float *sums = shared + warp_of_thread() * a.widest;
-  if (end - begin > IDS_PER_PART) write_sums<PARTIAL_SUMS>(a, begin, end, dim, sums);
-  else if (a.sources) write_sums<SCALED_GRADIENTS>(a, begin, end, dim, sums);
-  else write_sums<GRADIENTS>(a, begin, end, dim, sums);
+// Σ value² of a row of values in shared memory, in all lanes.
+DEVICE float total_of_squares(const float *values, u32 dim) {
+  float squares = 0.0f;
+  for (u32 d = lane_of_thread(); lane_of_thread() < 16 && LESS(d, dim); d += 16)
+    squares += values[d] * values[d];
+  return total_of_parts(squares);
+}
+
+// Updates a row. A rule whose step depends on a whole row keeps what it needs of each column in
+// shared memory: the vector that it subtracts, and terms whose squares are added.
+DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row &row, float *vector,
+                       float *terms) {
+  const bool is_rowwise = rule.kind == ROWWISE_ADAGRAD, is_lamb = rule.kind == LAMB;
+  const u32 first = COLUMNS * lane_of_thread();
+  const u64 second_state = row.state + 4 * row.dim;
+  float mean = is_rowwise ? *(const float *)row.state : 0.0f;
+  for (u32 column = first; LESS(column, row.dim); column += COLUMNS * WARP) {
+    u32 kept[COLUMNS], one[COLUMNS], two[COLUMNS];
+    float sums[COLUMNS], moment[COLUMNS], square[COLUMNS], weights[COLUMNS];
+    read_weights(row, column, kept);
+    if (row.end - row.begin > IDS_PER_PART)
+      sum_vectors<PARTIAL_SUMS>(a, row.begin, row.end, column, row.dim, sums);
+    else if (a.sources)
+      sum_vectors<SCALED_GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
+    else
+      sum_vectors<GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
+    if (states >= 1) read_words(row.state, row, column, one);
+    if (states == 2) read_words(second_state, row, column, two);
+    for (u32 c = 0; c < COLUMNS; ++c) {
+      weights[c] = number_of(kept[c], row.format);
+      moment[c] = states >= 1 ? f32_of_bits(one[c]) : 0.0f;
+      square[c] = states == 2 ? f32_of_bits(two[c]) : 0.0f;
+      if (is_lamb) {
+        update_moments(rule, sums[c] + rule.l2 * weights[c], &moment[c], &square[c]);
+        sums[c] = corrected(rule, moment[c], square[c]) + rule.decoupled * weights[c];
+      } else if (!is_rowwise) {
+        weights[c] = updated(rule, weights[c], sums[c], &moment[c], &square[c]);
+      }
+      one[c] = bits_of(moment[c]), two[c] = bits_of(square[c]);
+      if ((is_rowwise || is_lamb) && LESS(column + c, row.dim)) {
+        vector[column + c] = sums[c];
+        terms[column + c] = is_lamb ? weights[c] : sums[c] + rule.l2 * weights[c];
+      }
+    }
+    if (states >= 1) write_words(row.state, row, column, one);
+    if (states == 2) write_words(second_state, row, column, two);
+    if (!is_rowwise && !is_lamb) write_weights(row, column, weights);
+  }
+  if (!is_rowwise && !is_lamb) return;
   // The sums of a column are another lane's.
   __syncwarp();
-  const Tile tile = *tiles;
-  const Rule rule = *(const Rule *)a.rule;
-  const u64 row = counted_row - tile.first_row, start = row * dim;
-  const u32 states = rule.kind == ADAGRAD ? 1 : rule.kind == ADAM || rule.kind == LAMB ? 2 : 0;
-  float *state = (float *)tile.state + states * start;
-  float squares = 0.0f, factor = 0.0f, shrink = 0.0f, ratio = 1.0f;
-  float weights[COLUMNS], one[COLUMNS] = {}, two[COLUMNS] = {};
-  if (rule.kind == ROWWISE_ADAGRAD) {
-    for (u32 first = lane; lane < 16 && LESS(first, dim); first += COLUMNS * 16) {
-      read_weights(tile, start, first, 16, weights);
-      for (u32 c = 0; c < COLUMNS; ++c) {
-        const u32 d = first + c * 16;
-        if (!LESS(d, dim)) continue;
-        const float value = sums[d] + rule.l2 * weights[c];
-        squares += value * value;
-      }
-    }
-    float mean = lane == 0 ? state[row] : 0.0f;
-    mean += total_of_parts(squares) / (float)dim;
-    if (lane == 0) state[row] = mean;
-    mean = __shfl_sync(ALL_LANES, mean, 0);
+  const float squares = total_of_squares(terms, row.dim);
+  float shrink = 1.0f, factor;
+  if (is_rowwise) {
+    mean += squares / (float)row.dim;
+    if (lane_of_thread() == 0) *(float *)row.state = mean;
     factor = rule.learning_rate / (sqrtf(mean) + rule.epsilon);
     shrink = shrink_of(rule) - factor * rule.l2;
-    // Every weight has been read.
-    __syncwarp();
-  } else if (rule.kind == LAMB) {
-    float weight_squares = 0.0f;
-    for (u32 first = lane; LESS(first, dim); first += COLUMNS * WARP) {
-      read_weights(tile, start, first, WARP, weights);
-      read_state(state, dim, first, states, one, two);
-      for (u32 c = 0; c < COLUMNS; ++c) {
-        const u32 d = first + c * WARP;
-        if (!LESS(d, dim)) continue;
-        update_moments(rule, sums[d] + rule.l2 * weights[c], &one[c], &two[c]);
-        state[d] = one[c], state[dim + d] = two[c];
-        sums[d] = corrected(rule, one[c], two[c]) + rule.decoupled * weights[c];
-      }
-    }
-    __syncwarp();
-    for (u32 first = lane; lane < 16 && LESS(first, dim); first += COLUMNS * 16) {
-      read_weights(tile, start, first, 16, weights);
-      for (u32 c = 0; c < COLUMNS; ++c) {
-        const u32 d = first + c * 16;
-        if (!LESS(d, dim)) continue;
-        weight_squares += weights[c] * weights[c];
-        squares += sums[d] * sums[d];
-      }
-    }
-    weight_squares = total_of_parts(weight_squares);
-    squares = total_of_parts(squares);
-    if (weight_squares > 0.0f && squares > 0.0f) ratio = sqrtf(weight_squares) / sqrtf(squares);
-    __syncwarp();
+  } else {
+    const float step_squares = total_of_squares(vector, row.dim);
+    const bool has_ratio = squares > 0.0f && step_squares > 0.0f;
+    factor = rule.learning_rate * (has_ratio ? sqrtf(squares) / sqrtf(step_squares) : 1.0f);
   }
-  const u64 key = random_bits(random_child(rule.rounding, tile.table), tile.origin_row + row);
-  for (u32 first = lane; LESS(first, dim); first += COLUMNS * WARP) {
-    read_weights(tile, start, first, WARP, weights);
-    if (rule.kind == ADAGRAD || rule.kind == ADAM) read_state(state, dim, first, states, one, two);
+  for (u32 column = first; LESS(column, row.dim); column += COLUMNS * WARP) {
+    u32 kept[COLUMNS];
+    float weights[COLUMNS];
+    read_weights(row, column, kept);
     for (u32 c = 0; c < COLUMNS; ++c) {
-      const u32 d = first + c * WARP;
-      if (!LESS(d, dim)) continue;
-      float next;
-      if (rule.kind == ROWWISE_ADAGRAD) {
-        next = shrink * weights[c] - factor * sums[d];
-      } else if (rule.kind == LAMB) {
-        next = weights[c] - rule.learning_rate * ratio * sums[d];
-      } else {
-        next = updated(rule, weights[c], sums[d], &one[c], &two[c]);
-        if (states >= 1) state[d] = one[c];
-        if (states == 2) state[dim + d] = two[c];
-      }
-      store_rounded(tile.weights, tile.format, start + d, next, noise_of(key, tile.column + d));
+      const float step = LESS(column + c, row.dim) ? vector[column + c] : 0.0f;
+      weights[c] = shrink * number_of(kept[c], row.format) - factor * step;
     }
+    write_weights(row, column, weights);
   }
+  // The next row of the warp writes where this one was read.
+  __syncwarp();
+}
+
+// A warp for each `ROWS_PER_WARP` rows. Its lanes find them side by side and ask for their memory,
+// then update one after the other together.
+KERNEL(embedding_backward_update, Update, 128) {
+  DYNAMIC_SHARED(float, shared);
+  const u64 first = global_thread() / WARP * ROWS_PER_WARP, unique = *(const u32 *)a.unique;
+  if (!LESS(first, unique)) return;
+  if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
+  const Rule rule = *(const Rule *)a.rule;
+  const u32 states = rule.kind == ADAGRAD ? 1 : rule.kind == ADAM || rule.kind == LAMB ? 2 : 0;
+  const u32 rows = LESS(first + ROWS_PER_WARP, unique) ? ROWS_PER_WARP : (u32)(unique - first);
+  const u32 turn = lane_of_thread() % ROWS_PER_WARP, lines = WARP / ROWS_PER_WARP;
+  const Row found = find_row(a, rule, states, first + (LESS(turn, rows) ? turn : 0));
+  const u32 line = lane_of_thread() / ROWS_PER_WARP * LINE_BYTES;
+  const u32 bytes = found.dim * (found.format == FORMAT_F32 ? 4 : 2);
+  for (u32 at = line; at < bytes; at += lines * LINE_BYTES) prefetch_line(found.weights + at);
+  for (u32 at = line; at < states * found.dim * 4; at += lines * LINE_BYTES)
+    prefetch_line(found.state + at);
+  float *vector = shared + 2 * warp_of_thread() * a.widest;
+  for (u32 i = 0; i < rows; ++i)
+    update_row(a, rule, states, broadcast(found, i), vector, vector + a.widest);
 }
