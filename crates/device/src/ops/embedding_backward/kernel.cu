@@ -411,15 +411,15 @@ DEVICE float total_of_squares(const float *values, u32 dim) {
 
 // Updates a row. A rule whose step depends on a whole row keeps what it needs of each column in
 // shared memory: the vector that it subtracts, and terms whose squares are added.
-DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row &row, float *vector,
-                       float *terms) {
+DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row &row, float *vector) {
+  float *terms = vector + a.widest;
   const bool is_rowwise = rule.kind == ROWWISE_ADAGRAD, is_lamb = rule.kind == LAMB;
   const u32 first = COLUMNS * lane_of_thread();
   const u64 second_state = row.state + 4 * row.dim;
   float mean = is_rowwise ? *(const float *)row.state : 0.0f;
   for (u32 column = first; LESS(column, row.dim); column += COLUMNS * WARP) {
-    u32 kept[COLUMNS], one[COLUMNS], two[COLUMNS];
-    float sums[COLUMNS], moment[COLUMNS], square[COLUMNS], weights[COLUMNS];
+    u32 kept[COLUMNS], one[COLUMNS] = {}, two[COLUMNS] = {};
+    float sums[COLUMNS], weights[COLUMNS];
     read_weights(row, column, kept);
     if (row.end - row.begin > IDS_PER_PART)
       sum_vectors<PARTIAL_SUMS>(a, row.begin, row.end, column, row.dim, sums);
@@ -431,15 +431,14 @@ DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row 
     if (states == 2) read_words(second_state, row, column, two);
     for (u32 c = 0; c < COLUMNS; ++c) {
       weights[c] = number_of(kept[c], row.format);
-      moment[c] = states >= 1 ? f32_of_bits(one[c]) : 0.0f;
-      square[c] = states == 2 ? f32_of_bits(two[c]) : 0.0f;
+      float moment = f32_of_bits(one[c]), square = f32_of_bits(two[c]);
       if (is_lamb) {
-        update_moments(rule, sums[c] + rule.l2 * weights[c], &moment[c], &square[c]);
-        sums[c] = corrected(rule, moment[c], square[c]) + rule.decoupled * weights[c];
+        update_moments(rule, sums[c] + rule.l2 * weights[c], &moment, &square);
+        sums[c] = corrected(rule, moment, square) + rule.decoupled * weights[c];
       } else if (!is_rowwise) {
-        weights[c] = updated(rule, weights[c], sums[c], &moment[c], &square[c]);
+        weights[c] = updated(rule, weights[c], sums[c], &moment, &square);
       }
-      one[c] = bits_of(moment[c]), two[c] = bits_of(square[c]);
+      one[c] = bits_of(moment), two[c] = bits_of(square);
       if ((is_rowwise || is_lamb) && LESS(column + c, row.dim)) {
         vector[column + c] = sums[c];
         terms[column + c] = is_lamb ? weights[c] : sums[c] + rule.l2 * weights[c];
@@ -495,7 +494,6 @@ KERNEL(embedding_backward_update, Update, 128) {
   for (u32 at = line; at < bytes; at += lines * LINE_BYTES) prefetch_line(found.weights + at);
   for (u32 at = line; at < states * found.dim * 4; at += lines * LINE_BYTES)
     prefetch_line(found.state + at);
-  float *vector = shared + 2 * warp_of_thread() * a.widest;
   for (u32 i = 0; i < rows; ++i)
-    update_row(a, rule, states, broadcast(found, i), vector, vector + a.widest);
+    update_row(a, rule, states, broadcast(found, i), shared + 2 * warp_of_thread() * a.widest);
 }
