@@ -88,8 +88,23 @@ KERNEL(sort_count, Sort, DIGITS) {
   ((u32 *)a.counts)[threadIdx.x * a.tiles + blockIdx.x] = histogram[threadIdx.x];
 }
 
+// Σ of the values of the threads before this one in its block of `SORT_WARPS`.
+DEVICE u32 sum_before(u32 value, u32 *totals) {
+  const u32 lane = lane_of_thread();
+  u32 sum = value;
+  for (u32 distance = 1; distance < WARP; distance *= 2) {
+    const u32 other = __shfl_up_sync(ALL_LANES, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  if (lane == WARP - 1) totals[warp_of_thread()] = sum;
+  __syncthreads();
+  for (u32 w = 0; w < warp_of_thread(); ++w) sum += totals[w];
+  return sum - value;
+}
+
 KERNEL(sort_scatter, Sort, DIGITS) {
-  __shared__ u32 counted[SORT_WARPS][DIGITS];
+  __shared__ u32 counted[SORT_WARPS][DIGITS], offsets[DIGITS], totals[SORT_WARPS];
+  __shared__ u64 ordered[PAIRS_PER_TILE];
   const u64 count = *(const u64 *)a.count;
   const u32 lane = lane_of_thread(), warp = warp_of_thread();
   const u64 first = (u64)blockIdx.x * PAIRS_PER_TILE + warp * (ROUNDS * WARP);
@@ -114,20 +129,28 @@ KERNEL(sort_scatter, Sort, DIGITS) {
     __syncwarp();
   }
   __syncthreads();
-  // Thread d: where the pairs of digit d go, warp after warp.
-  u32 place = ((const u32 *)a.counts)[threadIdx.x * a.tiles + blockIdx.x];
+  // Thread d: where the pairs of digit d go, warp after warp; within the block first.
+  u32 total = 0;
+  for (u32 w = 0; w < SORT_WARPS; ++w) total += counted[w][threadIdx.x];
+  u32 before = sum_before(total, totals);
+  offsets[threadIdx.x] = ((const u32 *)a.counts)[threadIdx.x * a.tiles + blockIdx.x] - before;
   for (u32 w = 0; w < SORT_WARPS; ++w) {
     const u32 own = counted[w][threadIdx.x];
-    counted[w][threadIdx.x] = place;
-    place += own;
+    counted[w][threadIdx.x] = before;
+    before += own;
   }
   __syncthreads();
   for (u32 round = 0; round < ROUNDS; ++round) {
-    const u64 i = first + round * WARP + lane;
-    if (LESS(i, count)) {
-      const u32 digit = (u32)(pairs[round] >> a.shift) % DIGITS;
-      ((u64 *)a.to)[counted[warp][digit] + ranks[round]] = pairs[round];
-    }
+    if (!LESS(first + round * WARP + lane, count)) continue;
+    const u32 digit = (u32)(pairs[round] >> a.shift) % DIGITS;
+    ordered[counted[warp][digit] + ranks[round]] = pairs[round];
+  }
+  __syncthreads();
+  // Pairs of one digit are neighbors: the writes of a warp touch few lines.
+  const u64 begin = (u64)blockIdx.x * PAIRS_PER_TILE;
+  for (u32 i = threadIdx.x; i < PAIRS_PER_TILE && LESS(begin + i, count); i += DIGITS) {
+    const u64 pair = ordered[i];
+    ((u64 *)a.to)[offsets[(u32)(pair >> a.shift) % DIGITS] + i] = pair;
   }
 }
 
@@ -184,56 +207,51 @@ DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == 
 #define COLUMNS 4u
 #define ROWS_PER_WARP 8u
 
-// Reads `COLUMNS` columns of a vector from `column` on; behind the end of the vector the first of
-// them again.
-template <bool IS_ALIGNED>
-DEVICE void read_vector(const float *vector, u32 column, u32 dim, float *values) {
-  if (IS_ALIGNED) {
-    const float4 four = __ldg((const float4 *)(vector + column));  // in flight
-    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
-  } else {
-    for (u32 c = 0; c < COLUMNS; ++c) {
-      const u32 d = LESS(column + c, dim) ? column + c : column;
-      values[c] = __ldg(vector + d);
+// Adds the vectors of `COUNT` sorted positions from `i` on, in order, to the sums of the columns from
+// `column` on. All are in flight before the first is added.
+template <u32 WHAT, u32 COUNT>
+DEVICE void add_vectors(const Update &a, u32 start, u32 i, u32 column, u32 dim, float *sums) {
+  const u64 mask = (1ull << a.payload_bits) - 1;
+  const float *vectors[COUNT];
+  float factors[COUNT], values[COUNT][COLUMNS];
+  bool are_aligned = dim % COLUMNS == 0;
+  for (u32 k = 0; k < COUNT; ++k) {
+    if (WHAT == PARTIAL_SUMS) {
+      vectors[k] = (const float *)a.partials + partial_of(i + k * IDS_PER_PART, start) * a.widest;
+    } else {
+      u64 place = __ldg((const u64 *)a.pairs + i + k) & mask;
+      if (WHAT == SCALED_GRADIENTS) {
+        const Source *source = (const Source *)a.sources + place;
+        place = __ldg(&source->place), factors[k] = __ldg(&source->factor);
+      }
+      vectors[k] = (const float *)a.gradient + place;
     }
+    are_aligned = are_aligned && (u64)vectors[k] % 16 == 0;
   }
+  if (are_aligned) {
+    for (u32 k = 0; k < COUNT; ++k) {
+      const float4 four = __ldg((const float4 *)(vectors[k] + column));  // in flight
+      values[k][0] = four.x, values[k][1] = four.y, values[k][2] = four.z, values[k][3] = four.w;
+    }
+  } else {
+    for (u32 k = 0; k < COUNT; ++k)
+      for (u32 c = 0; c < COLUMNS; ++c)
+        values[k][c] = __ldg(vectors[k] + (LESS(column + c, dim) ? column + c : column));
+  }
+  for (u32 k = 0; k < COUNT; ++k)
+    for (u32 c = 0; c < COLUMNS; ++c)
+      sums[c] += WHAT == SCALED_GRADIENTS ? factors[k] * values[k][c] : values[k][c];
 }
 
 // Σ of the vectors of the sorted positions `start..end`, in order, in the columns from `column` on.
 template <u32 WHAT>
 DEVICE void sum_vectors(const Update &a, u32 start, u32 end, u32 column, u32 dim, float *sums) {
-  const u64 mask = (1ull << a.payload_bits) - 1;
   const u32 step = WHAT == PARTIAL_SUMS ? IDS_PER_PART : 1;
-  const float *vectors = (const float *)(WHAT == PARTIAL_SUMS ? a.partials : a.gradient);
   for (u32 c = 0; c < COLUMNS; ++c) sums[c] = 0.0f;
-  for (u32 i = start; i < end; i += VECTORS_IN_FLIGHT * step) {
-    u64 places[VECTORS_IN_FLIGHT];
-    float factors[VECTORS_IN_FLIGHT], values[VECTORS_IN_FLIGHT][COLUMNS] = {};
-    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k) {
-      const u32 at = i + k * step;
-      places[k] = 0;
-      if (WHAT == PARTIAL_SUMS) places[k] = partial_of(at, start) * a.widest;
-      else if (LESS(at, end)) places[k] = __ldg((const u64 *)a.pairs + at) & mask;
-    }
-    for (u32 k = 0; k < VECTORS_IN_FLIGHT && WHAT == SCALED_GRADIENTS; ++k) {
-      const Source *source = (const Source *)a.sources + places[k];
-      factors[k] = 0.0f;
-      if (LESS(i + k, end)) places[k] = __ldg(&source->place), factors[k] = __ldg(&source->factor);
-    }
-    u64 all = (u64)vectors / 4 | dim;
-    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k) all |= places[k];
-    if (all % 4 == 0) {
-      for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
-        if (LESS(i + k * step, end)) read_vector<true>(vectors + places[k], column, dim, values[k]);
-    } else {
-      for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
-        if (LESS(i + k * step, end)) read_vector<false>(vectors + places[k], column, dim, values[k]);
-    }
-    // Behind the end 0 is added, which changes no sum: none is −0.
-    for (u32 k = 0; k < VECTORS_IN_FLIGHT; ++k)
-      for (u32 c = 0; c < COLUMNS; ++c)
-        sums[c] += WHAT == SCALED_GRADIENTS ? factors[k] * values[k][c] : values[k][c];
-  }
+  u32 i = start;
+  for (; i + (VECTORS_IN_FLIGHT - 1) * step < end; i += VECTORS_IN_FLIGHT * step)
+    add_vectors<WHAT, VECTORS_IN_FLIGHT>(a, start, i, column, dim, sums);
+  for (; i < end; i += step) add_vectors<WHAT, 1>(a, start, i, column, dim, sums);
 }
 
 // Sums the vectors into `out`, whose columns from 4 · lane on are the lane's.
@@ -278,24 +296,29 @@ struct Updated {
   u32 tile_count, payload_bits;
 };
 
-// Distinct rows before `row`, counted over all tiles.
+// Distinct rows before `row`, counted over all tiles. The lanes of a warp search together: each turn
+// leaves a thirty-second part.
 DEVICE u64 rows_before(const Updated &a, u64 row) {
   const u64 count = *(const u64 *)a.count;
   u64 low = 0, high = count;
   while (low < high) {
-    const u64 middle = (low + high) / 2;
-    if (((const u64 *)a.pairs)[middle] >> a.payload_bits < row) low = middle + 1; else high = middle;
+    const u64 step = (high - low + WARP - 1) / WARP, at = low + lane_of_thread() * step;
+    const bool is_before = LESS(at, high) && ((const u64 *)a.pairs)[at] >> a.payload_bits < row;
+    const u32 before = __popc(__ballot_sync(ALL_LANES, is_before));
+    if (LESS(before * step, high - low)) high = low + before * step;
+    if (before) low += (before - 1) * step + 1;
   }
   return LESS(low, count) ? ((const u32 *)a.indices)[low] : *(const u32 *)a.unique;
 }
 
-// Whole numbers: the order of the additions does not matter.
+// A warp for each tile. Whole numbers: the order of the additions does not matter.
 KERNEL(embedding_backward_updated, Updated, 256) {
-  const u64 i = global_thread();
+  const u64 i = global_thread() / WARP;
   if (!LESS(i, a.tile_count)) return;
   if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
   const Tile tile = ((const Tile *)a.tiles)[i];
   const u64 rows = rows_before(a, tile.first_row + tile.rows) - rows_before(a, tile.first_row);
+  if (lane_of_thread() != 0) return;
   const u64 elements = rows * tile.dim, bytes = elements * (tile.format == FORMAT_F32 ? 4 : 2);
   atomicAdd((u64 *)a.updated, rows);
   atomicAdd((u64 *)a.updated + 1, elements);
@@ -363,10 +386,12 @@ DEVICE void write_words(u64 words, const Row &row, u32 column, const u32 *writte
   }
 }
 
-// Reads `COLUMNS` weights of a row from `column` on, as they are kept.
-DEVICE void read_weights(const Row &row, u32 column, u32 *kept) {
+// Reads `COLUMNS` weights of a row from `column` on.
+DEVICE void read_weights(const Row &row, u32 column, float *weights) {
+  u32 kept[COLUMNS];
   if (row.format == FORMAT_F32) {
     read_words(row.weights, row, column, kept);
+    for (u32 c = 0; c < COLUMNS; ++c) weights[c] = f32_of_bits(kept[c]);
     return;
   }
   const u16 *from = (const u16 *)row.weights + column;
@@ -376,6 +401,11 @@ DEVICE void read_weights(const Row &row, u32 column, u32 *kept) {
     kept[2] = four.y & 0xffff, kept[3] = four.y >> 16;
   } else {
     for (u32 c = 0; c < COLUMNS; ++c) kept[c] = LESS(column + c, row.dim) ? from[c] : 0;
+  }
+  if (row.format == FORMAT_F16) {
+    for (u32 c = 0; c < COLUMNS; ++c) weights[c] = number_of(kept[c], FORMAT_F16);
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c) weights[c] = number_of(kept[c], FORMAT_BF16);
   }
 }
 
@@ -387,10 +417,12 @@ DEVICE void write_weights(const Row &row, u32 column, const float *weights) {
     write_words(row.weights, row, column, kept);
     return;
   }
-  for (u32 c = 0; c < COLUMNS; ++c) {
-    const u32 noise = noise_of(row.key, row.column + column + c);
-    kept[c] = row.format == FORMAT_F16 ? rounded_to_f16(weights[c], noise)
-                                         : rounded_to_bf16(weights[c], noise);
+  u32 noise[COLUMNS];
+  for (u32 c = 0; c < COLUMNS; ++c) noise[c] = noise_of(row.key, row.column + column + c);
+  if (row.format == FORMAT_F16) {
+    for (u32 c = 0; c < COLUMNS; ++c) kept[c] = rounded_to_f16(weights[c], noise[c]);
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c) kept[c] = rounded_to_bf16(weights[c], noise[c]);
   }
   u16 *to = (u16 *)row.weights + column;
   if (row.is_aligned) {
@@ -404,57 +436,54 @@ DEVICE void write_weights(const Row &row, u32 column, const float *weights) {
 // Σ value² of a row of values in shared memory, in all lanes.
 DEVICE float total_of_squares(const float *values, u32 dim) {
   float squares = 0.0f;
-  for (u32 d = lane_of_thread(); lane_of_thread() < 16 && LESS(d, dim); d += 16)
-    squares += values[d] * values[d];
+  if (lane_of_thread() < 16)
+#pragma unroll 4
+    for (u32 d = lane_of_thread(); LESS(d, dim); d += 16) squares += values[d] * values[d];
   return total_of_parts(squares);
 }
 
-// Updates a row. A rule whose step depends on a whole row keeps what it needs of each column in
-// shared memory: the vector that it subtracts, and terms whose squares are added.
-DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row &row, float *vector) {
-  float *terms = vector + a.widest;
-  const bool is_rowwise = rule.kind == ROWWISE_ADAGRAD, is_lamb = rule.kind == LAMB;
-  const u32 first = COLUMNS * lane_of_thread();
+// Applies a rule to four columns of a row whose gradients are summed. A rule whose step depends on a
+// whole row keeps what it needs of each column in shared memory, for `finish_row`: the vector that it
+// subtracts, and terms whose squares are added.
+template <u32 KIND>
+DEVICE void apply(const Rule &given, const Row &row, u32 column, float *sums, float *weights,
+                  float *vector, float *terms) {
+  const u32 STATES = KIND == ADAGRAD ? 1 : KIND == ADAM || KIND == LAMB ? 2 : 0;
+  const bool IS_STAGED = KIND == ROWWISE_ADAGRAD || KIND == LAMB;
   const u64 second_state = row.state + 4 * row.dim;
-  float mean = is_rowwise ? *(const float *)row.state : 0.0f;
-  for (u32 column = first; LESS(column, row.dim); column += COLUMNS * WARP) {
-    u32 kept[COLUMNS], one[COLUMNS] = {}, two[COLUMNS] = {};
-    float sums[COLUMNS], weights[COLUMNS];
-    read_weights(row, column, kept);
-    if (row.end - row.begin > IDS_PER_PART)
-      sum_vectors<PARTIAL_SUMS>(a, row.begin, row.end, column, row.dim, sums);
-    else if (a.sources)
-      sum_vectors<SCALED_GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
-    else
-      sum_vectors<GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
-    if (states >= 1) read_words(row.state, row, column, one);
-    if (states == 2) read_words(second_state, row, column, two);
-    for (u32 c = 0; c < COLUMNS; ++c) {
-      weights[c] = number_of(kept[c], row.format);
-      float moment = f32_of_bits(one[c]), square = f32_of_bits(two[c]);
-      if (is_lamb) {
-        update_moments(rule, sums[c] + rule.l2 * weights[c], &moment, &square);
-        sums[c] = corrected(rule, moment, square) + rule.decoupled * weights[c];
-      } else if (!is_rowwise) {
-        weights[c] = updated(rule, weights[c], sums[c], &moment, &square);
-      }
-      one[c] = bits_of(moment), two[c] = bits_of(square);
-      if ((is_rowwise || is_lamb) && LESS(column + c, row.dim)) {
-        vector[column + c] = sums[c];
-        terms[column + c] = is_lamb ? weights[c] : sums[c] + rule.l2 * weights[c];
-      }
+  u32 one[COLUMNS] = {}, two[COLUMNS] = {};
+  Rule rule = given;
+  rule.kind = KIND;
+  if (STATES >= 1) read_words(row.state, row, column, one);
+  if (STATES == 2) read_words(second_state, row, column, two);
+  for (u32 c = 0; c < COLUMNS; ++c) {
+    float moment = f32_of_bits(one[c]), square = f32_of_bits(two[c]);
+    float term = weights[c];
+    if (KIND == ROWWISE_ADAGRAD) {
+      term = sums[c] + rule.l2 * weights[c];
+    } else if (KIND == LAMB) {
+      update_moments(rule, sums[c] + rule.l2 * weights[c], &moment, &square);
+      sums[c] = corrected(rule, moment, square) + rule.decoupled * weights[c];
+    } else {
+      weights[c] = updated(rule, weights[c], sums[c], &moment, &square);
     }
-    if (states >= 1) write_words(row.state, row, column, one);
-    if (states == 2) write_words(second_state, row, column, two);
-    if (!is_rowwise && !is_lamb) write_weights(row, column, weights);
+    one[c] = bits_of(moment), two[c] = bits_of(square);
+    if (IS_STAGED && LESS(column + c, row.dim)) vector[column + c] = sums[c], terms[column + c] = term;
   }
-  if (!is_rowwise && !is_lamb) return;
-  // The sums of a column are another lane's.
+  if (STATES >= 1) write_words(row.state, row, column, one);
+  if (STATES == 2) write_words(second_state, row, column, two);
+  if (!IS_STAGED) write_weights(row, column, weights);
+}
+
+// The rest of a rule whose step depends on a whole row.
+DEVICE void finish_row(const Rule &rule, const Row &row, const float *vector, const float *terms) {
+  // The columns of a lane are another's below.
   __syncwarp();
   const float squares = total_of_squares(terms, row.dim);
   float shrink = 1.0f, factor;
-  if (is_rowwise) {
-    mean += squares / (float)row.dim;
+  if (rule.kind == ROWWISE_ADAGRAD) {
+    const float mean = *(const float *)row.state + squares / (float)row.dim;
+    __syncwarp();
     if (lane_of_thread() == 0) *(float *)row.state = mean;
     factor = rule.learning_rate / (sqrtf(mean) + rule.epsilon);
     shrink = shrink_of(rule) - factor * rule.l2;
@@ -463,18 +492,39 @@ DEVICE void update_row(const Update &a, const Rule &rule, u32 states, const Row 
     const bool has_ratio = squares > 0.0f && step_squares > 0.0f;
     factor = rule.learning_rate * (has_ratio ? sqrtf(squares) / sqrtf(step_squares) : 1.0f);
   }
-  for (u32 column = first; LESS(column, row.dim); column += COLUMNS * WARP) {
-    u32 kept[COLUMNS];
+  for (u32 column = COLUMNS * lane_of_thread(); LESS(column, row.dim); column += COLUMNS * WARP) {
     float weights[COLUMNS];
-    read_weights(row, column, kept);
+    read_weights(row, column, weights);
     for (u32 c = 0; c < COLUMNS; ++c) {
       const float step = LESS(column + c, row.dim) ? vector[column + c] : 0.0f;
-      weights[c] = shrink * number_of(kept[c], row.format) - factor * step;
+      weights[c] = shrink * weights[c] - factor * step;
     }
     write_weights(row, column, weights);
   }
   // The next row of the warp writes where this one was read.
   __syncwarp();
+}
+
+DEVICE void update_row(const Update &a, const Rule &rule, const Row &row, float *vector) {
+  float *terms = vector + a.widest;
+  for (u32 column = COLUMNS * lane_of_thread(); LESS(column, row.dim); column += COLUMNS * WARP) {
+    float sums[COLUMNS], weights[COLUMNS];
+    read_weights(row, column, weights);
+    if (row.end - row.begin > IDS_PER_PART)
+      sum_vectors<PARTIAL_SUMS>(a, row.begin, row.end, column, row.dim, sums);
+    else if (a.sources)
+      sum_vectors<SCALED_GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
+    else
+      sum_vectors<GRADIENTS>(a, row.begin, row.end, column, row.dim, sums);
+    switch (rule.kind) {
+      case SGD: apply<SGD>(rule, row, column, sums, weights, vector, terms); break;
+      case ADAGRAD: apply<ADAGRAD>(rule, row, column, sums, weights, vector, terms); break;
+      case ADAM: apply<ADAM>(rule, row, column, sums, weights, vector, terms); break;
+      case LAMB: apply<LAMB>(rule, row, column, sums, weights, vector, terms); break;
+      default: apply<ROWWISE_ADAGRAD>(rule, row, column, sums, weights, vector, terms);
+    }
+  }
+  if (rule.kind == ROWWISE_ADAGRAD || rule.kind == LAMB) finish_row(rule, row, vector, terms);
 }
 
 // A warp for each `ROWS_PER_WARP` rows. Its lanes find them side by side and ask for their memory,
@@ -495,5 +545,5 @@ KERNEL(embedding_backward_update, Update, 128) {
   for (u32 at = line; at < states * found.dim * 4; at += lines * LINE_BYTES)
     prefetch_line(found.state + at);
   for (u32 i = 0; i < rows; ++i)
-    update_row(a, rule, states, broadcast(found, i), shared + 2 * warp_of_thread() * a.widest);
+    update_row(a, rule, broadcast(found, i), shared + 2 * warp_of_thread() * a.widest);
 }
