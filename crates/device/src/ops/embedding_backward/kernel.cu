@@ -207,6 +207,18 @@ DEVICE u64 partial_of(u32 i, u32 start) { return 2 * (i / IDS_PER_PART) + (i == 
 #define COLUMNS 4u
 #define ROWS_PER_WARP 8u
 
+// Reads `COLUMNS` columns of a vector from `column` on; behind the end of the vector the first of
+// them again.
+DEVICE void read_vector(const float *vector, u32 column, u32 dim, float *values) {
+  if (((u64)vector / 4 | dim) % COLUMNS == 0) {
+    const float4 four = __ldg((const float4 *)(vector + column));
+    values[0] = four.x, values[1] = four.y, values[2] = four.z, values[3] = four.w;
+  } else {
+    for (u32 c = 0; c < COLUMNS; ++c)
+      values[c] = __ldg(vector + (LESS(column + c, dim) ? column + c : column));
+  }
+}
+
 // Adds the vectors of `COUNT` sorted positions from `i` on, in order, to the sums of the columns from
 // `column` on. All are in flight before the first is added.
 template <u32 WHAT, u32 COUNT>
@@ -228,15 +240,13 @@ DEVICE void add_vectors(const Update &a, u32 start, u32 i, u32 column, u32 dim, 
     }
     are_aligned = are_aligned && (u64)vectors[k] % 16 == 0;
   }
-  if (are_aligned) {
+  if (are_aligned && COUNT > 1) {
     for (u32 k = 0; k < COUNT; ++k) {
       const float4 four = __ldg((const float4 *)(vectors[k] + column));  // in flight
       values[k][0] = four.x, values[k][1] = four.y, values[k][2] = four.z, values[k][3] = four.w;
     }
   } else {
-    for (u32 k = 0; k < COUNT; ++k)
-      for (u32 c = 0; c < COLUMNS; ++c)
-        values[k][c] = __ldg(vectors[k] + (LESS(column + c, dim) ? column + c : column));
+    for (u32 k = 0; k < COUNT; ++k) read_vector(vectors[k], column, dim, values[k]);
   }
   for (u32 k = 0; k < COUNT; ++k)
     for (u32 c = 0; c < COLUMNS; ++c)
