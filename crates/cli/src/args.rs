@@ -10,7 +10,7 @@ use train::RuleChange;
 
 const EXAMPLES: &str = "\
 Start here:
-  rowmill quickstart                    train a DLRM on generated Criteo data, in two minutes
+  rowmill quickstart                    train a DLRM on generated data in under two minutes
   rowmill train --list                  the ready-made models
   rowmill train dlrm-criteo-kaggle --train train.txt
                                         train on your own data

@@ -17,7 +17,7 @@ pub fn short_name(name: &str) -> &str {
     if short.is_empty() { name } else { short }
 }
 
-/// What our own collectives say behind their names, for tools that go by names (decision 0010).
+/// What our own collectives say behind their names, for tools that go by names (decision 0006).
 pub const IN_PLACE: &str = " (in place of ncclKernel)";
 
 /// A name without what is meant for other tools.

@@ -66,7 +66,7 @@ fn has_pairs() -> bool {
 }
 
 /// Whether `vdpbf16ps` is known to be faster than multiply-adds of f32: on the CPUs of AMD that
-/// have it, by the measurements of `docs/decisions/0089-the-arithmetic-of-bf16.md`. Others compute
+/// have it, by the measurements of `docs/decisions/0012-number-formats-on-cpus.md`. Others compute
 /// in f32 until a measurement shows otherwise.
 fn has_fast_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
 //! Which of NVIDIA's libraries this machine has, for reports. Uses none of them.
-#![expect(unsafe_code, reason = "asks NCCL for its version; decision 0073")]
+#![expect(unsafe_code, reason = "asks NCCL for its version; decision 0002")]
 
 use std::ffi::c_int;
 

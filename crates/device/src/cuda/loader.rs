@@ -1,6 +1,6 @@
 //! Opens NVIDIA's libraries at run time and looks up their functions. An opened library stays open
 //! until the process ends. Knows no meaning of a function.
-#![expect(unsafe_code, reason = "opens libraries at run time; decision 0073")]
+#![expect(unsafe_code, reason = "opens libraries at run time; decision 0002")]
 
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Kineto's Chrome JSON: the rows of our own runs (decision 0010).
+//! Kineto's Chrome JSON: the rows of our own runs (decision 0006).
 //!
 //! Integer nanoseconds become microseconds with exactly three decimals here and nowhere else. Knows
 //! nothing of how the spans were taken.
@@ -23,7 +23,7 @@ use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArgumen
 use row::{DEVICE, Flow, RowWriter, STREAM, Slice, Track};
 
 /// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
-/// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
+/// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0006).
 const LAUNCH: &str = "cudaLaunchKernelExC";
 
 /// Kineto's Chrome JSON.

@@ -8,7 +8,7 @@
 //! products one after the other in the order of their inner extent.
 //! 1. Each factor is widened once per chunk. Kernels that widened in registers spent as many
 //!    instructions on it as on multiply-adds and reached half of the rate of f32; see
-//!    `docs/decisions/0089-the-arithmetic-of-bf16.md` for both figures.
+//!    `docs/decisions/0012-number-formats-on-cpus.md` for both figures.
 #![expect(unsafe_code, reason = "chunks are raw parts of matrices")]
 
 use std::cell::RefCell;
