@@ -7,8 +7,9 @@ use serde::Serialize;
 
 /// The spread of some integers; all zero of none.
 ///
-/// A quantile is a value that occurs: `p` is the smallest value with at least `p` percent of the
-/// values at or below it (nearest rank), so the median of an even number is the lower one.
+/// The median of an even number of values is the mean of the two in the middle, rounded down. Any
+/// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of the
+/// values at or below it (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     /// How many.
@@ -110,22 +111,13 @@ pub fn of(values: &mut [i64]) -> Distribution {
         min: *min,
         p5: at(5),
         p25: at(25),
-        p50: at(50),
+        p50: middle(values),
         p75: at(75),
         p95: at(95),
         max: *max,
         mean: thousandths(mean),
         std: thousandths(variance.sqrt()),
     }
-}
-
-/// The lower median, a value that occurs; `None` of none. Reorders the values.
-///
-/// # Cost
-/// `O(n)`.
-pub fn lower_median(values: &mut [i64]) -> Option<i64> {
-    let middle = values.len().checked_sub(1)? / 2;
-    Some(*values.select_nth_unstable(middle).1)
 }
 
 /// The middle value, or the mean of the two in the middle; `None` of none. Sorts the values.
@@ -137,10 +129,18 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
 
 /// The middle value, or the mean of the two in the middle, rounded down; `None` of none. Sorts the
 /// values.
-pub(crate) fn integer_median(values: &mut [i64]) -> Option<i64> {
+///
+/// # Cost
+/// `O(n log n)`.
+pub fn integer_median(values: &mut [i64]) -> Option<i64> {
     values.sort_unstable();
-    let low = *values.get(values.len().checked_sub(1)? / 2)?;
-    Some(low + (values[values.len() / 2] - low).div_euclid(2))
+    (!values.is_empty()).then(|| middle(values))
+}
+
+/// The median of sorted values, of which there is one at least.
+fn middle(sorted: &[i64]) -> i64 {
+    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    (i128::from(low) + i128::from(high)).div_euclid(2) as i64
 }
 
 /// The bins that have values, ascending. Values below 1 are in the first, `0..1`.

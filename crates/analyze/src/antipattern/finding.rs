@@ -156,7 +156,8 @@ impl Severity {
 /// What a step would gain. Savings of several findings do not add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Saving {
-    /// `mid_ns` less what steps differ by anyway.
+    /// `mid_ns` less what steps differ by anyway; 0 where that is more: see
+    /// [`Saving::is_within_noise`].
     pub low_ns: i64,
     /// By the what-if on the dependency graph, never more than `high_ns`.
     pub mid_ns: i64,
@@ -166,6 +167,14 @@ pub struct Saving {
     pub mid_pct: f64,
     /// What `mid_ns` was found on.
     pub source: SavingSource,
+}
+
+impl Saving {
+    /// Whether steps differ by as much anyway, so that the saving is no gain that a user could count
+    /// on or measure.
+    pub fn is_within_noise(&self) -> bool {
+        self.mid_ns > 0 && self.low_ns == 0
+    }
 }
 
 /// A step on the host and on its devices, which run behind it, with and without what was found: of

@@ -7,6 +7,7 @@ use trace::store::{EventKind, StringId};
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
+use crate::distribution;
 use crate::graph::edit::Action;
 use crate::interval;
 use crate::job::RankFacts;
@@ -49,7 +50,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let mut durations: Vec<i64> = launches.iter().map(|call| rank.duration(*call)).collect();
     durations.sort_unstable();
     let p99 = *durations.get((durations.len() * 99).div_ceil(100).checked_sub(1)?)?;
-    let usual = durations[durations.len() / 2];
+    let usual = distribution::integer_median(&mut durations)?;
     let slow: Vec<u32> =
         launches.into_iter().filter(|call| rank.duration(*call) > slowest).collect();
     let excess: i64 = slow.iter().map(|call| rank.duration(*call) - slowest).sum();

@@ -7,13 +7,18 @@ use crate::window::WindowRule;
 
 /// Two steps in which the host reads a scalar behind a long kernel, then launches another one.
 fn reading() -> Trace {
+    reading_in_steps(&[1000, 1000])
+}
+
+/// The same in steps of given lengths.
+fn reading_in_steps(lengths: &[i64]) -> Trace {
     let mut trace = Trace::default();
-    for step in 0..2 {
-        let at = step * 1000;
+    for (step, length) in lengths.iter().enumerate() {
+        let at: i64 = lengths[..step].iter().sum();
         let id = 10 * step as u64;
         let name = format!("ProfilerStep#{}", step + 5);
         let rows = [
-            ("user_annotation", name.as_str(), (9, 9), (at, at + 1000), None),
+            ("user_annotation", name.as_str(), (9, 9), (at, at + length), None),
             ("cpu_op", "aten::mm", (9, 9), (at, at + 20), None),
             ("cuda_runtime", "cudaLaunchKernel", (9, 9), (at + 5, at + 15), Some(id + 1)),
             ("cpu_op", "aten::item", (9, 9), (at + 20, at + 640), None),
@@ -60,6 +65,24 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
     assert_eq!((read.steps.as_slice(), read.key.as_str()), ([5, 6].as_slice(), "H05:aten::item"));
     assert_eq!(read.severity, Severity::Critical);
     assert!(report.joint_saving_ns.is_none_or(|joint| joint >= saving.mid_ns));
+}
+
+#[test]
+fn a_saving_within_the_noise_of_steps_is_no_gain() {
+    let steady = reading_in_steps(&[1000, 1000, 1000, 1100]);
+    let trace = reading_in_steps(&[1000, 1000, 1000, 2500]);
+    let report = |trace: &Trace| found(trace, "").unwrap();
+    let read = |report: &FindingReport| {
+        let found = report.findings.iter().find(|one| one.rule == "H05").cloned();
+        found.expect("a read")
+    };
+    assert!(!read(&report(&steady)).saving.unwrap().is_within_noise());
+    let unsteady = report(&trace);
+    let saving = read(&unsteady).saving.unwrap();
+    assert!(saving.is_within_noise() && saving.mid_ns > 0, "{saving:?}");
+    assert_eq!(unsteady.joint_saving_ns, None);
+    // What the rows show is there all the same.
+    assert!(read(&unsteady).severity <= Severity::High);
 }
 
 #[test]

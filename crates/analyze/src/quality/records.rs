@@ -7,11 +7,12 @@ use trace::store::{EventKind as RowKind, Loss};
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
 use super::unknown;
 use crate::attribution::OwnerMethod;
+use crate::captures::Captures;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
 use crate::refuted::{self, Straggler};
 use crate::skew::Skew;
-use crate::{captures, coverage, percent, window};
+use crate::{coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -207,12 +208,8 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     // What a graph captures does not run.
-    let captures = captures::of(trace, rank.scope.frames());
-    let is_captured = |row: &u32| {
-        let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
-        captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))
-    };
-    let runs = |row: &u32| !is_captured(row) && !empty.contains(row);
+    let captures = Captures::new(trace, rank.scope.frames());
+    let runs = |row: &u32| !captures.contains(trace, *row) && !empty.contains(row);
     let calls: Vec<u32> = trace.rows().filter(is_call).filter(runs).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
