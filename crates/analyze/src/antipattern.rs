@@ -324,7 +324,7 @@ fn finding(
     let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
     Finding {
         rule: rule.id.to_owned(),
-        title: rule.title.to_owned(),
+        title: found.title.unwrap_or(rule.title).to_owned(),
         category: rule.category,
         severity: if is_held_back { Severity::Info } else { found.severity },
         confidence,

@@ -61,7 +61,7 @@ pub enum FindingCategory {
 pub struct Finding {
     /// The rule, such as `L01`.
     pub rule: String,
-    /// Its name.
+    /// What was found in a few words; the rule's title, unless it has one for each kind of finding.
     pub title: String,
     /// What it is about.
     pub category: FindingCategory,
@@ -260,6 +260,8 @@ pub struct RowEdit {
 /// What a rule found on one rank, or in a job.
 #[derive(Clone, Debug)]
 pub(super) struct RuleFindings {
+    /// Instead of the title of the rule.
+    pub title: Option<&'static str>,
     pub what: String,
     pub advice: String,
     /// What it is about, by name: with the rule it makes the key.
@@ -280,6 +282,7 @@ pub(super) struct RuleFindings {
 impl RuleFindings {
     pub fn new(what: String, advice: impl Into<String>) -> Self {
         Self {
+            title: None,
             what,
             advice: advice.into(),
             subject: String::new(),
@@ -291,6 +294,11 @@ impl RuleFindings {
             spans: Vec::new(),
             confidence: Confidence::High,
         }
+    }
+
+    /// A title that says more than that of the rule.
+    pub fn titled(self, title: Option<&'static str>) -> Self {
+        Self { title, ..self }
     }
 
     /// At most as sure as this.

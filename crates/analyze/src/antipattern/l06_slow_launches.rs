@@ -6,7 +6,7 @@ use trace::store::{EventKind, StringId};
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::time;
+use super::text::{agreeing, counted, time};
 use crate::distribution;
 use crate::graph::edit::Action;
 use crate::interval;
@@ -65,10 +65,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let is_held = |call: &&u32| interval::length_within(&held, rank.scope.clipped(**call)) > 0;
     let held_up = slow.iter().filter(is_held).count();
     let what = format!(
-        "{} of {} launches take more than {} (99th percentile {}, median {}), {} in excess per \
+        "{} of {} {} more than {} (99th percentile {}, median {}), {} in excess per \
          step; {held_up} coincide with memory from the driver or code being loaded.",
         slow.len(),
-        durations.len(),
+        counted(durations.len() as f64, "launch"),
+        agreeing(slow.len() as f64, "takes", "take"),
         time(slowest),
         time(p99),
         time(usual),

@@ -1,4 +1,4 @@
-use trace::store::{NewSlice, Trace};
+use trace::store::{Loss, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
@@ -172,4 +172,70 @@ fn every_rule_has_a_page_that_names_its_limits() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), rules().count());
+}
+
+/// The report of a recording that lost something.
+fn lossy(losses: &[Loss]) -> FindingReport {
+    let mut trace = reading();
+    for (at, loss) in losses.iter().enumerate() {
+        trace.losses.count(*loss, || format!("byte {at}: expected one thing, got another"));
+    }
+    found(&trace, "").unwrap()
+}
+
+#[test]
+fn what_was_lost_decides_on_title_and_remedy() {
+    let q02 = |losses: &[Loss]| {
+        let report = lossy(losses);
+        report.findings.into_iter().find(|one| one.rule == "Q02").expect("a finding")
+    };
+    let negative = q02(&[Loss::NegativeDuration]);
+    assert_eq!(negative.title, "durations below zero");
+    assert!(negative.what.contains("1 × negative duration, taken as 0 (byte 0: expected"));
+    assert!(negative.advice.contains("update PyTorch"), "{}", negative.advice);
+    let copies = q02(&[Loss::OtherCapture]);
+    assert_eq!(copies.title, "a rank was recorded several times");
+    assert!(copies.advice.contains("one recording of each rank"), "{}", copies.advice);
+    let cut = q02(&[Loss::Truncated]);
+    assert!(cut.advice.contains("copy the file again"), "{}", cut.advice);
+    // The worst decides; each kind is told of.
+    let both = q02(&[Loss::NoTime, Loss::NegativeDuration, Loss::BehindTheEnd]);
+    assert_eq!(both.title, "events behind the end of the trace");
+    for kind in ["event without its time", "negative duration", "behind the end"] {
+        assert!(both.what.contains(kind), "{kind}: {}", both.what);
+    }
+    let mut lost = reading();
+    for id in 0..3 {
+        let call =
+            NewSlice::new("cuda_runtime", "cudaLaunchKernel", (9, 9), (1950 + id, 1951 + id));
+        lost.push(&NewSlice { correlation: Some(900 + id as u64), ..call });
+    }
+    let report = found(&lost, "").unwrap();
+    let lost = report.findings.iter().find(|one| one.rule == "Q02").expect("lost work");
+    assert_eq!(lost.title, "device work was lost");
+}
+
+#[test]
+fn steps_and_what_lies_beside_them_add_up_to_the_window() {
+    let account = |trace: &Trace| found(trace, "").unwrap().account;
+    let whole = account(&reading());
+    assert!(whole.starts_with("2 steps of 1.00 µs (mean) make a window of 2.00 µs"), "{whole}");
+    let mut beside = reading();
+    beside.push(&NewSlice::new("cpu_op", "aten::mm", (9, 9), (2000, 2500)));
+    let beside = account(&beside);
+    let expected = "2 steps of 1.00 µs (mean) and 500 ns beside them make a window of 2.50 µs";
+    assert!(beside.starts_with(expected), "{beside}");
+    let mut overlapping = reading();
+    overlapping.slices.duration[0] = 1200;
+    let overlapping = account(&overlapping);
+    assert!(overlapping.contains("which overlap, in a window of 2.00 µs"), "{overlapping}");
+    // The shares of the path, of which there is one for each party, are those of a whole.
+    let shares: f64 = whole
+        .split([' ', ':', ','])
+        .collect::<Vec<_>>()
+        .windows(2)
+        .filter(|pair| pair[1] == "%")
+        .filter_map(|pair| pair[0].parse::<f64>().ok())
+        .sum();
+    assert!((shares - 100.0).abs() < 0.2, "{whole}");
 }

@@ -209,6 +209,30 @@ fn small_kernels_are_to_run_side_by_side_only_where_two_fit_on_the_device() {
     assert!(!advice(&large).contains("streams"));
 }
 
+#[test]
+fn a_chain_says_which_sizes_of_tensors_it_rests_on() {
+    let said = |change: &dyn Fn(&str) -> String| {
+        let found = changed("K13", change).findings.into_iter().find(|one| one.rule == "K13");
+        found.expect("a chain").what
+    };
+    let all = said(&str::to_owned);
+    assert!(all.contains("By the sizes of their tensors they move"), "{all}");
+    let dims = "\"Input Dims\"";
+    let some = said(&|text: &str| text.replacen(dims, "\"Other\"", 1));
+    assert!(some.contains("by the sizes of tensors for"), "{some}");
+    let none = said(&|text: &str| text.replace(dims, "\"Other\""));
+    assert!(none.contains("No sizes of tensors were recorded"), "{none}");
+    // Sizes were recorded, but those of the chain's operators are empty.
+    let empty = said(&|text: &str| {
+        let text = text.replace("\"Input Dims\":[[12288,1024]]", "\"Input Dims\":[[]]");
+        text.replace("\"Input Dims\": [[12288, 1024]]", "\"Input Dims\":[[]]")
+    });
+    assert!(empty.contains("Their operators have no sizes of tensors"), "{empty}");
+    let device = |text: &str| text.replace(dims, "\"Other\"").replace("NVIDIA A100", "Nobody's");
+    let unknown = said(&device);
+    assert!(unknown.contains("Neither the sizes of their tensors nor"), "{unknown}");
+}
+
 /// A text with another name for the products of `K06.fires`.
 fn replaced(text: &str, name: &str) -> String {
     assert!(text.contains("ampere_sgemm_128x64_nn"), "{text}");
