@@ -5,6 +5,8 @@ mod tests;
 
 use serde::Serialize;
 
+pub use schema::median::{float_median as median, integer_median};
+
 /// The spread of some integers; all zero of none.
 ///
 /// The median of an even number of values is the mean of the two in the middle, rounded down. Any
@@ -95,7 +97,7 @@ pub struct Bin {
 /// # Numerics
 /// Sums are exact, up to the greatest `i64`; mean and deviation are rounded once, at the end.
 pub fn of(values: &mut [i64]) -> Distribution {
-    values.sort_unstable();
+    let median = integer_median(values).unwrap_or_default();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
         return Distribution::default();
     };
@@ -111,36 +113,13 @@ pub fn of(values: &mut [i64]) -> Distribution {
         min: *min,
         p5: at(5),
         p25: at(25),
-        p50: middle(values),
+        p50: median,
         p75: at(75),
         p95: at(95),
         max: *max,
         mean: thousandths(mean),
         std: thousandths(variance.sqrt()),
     }
-}
-
-/// The middle value, or the mean of the two in the middle; `None` of none. Sorts the values.
-pub fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let low = values.get(values.len().checked_sub(1)? / 2)?;
-    Some(f64::midpoint(*low, values[values.len() / 2]))
-}
-
-/// The middle value, or the mean of the two in the middle, rounded down; `None` of none. Sorts the
-/// values.
-///
-/// # Cost
-/// `O(n log n)`.
-pub fn integer_median(values: &mut [i64]) -> Option<i64> {
-    values.sort_unstable();
-    (!values.is_empty()).then(|| middle(values))
-}
-
-/// The median of sorted values, of which there is one at least.
-fn middle(sorted: &[i64]) -> i64 {
-    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
-    (i128::from(low) + i128::from(high)).div_euclid(2) as i64
 }
 
 /// The bins that have values, ascending. Values below 1 are in the first, `0..1`.

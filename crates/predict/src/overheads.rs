@@ -25,6 +25,7 @@ pub struct OverheadRow {
     pub mean_ns: f64,
     /// Their standard deviation.
     pub std_ns: f64,
+    /// Mean of the two in the middle where their number is even.
     pub median_ns: i64,
     /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
     /// tail.

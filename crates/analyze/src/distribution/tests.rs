@@ -18,14 +18,6 @@ fn one_value_has_no_deviation_and_none_nothing() {
 }
 
 #[test]
-fn medians_of_even_numbers() {
-    assert_eq!(integer_median(&mut [-4, -1, 3, 2]), Some(0));
-    assert_eq!(integer_median(&mut [-4, -1]), Some(-3));
-    assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), Some(2.5));
-    assert_eq!((integer_median(&mut []), median(&mut [])), (None, None));
-}
-
-#[test]
 fn bins_are_powers_of_two() {
     let bins = histogram([0, 1, 2, 3, 4, 1023, 1024, i64::MAX / 2 + 1]);
     let plain: Vec<_> = bins.iter().map(|bin| (bin.low, bin.high, bin.count, bin.total)).collect();

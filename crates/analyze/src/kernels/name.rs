@@ -1,6 +1,6 @@
 //! Short names of kernels. Knows nothing but text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The last part of a C++ name without template and call arguments; other names as they are.
 ///
@@ -42,7 +42,7 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let same: Vec<&str> = places.iter().map(|at| names[*at]).collect();
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for (at, difference) in places.into_iter().zip(differences(&same)) {
-            let label = match difference.is_empty() {
+            let label = match difference.is_empty() || difference == short {
                 true => short.to_owned(),
                 false => format!("{short} [{difference}]"),
             };
@@ -54,18 +54,31 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     labels
 }
 
-/// What is left of each name without what all of them begin and end with.
+/// What tells each name from the others: the first word that differs if that is another one for each,
+/// else what is left without what all of them begin and end with.
 fn differences(names: &[&str]) -> Vec<String> {
-    let all: Vec<Vec<char>> = names.iter().map(|name| name.chars().collect()).collect();
+    const UNNAMED: &str = "(anonymous namespace)::";
+    let all: Vec<Vec<char>> =
+        names.iter().map(|name| name.replace(UNNAMED, "").chars().collect()).collect();
     let least = all.iter().map(Vec::len).min().unwrap_or_default();
     let is_same =
-        |place: &dyn Fn(&[char]) -> char| all.iter().all(|name| place(name) == place(&all[0]));
+        |letter: &dyn Fn(&[char]) -> char| all.iter().all(|name| letter(name) == letter(&all[0]));
     let first = (0..least).find(|at| !is_same(&|name| name[*at])).unwrap_or(least);
     // Whole words: back to behind the last sign.
-    let is_sign = |letter: &char| !letter.is_alphanumeric() && *letter != '_';
-    let begin = all[0][..first].iter().rposition(is_sign).map_or(0, |at| at + 1);
+    let is_of_word = |letter: &char| letter.is_alphanumeric() || *letter == '_';
+    let begin = all[0][..first].iter().rposition(|letter| !is_of_word(letter));
+    let begin = begin.map_or(0, |at| at + 1);
     let behind = (0..least - first).find(|at| !is_same(&|name| name[name.len() - 1 - at]));
     let behind = behind.unwrap_or(least - first);
+    let word = |name: &Vec<char>| {
+        let rest = name[begin..].iter().skip_while(|letter| !is_of_word(letter));
+        rest.take_while(|letter| is_of_word(letter)).collect::<String>()
+    };
+    let words: Vec<String> = all.iter().map(word).collect();
+    let distinct: BTreeSet<&String> = words.iter().collect();
+    if distinct.len() == words.len() && words.iter().all(|word| word.len() <= DIFFERENCE) {
+        return words;
+    }
     let text = |name: &Vec<char>| {
         let rest = &name[begin..name.len() - behind];
         let end = if rest.len() > DIFFERENCE { "…" } else { "" };

@@ -94,6 +94,7 @@ fn kernels_of_one_short_name_have_labels_of_their_own() {
     distinct.sort();
     distinct.dedup();
     assert_eq!((distinct.len(), found[2].as_str()), (3, "f"), "{found:?}");
+    assert!(found.iter().all(|label| label.chars().count() < 70), "{found:?}");
 }
 
 #[test]

@@ -145,8 +145,8 @@ fn nine_tenths_of_what_control_and_test_differ_by_are_explained() {
             steps.iter().map(ns).sum::<i64>() / count as i64
         };
         let (before, after) = (mean(&control, 6), mean(&test, 5));
-        assert!((part.before_ns - before).abs() <= rounding, "{}: {before}", part.part);
-        assert!((part.after_ns - after).abs() <= rounding, "{}: {after}", part.part);
+        assert!((part.before_mean_ns - before).abs() <= rounding, "{}: {before}", part.part);
+        assert!((part.after_mean_ns - after).abs() <= rounding, "{}: {after}", part.part);
         if verdict.parts.iter().any(|cause| cause.name == part.part.replace('_', " ")) {
             explained += after - before;
         }
