@@ -88,6 +88,9 @@ pub enum Error {
     /// A plan for another number of ranks.
     #[error("expected {started} ranks, one for each process that was started, got {asked}")]
     OtherRanks { asked: u32, started: u32 },
+    /// An option for several ranks beside one.
+    #[error("the option '--{option}' applies only to several ranks, got 1")]
+    OneRank { option: &'static str },
     /// What one of several ranks met.
     #[error("rank {rank} on {host}: {source}{peer}")]
     OnRank {
@@ -377,6 +380,7 @@ impl Error {
             | Self::NoMpi { .. }
             | Self::OtherLauncher { .. }
             | Self::OtherRanks { .. }
+            | Self::OneRank { .. }
             | Self::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
             | Self::UnknownConfig { .. }
             | Self::Config { .. }
