@@ -379,8 +379,6 @@ impl Error {
             | Self::Torchrun { .. }
             | Self::NoMpi { .. }
             | Self::OtherLauncher { .. }
-            | Self::OtherRanks { .. }
-            | Self::OneRank { .. }
             | Self::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
             | Self::UnknownConfig { .. }
             | Self::Config { .. }
@@ -437,6 +435,7 @@ impl Error {
             | Self::NoCertificate { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
+            Self::OtherRanks { .. } | Self::OneRank { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),
             Self::Data(data::Error::Open { source, .. })
                 if data::RemoteProblem::find_in(source).is_some_and(is_misnamed) =>

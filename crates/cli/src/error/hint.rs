@@ -57,9 +57,7 @@ impl Error {
             #[rustfmt::skip]
             Self::Torchrun { .. } | Self::NoMpi { .. } | Self::OtherLauncher { .. }
             | Self::MpiStart { .. } | Self::NoProcesses | Self::OtherRanks { .. }
-            | Self::OneRank { .. } => {
-                return self.processes_hint();
-            }
+            | Self::OneRank { .. } => return self.processes_hint(),
             Self::Config { source, .. } => return config_hint(source),
             #[rustfmt::skip]
             Self::Memory { .. } | Self::Disk { .. } | Self::BenchMemory { .. }
