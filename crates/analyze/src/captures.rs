@@ -73,8 +73,8 @@ impl Captures {
     }
 }
 
-/// Pairs the calls that begin and end a capture. An end without a begin counts from `unknown_start`,
-/// if that is given.
+/// Pairs the calls that begin and end a capture. An end without a begin counts from
+/// `unknown_start`, if that is given.
 fn from_calls(trace: &Trace, unknown_start: Option<i64>) -> Vec<(TrackId, Interval)> {
     let begins = names(trace, |name| name.contains("StreamBeginCapture"));
     let ends = names(trace, |name| name.contains("StreamEndCapture"));

@@ -10,8 +10,8 @@ pub use schema::median::{float_median as median, integer_median};
 /// The spread of some integers; all zero of none.
 ///
 /// The median of an even number of values is the mean of the two in the middle, rounded down. Any
-/// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of the
-/// values at or below it (nearest rank).
+/// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of
+/// the values at or below it (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     /// How many.

@@ -258,8 +258,9 @@ fn is_compilation(name: &str) -> bool {
     is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
 }
 
-/// What a thread does behind a capture before it launches a graph or captures the next one: it warms
-/// up and compiles what it captures next. Nothing counts behind the end of the step with the capture.
+/// What a thread does behind a capture before it launches a graph or captures the next one: it
+/// warms up and compiles what it captures next. Nothing counts behind the end of the step with the
+/// capture.
 fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_replay = names(trace, |name| name.contains("GraphLaunch"));

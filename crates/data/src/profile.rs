@@ -235,7 +235,8 @@ fn of_several_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<V
     Ok(samples)
 }
 
-/// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values here.
+/// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values
+/// here.
 fn of_first_block(
     source: &ScanInputs<'_>,
     columns: usize,

@@ -170,8 +170,8 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Whether steps differ by as much anyway, so that the saving is no gain that a user could count
-    /// on or measure.
+    /// Whether steps differ by as much anyway, so that the saving is no gain that a user could
+    /// count on or measure.
     pub fn is_within_noise(&self) -> bool {
         self.mid_ns > 0 && self.low_ns == 0
     }

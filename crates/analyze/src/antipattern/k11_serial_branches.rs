@@ -47,12 +47,12 @@ const ELEMENTWISE: [&str; 10] = [
 struct Branches<'a> {
     modules: Vec<u32>,
     kernels: Vec<Vec<&'a WindowKernel>>,
-    path: Path,
+    path: BranchPath,
 }
 
 /// Whether operators may lead from one module to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
+enum BranchPath {
     /// The next module may read what a module or an operator behind it has written.
     Possible,
     /// By the sizes of tensors, no module can read what the one before has written.
@@ -101,7 +101,7 @@ impl Branches<'_> {
 
     /// Whether side by side would be shorter, as far as the recording tells.
     fn is_proven(&self) -> bool {
-        self.path == Path::RuledOut && self.fill().is_some()
+        self.path == BranchPath::RuledOut && self.fill().is_some()
     }
 }
 
@@ -110,7 +110,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let mut groups = branches(rank, limits);
-    groups.retain(|group| group.path != Path::Possible);
+    groups.retain(|group| group.path != BranchPath::Possible);
     // What is proven is not mixed with what is not.
     let are_proven = groups.iter().any(Branches::is_proven);
     groups.retain(|group| group.is_proven() == are_proven);
@@ -136,9 +136,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         },
         time(rank.per_step(high)),
         match (largest.path, fill) {
-            (Path::RuledOut, Some(_)) =>
+            (BranchPath::RuledOut, Some(_)) =>
                 ", and no tensor has the sizes to lead from one to the next",
-            (Path::RuledOut, None) =>
+            (BranchPath::RuledOut, None) =>
                 ", if multiprocessors are free, of which this recording says nothing",
             _ =>
                 ", if no operator leads from one to the next: this recording has no sizes of their tensors",
@@ -205,10 +205,10 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         let first = streams.next()?;
         let is_one = streams.all(|stream| stream == first);
         let all_small = kernels.iter().all(|of| !of.is_empty() && of.iter().all(is_small));
-        let path = path(rank, &launches, (&modules, &kernels));
+        let path = path(rank, &launches, &modules, &kernels);
         let group = Branches { modules, kernels, path };
         // Of what nothing is known, nothing is said.
-        let is_known = path == Path::RuledOut || group.fill().is_some();
+        let is_known = path == BranchPath::RuledOut || group.fill().is_some();
         (is_one && all_small && is_known).then_some(group)
     };
     sides.into_values().filter_map(group).collect()
@@ -219,67 +219,76 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
 fn path(
     rank: &RankFacts<'_>,
     launches: &[(TrackId, i64)],
-    (modules, kernels): (&[u32], &[Vec<&WindowKernel>]),
-) -> Path {
+    modules: &[u32],
+    kernels: &[Vec<&WindowKernel>],
+) -> BranchPath {
     let track = |module: u32| rank.scope.trace.slices.track[module as usize];
     let has_launch_between = |pair: &[u32]| {
         let behind = |time: i64| launches.partition_point(|one| *one < (track(pair[0]), time));
         behind(rank.end(pair[0])) < behind(rank.start(pair[1]))
     };
     if modules.windows(2).any(has_launch_between) {
-        return Path::Possible;
+        return BranchPath::Possible;
     }
+    let operator = |kernel: Option<&&WindowKernel>| {
+        let owner = kernel?.owner?;
+        Some(SizedOperator { name: rank.name(owner), tensors: rank.tensors(owner)? })
+    };
     let passes = |pair: &[Vec<&WindowKernel>]| {
-        let operator = |kernel: Option<&&WindowKernel>| {
-            let owner = kernel?.owner?;
-            Some((rank.name(owner), rank.tensors(owner)?))
-        };
         let (last, next) = (operator(pair[0].last())?, operator(pair[1].first())?);
-        let result = written_elements(last)?;
-        Some(read_elements(next).contains(&result))
+        Some(next.read_elements().contains(&last.written_elements()?))
     };
     match kernels.windows(2).map(passes).collect::<Option<Vec<bool>>>() {
-        None => Path::Unknown,
-        Some(passes) if passes.contains(&true) => Path::Possible,
-        Some(_) => Path::RuledOut,
+        None => BranchPath::Unknown,
+        Some(passes) if passes.contains(&true) => BranchPath::Possible,
+        Some(_) => BranchPath::RuledOut,
     }
 }
 
-/// The factors of a product: what it computes and its weights.
-fn factors<'a>((name, tensors): (&str, &'a Tensors)) -> Option<(&'a [u64], &'a [u64])> {
-    let (first, second) = match name {
-        "aten::mm" | "aten::bmm" | "aten::linear" | "aten::matmul" => (0, 1),
-        "aten::addmm" | "aten::baddbmm" => (1, 2),
-        _ => return None,
-    };
-    Some((tensors.dims.get(first)?, tensors.dims.get(second)?))
+/// An operator whose tensors are known.
+struct SizedOperator<'a> {
+    name: &'a str,
+    tensors: &'a Tensors,
 }
 
-/// How many elements an operator writes, if its tensors tell.
-fn written_elements(operator: (&str, &Tensors)) -> Option<u64> {
-    let of = |dims: &[u64]| dims.iter().product::<u64>();
-    match factors(operator) {
-        Some((rows, weights)) => {
-            let columns = match operator.0 {
+impl SizedOperator<'_> {
+    /// The factors of a product: rows and weights.
+    fn factors(&self) -> Option<[&[u64]; 2]> {
+        let first = match self.name {
+            "aten::mm" | "aten::bmm" | "aten::linear" | "aten::matmul" => 0,
+            "aten::addmm" | "aten::baddbmm" => 1,
+            _ => return None,
+        };
+        let dims = &self.tensors.dims;
+        Some([dims.get(first)?.as_slice(), dims.get(first + 1)?.as_slice()])
+    }
+
+    /// How many elements it writes, if its tensors tell.
+    fn written_elements(&self) -> Option<u64> {
+        if let Some([rows, weights]) = self.factors() {
+            let columns = match self.name {
                 "aten::linear" => weights.len().checked_sub(2).map(|at| weights[at]),
                 _ => weights.last().copied(),
             };
-            Some(of(rows) / rows.last().copied().filter(|size| *size > 0)? * columns?)
+            let inner = rows.last().copied().filter(|size| *size > 0)?;
+            return Some(elements(rows) / inner * columns?);
         }
-        None => {
-            let is_elementwise = ELEMENTWISE.iter().any(|name| operator.0.starts_with(name));
-            operator.1.dims.iter().map(|dims| of(dims)).max().filter(|_| is_elementwise)
+        let is_elementwise = ELEMENTWISE.iter().any(|name| self.name.starts_with(name));
+        let largest = self.tensors.dims.iter().map(|dims| elements(dims)).max();
+        largest.filter(|_| is_elementwise)
+    }
+
+    /// How many elements each tensor has that another operator may have written.
+    fn read_elements(&self) -> Vec<u64> {
+        match self.factors() {
+            Some([rows, _]) => vec![elements(rows)],
+            None => self.tensors.dims.iter().map(|dims| elements(dims)).collect(),
         }
     }
 }
 
-/// How many elements each tensor has that an operator may have been given by another one.
-fn read_elements(operator: (&str, &Tensors)) -> Vec<u64> {
-    let of = |dims: &[u64]| dims.iter().product::<u64>();
-    match factors(operator) {
-        Some((rows, _)) => vec![of(rows)],
-        None => operator.1.dims.iter().map(|dims| of(dims)).collect(),
-    }
+fn elements(dims: &[u64]) -> u64 {
+    dims.iter().product()
 }
 
 /// `nn.Module: Tower_3` without its number.

@@ -22,8 +22,8 @@ pub fn short_name(name: &str) -> &str {
 /// Longest part of a name that tells kernels of one short name apart, in characters.
 const DIFFERENCE: usize = 48;
 
-/// A label for each of some names, which are all different: the short name. Where several names have
-/// one short name, what differs between them follows in brackets, so that labels differ, too.
+/// A label for each of some names, which are all different: the short name. Where several names
+/// have one short name, what differs between them follows in brackets, so that labels differ, too.
 ///
 /// # Cost
 /// `O(n log n)` in the names, times their length.
@@ -54,8 +54,8 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     labels
 }
 
-/// What tells each name from the others: the first word that differs if that is another one for each,
-/// else what is left without what all of them begin and end with.
+/// What tells each name from the others: the first word that differs if that is another one for
+/// each, else what is left without what all of them begin and end with.
 fn differences(names: &[&str]) -> Vec<String> {
     const UNNAMED: &str = "(anonymous namespace)::";
     let all: Vec<Vec<char>> =

@@ -54,8 +54,8 @@ pub fn tiling(
     };
     // A launcher's script is written for any number of processes.
     if started.is_none() {
-        check_ranks(asked, ("sharding", train.sharding.is_some()))?;
-        check_ranks(asked, ("bucket", train.bucket.is_some()))?;
+        let sharding = train.sharding.map(|_| "sharding");
+        check_ranks(asked, sharding.or(train.bucket.map(|_| "bucket")))?;
     }
     match started.filter(|&started| started != asked) {
         None => Ok(tiling),
@@ -63,9 +63,12 @@ pub fn tiling(
     }
 }
 
-/// Refuses an option, if it is given, that says what several ranks do and would be ignored on one.
-pub fn check_ranks(ranks: u32, (option, is_given): (&'static str, bool)) -> Result<(), Error> {
-    if ranks == 1 && is_given { Err(Error::OneRank { option }) } else { Ok(()) }
+/// Refuses the option that was given, if any, that says what several ranks do, where there is one.
+pub fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
+    match given {
+        Some(option) if ranks == 1 => Err(Error::OneRank { option }),
+        _ => Ok(()),
+    }
 }
 
 impl Tiling {

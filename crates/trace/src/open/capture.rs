@@ -1,5 +1,5 @@
-//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle,
-//! a job that is started again writes its files beside the old ones, and users copy files. A job has
+//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle, a
+//! job that is started again writes its files beside the old ones, and users copy files. A job has
 //! one recording per rank, so one is kept. Knows no rule by which ranks are numbered.
 
 use super::rank;
@@ -17,11 +17,11 @@ struct RecordedProcess {
 /// Two files are recordings of one rank if
 /// - they are of one process by host and process id, and their contents do not say different ranks;
 /// - or they hold the same rows of one process, and their contents do not say different ranks;
-/// - or they claim the same rank, do not overlap in time, and are of one process id or of more ranks
-///   together than the job has.
+/// - or they claim the same rank, do not overlap in time, and are of one process id or of more
+///   ranks together than the job has.
 ///
-/// Of several recordings, the ones are kept that began at about the same time on all ranks; of those
-/// that began together, the one with the most rows.
+/// Of several recordings, the ones are kept that began at about the same time on all ranks; of
+/// those that began together, the one with the most rows.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     if traces.len() < 2 || !may_be_one_job(traces) {
         return;

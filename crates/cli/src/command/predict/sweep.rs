@@ -21,7 +21,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     let hardware: Vec<Hardware> =
         names.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
     if hardware.iter().all(|hardware| hardware.ranks() == 1) {
-        plan::check_ranks(1, ("sharding", args.sharding.is_some()))?;
+        plan::check_ranks(1, args.sharding.map(|_| "sharding"))?;
     }
     let mut all = Vec::new();
     for pooling in each(&args.pooling) {

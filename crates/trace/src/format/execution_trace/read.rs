@@ -32,7 +32,7 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
     };
     let mut trace = ExecutionTrace::default();
     trace.origin.text_bytes = text.len() as u64;
-    let mut fields = header(&mut trace, (0, head), "}");
+    let mut fields = header(&mut trace, 0, head, "}");
     let mut scanner = Scanner::new(text, begin);
     let mut ids = HashSet::new();
     while let Some(piece) = scanner.next() {
@@ -50,7 +50,7 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
     match scanner.tail() {
         Some(tail) => {
             let at = text.len() - tail.len();
-            fields.extend(header(&mut trace, (at, tail), ""));
+            fields.extend(header(&mut trace, at, tail, ""));
         }
         None => trace.losses.count(Loss::Truncated, || {
             format!("byte {}: the list of nodes does not end", text.len())
@@ -92,7 +92,7 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
 }
 
 /// The fields before or behind the nodes, from a byte of the file on.
-fn header(trace: &mut ExecutionTrace, (at, text): (usize, &[u8]), end: &str) -> Map<String, Value> {
+fn header(trace: &mut ExecutionTrace, at: usize, text: &[u8], end: &str) -> Map<String, Value> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_matches(',').trim_end();
     let begin = if text.starts_with('{') { "" } else { "{" };
