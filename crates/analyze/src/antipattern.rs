@@ -117,7 +117,8 @@ pub struct FindingReport {
     pub step_ns: i64,
     /// Steps looked at, of the rank with the fewest.
     pub step_count: u64,
-    /// What a step would gain from all remedies together: less than their sum.
+    /// What a step would gain from all remedies together: less than their sum. `None` where steps
+    /// differ by as much anyway.
     pub joint_saving_ns: Option<i64>,
     /// What the critical path of the rank with the longest steps is spent on: all of its window.
     pub path: Vec<CategoryPart>,
@@ -208,6 +209,7 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
         longest.sort_unstable();
         longest.truncate(MOST);
         rows.extend(longest.into_iter().map(|(_, owner)| owner));
+        rows.extend(k11_serial_branches::operators(rank));
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -322,7 +324,7 @@ fn finding(
     let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
     Finding {
         rule: rule.id.to_owned(),
-        title: rule.title.to_owned(),
+        title: found.title.unwrap_or(rule.title).to_owned(),
         category: rule.category,
         severity: if is_held_back { Severity::Info } else { found.severity },
         confidence,
@@ -399,7 +401,11 @@ fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> O
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
     let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
+    if remedies.len() < 2 || !job.is_one_job() {
+        return None;
+    }
+    let joint_ns = (pricer.saving(&edits) / steps).max(0);
+    Some(joint_ns).filter(|ns| *ns == 0 || *ns > noise(&job.ranks))
 }
 
 /// Sets what a finding saves of a step to what a simulation says; its severity follows where it was

@@ -39,7 +39,8 @@ pub struct Diff {
     pub before: DiffSide,
     /// The later side.
     pub after: DiffSide,
-    /// Where a unit's time goes; the parts and their changes add up to the unit's.
+    /// Where a unit's time goes, medians over the units as in the table of steps. The means of the
+    /// parts and their changes add up to the mean unit's.
     pub parts: Vec<PartChange>,
     /// The parts that overlap others: all communication, all copies.
     pub totals: Vec<PartChange>,

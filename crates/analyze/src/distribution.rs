@@ -5,10 +5,13 @@ mod tests;
 
 use serde::Serialize;
 
+pub use schema::median::{float_median as median, integer_median};
+
 /// The spread of some integers; all zero of none.
 ///
-/// A quantile is a value that occurs: `p` is the smallest value with at least `p` percent of the
-/// values at or below it (nearest rank), so the median of an even number is the lower one.
+/// The median of an even number of values is the mean of the two in the middle, rounded down. Any
+/// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of
+/// the values at or below it (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
     /// How many.
@@ -94,7 +97,7 @@ pub struct Bin {
 /// # Numerics
 /// Sums are exact, up to the greatest `i64`; mean and deviation are rounded once, at the end.
 pub fn of(values: &mut [i64]) -> Distribution {
-    values.sort_unstable();
+    let median = integer_median(values).unwrap_or_default();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
         return Distribution::default();
     };
@@ -110,37 +113,13 @@ pub fn of(values: &mut [i64]) -> Distribution {
         min: *min,
         p5: at(5),
         p25: at(25),
-        p50: at(50),
+        p50: median,
         p75: at(75),
         p95: at(95),
         max: *max,
         mean: thousandths(mean),
         std: thousandths(variance.sqrt()),
     }
-}
-
-/// The lower median, a value that occurs; `None` of none. Reorders the values.
-///
-/// # Cost
-/// `O(n)`.
-pub fn lower_median(values: &mut [i64]) -> Option<i64> {
-    let middle = values.len().checked_sub(1)? / 2;
-    Some(*values.select_nth_unstable(middle).1)
-}
-
-/// The middle value, or the mean of the two in the middle; `None` of none. Sorts the values.
-pub fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let low = values.get(values.len().checked_sub(1)? / 2)?;
-    Some(f64::midpoint(*low, values[values.len() / 2]))
-}
-
-/// The middle value, or the mean of the two in the middle, rounded down; `None` of none. Sorts the
-/// values.
-pub(crate) fn integer_median(values: &mut [i64]) -> Option<i64> {
-    values.sort_unstable();
-    let low = *values.get(values.len().checked_sub(1)? / 2)?;
-    Some(low + (values[values.len() / 2] - low).div_euclid(2))
 }
 
 /// The bins that have values, ascending. Values below 1 are in the first, `0..1`.

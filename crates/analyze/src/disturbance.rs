@@ -12,7 +12,8 @@ use serde::Serialize;
 use trace::store::{EventKind, StringId, TrackId};
 
 use crate::calls::{self, CallKind};
-use crate::captures;
+use crate::captures::Captures;
+use crate::distribution;
 use crate::interval::{self, Interval};
 use crate::named::{is_named, names};
 use crate::scope::Scope;
@@ -104,14 +105,18 @@ impl Disturbances {
 /// `O(n log n)` in the host rows of the trace.
 pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
     let mut found = Disturbances::default();
-    for (track, span) in captures::of(scope.trace, scope.frames()) {
-        found.add(Disturbance::GraphCapture, Some(track), span);
+    let captures = Captures::new(scope.trace, scope.frames());
+    for (track, spans) in captures.by_thread() {
+        for span in spans {
+            found.add(Disturbance::GraphCapture, Some(track), *span);
+        }
     }
     profiler(scope, tree, &mut found);
     counter_collection(scope, &mut found);
     named(scope, &mut found);
     first_launches(scope, &mut found);
-    warm_up(scope, &mut found);
+    warm_up(scope, &captures, &mut found);
+    behind_captures(scope, &captures, &mut found);
     let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
     for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
         measured(scope, (tree, thread), &takes_time, &mut found);
@@ -203,11 +208,7 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     launches.sort_by_key(|row| (trace.slices.start(*row), *row));
     let mut lengths: Vec<i64> =
         launches.iter().map(|row| trace.slices.duration[*row as usize]).collect();
-    if lengths.is_empty() {
-        return;
-    }
-    let middle = (lengths.len() - 1) / 2;
-    let usual = *lengths.select_nth_unstable(middle).1;
+    let Some(usual) = distribution::integer_median(&mut lengths) else { return };
     let least = (FIRST_LAUNCH_RATIO * usual).max(FIRST_LAUNCH_NS);
     let mut seen: BTreeSet<StringId> = BTreeSet::new();
     for row in launches {
@@ -221,27 +222,63 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     }
 }
 
-/// Set-up calls outside steady steps, and a first step that takes far longer than the others.
-fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
+/// Set-up calls and compilation outside steady steps, and a first step that takes far longer than
+/// the others. A step in which a graph is captured is not steady.
+fn warm_up(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     let trace = scope.trace;
-    let set_up = names(trace, |name| calls::SET_UP.contains(&name));
+    let set_up = names(trace, |name| calls::SET_UP.contains(&name) || is_compilation(name));
     let steps = &scope.steps;
-    let is_steady =
-        |time: i64| steps.iter().skip(1).any(|step| (step.start..step.end).contains(&time));
+    let captured: Vec<Interval> =
+        interval::union(captures.by_thread().flat_map(|(_, spans)| spans.to_vec()).collect());
+    let is_steady = |time: i64| {
+        let around = steps.iter().skip(1).find(|step| (step.start..step.end).contains(&time));
+        around.is_some_and(|step| interval::length_within(&captured, (step.start, step.end)) == 0)
+    };
     for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         if !is_steady(start) {
-            let is_call = trace.kind(row).is_call();
-            let track = is_call.then(|| trace.slices.track[row as usize]);
+            // Loading rows of the profiler lie on tracks of their own.
+            let is_of_thread = trace.kind(row) != EventKind::Overhead;
+            let track = is_of_thread.then(|| trace.slices.track[row as usize]);
             found.add(Disturbance::WarmUp, track, (start, end));
         }
     }
     let mut others: Vec<i64> = steps.iter().skip(1).map(|step| step.end - step.start).collect();
-    if let (Some(first), true) = (steps.first(), others.len() >= 2) {
-        let middle = (others.len() - 1) / 2;
-        let usual = *others.select_nth_unstable(middle).1;
-        if (first.end - first.start) as f64 >= FIRST_STEP_RATIO * usual as f64 {
-            found.add(Disturbance::WarmUp, None, (first.start, first.end));
+    let usual = distribution::integer_median(&mut others).filter(|_| others.len() >= 2);
+    if let (Some(first), Some(usual)) = (steps.first(), usual)
+        && (first.end - first.start) as f64 >= FIRST_STEP_RATIO * usual as f64
+    {
+        found.add(Disturbance::WarmUp, None, (first.start, first.end));
+    }
+}
+
+/// Whether an annotation or a frame of this name is PyTorch or Triton at compiling.
+fn is_compilation(name: &str) -> bool {
+    let is_triton = name.contains("triton/compiler/compiler.py(") && name.ends_with(": compile");
+    is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
+}
+
+/// What a thread does behind a capture before it launches a graph or captures the next one: it
+/// warms up and compiles what it captures next. Nothing counts behind the end of the step with the
+/// capture.
+fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_replay = names(trace, |name| name.contains("GraphLaunch"));
+    let replays = trace
+        .rows()
+        .filter(|row| is_named(trace, &is_replay, *row) && trace.kind(*row).is_call())
+        .map(|row| trace.slices.start(row));
+    let mut replays: Vec<i64> = replays.collect();
+    replays.sort_unstable();
+    for (track, spans) in captures.by_thread() {
+        for (at, (_, end)) in spans.iter().enumerate() {
+            let next = spans.get(at + 1).map(|(start, _)| *start);
+            let replay = replays.get(replays.partition_point(|start| start < end)).copied();
+            let step = scope.steps.iter().find(|step| (step.start..step.end).contains(end));
+            let until = [next, replay, step.map(|step| step.end)].into_iter().flatten().min();
+            if let Some(until) = until {
+                found.add(Disturbance::WarmUp, Some(track), (*end, until));
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use trace::store::{LaunchShape, Trace};
 
-pub use name::{IN_PLACE, plain_name, short_name};
+pub use name::{IN_PLACE, labels, plain_name, short_name};
 
 use crate::classify::WorkClass;
 use crate::distribution::{self, Durations, thousandths};
@@ -26,7 +26,8 @@ const NONE: u32 = u32::MAX;
 pub struct KernelRow {
     /// The rank.
     pub rank: u32,
-    /// Name without types and arguments.
+    /// Name without types and arguments, and what tells it from others of the same one: see
+    /// [`distinguish`].
     pub short_name: String,
     /// What it is for.
     pub class: WorkClass,
@@ -114,6 +115,19 @@ pub fn of(scope: &Scope<'_>) -> Vec<KernelRow> {
         b.total_ns.cmp(&a.total_ns).then_with(|| (&a.name, a.class).cmp(&(&b.name, b.class)))
     });
     rows
+}
+
+/// Makes the short names of all rows of a table differ where their names do: see [`labels`].
+///
+/// # Cost
+/// `O(n log n)` in the rows.
+pub fn distinguish(rows: &mut [KernelRow]) {
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    let labels: BTreeMap<String, String> =
+        names.iter().map(|name| (*name).to_owned()).zip(labels(names.iter().copied())).collect();
+    for row in rows {
+        labels[&row.name].clone_into(&mut row.short_name);
+    }
 }
 
 /// Durations, and bytes where there are some, by powers of two; names as in [`of`].

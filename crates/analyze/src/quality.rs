@@ -5,6 +5,7 @@ mod candidate;
 mod host;
 mod issue;
 mod job;
+pub(crate) mod losses;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -57,7 +58,7 @@ pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
             issues.extend(host::issues(rank));
         }
     }
-    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
+    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.loss, issue.rank));
     issues
 }
 
@@ -68,7 +69,9 @@ pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
 /// As [`of`].
 pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
     let is_new = |issue: &Issue| {
-        !inside.iter().any(|known| (known.id, known.rank) == (issue.id, issue.rank))
+        !inside
+            .iter()
+            .any(|known| (known.id, known.loss, known.rank) == (issue.id, issue.loss, issue.rank))
     };
     let note = |issue: Issue| Issue {
         severity: Severity::Info,
@@ -88,7 +91,7 @@ pub fn verdict(issues: &[Issue]) -> QualityVerdict {
     }
 }
 
-/// All issues of one kind and severity, as one.
+/// All issues of one kind and severity, as one; losses of different kinds apart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueKind {
     /// The kind.
@@ -111,7 +114,7 @@ pub struct IssueKind {
 
 /// Issues as [`of`] orders them, one row per kind and severity.
 pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
-    let kinds = issues.chunk_by(|a, b| (a.severity, a.id) == (b.severity, b.id));
+    let kinds = issues.chunk_by(|a, b| (a.severity, a.id, a.loss) == (b.severity, b.id, b.loss));
     let kind = |same: &[Issue]| IssueKind {
         id: same[0].id,
         severity: same[0].severity,

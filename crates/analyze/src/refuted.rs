@@ -68,7 +68,7 @@ pub fn clip(trace: &mut Trace) {
         trace.slices.duration[row as usize] = others_end - start;
         trace.losses.count(Loss::RefutedDuration, || {
             let excess_ms = (end - others_end) as f64 / 1e6;
-            format!("{name} ends {excess_ms:.3} ms after everything else; cut there")
+            format!("row {row}: {name} ends {excess_ms:.3} ms after everything else; cut there")
         });
     }
 }
@@ -90,7 +90,7 @@ fn clip_streams(trace: &mut Trace) {
         trace.losses.count(Loss::RefutedDuration, || {
             let excess_ms = (end - start) as f64 / 1e6;
             format!(
-                "{name} reaches {excess_ms:.3} ms past the next start on stream {}; cut there",
+                "row {before}: {name} reaches {excess_ms:.3} ms past the next start on stream {}; cut there",
                 stream.1
             )
         });

@@ -7,7 +7,7 @@ use serde::Serialize;
 use trace::store::{EventKind, StringId};
 
 use crate::attribution::Attribution;
-use crate::kernels::short_name;
+use crate::kernels::labels;
 use crate::percent;
 use crate::scope::Scope;
 use crate::tree::OperatorTree;
@@ -79,6 +79,12 @@ pub fn of(
     }
     let total = scope.device_rows.iter().map(|row| slices.duration[*row as usize]).sum();
     let text = |id: StringId| scope.trace.strings.get(id);
+    let mut ids: Vec<StringId> = found.keys().flat_map(|(_, names)| names).copied().collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let labels = labels(ids.iter().map(|id| text(*id)));
+    let label =
+        |id: &StringId| ids.binary_search(id).map_or_else(|_| text(*id), |at| labels[at].as_str());
     let mut rows: Vec<SequenceRow> = found
         .into_iter()
         .map(|((operator, names), sums)| SequenceRow {
@@ -89,7 +95,7 @@ pub fn of(
             device_ns: sums.device_ns,
             host_ns: sums.host_ns,
             device_pct: percent(sums.device_ns, total),
-            sequence: written(names.iter().map(|name| short_name(text(*name)))),
+            sequence: written(names.iter().map(label)),
         })
         .collect();
     rows.sort_by(|a, b| {

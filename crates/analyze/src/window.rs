@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::{EventKind, Trace};
 
-use crate::captures;
+use crate::captures::Captures;
+use crate::distribution;
 use crate::frames::Frames;
 use crate::links::Links;
 use crate::named;
@@ -222,17 +223,13 @@ impl StepLaunches {
         if lost.is_empty() {
             return found;
         }
-        let captures = captures::of(trace, frames());
+        let captures = Captures::new(trace, frames());
         let arrived = arrived(trace);
         let empty = empty_memsets(trace, &arrived);
         lost.retain(|(row, _)| {
-            let (track, start) = (slices.track[*row as usize], slices.start(*row));
-            let is_captured = captures
-                .iter()
-                .any(|(of, (from, to))| *of == track && (*from..*to).contains(&start));
             // The call inside another one has its id, and the work is linked to one of them.
             let id = slices.correlation(*row);
-            !is_captured
+            !captures.contains(trace, *row)
                 && !empty.contains(row)
                 && id.is_none_or(|id| arrived.binary_search(&id).is_err())
         });
@@ -274,8 +271,7 @@ pub(crate) fn empty_memsets(trace: &Trace, arrived: &[u64]) -> BTreeSet<u32> {
     let (with, without): (Vec<u32>, Vec<u32>) = trace.rows().filter(is_call).partition(has_work);
     let duration = |row: u32| trace.slices.duration[row as usize];
     let mut usual: Vec<i64> = with.into_iter().map(duration).collect();
-    usual.sort_unstable();
-    let median = usual.get(usual.len() / 2).copied().unwrap_or_default();
+    let median = distribution::integer_median(&mut usual).unwrap_or_default();
     without.into_iter().filter(|row| PART * duration(*row) <= median).collect()
 }
 

@@ -286,18 +286,18 @@ pub struct Train {
     /// Ranks as processes.
     #[command(flatten)]
     pub processes: Processes,
-    /// How tables are split over ranks
-    #[arg(long, value_enum, default_value_t = Sharding::Table)]
-    pub sharding: Sharding,
+    /// How tables are split over several ranks [default: table]
+    #[arg(long, value_enum)]
+    pub sharding: Option<Sharding>,
     /// A sharding plan:
     /// {"world_size": 2, "tiles": [{"table": 0, "rows": {"start": 0, "end": 1000},
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
     /// Send dense gradients to other ranks in buckets of this size, such as 512K or 25M. Results
-    /// are the same for any value
-    #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = size)]
-    pub bucket: usize,
+    /// are the same for any value [default: 25M]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub bucket: Option<usize>,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,

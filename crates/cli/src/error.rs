@@ -88,6 +88,9 @@ pub enum Error {
     /// A plan for another number of ranks.
     #[error("expected {started} ranks, one for each process that was started, got {asked}")]
     OtherRanks { asked: u32, started: u32 },
+    /// An option for several ranks beside one.
+    #[error("the option '--{option}' applies only to several ranks, got 1")]
+    OneRank { option: &'static str },
     /// What one of several ranks met.
     #[error("rank {rank} on {host}: {source}{peer}")]
     OnRank {
@@ -376,7 +379,6 @@ impl Error {
             | Self::Torchrun { .. }
             | Self::NoMpi { .. }
             | Self::OtherLauncher { .. }
-            | Self::OtherRanks { .. }
             | Self::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
             | Self::UnknownConfig { .. }
             | Self::Config { .. }
@@ -433,6 +435,7 @@ impl Error {
             | Self::NoCertificate { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
+            Self::OtherRanks { .. } | Self::OneRank { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),
             Self::Data(data::Error::Open { source, .. })
                 if data::RemoteProblem::find_in(source).is_some_and(is_misnamed) =>

@@ -62,3 +62,19 @@ pub enum Error {
         problem: String,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    /// Under MPICH with `-disable-auto-cleanup`, a rank whose launcher ended it looks like one that
+    /// was killed: what is said of it holds for both.
+    #[test]
+    fn a_lost_connection_is_said_and_no_rank_is_blamed() {
+        let text = Error::PeerLeft { rank: 1, verb: "barrier" }.to_string();
+        assert_eq!(text, "the connection to rank 1 ended during barrier");
+        for guess in ["left", "killed", "died", "crashed", "failed"] {
+            assert!(!text.contains(guess), "{guess}: {text}");
+        }
+    }
+}

@@ -65,7 +65,6 @@ mod shape;
 mod shuffle;
 pub mod stats;
 pub mod synthetic;
-mod temporary;
 mod text;
 mod utf16;
 mod vocabulary;

@@ -8,13 +8,13 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use trace::file::create_anew;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::checksum::{self, Checksum, Fingerprint, Seal};
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::loss::Losses;
-use crate::temporary::create_anew;
 
 /// File name of the manifest within the dataset's folder.
 pub(crate) const FILE_NAME: &str = "dataset.json";

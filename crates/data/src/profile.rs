@@ -30,6 +30,8 @@ use sniff::TextForm;
 
 /// Rows of Parquet and of arrays that are sampled to find the kind of values.
 const SAMPLE_ROWS: usize = 5000;
+/// Files whose rows are sampled where paths hold columns, at most.
+const SAMPLE_FILES: usize = 32;
 
 /// What is found in files, as [`of_files`] gives it.
 pub struct Profile {
@@ -98,7 +100,7 @@ pub fn of_files(
     source.check(1)?;
     let sample = match form {
         Some(form) => by_column(form.records, own),
-        None => of_first_block(&source, lists.len())?,
+        None => of_first_block(&source, lists.len(), SAMPLE_ROWS)?,
     };
     let tries = tries_of(inputs, &sample, &names, own, &lists);
     let mut meter = Meter::new((data.format, inputs), 1, progress)?;
@@ -112,9 +114,20 @@ pub fn of_files(
         ..ColumnFacts::default()
     }));
     facts.layout = layout_of(&facts);
+    // The values of paths differ from file to file.
+    let sample = if names.len() > own { of_several_files(&source, names.len())? } else { sample };
     let sample = names.into_iter().zip(sample);
     let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
     Ok(Profile { facts, data, losses, sample })
+}
+
+impl Profile {
+    /// Gives the columns other names, in their order, as for files that have none.
+    pub fn name_columns(&mut self, names: impl IntoIterator<Item = String>) {
+        for (column, name) in self.sample.iter_mut().zip(names) {
+            column.name = name;
+        }
+    }
 }
 
 /// What the first values of each column may be: of the first `own` columns those of the rows, of
@@ -208,15 +221,34 @@ fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     sample
 }
 
-/// The same of the first rows of Parquet; arrays hold numbers alone. Lists have no values here.
-fn of_first_block(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+/// The first rows of files that are chosen evenly among all, with the values of their paths.
+fn of_several_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+    let step = source.inputs.len().div_ceil(SAMPLE_FILES);
+    let chosen: Vec<&String> = source.inputs.iter().step_by(step.max(1)).collect();
+    let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
+    for input in &chosen {
+        let one = ScanInputs { inputs: std::slice::from_ref(*input), ..*source };
+        let rows = (SAMPLE_ROWS / chosen.len()).max(1);
+        let of_file = of_first_block(&one, columns, rows)?;
+        samples.iter_mut().zip(of_file).for_each(|(sample, values)| sample.extend(values));
+    }
+    Ok(samples)
+}
+
+/// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values
+/// here.
+fn of_first_block(
+    source: &ScanInputs<'_>,
+    columns: usize,
+    rows: usize,
+) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
     let tap = crate::origin::Tap::default();
     source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
             block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
-                Shown::Text(text) if sample.len() < SAMPLE_ROWS => sample.push(text.to_vec()),
-                Shown::Missing if sample.len() < SAMPLE_ROWS => sample.push(Vec::new()),
+                Shown::Text(text) if sample.len() < rows => sample.push(text.to_vec()),
+                Shown::Missing if sample.len() < rows => sample.push(Vec::new()),
                 _ => {}
             });
         }

@@ -161,9 +161,9 @@ pub struct StepProgress {
 impl StepProgress {
     /// The median time of its last steps.
     pub fn step_time(&self) -> Option<Duration> {
-        let mut times: Vec<u64> = self.times_ns.iter().copied().collect();
-        times.sort_unstable();
-        times.get(times.len() / 2).copied().map(Duration::from_nanos)
+        let times = self.times_ns.iter().map(|ns| i64::try_from(*ns).unwrap_or(i64::MAX));
+        let middle = schema::median::integer_median(&mut times.collect::<Vec<i64>>())?;
+        Some(Duration::from_nanos(middle.unsigned_abs()))
     }
 
     /// Whether it seems to hang: it trains, its GPU works all the time, and no step comes.

@@ -133,8 +133,7 @@ fn start_ns(known: &[Neighbour]) -> f64 {
             least.ns - slope * least.least_ns
         })
         .collect();
-    starts.sort_by(f64::total_cmp);
-    let middle = starts.get(starts.len().saturating_sub(1) / 2).copied();
+    let middle = schema::median::float_median(&mut starts);
     middle.unwrap_or(0.0).clamp(0.0, least.ns)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use analyze::distribution;
 use serde::Serialize;
 
 use crate::calibration::{Calibration, mean};
@@ -24,7 +25,7 @@ pub struct OverheadRow {
     pub mean_ns: f64,
     /// Their standard deviation.
     pub std_ns: f64,
-    /// The lower median.
+    /// Mean of the two in the middle where their number is even.
     pub median_ns: i64,
     /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
     /// tail.
@@ -83,7 +84,7 @@ fn row(
         total_ns: samples.iter().sum(),
         mean_ns: tenths(mean_ns),
         std_ns: tenths((square / samples.len() as f64).sqrt()),
-        median_ns: samples[(samples.len() - 1) / 2],
+        median_ns: distribution::integer_median(&mut samples)?,
         trimmed_mean_ns: tenths(mean(&trimmed).unwrap_or_default()),
         max_ns: samples.last().copied().unwrap_or_default(),
     })

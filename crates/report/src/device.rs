@@ -86,7 +86,8 @@ pub struct KernelOfRank {
 }
 
 pub(crate) fn of(scopes: &[Scope<'_>]) -> DevicePart {
-    let rows = scopes.iter().flat_map(kernels::of);
+    let mut rows: Vec<KernelRow> = scopes.iter().flat_map(kernels::of).collect();
+    kernels::distinguish(&mut rows);
     let mut found: BTreeMap<(String, WorkClass), KernelView> = BTreeMap::new();
     for row in rows {
         let key = (row.name.clone(), row.class);

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use analyze::kernels::short_name;
+use analyze::kernels;
 use analyze::{Scope, WorkClass, pool};
 use serde::Serialize;
 use trace::store::{EventKind, StringId, Trace};
@@ -285,19 +285,24 @@ impl InternedTexts {
         for (at, (_, number)) in all.iter().enumerate() {
             place[*number as usize] = at as u32;
         }
-        Labels {
-            texts: all.into_iter().map(|((name, kind), _)| with_short(name, kind)).collect(),
-            place,
-        }
+        Labels { texts: with_short(all.into_iter().map(|(label, _)| label).collect()), place }
     }
 }
 
-/// Operators' names are short already.
-fn with_short(name: String, kind: u8) -> (String, u8, String) {
+/// Adds short names, which differ where the names do. Operators' names are short already.
+fn with_short(all: Vec<(String, u8)>) -> Vec<(String, u8, String)> {
     const OPERATOR: u8 = 4;
-    let short = if kind < OPERATOR { short_name(&name) } else { "" };
-    let short = if short == name { "" } else { short }.to_owned();
-    (name, kind, short)
+    let mut names: Vec<&str> =
+        all.iter().filter(|(_, kind)| *kind < OPERATOR).map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let labels = kernels::labels(names.iter().copied());
+    let short = |name: &str, kind: u8| {
+        let place = names.binary_search(&name).ok().filter(|_| kind < OPERATOR);
+        place.map(|at| labels[at].clone()).filter(|label| label != name).unwrap_or_default()
+    };
+    let texts = all.iter().map(|(name, kind)| short(name, *kind)).collect::<Vec<String>>();
+    all.into_iter().zip(texts).map(|((name, kind), short)| (name, kind, short)).collect()
 }
 
 /// What there is to say of device work beside its name and times.

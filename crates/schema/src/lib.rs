@@ -11,6 +11,7 @@ pub mod distribution;
 pub mod facts;
 pub mod feature_stats;
 pub mod file_form;
+pub mod median;
 pub mod model;
 pub mod op;
 pub mod optimizer;

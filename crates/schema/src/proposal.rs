@@ -150,6 +150,13 @@ fn guessed(input: &Input<'_>) -> Option<String> {
     }
 }
 
+/// The names under which a proposal knows the columns, in their order: those of a published layout
+/// where the files have none.
+#[must_use]
+pub fn column_names(facts: &FileFacts) -> Vec<String> {
+    named(facts).columns.into_iter().map(|column| column.name).collect()
+}
+
 /// The facts under the names that a published layout has.
 fn named(facts: &FileFacts) -> FileFacts {
     let mut facts = facts.clone();

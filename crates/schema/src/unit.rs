@@ -136,12 +136,25 @@ pub fn count(value: u64) -> String {
 /// `1 rank`, `2 ranks`, `1,234 processes`.
 #[must_use]
 pub fn counted(value: u64, noun: &str) -> String {
-    let ending = match value {
-        1 => "",
-        _ if noun.ends_with('s') => "es",
-        _ => "s",
-    };
-    format!("{} {noun}{ending}", count(value))
+    let noun = if value == 1 { noun.to_owned() } else { plural(noun) };
+    format!("{} {noun}", count(value))
+}
+
+/// The plural of an English noun: `ranks`, `processes`, `launches`, `copies`. Of several words the
+/// first is the noun where `of` follows it: `pieces of work`.
+#[must_use]
+pub fn plural(noun: &str) -> String {
+    if let Some((head, rest)) = noun.split_once(" of ") {
+        return format!("{} of {rest}", plural(head));
+    }
+    let is_vowel = |letter: char| "aeiou".contains(letter);
+    match noun.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(is_vowel) => format!("{stem}ies"),
+        _ if noun.ends_with(['s', 'x']) || noun.ends_with("ch") || noun.ends_with("sh") => {
+            format!("{noun}es")
+        }
+        _ => format!("{noun}s"),
+    }
 }
 
 /// The names side by side, cut where they would make a message too long: files of a wrong format

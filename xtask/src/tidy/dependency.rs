@@ -12,7 +12,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
-    ("data", &["schema"]),
+    ("data", &["schema", "trace"]),
     ("comm", &["schema", "device"]),
     ("train", &["schema", "comm", "data", "device", "trace"]),
     ("analyze", &["schema", "trace"]),

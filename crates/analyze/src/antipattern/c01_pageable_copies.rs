@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{bytes, each, time};
+use super::text::{agreeing, bytes, counted, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::job::{Copy, RankFacts};
@@ -50,12 +50,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let queued: i64 = others().map(|copy| queued_ns(rank, copy)).sum();
     let moved: u64 = copies.iter().map(|copy| copy.bytes).sum();
     let device_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row)).sum();
+    let per_step = rank.count_per_step(copies.len());
     let mut what = format!(
-        "{} copies per step use pageable memory ({} in all at {:.1} GB/s); with their calls they \
-         take {} per step ({share:.1} % of the window), and one call blocks the host up to {}.",
-        each(rank.count_per_step(copies.len())),
+        "{} per step {} pageable memory ({} in all at {:.1} GB/s); with {} \
+         {} per step ({share:.1} % of the window), and one call blocks the host up to {}.",
+        counted(per_step, "copy"),
+        agreeing(per_step, "uses", "use"),
         bytes(moved),
         moved as f64 / device_ns.max(1) as f64,
+        agreeing(per_step, "its calls it takes", "their calls they take"),
         time(rank.per_step(time_ns)),
         time(blocked)
     );

@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, each, time};
 use crate::calls::{self, Direction};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -48,15 +48,25 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let time_ns = rank.total(&calls);
     let mut what = format!(
-        "{} copies or sets per step use calls that return only when they are done; they block the \
-         host {} per step.",
-        each(per_step),
+        "{} per step {} the host {} per step.",
+        counted(per_step, "copy or set"),
+        agreeing(
+            per_step,
+            "uses a call that returns only when it is done; it blocks",
+            "use calls that return only when they are done; they block"
+        ),
         time(rank.per_step(time_ns))
     );
     if !reads.is_empty() {
+        let reads_per_step = rank.count_per_step(reads.len());
         what += &format!(
-            " {} more bring results to the host, which has to wait for them; they are not counted.",
-            each(rank.count_per_step(reads.len()))
+            " {} more {}.",
+            each(reads_per_step),
+            agreeing(
+                reads_per_step,
+                "brings results to the host, which has to wait for it; it is not counted",
+                "bring results to the host, which has to wait for them; they are not counted"
+            )
         );
     }
     let advice = "Use the asynchronous calls on a stream: tensor.copy_(…, non_blocking=True) from \

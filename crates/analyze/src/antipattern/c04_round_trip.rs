@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{bytes, each, time};
+use super::text::{bytes, counted, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::job::{Copy, RankFacts};
@@ -35,9 +35,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         trips.iter().map(|(out, back)| rank.end(back.row) - rank.start(out.row)).sum();
     let moved: u64 = trips.iter().map(|(out, _)| out.bytes).sum();
     let what = format!(
-        "{} times per step data of one size goes to the host and comes back ({} in all), {} per step \
+        "{} per step data of one size goes to the host and comes back ({} in all), {} per step \
          from leaving to return.",
-        each(per_step),
+        counted(per_step, "time"),
         bytes(moved),
         time(rank.per_step(time_ns))
     );

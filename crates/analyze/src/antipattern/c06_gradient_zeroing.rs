@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -35,9 +35,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let host_ns = rank.total(&fills);
     let device_ns = rank.total(&work);
     let what = format!(
-        "zero_grad fills {} gradients with zeros each time: {} on the host and {} on the device per \
+        "zero_grad fills {} with zeros each time: {} on the host and {} on the device per \
          step.",
-        each(each_time),
+        counted(each_time, "gradient"),
         time(rank.per_step(host_ns)),
         time(rank.per_step(device_ns))
     );

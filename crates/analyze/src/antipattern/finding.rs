@@ -61,7 +61,7 @@ pub enum FindingCategory {
 pub struct Finding {
     /// The rule, such as `L01`.
     pub rule: String,
-    /// Its name.
+    /// What was found in a few words; the rule's title, unless it has one for each kind of finding.
     pub title: String,
     /// What it is about.
     pub category: FindingCategory,
@@ -156,7 +156,8 @@ impl Severity {
 /// What a step would gain. Savings of several findings do not add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Saving {
-    /// `mid_ns` less what steps differ by anyway.
+    /// `mid_ns` less what steps differ by anyway; 0 where that is more: see
+    /// [`Saving::is_within_noise`].
     pub low_ns: i64,
     /// By the what-if on the dependency graph, never more than `high_ns`.
     pub mid_ns: i64,
@@ -166,6 +167,14 @@ pub struct Saving {
     pub mid_pct: f64,
     /// What `mid_ns` was found on.
     pub source: SavingSource,
+}
+
+impl Saving {
+    /// Whether steps differ by as much anyway, so that the saving is no gain that a user could
+    /// count on or measure.
+    pub fn is_within_noise(&self) -> bool {
+        self.mid_ns > 0 && self.low_ns == 0
+    }
 }
 
 /// A step on the host and on its devices, which run behind it, with and without what was found: of
@@ -251,6 +260,8 @@ pub struct RowEdit {
 /// What a rule found on one rank, or in a job.
 #[derive(Clone, Debug)]
 pub(super) struct RuleFindings {
+    /// Instead of the title of the rule.
+    pub title: Option<&'static str>,
     pub what: String,
     pub advice: String,
     /// What it is about, by name: with the rule it makes the key.
@@ -271,6 +282,7 @@ pub(super) struct RuleFindings {
 impl RuleFindings {
     pub fn new(what: String, advice: impl Into<String>) -> Self {
         Self {
+            title: None,
             what,
             advice: advice.into(),
             subject: String::new(),
@@ -282,6 +294,11 @@ impl RuleFindings {
             spans: Vec::new(),
             confidence: Confidence::High,
         }
+    }
+
+    /// A title that says more than that of the rule.
+    pub fn titled(self, title: Option<&'static str>) -> Self {
+        Self { title, ..self }
     }
 
     /// At most as sure as this.

@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -53,9 +53,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let what = format!(
-        "{} scalars per step are read from the device; the host is blocked {} per step ({share:.1} \
+        "{} per step {} read from the device; the host is blocked {} per step ({share:.1} \
          % of the window) until all work before each has ended.",
-        each(per_step),
+        counted(per_step, "scalar"),
+        agreeing(per_step, "is", "are"),
         time(rank.per_step(blocked))
     );
     let advice = "Accumulate on the device and read every k steps; copy into pinned memory with \

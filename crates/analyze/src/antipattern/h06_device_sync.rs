@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -42,9 +42,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     let idle_ns: i64 = waits.iter().map(follows).sum();
     let what = format!(
-        "The host waits for the whole device {} times per step, {} in all, and the device is idle \
+        "The host waits for the whole device {} per step, {} in all, and the device is idle \
          {} per step until it is launched to again.",
-        each(per_step),
+        counted(per_step, "time"),
         time(rank.per_step(rank.total(&waits))),
         time(rank.per_step(idle_ns))
     );

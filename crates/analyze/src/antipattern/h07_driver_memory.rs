@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -44,9 +44,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let what = format!(
-        "The allocator calls the driver {} times per step after the first one, {} per step ({share:.1} \
+        "The allocator calls the driver {} per step after the first one, {} per step ({share:.1} \
          % of the window); freeing waits for the device.",
-        each(rank.count_per_step(calls.len())),
+        counted(rank.count_per_step(calls.len()), "time"),
         time(rank.per_step(time_ns))
     );
     let advice = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, avoid shapes that vary \

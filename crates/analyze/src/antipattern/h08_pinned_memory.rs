@@ -3,7 +3,7 @@
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::h07_driver_memory::steady_calls;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -36,8 +36,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let time_ns = rank.total(&calls);
     let what = format!(
-        "{} blocks of pinned memory are allocated per step, which takes the host {} per step.",
-        each(per_step),
+        "{} {} allocated per step, which takes the host {} per step.",
+        counted(per_step, "block of pinned memory"),
+        agreeing(per_step, "is", "are"),
         time(time_ns / steady)
     );
     let advice = "Allocate pinned buffers once and reuse them; let the DataLoader pin \

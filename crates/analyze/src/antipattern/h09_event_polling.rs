@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -34,9 +34,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let what = format!(
-        "The host polls {} events per step; with their recording that takes {} per step ({share:.2} \
+        "The host polls {} per step; with their recording that takes {} per step ({share:.2} \
          % of the window). The caching allocator polls because tensors are marked across streams.",
-        each(per_step),
+        counted(per_step, "event"),
         time(rank.per_step(time_ns))
     );
     let advice = "If streams are synchronised explicitly, set TORCH_NCCL_AVOID_RECORD_STREAMS=1 \

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::interval;
@@ -70,9 +70,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let time_ns: i64 = pairs.iter().map(|(a, b)| rank.duration(*a) + rank.duration(*b)).sum();
     let rows: Vec<u32> = pairs.iter().flat_map(|(a, b)| [*a, *b]).collect();
     let what = format!(
-        "{} tensors per step are filled on the host and copied to the device at once, which takes \
+        "{} per step {} filled on the host and copied to the device at once, which takes \
          {} per step.",
-        each(per_step),
+        counted(per_step, "tensor"),
+        agreeing(per_step, "is", "are"),
         time(rank.per_step(time_ns))
     );
     let advice = "Create them where they are used: torch.zeros(…, device=\"cuda\"), or torch.full, \

@@ -37,7 +37,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if small.is_empty() || share < limits.value("time_pct") {
         return None;
     }
-    let alone = alone(rank, &small);
+    let kernels: Vec<&WindowKernel> = small.iter().map(|(kernel, _)| *kernel).collect();
+    let alone = alone(rank, &kernels);
     let unused = |(kernel, blocks): &(&WindowKernel, f64), alone: f64| {
         kernel.duration as f64 * (1.0 - blocks / most) * alone
     };
@@ -55,8 +56,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         if sms > 0 { format!(" ({:.0} of {sms})", blocks * f64::from(sms)) } else { String::new() },
         proofs.first().map_or("", |proof| short_name(&proof.name))
     );
-    let advice = "Give each kernel more to do: larger batches, batched or grouped operators, split-K; \
-                  run independent ones on several streams; leave what is tiny to the CPU.";
+    // Two kernels run side by side only where the first leaves half of the multiprocessors free.
+    let streams = match 2.0 * blocks <= most {
+        true => "run those that no path of operators joins on several streams; ",
+        false => "",
+    };
+    let advice = format!(
+        "Give each kernel more to do: larger batches, batched or grouped operators, split-K; \
+         {streams}leave what is tiny to the CPU."
+    );
     let factor = 1.0 - high / time_ns.max(1) as f64;
     let edits = vec![rank.edit(rows, Action::Scale(factor.clamp(0.0, 1.0)))];
     let found = RuleFindings::new(what, advice)
@@ -66,18 +74,18 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 }
 
 /// Per kernel, the share of its time in which no other kernel or copy runs on its device.
-fn alone(rank: &RankFacts<'_>, small: &[(&WindowKernel, f64)]) -> Vec<f64> {
+pub(super) fn alone(rank: &RankFacts<'_>, small: &[&WindowKernel]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));
     let mut others: BTreeMap<(i32, i32), Vec<Interval>> = BTreeMap::new();
-    for (kernel, _) in small {
+    for kernel in small {
         others.entry(stream(kernel.row)).or_default();
     }
     for (key, spans) in &mut others {
         let beside = |row: u32| scope.trace.device(row) == key.0 && stream(row) != *key;
         *spans = interval::union(scope.spans(|row, _| beside(row)));
     }
-    let share = |(kernel, _): &(&WindowKernel, f64)| {
+    let share = |kernel: &&WindowKernel| {
         let span = (rank.start(kernel.row), rank.end(kernel.row));
         let beside = interval::length_within(&others[&stream(kernel.row)], span);
         1.0 - beside as f64 / kernel.duration.max(1) as f64

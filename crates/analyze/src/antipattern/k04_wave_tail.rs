@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::graph::edit::Action;
 use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
@@ -66,15 +66,17 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let rows: Vec<u32> = tails.iter().map(|(kernel, _)| kernel.row).collect();
     let time_ns = rank.total(&rows);
     let proofs = rank.proofs_of(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
+    let per_step = rank.count_per_step(tails.len());
     let what = format!(
-        "{} kernels per step have a nearly empty last wave; with waves of equal length that takes \
+        "{} per step {} a nearly empty last wave; with waves of equal length that takes \
          {} per step ({share:.1} % of the window). {} with a grid of {x}×{y}×{z} loses most, {} in {} \
-         kernels per step: {:.2} waves, the last fills {:.0} % of the device.",
-        each(rank.count_per_step(tails.len())),
+         per step: {:.2} waves, the last fills {:.0} % of the device.",
+        counted(per_step, "kernel"),
+        agreeing(per_step, "has", "have"),
         time(rank.per_step(high as i64)),
         short_name(name),
         time(rank.per_step(worst.lost_ns as i64)),
-        each(rank.count_per_step(worst.count)),
+        counted(rank.count_per_step(worst.count), "kernel"),
         worst.waves,
         100.0 * worst.waves.fract()
     );

@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -40,9 +40,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let work: Vec<u32> =
         biases.iter().flat_map(|row| rank.attribution().rows(rank.tree(), *row)).copied().collect();
     let what = format!(
-        "{} convolutions per step add a bias that the batch norm behind them subtracts again: {} on \
+        "{} per step {} a bias that the batch norm behind them subtracts again: {} on \
          the device, {} on the host per step.",
-        each(per_step),
+        counted(per_step, "convolution"),
+        agreeing(per_step, "adds", "add"),
         time(rank.per_step(rank.total(&work))),
         time(rank.per_step(rank.total(&biases)))
     );

@@ -6,7 +6,7 @@ use super::finding::{Confidence, FindingCategory, Proof, RuleFindings};
 use super::hardware;
 use super::k05_slow_memory::{Traffic, traffic};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{bytes, each, time};
+use super::text::{bytes, counted, each, time};
 use crate::graph::edit::Action;
 use crate::job::{RankFacts, WindowKernel};
 use crate::kernels::short_name;
@@ -107,9 +107,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let sized: usize = chains.iter().map(|chain| chain.sized).sum();
     let moved: f64 = chains.iter().map(|chain| chain.moved).sum();
     let what = format!(
-        "{} chains per step of up to {:.0} element-wise, reducing and concatenating kernels run one \
+        "{} per step of up to {:.0} element-wise, reducing and concatenating kernels run one \
          directly after the other; their {} kernels take {} per step, fused ones at least {}.{}",
-        each(rank.count_per_step(chains.len())),
+        counted(rank.count_per_step(chains.len()), "chain"),
         limits.value("kernels_fused"),
         each(rank.count_per_step(kernels)),
         time(rank.per_step(time_ns)),

@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{bytes, each, time};
+use super::text::{agreeing, bytes, counted, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::job::{Copy, RankFacts};
@@ -35,12 +35,14 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let lost: i64 = runs.iter().map(|run| lost(rank, run, limits)).sum();
     let longest = runs.iter().max_by_key(|run| run.len())?;
     let moved: u64 = runs.iter().flatten().map(|(copy, ..)| copy.bytes).sum();
+    let per_step = rank.count_per_step(copies);
     let what = format!(
-        "{} copies per step of {} each (mean) are issued one by one, in runs of {} or more with less \
+        "{} per step of {} each (mean) {} issued one by one, in runs of {} or more with less \
          than {} between a call and the next, up to {} in a row by {}; the calls take longer than \
          the bytes.",
-        each(rank.count_per_step(copies)),
+        counted(per_step, "copy"),
         bytes(moved / copies.max(1) as u64),
+        agreeing(per_step, "is", "are"),
         limits.value("copies"),
         time(limits.ns("gap_ns")),
         longest.len(),

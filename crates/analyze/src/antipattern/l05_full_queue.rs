@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::time;
+use super::text::{counted, time};
 use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
@@ -32,8 +32,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         None => format!("room in a queue of up to {longest} pieces of work"),
     };
     let what = format!(
-        "{count} launch calls waited for {room}, {} per step ({share:.1} % of the window): each \
+        "{} waited for {room}, {} per step ({share:.1} % of the window): each \
          returned just after earlier work had ended. The host runs ahead and waits for the device.",
+        counted(count as f64, "launch call"),
         time(rank.per_step(waited))
     );
     let advice = "Nothing to do on the host: the device decides. Long launch calls are \

@@ -6,7 +6,8 @@ use trace::store::{EventKind, StringId};
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::time;
+use super::text::{agreeing, counted, time};
+use crate::distribution;
 use crate::graph::edit::Action;
 use crate::interval;
 use crate::job::RankFacts;
@@ -49,7 +50,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let mut durations: Vec<i64> = launches.iter().map(|call| rank.duration(*call)).collect();
     durations.sort_unstable();
     let p99 = *durations.get((durations.len() * 99).div_ceil(100).checked_sub(1)?)?;
-    let usual = durations[durations.len() / 2];
+    let usual = distribution::integer_median(&mut durations)?;
     let slow: Vec<u32> =
         launches.into_iter().filter(|call| rank.duration(*call) > slowest).collect();
     let excess: i64 = slow.iter().map(|call| rank.duration(*call) - slowest).sum();
@@ -64,10 +65,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let is_held = |call: &&u32| interval::length_within(&held, rank.scope.clipped(**call)) > 0;
     let held_up = slow.iter().filter(is_held).count();
     let what = format!(
-        "{} of {} launches take more than {} (99th percentile {}, median {}), {} in excess per \
+        "{} of {} {} more than {} (99th percentile {}, median {}), {} in excess per \
          step; {held_up} coincide with memory from the driver or code being loaded.",
         slow.len(),
-        durations.len(),
+        counted(durations.len() as f64, "launch"),
+        agreeing(slow.len() as f64, "takes", "take"),
         time(slowest),
         time(p99),
         time(usual),

@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{agreeing, counted, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
 use crate::job::RankFacts;
@@ -33,11 +33,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let best = limits.ns("kernel_ns");
     let lost: i64 = gaps.iter().map(|gap| (gap.idle_ns - best).max(0)).sum();
     let mean = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / gaps.len() as i64;
+    let per_step = rank.count_per_step(gaps.len());
     let what = format!(
-        "{} gaps per step of {} on average lie between kernels that were already launched: {share:.1} \
+        "{} per step of {} on average {} between kernels that were already launched: {share:.1} \
          % of the window.",
-        each(rank.count_per_step(gaps.len())),
-        time(mean)
+        counted(per_step, "gap"),
+        time(mean),
+        agreeing(per_step, "lies", "lie")
     );
     let advice = "Fuse kernels or replay them as a CUDA graph, which starts its nodes without the \
                   queue; avoid event waits between kernels of one stream.";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::finding::{Confidence, FindingCategory, RuleFindings, Severity, severity_of};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
 use crate::job::RankFacts;
@@ -64,12 +64,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         gaps.iter().filter(is_of_graph).map(|gap| gap.idle_ns).sum::<i64>() / devices;
     let is_doubtful = 2 * in_graphs_ns > idle_ns;
     let mut what = format!(
-        "{} {} per step ({share:.1} % of the window) in {} gap{} although its next work was launched \
+        "{} {} per step ({share:.1} % of the window) in {} although its next work was launched \
          before: most of it before {}.",
         if is_doubtful { "No work of the device was recorded for" } else { "The device idles" },
         time(rank.per_step(idle_ns)),
-        each(rank.count_per_step(gaps.len())),
-        if gaps.len() as i64 == rank.step_count() { "" } else { "s" },
+        counted(rank.count_per_step(gaps.len()), "gap"),
         first.join(", ")
     );
     let left_out: i64 = unknown.iter().map(|gap| gap.idle_ns).sum();

@@ -3,7 +3,7 @@
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m01_exposed_communication::communication;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::classify::WorkClass;
 use crate::graph::edit::Action;
 use crate::interval;
@@ -47,9 +47,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let what = format!(
         "The exchange of input ids runs {} per step without compute ({share:.1} % of the window), in \
-         {} collectives per step.",
+         {} per step.",
         time(rank.per_step(exposed)),
-        each(rank.count_per_step(rows.len()))
+        counted(rank.count_per_step(rows.len()), "collective")
     );
     let advice = "Exchange the next batch while this one is computed: TrainPipelineSparseDist, or \
                   start the input distribution earlier on a stream and thread of its own.";

@@ -8,7 +8,7 @@ use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::m01_exposed_communication::communication;
 use super::m03_repeated_metadata::message_bytes;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{bytes, each, time};
+use super::text::{agreeing, bytes, each, time};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 use crate::kernels::short_name;
@@ -76,8 +76,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         known => format!("of {} on average", bytes(moved / known as u64)),
     };
     let what = format!(
-        "{} {name} per step {sizes} take {} per step, most of it latency.",
+        "{} {name} per step {sizes} {} {} per step, most of it latency.",
         each(per_step),
+        agreeing(per_step, "takes", "take"),
         time(rank.per_step(taken))
     );
     let advice = "Coalesce them: a larger bucket_cap_mb, one flat buffer, \

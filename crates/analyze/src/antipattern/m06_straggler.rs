@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, Proof, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::time;
+use super::text::{counted, time};
 use crate::graph::edit::Action;
 use crate::job::JobFacts;
 
@@ -57,10 +57,10 @@ fn late(
         (None, None) => " Why is not to be seen in the window.".to_owned(),
     };
     let what = format!(
-        "Rank {} comes last to {} of {} collectives; the others wait {} per step for it.{cause}",
+        "Rank {} comes last to {} of {}; the others wait {} per step for it.{cause}",
         one.rank,
         one.times_last,
-        one.collectives,
+        counted(one.collectives as f64, "collective"),
         time(rank.per_step(one.caused_delay_ns))
     );
     let advice = "Look at this rank first: its findings, its share of the tables (M07), its host \

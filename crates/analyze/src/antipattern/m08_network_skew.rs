@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::time;
+use super::text::{counted, time};
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
 use crate::job::JobFacts;
@@ -46,9 +46,9 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         return Vec::new();
     }
     let what = format!(
-        "In {} collectives all ranks begin together, but end up to {} apart; rank {slowest} is last \
+        "In {} all ranks begin together, but end up to {} apart; rank {slowest} is last \
          to end the worst of them, {}.",
-        skewed.len(),
+        counted(skewed.len() as f64, "collective"),
         time(worst.end_spread_ns),
         worst.name
     );

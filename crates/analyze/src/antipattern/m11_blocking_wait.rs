@@ -2,7 +2,7 @@
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
-use super::text::{each, time};
+use super::text::{counted, time};
 use crate::calls::is_synchronization;
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
@@ -52,9 +52,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let what = format!(
-        "The host is blocked {} per step ({share:.1} % of the window) in {} waits for communication.",
+        "The host is blocked {} per step ({share:.1} % of the window) in {}.",
         time(rank.per_step(blocked)),
-        each(rank.count_per_step(waits.len()))
+        counted(rank.count_per_step(waits.len()), "wait for communication")
     );
     let advice = "Let the stream wait, not the host: work.wait() of NCCL without \
                   TORCH_NCCL_BLOCKING_WAIT, no .item() on a result, and the wait moved to where the \

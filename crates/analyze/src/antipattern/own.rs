@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::finding::{Confidence, Finding, FindingCategory, Number, Proof};
 use super::own_rule::{OwnRule, TraceTable, wrong};
+use super::text::{agreeing, counted};
 use crate::job::{JobFacts, RankFacts};
 use crate::{Error, bandwidth, kernels, ops, queue, steps};
 
@@ -137,9 +138,10 @@ pub(super) fn find(
     ranks.dedup();
     let subject = name(first);
     let what = format!(
-        "{} of {} rows meet `{}`, the first one {subject}.",
+        "{} of {} {} `{}`, the first one {subject}.",
         met.len(),
-        rows.len(),
+        counted(rows.len() as f64, "row"),
+        agreeing(met.len() as f64, "meets", "meet"),
         rule.condition
     );
     Ok(Some(Finding {

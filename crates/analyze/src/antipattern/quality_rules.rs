@@ -4,7 +4,7 @@
 use super::finding::{Confidence, FindingCategory, Proof, RuleFindings, Severity};
 use super::rule::{CureSide, Detect, Rule, RuleLimits, page};
 use crate::job::JobFacts;
-use crate::quality::{self, Issue};
+use crate::quality::{self, Issue, losses};
 
 macro_rules! quality_rule {
     ($name:ident, $id:literal, $title:literal, [$($issue:literal),*]) => {
@@ -25,7 +25,7 @@ quality_rule!(Q01, "Q01", "waits were not recorded", ["missing-sync-events"]);
 quality_rule!(
     Q02,
     "Q02",
-    "device work was lost",
+    "parts of the recording are missing",
     [
         "cut-recording",
         "lost-device-rows",
@@ -106,6 +106,7 @@ fn found(
         total_ns: 0,
     });
     let found = RuleFindings::new(what, sentence(worst.hint))
+        .titled(title(worst))
         .about(worst.id)
         .number("count", worst.count as f64)
         .at_least(match worst.severity {
@@ -115,6 +116,21 @@ fn found(
             quality::Severity::Info => Severity::Info,
         });
     vec![(ranks, found.shown_by(proofs.collect()))]
+}
+
+/// The title of a finding about an issue, where that of its rule is too general.
+fn title(worst: &Issue) -> Option<&'static str> {
+    Some(match (worst.id, worst.loss) {
+        ("losses", loss) => losses::title(loss?),
+        ("cut-recording", _) => "the recording is cut off",
+        ("lost-device-rows", _) => "device work was lost",
+        ("no-correlation-ids", _) => "device work without a launch",
+        ("no-device-work", _) => "no device was recorded",
+        ("no-events", _) => "nothing was recorded",
+        ("unknown-rows", _) => "rows of unknown meaning",
+        ("profiler-messages", _) => "the profiler reports problems",
+        _ => return None,
+    })
 }
 
 /// With a capital letter and a full stop.

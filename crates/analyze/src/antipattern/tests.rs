@@ -1,4 +1,4 @@
-use trace::store::{NewSlice, Trace};
+use trace::store::{Loss, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
@@ -7,13 +7,18 @@ use crate::window::WindowRule;
 
 /// Two steps in which the host reads a scalar behind a long kernel, then launches another one.
 fn reading() -> Trace {
+    reading_in_steps(&[1000, 1000])
+}
+
+/// The same in steps of given lengths.
+fn reading_in_steps(lengths: &[i64]) -> Trace {
     let mut trace = Trace::default();
-    for step in 0..2 {
-        let at = step * 1000;
+    for (step, length) in lengths.iter().enumerate() {
+        let at: i64 = lengths[..step].iter().sum();
         let id = 10 * step as u64;
         let name = format!("ProfilerStep#{}", step + 5);
         let rows = [
-            ("user_annotation", name.as_str(), (9, 9), (at, at + 1000), None),
+            ("user_annotation", name.as_str(), (9, 9), (at, at + length), None),
             ("cpu_op", "aten::mm", (9, 9), (at, at + 20), None),
             ("cuda_runtime", "cudaLaunchKernel", (9, 9), (at + 5, at + 15), Some(id + 1)),
             ("cpu_op", "aten::item", (9, 9), (at + 20, at + 640), None),
@@ -60,6 +65,24 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
     assert_eq!((read.steps.as_slice(), read.key.as_str()), ([5, 6].as_slice(), "H05:aten::item"));
     assert_eq!(read.severity, Severity::Critical);
     assert!(report.joint_saving_ns.is_none_or(|joint| joint >= saving.mid_ns));
+}
+
+#[test]
+fn a_saving_within_the_noise_of_steps_is_no_gain() {
+    let steady = reading_in_steps(&[1000, 1000, 1000, 1100]);
+    let trace = reading_in_steps(&[1000, 1000, 1000, 2500]);
+    let report = |trace: &Trace| found(trace, "").unwrap();
+    let read = |report: &FindingReport| {
+        let found = report.findings.iter().find(|one| one.rule == "H05").cloned();
+        found.expect("a read")
+    };
+    assert!(!read(&report(&steady)).saving.unwrap().is_within_noise());
+    let unsteady = report(&trace);
+    let saving = read(&unsteady).saving.unwrap();
+    assert!(saving.is_within_noise() && saving.mid_ns > 0, "{saving:?}");
+    assert_eq!(unsteady.joint_saving_ns, None);
+    // What the rows show is there all the same.
+    assert!(read(&unsteady).severity <= Severity::High);
 }
 
 #[test]
@@ -149,4 +172,70 @@ fn every_rule_has_a_page_that_names_its_limits() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), rules().count());
+}
+
+/// The report of a recording that lost something.
+fn lossy(losses: &[Loss]) -> FindingReport {
+    let mut trace = reading();
+    for (at, loss) in losses.iter().enumerate() {
+        trace.losses.count(*loss, || format!("byte {at}: expected one thing, got another"));
+    }
+    found(&trace, "").unwrap()
+}
+
+#[test]
+fn what_was_lost_decides_on_title_and_remedy() {
+    let q02 = |losses: &[Loss]| {
+        let report = lossy(losses);
+        report.findings.into_iter().find(|one| one.rule == "Q02").expect("a finding")
+    };
+    let negative = q02(&[Loss::NegativeDuration]);
+    assert_eq!(negative.title, "durations below zero");
+    assert!(negative.what.contains("1 × negative duration, taken as 0 (byte 0: expected"));
+    assert!(negative.advice.contains("update PyTorch"), "{}", negative.advice);
+    let copies = q02(&[Loss::OtherCapture]);
+    assert_eq!(copies.title, "a rank was recorded several times");
+    assert!(copies.advice.contains("one recording of each rank"), "{}", copies.advice);
+    let cut = q02(&[Loss::Truncated]);
+    assert!(cut.advice.contains("copy the file again"), "{}", cut.advice);
+    // The worst decides; each kind is told of.
+    let both = q02(&[Loss::NoTime, Loss::NegativeDuration, Loss::BehindTheEnd]);
+    assert_eq!(both.title, "events behind the end of the trace");
+    for kind in ["event without its time", "negative duration", "behind the end"] {
+        assert!(both.what.contains(kind), "{kind}: {}", both.what);
+    }
+    let mut lost = reading();
+    for id in 0..3 {
+        let call =
+            NewSlice::new("cuda_runtime", "cudaLaunchKernel", (9, 9), (1950 + id, 1951 + id));
+        lost.push(&NewSlice { correlation: Some(900 + id as u64), ..call });
+    }
+    let report = found(&lost, "").unwrap();
+    let lost = report.findings.iter().find(|one| one.rule == "Q02").expect("lost work");
+    assert_eq!(lost.title, "device work was lost");
+}
+
+#[test]
+fn steps_and_what_lies_beside_them_add_up_to_the_window() {
+    let account = |trace: &Trace| found(trace, "").unwrap().account;
+    let whole = account(&reading());
+    assert!(whole.starts_with("2 steps of 1.00 µs (mean) make a window of 2.00 µs"), "{whole}");
+    let mut beside = reading();
+    beside.push(&NewSlice::new("cpu_op", "aten::mm", (9, 9), (2000, 2500)));
+    let beside = account(&beside);
+    let expected = "2 steps of 1.00 µs (mean) and 500 ns beside them make a window of 2.50 µs";
+    assert!(beside.starts_with(expected), "{beside}");
+    let mut overlapping = reading();
+    overlapping.slices.duration[0] = 1200;
+    let overlapping = account(&overlapping);
+    assert!(overlapping.contains("which overlap, in a window of 2.00 µs"), "{overlapping}");
+    // The shares of the path, of which there is one for each party, are those of a whole.
+    let shares: f64 = whole
+        .split([' ', ':', ','])
+        .collect::<Vec<_>>()
+        .windows(2)
+        .filter(|pair| pair[1] == "%")
+        .filter_map(|pair| pair[0].parse::<f64>().ok())
+        .sum();
+    assert!((shares - 100.0).abs() < 0.2, "{whole}");
 }

@@ -1,5 +1,7 @@
 //! Numbers as words of a sentence. Knows no rule.
 
+use schema::unit::plural;
+
 /// `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
 pub(crate) fn time(ns: i64) -> String {
     let ns = ns as f64;
@@ -28,10 +30,39 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A count per step: `3`, `0.5`.
-pub(super) fn each(count: f64) -> String {
+pub(crate) fn each(count: f64) -> String {
     if count.fract() == 0.0 || count >= 10.0 {
         format!("{count:.0}")
     } else {
         format!("{count:.1}")
+    }
+}
+
+/// A count, of a step or of all, with its noun: `1 time`, `2 times`, `0.5 times`.
+pub(crate) fn counted(count: f64, noun: &str) -> String {
+    let noun = if is_one(count) { noun.to_owned() } else { plural(noun) };
+    format!("{} {noun}", each(count))
+}
+
+/// What follows a count: `is` behind 1, `are` behind other counts.
+pub(crate) fn agreeing<'a>(count: f64, one: &'a str, other: &'a str) -> &'a str {
+    if is_one(count) { one } else { other }
+}
+
+fn is_one(count: f64) -> bool {
+    each(count) == "1"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{agreeing, counted};
+
+    #[test]
+    fn nouns_and_verbs_agree_with_their_count() {
+        assert_eq!(counted(1.0, "time"), "1 time");
+        assert_eq!(counted(0.5, "copy"), "0.5 copies");
+        assert_eq!(counted(12.0, "piece of device work"), "12 pieces of device work");
+        assert_eq!(counted(2.0, "launch"), "2 launches");
+        assert_eq!((agreeing(1.0, "is", "are"), agreeing(1.04, "is", "are")), ("is", "are"));
     }
 }

@@ -1,10 +1,11 @@
 //! Times from which rows of a cut recording may be missing, each from one kind of evidence. A row
 //! counts as read or lost by its place in the file, which is the order of rows.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use trace::store::{Trace, TrackId};
 
+use crate::captures::Captures;
 use crate::links::Links;
 use crate::window;
 
@@ -42,7 +43,7 @@ fn lost_launches(trace: &Trace, links: &Links) -> Vec<u32> {
     arrived.sort_unstable();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &u32| id(*row).is_none_or(|id| arrived.binary_search(&id).is_err());
-    let captures = Captures::new(trace);
+    let captures = Captures::from_pairs(trace);
     let passed = Passed::new(trace, links);
     let launches = launches(trace, links).into_iter();
     launches
@@ -66,42 +67,9 @@ pub(super) fn has_lost_launches(trace: &Trace, links: &Links, most_pct: f64) -> 
 /// Whether every launch without device work was captured into a graph, so that it never ran.
 /// `launches` are pairs of correlation id and row, and `lost[i]` tells whether launch `i` has none.
 pub(super) fn has_only_captured(trace: &Trace, launches: &[(u64, u32)], lost: &[bool]) -> bool {
-    let captures = Captures::new(trace);
+    let captures = Captures::from_pairs(trace);
     let mut rows = launches.iter().zip(lost).filter(|(_, is_lost)| **is_lost);
     rows.all(|((_, row), _)| captures.contains(trace, *row))
-}
-
-/// What a thread launches while it captures a graph is recorded into the graph and not run.
-struct Captures(BTreeMap<TrackId, Vec<(i64, i64)>>);
-
-impl Captures {
-    fn new(trace: &Trace) -> Self {
-        let mut edges: Vec<(TrackId, i64, bool)> = Vec::new();
-        for row in trace.rows().filter(|row| trace.kind(*row).is_call()) {
-            let name = trace.name(row);
-            let is_begin = name.contains("StreamBeginCapture");
-            if is_begin || name.contains("StreamEndCapture") {
-                let track = trace.slices.track[row as usize];
-                edges.push((track, trace.slices.start(row), is_begin));
-            }
-        }
-        edges.sort_unstable();
-        let mut spans: BTreeMap<TrackId, Vec<(i64, i64)>> = BTreeMap::new();
-        for pair in edges.windows(2) {
-            let [(track, start, true), (other, end, false)] = pair else { continue };
-            if track == other {
-                spans.entry(*track).or_default().push((*start, *end));
-            }
-        }
-        Self(spans)
-    }
-
-    fn contains(&self, trace: &Trace, call: u32) -> bool {
-        let Some(spans) = self.0.get(&trace.slices.track[call as usize]) else { return false };
-        let start = trace.slices.start(call);
-        let begun = spans.partition_point(|(from, _)| *from <= start);
-        begun.checked_sub(1).is_some_and(|at| start < spans[at].1)
-    }
 }
 
 /// Per thread, until when its launches have passed: on each stream that it uses, a later launch has

@@ -9,12 +9,18 @@ use super::unit::RankUnits;
 pub struct PartChange {
     /// Its name, such as `exposed_communication`.
     pub part: &'static str,
-    /// Of a unit, before.
+    /// Median over the units before.
     pub before_ns: i64,
-    /// Of a unit, after.
+    /// Median over the units after.
     pub after_ns: i64,
     /// `after_ns − before_ns`.
     pub delta_ns: i64,
+    /// Mean over the units before: only means add up to the mean unit.
+    pub before_mean_ns: i64,
+    /// Mean over the units after.
+    pub after_mean_ns: i64,
+    /// `after_mean_ns − before_mean_ns`.
+    pub mean_delta_ns: i64,
     /// Of all windows, before.
     pub before_pct: Option<f64>,
     /// Of all windows, after.
@@ -24,11 +30,11 @@ pub struct PartChange {
     pub before_span_pct: Option<f64>,
     /// The same, after.
     pub after_span_pct: Option<f64>,
-    /// `delta_ns` of the change of the unit.
+    /// `mean_delta_ns` of the change of the mean unit.
     pub explained_pct: Option<f64>,
     /// A smaller change may be chance; `None` where a side has fewer than two units.
     pub noise_ns: Option<i64>,
-    /// Whether the change is within the noise.
+    /// Whether `delta_ns` is within the noise.
     pub is_noise: bool,
 }
 
@@ -116,8 +122,14 @@ impl Shift {
             (2.0 * error.sqrt()).ceil() as i64
         });
         let delta_ns = after_ns - before_ns;
-        let is_noise = delta_ns == 0 || noise_ns.is_some_and(|noise| delta_ns.abs() <= noise);
-        Self { before_ns, after_ns, delta_ns, noise_ns, is_noise }
+        let mut shift = Self { before_ns, after_ns, delta_ns, noise_ns, is_noise: false };
+        shift.is_noise = shift.is_noise_of(delta_ns);
+        shift
+    }
+
+    /// Whether a change may be chance.
+    pub fn is_noise_of(&self, delta_ns: i64) -> bool {
+        delta_ns == 0 || self.noise_ns.is_some_and(|noise| delta_ns.abs() <= noise)
     }
 }
 

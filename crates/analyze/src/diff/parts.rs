@@ -3,6 +3,7 @@
 use super::change::{PartChange, Shift, lengths};
 use super::unit::RankUnits;
 use crate::classify::WorkClass;
+use crate::distribution;
 use crate::interval::{self, Interval};
 use crate::percent;
 
@@ -30,18 +31,23 @@ pub fn of(before: &[RankUnits<'_>], after: &[RankUnits<'_>]) -> (Vec<PartChange>
     let spans = sides.each_ref().map(|parts| parts.span_ns);
     let change = |part, before: &[i64], after: &[i64]| {
         let shift = Shift::new(before, after);
+        let [before_ns, after_ns] = [before, after]
+            .map(|side| distribution::integer_median(&mut side.to_vec()).unwrap_or_default());
         PartChange {
             part,
-            before_ns: shift.before_ns,
-            after_ns: shift.after_ns,
-            delta_ns: shift.delta_ns,
+            before_ns,
+            after_ns,
+            delta_ns: after_ns - before_ns,
+            before_mean_ns: shift.before_ns,
+            after_mean_ns: shift.after_ns,
+            mean_delta_ns: shift.delta_ns,
             before_pct: percent(before.iter().sum(), windows[0]),
             after_pct: percent(after.iter().sum(), windows[1]),
             before_span_pct: percent(before.iter().sum(), spans[0]),
             after_span_pct: percent(after.iter().sum(), spans[1]),
             explained_pct: percent(shift.delta_ns, delta_ns),
             noise_ns: shift.noise_ns,
-            is_noise: shift.is_noise,
+            is_noise: shift.is_noise_of(after_ns - before_ns),
         }
     };
     let [before, after] = &sides;

@@ -192,6 +192,16 @@ fn a_few_long_steps_are_told_from_a_slower_job() {
 }
 
 #[test]
+fn parts_are_medians_over_the_steps_and_their_means_add_up() {
+    let diff = diff(&[run(&[20, 20, 20, 60])], &[run(&[28, 28, 28, 28])], WindowRule::Steps);
+    let compute = &diff.parts[0];
+    assert_eq!((compute.before_ns, compute.after_ns, compute.delta_ns), (20, 28, 8));
+    assert_eq!((compute.before_mean_ns, compute.mean_delta_ns), (30, -2));
+    let sum: i64 = diff.parts.iter().map(|part| part.before_mean_ns).sum();
+    assert_eq!(sum, 100);
+}
+
+#[test]
 fn recordings_of_different_jobs_are_doubted() {
     let same = diff(&[run(&[20; 4])], &[run(&[30; 4])], WindowRule::Steps);
     assert_eq!(same.shared_pct, Some(100.0));

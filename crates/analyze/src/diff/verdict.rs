@@ -84,12 +84,18 @@ pub fn of(
         1.. => DiffOutcome::Slower,
         _ => DiffOutcome::Faster,
     };
-    let has_device =
-        parts.iter().any(|part| part.part != "idle" && (part.before_ns, part.after_ns) != (0, 0));
+    let has_device = parts
+        .iter()
+        .any(|part| part.part != "idle" && (part.before_mean_ns, part.after_mean_ns) != (0, 0));
     let mut causes = Vec::new();
     if has_device {
-        let real = parts.iter().filter(|part| !part.is_noise);
-        causes.extend(real.map(|part| cause(&words(part.part), part.delta_ns, unit)));
+        // The change of the mean unit is that of the means of its parts.
+        let is_real = |part: &&PartChange| {
+            let noise_ns = part.noise_ns.unwrap_or_default();
+            part.mean_delta_ns != 0 && part.mean_delta_ns.abs() > noise_ns
+        };
+        let real = parts.iter().filter(is_real);
+        causes.extend(real.map(|part| cause(&words(part.part), part.mean_delta_ns, unit)));
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.delta_ns.abs()));
     }
     let is_host = causes.first().is_none_or(|first| first.name == "idle");

@@ -1,10 +1,11 @@
 use super::*;
 
 #[test]
-fn quantiles_are_values_that_occur() {
+fn quantiles_but_the_median_are_values_that_occur() {
     let mut values: Vec<i64> = (1..=20).rev().collect();
     let spread = of(&mut values);
     assert_eq!((spread.p5, spread.p25, spread.p50, spread.p75, spread.p95), (1, 5, 10, 15, 19));
+    assert_eq!(of(&mut [30, 10]).p50, 20, "the mean of two values");
     assert_eq!((spread.min, spread.max, spread.count, spread.total), (1, 20, 20, 210));
     assert_eq!((spread.mean, spread.std), (10.5, 5.916));
 }
@@ -14,18 +15,6 @@ fn one_value_has_no_deviation_and_none_nothing() {
     let one = of(&mut [7]);
     assert_eq!((one.p5, one.p50, one.p95, one.std), (7, 7, 7, 0.0));
     assert_eq!(of(&mut []), Distribution::default());
-}
-
-#[test]
-fn medians_of_even_numbers() {
-    assert_eq!(lower_median(&mut [4, 1, 3, 2]), Some(2));
-    assert_eq!(integer_median(&mut [-4, -1, 3, 2]), Some(0));
-    assert_eq!(integer_median(&mut [-4, -1]), Some(-3));
-    assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), Some(2.5));
-    assert_eq!(
-        (lower_median(&mut []), integer_median(&mut []), median(&mut [])),
-        (None, None, None)
-    );
 }
 
 #[test]

@@ -56,8 +56,8 @@ fn a_capture_lasts_from_its_begin_to_its_end() {
         .call("cudaStreamEndCapture", (200, 210))
         .launch("gemm", (300, 302));
     assert_eq!(sketch.within(Disturbance::GraphCapture, (0, 400)), 110);
-    let captures = captures::of(&sketch.trace, &crate::frames::Frames::default());
-    assert_eq!(captures.len(), 1);
+    let captures = Captures::new(&sketch.trace, &crate::frames::Frames::default());
+    assert_eq!(captures.by_thread().count(), 1);
     let mut cut = Sketch::default();
     cut.call("hipStreamEndCapture", (50, 60)).launch("gemm", (70, 72));
     assert_eq!(cut.within(Disturbance::GraphCapture, (0, 400)), 60);
@@ -184,6 +184,58 @@ fn set_up_and_a_long_first_step_are_warm_up() {
     slow.row("user_annotation", "ProfilerStep#1", (200, 290));
     slow.row("user_annotation", "ProfilerStep#2", (290, 380));
     assert_eq!(slow.within(Disturbance::WarmUp, (0, 380)), 200);
+}
+
+/// Three steps of which the second captures a graph, compiles behind it, and launches the graph at
+/// `replay`.
+fn capturing(replay: i64) -> Sketch {
+    let mut sketch = Sketch::default();
+    sketch.row("user_annotation", "ProfilerStep#0", (0, 100)).launch("gemm", (10, 12));
+    sketch
+        .row("user_annotation", "ProfilerStep#1", (100, 200))
+        .call("cudaStreamBeginCapture", (110, 111))
+        .call("cudaStreamEndCapture", (120, 130))
+        .launch("gemm", (140, 142))
+        .call("cuModuleLoadData", (150, 160))
+        .call("cudaGraphLaunch", (replay, replay + 2))
+        .row("user_annotation", "_compile.compile_inner (dynamo_timed)", (185, 195));
+    sketch.row("user_annotation", "ProfilerStep#2", (200, 300)).launch("gemm", (210, 212)).row(
+        "user_annotation",
+        "_compile.compile_inner (dynamo_timed)",
+        (250, 260),
+    );
+    sketch
+}
+
+#[test]
+fn compilation_just_behind_a_capture_is_warm_up() {
+    // Until the graph runs, and what compiles or loads code in that step.
+    let early = capturing(145);
+    assert_eq!(early.within(Disturbance::WarmUp, (100, 200)), (145 - 130) + 10 + 10);
+    let late = capturing(180);
+    assert_eq!(late.within(Disturbance::WarmUp, (100, 200)), (180 - 130) + 10);
+    // A graph that runs in no later step: until the end of the step that captured it.
+    let never = capturing(5);
+    assert_eq!(never.within(Disturbance::WarmUp, (0, 300)), 200 - 130);
+}
+
+#[test]
+fn compilation_in_every_step_is_a_loss_of_steady_steps() {
+    let late = capturing(180);
+    assert_eq!(late.within(Disturbance::WarmUp, (200, 300)), 0);
+}
+
+#[test]
+fn work_between_two_captures_warms_up_for_the_second() {
+    let mut sketch = Sketch::default();
+    sketch
+        .call("cudaStreamBeginCapture", (0, 1))
+        .call("cudaStreamEndCapture", (10, 12))
+        .launch("gemm", (20, 22))
+        .call("cudaStreamBeginCapture", (50, 51))
+        .call("cudaStreamEndCapture", (60, 62))
+        .launch("gemm", (70, 72));
+    assert_eq!(sketch.within(Disturbance::WarmUp, (0, 100)), 50 - 12);
 }
 
 #[test]

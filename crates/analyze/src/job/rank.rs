@@ -122,7 +122,7 @@ impl<'a> RankFacts<'a> {
 
     /// Whether the inputs of any operator are known.
     pub(crate) fn has_tensors(&self) -> bool {
-        !self.tensors.is_empty()
+        self.tensors.values().any(|tensors| !tensors.dims.is_empty())
     }
 
     pub(super) fn know_waits(&self, waits: impl Iterator<Item = (u32, i64)>) {

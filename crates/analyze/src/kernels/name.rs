@@ -1,5 +1,7 @@
 //! Short names of kernels. Knows nothing but text.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 /// The last part of a C++ name without template and call arguments; other names as they are.
 ///
 /// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`. Where that says nothing,
@@ -15,6 +17,74 @@ pub fn short_name(name: &str) -> &str {
         return first.map_or(short, |first| first.rsplit("::").next().unwrap_or(first));
     }
     if short.is_empty() { name } else { short }
+}
+
+/// Longest part of a name that tells kernels of one short name apart, in characters.
+const DIFFERENCE: usize = 48;
+
+/// A label for each of some names, which are all different: the short name. Where several names
+/// have one short name, what differs between them follows in brackets, so that labels differ, too.
+///
+/// # Cost
+/// `O(n log n)` in the names, times their length.
+pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let names: Vec<&str> = names.into_iter().collect();
+    let mut alike: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, name) in names.iter().enumerate() {
+        alike.entry(short_name(name)).or_default().push(at);
+    }
+    let mut labels = vec![String::new(); names.len()];
+    for (short, places) in alike {
+        if let [one] = places[..] {
+            short.clone_into(&mut labels[one]);
+            continue;
+        }
+        let same: Vec<&str> = places.iter().map(|at| names[*at]).collect();
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for (at, difference) in places.into_iter().zip(differences(&same)) {
+            let label = match difference.is_empty() || difference == short {
+                true => short.to_owned(),
+                false => format!("{short} [{difference}]"),
+            };
+            let count = seen.entry(label.clone()).or_default();
+            *count += 1;
+            labels[at] = if *count == 1 { label } else { format!("{label} #{count}") };
+        }
+    }
+    labels
+}
+
+/// What tells each name from the others: the first word that differs if that is another one for
+/// each, else what is left without what all of them begin and end with.
+fn differences(names: &[&str]) -> Vec<String> {
+    const UNNAMED: &str = "(anonymous namespace)::";
+    let all: Vec<Vec<char>> =
+        names.iter().map(|name| name.replace(UNNAMED, "").chars().collect()).collect();
+    let least = all.iter().map(Vec::len).min().unwrap_or_default();
+    let is_same =
+        |letter: &dyn Fn(&[char]) -> char| all.iter().all(|name| letter(name) == letter(&all[0]));
+    let first = (0..least).find(|at| !is_same(&|name| name[*at])).unwrap_or(least);
+    // Whole words: back to behind the last sign.
+    let is_of_word = |letter: &char| letter.is_alphanumeric() || *letter == '_';
+    let begin = all[0][..first].iter().rposition(|letter| !is_of_word(letter));
+    let begin = begin.map_or(0, |at| at + 1);
+    let behind = (0..least - first).find(|at| !is_same(&|name| name[name.len() - 1 - at]));
+    let behind = behind.unwrap_or(least - first);
+    let word = |name: &Vec<char>| {
+        let rest = name[begin..].iter().skip_while(|letter| !is_of_word(letter));
+        rest.take_while(|letter| is_of_word(letter)).collect::<String>()
+    };
+    let words: Vec<String> = all.iter().map(word).collect();
+    let distinct: BTreeSet<&String> = words.iter().collect();
+    if distinct.len() == words.len() && words.iter().all(|word| word.len() <= DIFFERENCE) {
+        return words;
+    }
+    let text = |name: &Vec<char>| {
+        let rest = &name[begin..name.len() - behind];
+        let end = if rest.len() > DIFFERENCE { "…" } else { "" };
+        rest.iter().take(DIFFERENCE).collect::<String>() + end
+    };
+    all.iter().map(text).collect()
 }
 
 /// What our own collectives say behind their names, for tools that go by names (decision 0006).

@@ -73,3 +73,41 @@ fn bytes_stop_at_the_greatest_integer() {
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     assert_eq!(of(&scope)[0].bytes, Some(u64::MAX));
 }
+
+#[test]
+fn kernels_of_one_short_name_have_labels_of_their_own() {
+    let add = "void vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)";
+    let fill = "void vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)";
+    assert_eq!(short_name(add), short_name(fill));
+    let found = labels([add, "gemm", fill]);
+    let expected = [
+        "vectorized_elementwise_kernel [CUDAFunctor_add]",
+        "gemm",
+        "vectorized_elementwise_kernel [FillFunctor]",
+    ];
+    assert_eq!(found, expected);
+    // What differs far behind or only in its length differs, too.
+    let long = |end: &str| format!("void f<{}{end}>(int)", "x".repeat(60));
+    let (one, other) = (long("1"), long("2"));
+    let found = labels([one.as_str(), other.as_str(), "f"]);
+    let mut distinct = found.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!((distinct.len(), found[2].as_str()), (3, "f"), "{found:?}");
+    assert!(found.iter().all(|label| label.chars().count() < 70), "{found:?}");
+}
+
+#[test]
+fn a_table_shows_no_label_twice() {
+    let mut trace = Trace::default();
+    for (at, name) in ["void f<float>(int)", "void f<double>(int)", "gemm"].iter().enumerate() {
+        let start = 10 * at as i64;
+        trace.push(&NewSlice::new("kernel", name, (0, 7), (start, start + 5)));
+    }
+    let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+    let mut rows = of(&scope);
+    distinguish(&mut rows);
+    let mut short: Vec<&str> = rows.iter().map(|row| row.short_name.as_str()).collect();
+    short.sort_unstable();
+    assert_eq!(short, ["f [double]", "f [float]", "gemm"]);
+}

@@ -3,6 +3,7 @@
 use trace::store::EventKind as RowKind;
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
+use crate::antipattern::text::{agreeing, counted};
 use crate::calls;
 use crate::interval;
 use crate::job::RankFacts;
@@ -43,7 +44,11 @@ fn inferred_steps(rank: &RankFacts<'_>) -> Option<Issue> {
                   steps of another length",
         hint: "to be sure, call profiler.step() once per iteration",
     };
-    let what = format!("no ProfilerStep was recorded; {count} steps are inferred from {source}");
+    let what = format!(
+        "no ProfilerStep was recorded; {} {} inferred from {source}",
+        counted(count as f64, "step"),
+        agreeing(count as f64, "is", "are")
+    );
     Some(kind.issue(Some(rank.scope.trace.rank), count as u64, what))
 }
 
@@ -109,8 +114,9 @@ fn bad_nesting(rank: &RankFacts<'_>) -> Option<Issue> {
         hint: "look at these rows: asynchronous ranges belong on a track of their own",
     };
     let what = format!(
-        "{} host rows reach past their parent, by up to {}",
-        clipped.len(),
+        "{} {}, by up to {}",
+        counted(clipped.len() as f64, "host row"),
+        agreeing(clipped.len() as f64, "reaches past its parent", "reach past their parent"),
         milliseconds(worst.excess_ns)
     );
     let share = percent(clipped.len() as i64, rank.tree().nodes.len() as i64);

@@ -1,7 +1,7 @@
 //! One thing wrong with a recording, and its words.
 
 use serde::Serialize;
-use trace::store::Trace;
+use trace::store::{Loss, Trace};
 
 use crate::kernels::short_name;
 use crate::scope::Scope;
@@ -37,6 +37,9 @@ pub struct Issue {
     pub count: u64,
     /// How much of what the text names.
     pub share_pct: Option<f64>,
+    /// The kind of loss, of what the reader could not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
     /// The analyses that suffer, and how.
     pub matters: &'static str,
     /// What to do about it.
@@ -61,6 +64,7 @@ impl IssueKind {
             place: String::new(),
             count,
             share_pct: None,
+            loss: None,
             matters: self.matters,
             hint: self.hint,
         }

@@ -1,17 +1,19 @@
-//! Device work that is lost, misplaced or too long, and what the reader could not read.
+//! Device work that is lost, misplaced or too long.
 
 use std::collections::BTreeMap;
 
-use trace::store::{EventKind as RowKind, Loss};
+use trace::store::EventKind as RowKind;
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
-use super::unknown;
+use super::{losses, unknown};
+use crate::antipattern::text::{agreeing, counted};
 use crate::attribution::OwnerMethod;
+use crate::captures::Captures;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
 use crate::refuted::{self, Straggler};
 use crate::skew::Skew;
-use crate::{captures, coverage, percent, window};
+use crate::{coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -22,7 +24,7 @@ const OFFSET_NS: i64 = 50_000;
 const COVERED_PCT: f64 = 90.0;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
-    let mut issues = losses(rank);
+    let mut issues = losses::issues(rank);
     issues.extend(cut(rank));
     if !rank.scope.trace.is_usable() {
         return issues;
@@ -64,45 +66,6 @@ fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
         hint: "let the job finish writing; copy the file again; compare its size",
     };
     Some(kind.issue(Some(rank.scope.trace.rank), 1, what))
-}
-
-fn losses(rank: &RankFacts<'_>) -> Vec<Issue> {
-    let trace = rank.scope.trace;
-    let issue = |(loss, counted): (Loss, &trace::store::LossCount)| {
-        let severity = match loss {
-            Loss::LostFile | Loss::BehindTheEnd => Severity::Broken,
-            Loss::Truncated
-            | Loss::Damaged
-            | Loss::BrokenEvent
-            | Loss::NoTime
-            | Loss::OtherCapture
-            | Loss::NegativeDuration
-            | Loss::RefutedDuration => Severity::Warning,
-            _ => Severity::Info,
-        };
-        let kind = IssueKind {
-            id: "losses",
-            severity,
-            matters: "what could not be read is missing from every figure",
-            hint: "let the job finish writing; copy the file again; compare its size",
-        };
-        let what = format!("{} × {}", counted.count, words(&format!("{loss:?}")));
-        let first = counted.first.first().cloned().unwrap_or_default();
-        kind.issue(Some(trace.rank), counted.count, what).at(first)
-    };
-    trace.losses.iter().map(issue).collect()
-}
-
-/// `NegativeDuration` as `negative duration`.
-fn words(name: &str) -> String {
-    let mut words = String::new();
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() && !words.is_empty() {
-            words.push(' ');
-        }
-        words.push(letter.to_ascii_lowercase());
-    }
-    words
 }
 
 /// Whether rows of a kind show what a program did: operators, calls and device work. A recording of
@@ -167,7 +130,15 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
         matters: "rows at time 0 are left out of windows, busy time and kernel tables",
         hint: "a known fault of profilers that lose a buffer: profile fewer steps, or update",
     };
-    let issue = kind.issue(Some(trace.rank), count, format!("{count} rows start at time 0"));
+    let issue = kind.issue(
+        Some(trace.rank),
+        count,
+        format!(
+            "{} {} at time 0",
+            counted(count as f64, "row"),
+            agreeing(count as f64, "starts", "start")
+        ),
+    );
     Some(issue.at(trace.name(first).to_owned()))
 }
 
@@ -207,12 +178,8 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     // What a graph captures does not run.
-    let captures = captures::of(trace, rank.scope.frames());
-    let is_captured = |row: &u32| {
-        let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
-        captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))
-    };
-    let runs = |row: &u32| !is_captured(row) && !empty.contains(row);
+    let captures = Captures::new(trace, rank.scope.frames());
+    let runs = |row: &u32| !captures.contains(trace, *row) && !empty.contains(row);
     let calls: Vec<u32> = trace.rows().filter(is_call).filter(runs).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
@@ -243,8 +210,9 @@ fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
         hint: "profile each process into a file of its own",
     };
     let count = contested.len() as u64;
-    let have = if count == 1 { "piece of device work has" } else { "pieces of device work have" };
-    let what = format!("{count} {have} an id that several calls have");
+    let pieces = counted(count as f64, "piece of device work");
+    let have = agreeing(count as f64, "has", "have");
+    let what = format!("{pieces} {have} an id that several calls have");
     let issue = kind.issue(Some(rank.scope.trace.rank), count, what);
     Some(issue.at(place(rank.scope, *first)))
 }
@@ -301,8 +269,10 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
             hint: "nothing to do: busy time counts what overlaps once",
         };
         let what = format!(
-            "{} pieces of device work overlap the next on their stream, {} in all",
-            small.len(),
+            "{} {} the next on {} stream, {} in all",
+            counted(small.len() as f64, "piece of device work"),
+            agreeing(small.len() as f64, "overlaps", "overlap"),
+            agreeing(small.len() as f64, "its", "their"),
             milliseconds(small_ns)
         );
         issues.push(
@@ -317,8 +287,10 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
             hint: "a known fault of profilers: update, or leave these rows out",
         };
         let what = format!(
-            "{} pieces of device work reach past the next start on their stream, by up to {}",
-            absurd.len(),
+            "{} {} past the next start on {} stream, by up to {}",
+            counted(absurd.len() as f64, "piece of device work"),
+            agreeing(absurd.len() as f64, "reaches", "reach"),
+            agreeing(absurd.len() as f64, "its", "their"),
             milliseconds(excess)
         );
         issues.push(
@@ -361,9 +333,9 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
             matters: "this work has no operator and no launch delay; it was queued when recording began",
             hint: "add warm-up steps to the profiler's schedule",
         };
-        let have =
-            if orphans == 1 { "piece of device work has" } else { "pieces of device work have" };
-        let what = format!("{orphans} {have} no recorded launch");
+        let pieces = counted(orphans as f64, "piece of device work");
+        let have = agreeing(orphans as f64, "has", "have");
+        let what = format!("{pieces} {have} no recorded launch");
         let share = percent(orphans as i64, rank.attribution().methods.len() as i64);
         issues.push(kind.issue(Some(trace.rank), orphans as u64, what).share(share));
     }

@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::classify::WorkClass;
 use crate::job::RankFacts;
-use crate::kernels;
+use crate::kernels::{self, KernelRow};
 use crate::percent;
 
-/// Device work of one short name over all ranks.
+/// Device work of one name over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopKernel {
-    /// Name without types and arguments.
+    /// Name without types and arguments, and what tells it from others of the same one.
     pub name: String,
     /// What it is for.
     pub class: WorkClass,
@@ -47,7 +47,9 @@ pub struct TopOperator {
 
 pub(super) fn kernels(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
     let mut found: BTreeMap<(String, WorkClass), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
-    for row in ranks.iter().flat_map(|rank| kernels::of(rank.scope)) {
+    let mut rows: Vec<KernelRow> = ranks.iter().flat_map(|rank| kernels::of(rank.scope)).collect();
+    kernels::distinguish(&mut rows);
+    for row in rows {
         let by_rank = found.entry((row.short_name, row.class)).or_default();
         let sums = by_rank.entry(row.rank).or_default();
         sums.0 += row.count;

@@ -149,7 +149,10 @@ fn the_sequence_of_every_linear_layer_is_found() {
         let us = |row: &sequences::SequenceRow| (row.device_ns / 1000, row.host_ns / 1000);
         rows.iter().map(|row| (row.count, us(row), row.sequence.clone())).collect::<Vec<_>>()
     };
-    let kernels = "elementwise_kernel | ampere_sgemm_32x128_tn | elementwise_kernel".to_owned();
+    // Two kernels of one short name, told apart by what differs in their whole names.
+    let kernels = "elementwise_kernel [direct_copy_kernel_cuda] | ampere_sgemm_32x128_tn | \
+                   elementwise_kernel [CUDAFunctor_add]"
+        .to_owned();
     // Truth: trace_diff_control.frequent_sequences.csv.
     assert_eq!(sequences(WindowRule::Hta), [(10, (986, 1123), kernels.clone())]);
     assert_eq!(sequences(WindowRule::All), [(12, (1183, 1348), kernels)]);

@@ -269,3 +269,25 @@ fn clocks_of_recordings_that_share_no_time_are_not_corrected() {
         assert_eq!(clocks[1].ahead_ns, offset_ns / 2);
     }
 }
+
+#[test]
+fn a_negative_duration_counts_as_none_and_is_named() {
+    let row = |name: &str, start: i64, duration: i64| {
+        format!(
+            r#"{{"ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7, "ts": {start}, "dur": {duration}}}"#
+        )
+    };
+    let rows = [row("gemm", 0, 30), row("wrong", 40, -5), row("gemm", 50, 50)];
+    let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
+    let trace = trace::open::parse(text.as_bytes()).unwrap();
+    assert_eq!(trace.losses.count_of(Loss::NegativeDuration), 1);
+    let (page, _) = summary(vec![trace]);
+    // The other rows keep their figures, and the recording is not called good.
+    assert_eq!((page.breakdowns[0].busy_ns, page.breakdowns[0].window_ns), (80_000, 100_000));
+    assert_eq!(page.verdict, QualityVerdict::Doubtful);
+    let loss = page.issues.iter().find(|issue| issue.loss == Some(Loss::NegativeDuration));
+    let what = &loss.expect("a loss").what;
+    let offset = text.find(&rows[1]).unwrap();
+    assert!(what.starts_with("1 × negative duration, taken as 0"), "{what}");
+    assert!(what.contains(&format!("byte {offset}: ")) && what.contains("-5000 ns"), "{what}");
+}

@@ -160,6 +160,79 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
     assert!(found(&|text: &str| replaced(text, "void gemv2T_kernel_val<int, float>")).is_none());
 }
 
+/// What K11 says of a change of its four towers; `None` if it says nothing.
+fn branches(change: impl Fn(&str) -> String) -> Option<antipattern::Finding> {
+    changed("K11", change).findings.into_iter().find(|one| one.rule == "K11")
+}
+
+#[test]
+fn modules_are_branches_only_if_no_path_of_operators_joins_them() {
+    let whole = branches(str::to_owned).expect("a finding");
+    assert!(whole.what.contains("fill 20 % of the multiprocessors"), "{}", whole.what);
+    assert!(whole.saving.is_some() && whole.what.contains("no tensor has the sizes"), "{whole:?}");
+    // Each module may read what the one before has written.
+    let square = |text: &str| text.replace("[64,1024],[1024,512]", "[64,512],[512,512]");
+    assert_eq!(branches(square), None);
+    // An operator runs between two modules.
+    let between = r#"{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":290.5,"dur":1,"args":{"correlation":99}}, {"ph":"X","cat":"kernel","name":"relu","pid":0,"tid":7,"ts":300,"dur":4,"args":{"device":0,"stream":7,"correlation":99,"grid":[20,1,1],"block":[128,1,1],"blocks per SM":0.2,"warps per SM":0.8}},"#;
+    let second = r#"{"ph":"X","cat":"python_function","name":"nn.Module: Tower_1""#;
+    assert_eq!(branches(|text| text.replace(second, &format!("{between}\n{second}"))), None);
+    // Without sizes nobody knows, and no gain is promised.
+    let unknown = branches(|text| text.replace("\"Input Dims\"", "\"Other\"")).expect("a finding");
+    assert!(unknown.what.contains("if no operator leads from one to the next"), "{unknown:?}");
+    assert_eq!((unknown.saving, unknown.severity), (None, antipattern::Severity::Info));
+}
+
+#[test]
+fn branches_need_free_multiprocessors() {
+    let full = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.99");
+    assert_eq!(branches(full), None);
+    let saved = |finding: antipattern::Finding| finding.saving.expect("a saving").high_ns;
+    // Four towers of 70 µs: no less than what they fill together, nor than the longest.
+    let half = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.5");
+    assert_eq!(saved(branches(half).expect("a finding")), 280_000 - 140_000);
+    assert_eq!(saved(branches(str::to_owned).expect("a finding")), 280_000 - 70_000);
+    let unknown = branches(|text| text.replace("\"blocks per SM\":0.2,", "")).expect("a finding");
+    assert!(unknown.what.contains("if multiprocessors are free, of which"), "{unknown:?}");
+    assert_eq!(unknown.saving, None);
+}
+
+#[test]
+fn small_kernels_are_to_run_side_by_side_only_where_two_fit_on_the_device() {
+    let advice = |change: &dyn Fn(&str) -> String| {
+        let found = changed("K01", change).findings.into_iter().find(|one| one.rule == "K01");
+        found.expect("a finding").advice
+    };
+    let small = advice(&str::to_owned);
+    assert!(small.contains("that no path of operators joins on several streams"), "{small}");
+    let large = |text: &str| text.replace("\"blocks per SM\":0.1", "\"blocks per SM\":0.8");
+    assert!(!advice(&large).contains("streams"));
+}
+
+#[test]
+fn a_chain_says_which_sizes_of_tensors_it_rests_on() {
+    let said = |change: &dyn Fn(&str) -> String| {
+        let found = changed("K13", change).findings.into_iter().find(|one| one.rule == "K13");
+        found.expect("a chain").what
+    };
+    let all = said(&str::to_owned);
+    assert!(all.contains("By the sizes of their tensors they move"), "{all}");
+    let dims = "\"Input Dims\"";
+    let some = said(&|text: &str| text.replacen(dims, "\"Other\"", 1));
+    assert!(some.contains("by the sizes of tensors for"), "{some}");
+    let none = said(&|text: &str| text.replace(dims, "\"Other\""));
+    assert!(none.contains("No sizes of tensors were recorded"), "{none}");
+    // Sizes were recorded, but those of the chain's operators are empty.
+    let empty = said(&|text: &str| {
+        let text = text.replace("\"Input Dims\":[[12288,1024]]", "\"Input Dims\":[[]]");
+        text.replace("\"Input Dims\": [[12288, 1024]]", "\"Input Dims\":[[]]")
+    });
+    assert!(empty.contains("Their operators have no sizes of tensors"), "{empty}");
+    let device = |text: &str| text.replace(dims, "\"Other\"").replace("NVIDIA A100", "Nobody's");
+    let unknown = said(&device);
+    assert!(unknown.contains("Neither the sizes of their tensors nor"), "{unknown}");
+}
+
 /// A text with another name for the products of `K06.fires`.
 fn replaced(text: &str, name: &str) -> String {
     assert!(text.contains("ampere_sgemm_128x64_nn"), "{text}");

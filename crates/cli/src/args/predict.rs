@@ -422,9 +422,9 @@ pub struct NeverRunStep {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,
-    /// How tables are split over ranks
-    #[arg(long, value_enum, default_value_t = Sharding::Table)]
-    pub sharding: Sharding,
+    /// How tables are split over several ranks [default: table]
+    #[arg(long, value_enum)]
+    pub sharding: Option<Sharding>,
     /// A sharding plan, as rowmill train takes it
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,

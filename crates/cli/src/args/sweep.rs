@@ -47,9 +47,9 @@ pub struct PredictSweep {
     /// Change a key of every configuration
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
-    /// How tables are split over ranks
-    #[arg(long, value_enum, default_value_t = Sharding::Table)]
-    pub sharding: Sharding,
+    /// How tables are split over several ranks [default: table]
+    #[arg(long, value_enum)]
+    pub sharding: Option<Sharding>,
     #[command(flatten)]
     pub host: PricedHost,
     /// Print only the Pareto front

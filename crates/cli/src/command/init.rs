@@ -5,6 +5,7 @@ use std::io::Write as _;
 use data::profile::{self, Profile};
 use schema::JobConfig;
 use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
+use schema::source::LabelColumn;
 use serde::Serialize;
 
 use super::train::quoted;
@@ -30,12 +31,13 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
         return Err(Error::ConfigExists { path: path.clone() });
     }
     let files = files_of(&args.files)?;
-    let profile = look(&files, args.delimiter.as_deref(), session)?;
+    let mut profile = look(&files, args.delimiter.as_deref(), session)?;
     input::report_losses(session, profile.facts.rows, &profile.losses);
     let mut proposal = propose(args, &profile, session)?;
     // A proposal that would be refused is a fault of ours: found here, not by who trains.
     let job = JobConfig::parse(&proposal.text, &[]);
     let job = job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    profile.name_columns(schema::proposal::column_names(&profile.facts));
     proposal.remarks.extend(leaks(&profile, &job));
     let Some(path) = target else {
         session.console.print(proposal.text.trim_end())?;
@@ -66,10 +68,14 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
 /// What to check of columns that the configuration uses and that alone predict the label.
 fn leaks(profile: &Profile, job: &JobConfig) -> Vec<String> {
     let data = &job.data;
-    let Some(label) = &data.label else { return Vec::new() };
+    // In the published layouts without a key for it, the label comes first.
+    let of_layout = || schema::proposal::column_names(&profile.facts).into_iter().next();
+    let Some(label) = data.label.clone().or_else(|| of_layout().map(LabelColumn::new)) else {
+        return Vec::new();
+    };
     let mut used: Vec<&str> = data.dense.iter().map(|column| column.column.as_str()).collect();
     used.extend(data.categorical.iter().map(|column| column.column.as_str()));
-    let leaks = profile::find_leaks(profile, label).into_iter();
+    let leaks = profile::find_leaks(profile, &label).into_iter();
     let leaks = leaks.filter(|leak| used.contains(&leak.column.as_str()));
     let remark = |leak: profile::Leak| {
         format!(

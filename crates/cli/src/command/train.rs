@@ -288,7 +288,7 @@ fn train_on(
         threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
         rule_change: args.rule_change.given(),
-        bucket_bytes: args.bucket,
+        bucket_bytes: args.bucket.unwrap_or(train::BUCKET_BYTES),
         trace: args
             .trace
             .clone()

@@ -12,7 +12,7 @@ use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
 use super::predict::resize::recorded;
-use super::predict::what_if::{Measured, measured};
+use super::predict::what_if::{Drift, Measured, measured};
 use crate::args::Tune;
 use crate::error::Error;
 use crate::resolve::{Session, config};
@@ -20,9 +20,6 @@ use crate::sheet::{self, SheetTarget};
 
 /// Steps before those that are recorded.
 const WARM_UP: u64 = 8;
-/// Difference between both measurements of the base, in percent, from which on the machine counts
-/// as disturbed.
-const DRIFT_MOST: f64 = 10.0;
 /// Least gain in percent that is worth a change.
 const GAIN_LEAST: f64 = 3.0;
 /// How many changes are made.
@@ -109,8 +106,8 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
 /// speaks against trusting it.
 fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String>) {
     let base = (before + after) / 2.0;
-    let drift = 100.0 * (after - before).abs() / base.max(1e-9);
-    let disturbed = (drift > DRIFT_MOST).then(|| {
+    let drift = Drift::new(before, after);
+    let disturbed = drift.is_disturbed().then(|| {
         format!(
             "the machine was disturbed: the present settings trained {before:.0} samples/s before \
              the changes and {after:.0} after them; run tune again when nothing else runs"
@@ -119,7 +116,7 @@ fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String
     let speed = |row: &SettingRow| row.measured_samples_per_s.unwrap_or_default();
     let best = rows.iter().max_by(|a, b| speed(a).total_cmp(&speed(b)));
     let gain = |row: &SettingRow| 100.0 * (speed(row) / base.max(1e-9) - 1.0);
-    let verdict = match best.filter(|best| gain(best) > drift.max(GAIN_LEAST)) {
+    let verdict = match best.filter(|best| gain(best) > drift.pct.abs().max(GAIN_LEAST)) {
         Some(best) => format!(
             "verdict: batch_size={} on {} ranks trains {:.0} % more samples per second than what \
              you have ({:.0} against {base:.0}, the mean of before and after)",
@@ -131,7 +128,7 @@ fn judge(rows: &[SettingRow], before: f64, after: f64) -> (String, Option<String
         None => format!(
             "verdict: keep what you have ({base:.0} samples/s, the mean of before and after): no \
              change that was measured is faster by more than {:.0} %",
-            drift.max(GAIN_LEAST)
+            drift.pct.abs().max(GAIN_LEAST)
         ),
     };
     (verdict, disturbed)

@@ -56,9 +56,8 @@ impl Error {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
             #[rustfmt::skip]
             Self::Torchrun { .. } | Self::NoMpi { .. } | Self::OtherLauncher { .. }
-            | Self::MpiStart { .. } | Self::NoProcesses | Self::OtherRanks { .. } => {
-                return self.processes_hint();
-            }
+            | Self::MpiStart { .. } | Self::NoProcesses | Self::OtherRanks { .. }
+            | Self::OneRank { .. } => return self.processes_hint(),
             Self::Config { source, .. } => return config_hint(source),
             #[rustfmt::skip]
             Self::Memory { .. } | Self::Disk { .. } | Self::BenchMemory { .. }
@@ -182,6 +181,9 @@ impl Error {
                     .into()
             }
             Self::MpiStart { .. } => "rowmill doctor mpi says what there is".into(),
+            Self::OneRank { .. } => {
+                "leave the option out, or ask for more ranks with --ranks N".to_owned()
+            }
             Self::OtherRanks { .. } => {
                 "leave --ranks out, and give a --plan for as many ranks as processes".into()
             }

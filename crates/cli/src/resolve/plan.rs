@@ -38,17 +38,36 @@ pub fn tiling(
     let resumed = resumed.filter(fits).filter(|_| train.ranks.is_none());
     let tiling = match (&train.plan, resumed) {
         (Some(path), _) => read(path, tables).map(Tiling::File)?,
-        // A run that is resumed goes on under its plan.
-        (None, Some(plan)) => Tiling::File(plan.clone()),
-        (None, None) => Tiling::Made(train.sharding, train.ranks.or(started).unwrap_or(1)),
+        // A run that is resumed goes on under its plan, unless another way to split is asked for.
+        (None, Some(plan)) => match train.sharding {
+            Some(sharding) => Tiling::Made(sharding, plan.world_size()),
+            None => Tiling::File(plan.clone()),
+        },
+        (None, None) => {
+            let sharding = train.sharding.unwrap_or(Sharding::Table);
+            Tiling::Made(sharding, train.ranks.or(started).unwrap_or(1))
+        }
     };
     let asked = match &tiling {
         Tiling::Made(_, ranks) => *ranks,
         Tiling::File(plan) => plan.world_size(),
     };
+    // A launcher's script is written for any number of processes.
+    if started.is_none() {
+        let sharding = train.sharding.map(|_| "sharding");
+        check_ranks(asked, sharding.or(train.bucket.map(|_| "bucket")))?;
+    }
     match started.filter(|&started| started != asked) {
         None => Ok(tiling),
         Some(started) => Err(Error::OtherRanks { asked, started }),
+    }
+}
+
+/// Refuses the option that was given, if any, that says what several ranks do, where there is one.
+pub fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
+    match given {
+        Some(option) if ranks == 1 => Err(Error::OneRank { option }),
+        _ => Ok(()),
     }
 }
 

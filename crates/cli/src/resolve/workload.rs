@@ -6,7 +6,7 @@ use schema::{FeatureStats, IdLaw, ShardingPlan};
 use super::config::{self, ResolvedJob};
 use super::plan::{self, Tiling};
 use super::synthetic::Laws;
-use crate::args::{NeverRunStep, RANKS_MAX};
+use crate::args::{NeverRunStep, RANKS_MAX, Sharding};
 use crate::error::Error;
 
 /// All that describes a step.
@@ -39,7 +39,8 @@ impl Workload {
                     expected: format!("at most {RANKS_MAX} ranks"),
                     got: ranks.to_string(),
                 })?;
-                Tiling::Made(asked.sharding, ranks)
+                plan::check_ranks(ranks, asked.sharding.map(|_| "sharding"))?;
+                Tiling::Made(asked.sharding.unwrap_or(Sharding::Table), ranks)
             }
         };
         let plan = tiling.plan(tables);

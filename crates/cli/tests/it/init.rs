@@ -341,6 +341,59 @@ fn guesses_leaks_and_empty_parts_are_reported() {
     place.done("train parts.toml --run run");
 }
 
+/// What init says of leaks in files below `name`.
+fn leaks_of(place: &Place, name: &str) -> Vec<String> {
+    let ran = place.done(&format!("init {name} --output leaks.toml --force"));
+    let is_leak = |line: &&str| line.contains("it alone predicts");
+    ran.stderr.lines().filter(is_leak).map(str::to_owned).collect()
+}
+
+#[test]
+fn columns_of_paths_that_predict_the_label_are_reported() {
+    let place = Place::new();
+    for outcome in [0, 1] {
+        for part in 0..3 {
+            let folder = place.path(&format!("events/outcome={outcome}/part={part}"));
+            fs::create_dir_all(&folder).unwrap();
+            let mut text = "click,price\n".to_owned();
+            for row in 0..100 {
+                writeln!(text, "{outcome},{}", draw(row, 7 + part) % 50).unwrap();
+            }
+            fs::write(folder.join("rows.csv"), text).unwrap();
+        }
+    }
+    let leaks = leaks_of(&place, "events");
+    assert_eq!(leaks.len(), 1, "{leaks:?}");
+    assert!(leaks[0].contains("column outcome: it alone predicts click"), "{leaks:?}");
+}
+
+#[test]
+fn leaks_of_published_layouts_without_a_header_are_reported() {
+    let place = Place::new();
+    let (mut criteo, mut movielens) = (String::new(), String::new());
+    for row in 0..ROWS {
+        let label = draw(row, 1) % 2;
+        let dense = (1..=13).map(|at| match at {
+            3 => 10 * label + 1,
+            at => draw(row, at) % 100,
+        });
+        let dense: Vec<String> = dense.map(|value| value.to_string()).collect();
+        let sparse: Vec<String> =
+            (1..=26).map(|at| format!("{:08x}", draw(row, 20 + at) % 40)).collect();
+        writeln!(criteo, "{label}\t{}\t{}", dense.join("\t"), sparse.join("\t")).unwrap();
+        let (user, rating) = (1 + 2 * (draw(row, 50) % 20) + label, 1 + 4 * label);
+        let time = 880_000_000 + draw(row, 51) % 1_000_000;
+        writeln!(movielens, "{user}\t{}\t{rating}\t{time}", 1 + draw(row, 52) % 30).unwrap();
+    }
+    fs::write(place.path("day.tsv"), criteo).unwrap();
+    fs::write(place.path("u.data"), movielens).unwrap();
+    let leaks = leaks_of(&place, "day.tsv");
+    assert_eq!(leaks.len(), 1, "{leaks:?}");
+    assert!(leaks[0].contains("column I3: it alone predicts label"), "{leaks:?}");
+    let leaks = leaks_of(&place, "u.data");
+    assert!(leaks.iter().any(|leak| leak.contains("column userId: it alone predicts rating")));
+}
+
 #[test]
 fn hints_of_init_name_what_init_has() {
     let place = Place::new();

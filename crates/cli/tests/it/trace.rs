@@ -105,6 +105,16 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
 }
 
 #[test]
+fn a_saving_that_steps_differ_by_anyway_is_not_offered_as_a_gain() {
+    let Some(file) = crate::cases::shared("traces/linear/linear_kineto.json.gz") else { return };
+    let said = Place::new().done(&format!("trace findings {}", file.display())).stdout;
+    assert!(said.contains("no certain gain: steps differ by more than the"), "{said}");
+    for promise in [" · saves 7.73 ms", "(30.7 %; 0 ns to", "all remedies together save"] {
+        assert!(!said.contains(promise), "{promise}: {said}");
+    }
+}
+
+#[test]
 fn rules_of_ones_own_and_suppressions_come_from_a_file() {
     let place = place();
     let rules = "[[rule]]\nid = \"own\"\ntitle = \"a product\"\ntable = \"kernels\"\n\

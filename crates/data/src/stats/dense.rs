@@ -62,7 +62,11 @@ impl DenseTally {
         self.sample.sort_unstable_by(f64::total_cmp);
         let last = self.sample.len().saturating_sub(1) as f64;
         let quantile = |at: f64| self.sample[(at * last).round() as usize];
-        let quantiles = (!self.sample.is_empty()).then(|| QUANTILES.map(quantile));
+        let mut quantiles = (!self.sample.is_empty()).then(|| QUANTILES.map(quantile));
+        let median = schema::median::float_median(&mut self.sample);
+        if let (Some(quantiles), Some(median)) = (&mut quantiles, median) {
+            quantiles[QUANTILES.len() / 2] = median;
+        }
         let known = |value: f64| (self.count > 0).then_some(value);
         DenseStats {
             missing_share: self.missing as f64 / rows.max(1) as f64,

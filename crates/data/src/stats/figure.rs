@@ -19,7 +19,8 @@ pub struct DenseStats {
     pub deviation: Option<f64>,
     /// Greatest value.
     pub maximum: Option<f64>,
-    /// Quantiles at 0.01, 0.25, 0.5, 0.75 and 0.99 (nearest rank); of a sample beyond 65,536 rows.
+    /// Quantiles at 0.01, 0.25, 0.5, 0.75 and 0.99 (nearest rank; the median
+    /// of an even number is the mean of the two in the middle); of a sample beyond 65,536 rows.
     pub quantiles: Option<[f64; 5]>,
 }
 

@@ -5,8 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use trace::file::create_anew;
+
 use crate::Error;
-use crate::temporary::create_anew;
 
 /// Runs `fill` on a temporary file beside `path`, syncs it and renames it; removes it on failure.
 pub(super) fn replace<T>(

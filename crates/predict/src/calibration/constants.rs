@@ -54,9 +54,9 @@ pub fn transfer(points: &[(u64, f64)]) -> Transfer {
     Transfer { fixed_ns: ns - per_byte_ns * bytes, per_byte_ns }
 }
 
-/// The lower median; `None` of nothing.
+/// The median; `None` of nothing.
 pub fn median(samples: &[i64]) -> Option<i64> {
-    distribution::lower_median(&mut samples.to_vec())
+    distribution::integer_median(&mut samples.to_vec())
 }
 
 fn rounded(value: f64) -> i64 {

@@ -87,11 +87,9 @@ fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     Transfer { fixed_ns, per_byte_ns: middle(large.iter().map(slope)) }
 }
 
-/// The lower median; 0 of nothing.
+/// The median; 0 of nothing.
 fn middle(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+    schema::median::float_median(&mut values.collect::<Vec<f64>>()).unwrap_or_default()
 }
 
 fn cost(line: Transfer, detail: &str) -> Cost {

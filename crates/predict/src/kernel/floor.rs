@@ -1,6 +1,8 @@
 //! The host's part of a measurement: the least time of any call, its drift from row to row, and the
 //! host's speed while a row was measured.
 
+use analyze::distribution;
+
 use super::feature::roofline_ns;
 use super::line::{Line, Point};
 use super::measured::Measured;
@@ -148,10 +150,7 @@ fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)>
 
 /// The median, or the mean of the two in the middle.
 fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let low = values.get(values.len().checked_sub(1)? / 2)?;
-    Some(f64::midpoint(*low, values[values.len() / 2]))
+    distribution::median(&mut values.collect::<Vec<f64>>())
 }
 
 /// At least a tenth of a measurement is the kernel's own.

@@ -58,10 +58,7 @@ impl Line {
     pub fn middle_of(lines: impl Iterator<Item = Self> + Clone) -> Self {
         let middle = |of: fn(Self) -> f64| {
             let mut values: Vec<f64> = lines.clone().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
-            let at = |at: usize| values.get(at).copied();
-            at(low).zip(at(high)).map(|(low, high)| f64::midpoint(low, high))
+            schema::median::float_median(&mut values)
         };
         let (start, slope) = (middle(|line| line.start), middle(|line| line.slope));
         start.zip(slope).map_or(Self::ROOFLINE, |(start, slope)| Self { start, slope })

@@ -4,6 +4,8 @@
 
 use std::cmp::Ordering;
 
+use analyze::distribution;
+
 /// Rows of about a row's size that say what is usual.
 const LIKE: usize = 12;
 /// Rows that were measured just before and after a row.
@@ -83,9 +85,7 @@ fn nearest(mut rows: Vec<Seen>, count: usize, away: impl Fn(&Seen) -> f64) -> Ve
 /// The median of how far rows are off; 0 of none.
 fn middle(rows: Vec<Seen>) -> f64 {
     let mut off: Vec<f64> = rows.into_iter().map(|row| row.off).collect();
-    off.sort_by(f64::total_cmp);
-    let Some(last) = off.len().checked_sub(1) else { return 0.0 };
-    f64::midpoint(off[last / 2], off[off.len() / 2])
+    distribution::median(&mut off).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::graph::{self, NodeId};
+use schema::median;
 use schema::random::CounterRng;
 use trace::store::StringId;
 
@@ -93,7 +94,9 @@ pub(super) fn of(
         let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
         let whole = simulation.step_ns(rank);
         let ns = |share| at(share).copied().unwrap_or(whole);
-        Interval { low_ns: ns(0.05), median_ns: ns(0.5), high_ns: ns(0.95) }
+        let (low_ns, high_ns) = (ns(0.05), ns(0.95));
+        let median_ns = median::integer_median(&mut drawn).unwrap_or(whole);
+        Interval { low_ns, median_ns, high_ns }
     };
     drawn.into_iter().enumerate().map(ends).collect()
 }
@@ -166,14 +169,8 @@ fn run_factors(calibration: &Calibration) -> Vec<f64> {
     if !recorded.is_empty() {
         return recorded;
     }
-    let usual = middle(calibration.work_factors.clone()).unwrap_or(1.0);
+    let usual = median::float_median(&mut calibration.work_factors.clone()).unwrap_or(1.0);
     calibration.work_factors.iter().map(|factor| factor / usual).collect()
-}
-
-/// The lower median; `None` of nothing.
-fn middle(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
 /// A factor for each rank; `None` where too few are known to say how they spread.

@@ -43,9 +43,10 @@ function where(diff) {
   const totals = diff.totals.filter((part) => part.before_ns !== 0 || part.after_ns !== 0);
   const hasDevice = diff.totals.some((part) => part.part === 'busy' && (part.before_ns !== 0 || part.after_ns !== 0));
   if (!hasDevice) return [heading(`Where a ${diff.unit} goes`), note('No device work was recorded: operators and calls below show what changed.')];
-  const bars = ['before', 'after'].map((side) => ({ label: side, parts: parts.map((part) => ({ key: part.part, value: part[`${side}_ns`] })), value: nanos(diff[side].mean_ns) }));
+  const bars = ['before', 'after'].map((side) => ({ label: side, parts: parts.map((part) => ({ key: part.part, value: part[`${side}_ns`] })), value: nanos(diff[side].p50_ns) }));
   return [heading(`Where a ${diff.unit} goes`), stackedBars(bars), legend(parts.map((part) => part.part)),
-    waterfall(diff.verdict.before_ns, diff.verdict.after_ns, parts), partsTable(parts, diff.unit),
+    note(`Bars and table: medians over the ${diff.unit}s. The steps between the bars: means, which add up.`),
+    waterfall(diff.verdict.before_ns, diff.verdict.after_ns, parts.map((part) => ({ ...part, delta_ns: part.mean_delta_ns }))), partsTable(parts, diff.unit),
     el('h3', { text: 'All of it, hidden or not' }), partsTable(totals, diff.unit)];
 }
 

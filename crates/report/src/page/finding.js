@@ -33,10 +33,16 @@ function finding(row, go, { all, hasEvidence }) {
   const ranks = row.ranks.length === 0 || all === 1 ? '' : row.ranks.length === all ? `all ${all} ranks` : `rank${row.ranks.length > 1 ? 's' : ''} ${row.ranks.join(', ')}`;
   const head = el('div', { class: 'head' }, el('span', { class: `verdict ${row.severity}`, text: row.severity }), el('b', { text: `${row.rule} ${row.title}` }),
     el('span', { class: 'note', text: [`${row.confidence} confidence`, ranks, row.held_back ? `held back: ${HELD[row.held_back] ?? words(row.held_back)}` : ''].filter(Boolean).join(' · ') }),
-    gain ? el('span', { class: 'saving', text: `saves ${nanos(gain.mid_ns)}, ${percent(gain.mid_pct)} of a step`, title: `between ${nanos(gain.low_ns)} and ${nanos(gain.high_ns)}` }) : null);
+    gain ? el('span', { class: 'saving', text: savingText(gain), title: `between ${nanos(gain.low_ns)} and ${nanos(gain.high_ns)}` }) : null);
   const parts = [head, el('p', { text: row.what }), row.advice ? el('p', { class: 'note', text: row.advice }) : null];
   if (hasEvidence && (row.proofs.length || row.numbers.length)) parts.push(evidence(row, go));
   return el('article', { class: `finding s-${row.severity}` }, parts);
+}
+
+// A saving that steps differ by anyway is not offered as a gain.
+function savingText(gain) {
+  const share = `${nanos(gain.mid_ns)}, ${percent(gain.mid_pct)} of a step`;
+  return gain.mid_ns > 0 && gain.low_ns === 0 ? `no certain gain: steps differ by more than the ${share}` : `saves ${share}`;
 }
 
 function evidence(row, go) {

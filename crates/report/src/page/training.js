@@ -80,10 +80,11 @@ function norms(report, curve) {
   for (const table of report.tables) {
     for (const use of table.uses.filter((one) => one.rows_changed > 0)) grown.set(use.step, [...(grown.get(use.step) ?? []), use.row_norm / table.drawn_norm]);
   }
-  const of = (share_of) => [...grown].map(([step, all]) => [step, all.sort((a, b) => a - b)[Math.round((all.length - 1) * share_of)]]);
-  const most = of(1);
+  const of = (pick) => [...grown].map(([step, all]) => [step, pick(all.sort((a, b) => a - b))]);
+  const most = of((sorted) => sorted.at(-1));
+  const median = (sorted) => (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
   if (most.length < 2) return null;
-  const series = [{ name: 'largest', style: 's-train', points: most, dots: true }, { name: 'median', style: 's-rate', points: of(0.5), dots: true }];
+  const series = [{ name: 'largest', style: 's-train', points: most, dots: true }, { name: 'median', style: 's-rate', points: of(median), dots: true }];
   return curve('Norm of the tables, of that as drawn', report.tables.length > 1 ? series : series.slice(0, 1), { show: times, from: 0, rest: `last ${times(most.at(-1)[1])}` });
 }
 

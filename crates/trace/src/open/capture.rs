@@ -1,6 +1,6 @@
-//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle,
-//! and a job that is started again writes its files beside the old ones. A job has one recording
-//! per rank, so one is kept. Knows no rule by which ranks are numbered.
+//! Several recordings of one rank: a profiler whose schedule repeats writes one file per cycle, a
+//! job that is started again writes its files beside the old ones, and users copy files. A job has
+//! one recording per rank, so one is kept. Knows no rule by which ranks are numbered.
 
 use super::rank;
 use crate::store::{EventKind, Loss, Trace};
@@ -14,9 +14,14 @@ struct RecordedProcess {
 
 /// Keeps one recording of each rank, and counts the others as losses of the one that is kept.
 ///
-/// Two files are recordings of one rank if they claim the same rank or none, do not overlap in
-/// time, and are of one process, or of more ranks together than the job has. Of several recordings,
-/// the ones are kept that began at about the same time on all ranks.
+/// Two files are recordings of one rank if
+/// - they are of one process by host and process id, and their contents do not say different ranks;
+/// - or they hold the same rows of one process, and their contents do not say different ranks;
+/// - or they claim the same rank, do not overlap in time, and are of one process id or of more
+///   ranks together than the job has.
+///
+/// Of several recordings, the ones are kept that began at about the same time on all ranks; of
+/// those that began together, the one with the most rows.
 pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     if traces.len() < 2 || !may_be_one_job(traces) {
         return;
@@ -34,15 +39,18 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
     let cycle = fewest.iter().map(|at| start(*at)).min().unwrap_or_default();
     let kept: Vec<usize> = groups
         .iter()
-        .filter_map(|group| group.iter().copied().min_by_key(|at| start(*at).abs_diff(cycle)))
+        .filter_map(|group| {
+            let rank = |at: &usize| {
+                let rows = traces[*at].slices.len();
+                (start(*at).abs_diff(cycle), std::cmp::Reverse(rows))
+            };
+            group.iter().copied().min_by_key(rank)
+        })
         .collect();
     for (group, kept) in groups.iter().zip(&kept) {
         for other in group.iter().filter(|other| *other != kept) {
-            let seconds = (start(*other) - start(*kept)) as f64 / 1e9;
-            let name = traces[*other].origin.to_string();
-            traces[*kept].losses.count(Loss::OtherCapture, || {
-                format!("{name}: a recording of the same rank, {seconds:+.1} s away; left out")
-            });
+            let what = relation(&traces[*kept], &traces[*other]);
+            traces[*kept].losses.count(Loss::OtherCapture, || what);
         }
     }
     let mut at = 0;
@@ -50,6 +58,37 @@ pub fn keep_one_per_rank(traces: &mut Vec<Trace>) {
         at += 1;
         kept.contains(&(at - 1))
     });
+}
+
+/// What a recording is to the one that is kept, and what was done about it.
+fn relation(kept: &Trace, other: &Trace) -> String {
+    let name = other.origin.to_string();
+    if have_same_rows(kept, other) {
+        return format!("{name}: a copy of {}; left out", kept.origin);
+    }
+    if are_apart(kept, other) {
+        let start = |trace: &Trace| span(trace).map_or(0, |(start, _)| start);
+        let seconds = (start(other) - start(kept)) as f64 / 1e9;
+        return format!("{name}: a recording of the same rank, {seconds:+.1} s away; left out");
+    }
+    let process = process(kept).map_or_else(String::new, |process| {
+        let host = process.host.map_or_else(String::new, |host| format!(" on {host}"));
+        format!(", process {}{host},", process.pid)
+    });
+    format!(
+        "{name}: of the same process{process} and of the same time as {}, so not another rank; the one \
+         with fewer rows is left out",
+        kept.origin
+    )
+}
+
+/// Whether two recordings hold the same rows, as copies of one file do.
+fn have_same_rows(a: &Trace, b: &Trace) -> bool {
+    let (one, other) = (&a.slices, &b.slices);
+    !one.is_empty()
+        && one.len() == other.len()
+        && one.duration == other.duration
+        && a.rows().all(|row| one.start(row) == other.start(row) && a.name(row) == b.name(row))
 }
 
 /// Whether nothing says that the traces are of jobs of different sizes.
@@ -69,14 +108,17 @@ fn groups(traces: &[Trace]) -> Vec<Vec<usize>> {
     let is_too_many =
         sizes.is_some_and(|sizes| sizes.iter().all(|size| traces.len() > *size as usize));
     let is_of_one_rank = |a: usize, b: usize| {
-        let is_one_process = match (&processes[a], &processes[b]) {
-            (Some(one), Some(other)) => one == other && (one.host.is_some() || claims[a].is_some()),
-            _ => false,
-        };
-        let is_one_claim = claims[a].is_some() && is_too_many;
-        claims[a] == claims[b]
-            && (is_one_process || is_one_claim)
-            && are_apart(&traces[a], &traces[b])
+        let said = [a, b].map(|at| rank::content(&traces[at]));
+        let say_different = matches!(said, [Some(one), Some(other)] if one != other);
+        let is_one_process = processes[a].is_some() && processes[a] == processes[b];
+        let is_of_host = processes[a].as_ref().is_some_and(|process| process.host.is_some());
+        // A process may run several ranks, each in a thread: then the contents say so.
+        let is_certain = || is_of_host || have_same_rows(&traces[a], &traces[b]);
+        if is_one_process && !say_different && is_certain() {
+            return true;
+        }
+        let is_one_claim = claims[a].is_some() && claims[a] == claims[b];
+        is_one_claim && (is_one_process || is_too_many) && are_apart(&traces[a], &traces[b])
     };
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for at in 0..traces.len() {
@@ -176,6 +218,54 @@ mod tests {
             ],
             &["a.json", "b.json"],
         );
+    }
+
+    /// Files with a rank by content, and the name of the host in the header.
+    fn on_host(files: &[(&'static str, Option<u32>, usize)]) -> Vec<Trace> {
+        let of_file = |(name, rank, rows): &(&'static str, Option<u32>, usize)| {
+            let mut trace = trace((name, *rank, 7, 0));
+            trace.header.rest.insert("host_name".to_owned(), "node-1".into());
+            for at in 1..*rows as i64 {
+                trace.push(&NewSlice::new("cpu_op", "op", (7, 1), (at, at + 1)));
+            }
+            trace
+        };
+        files.iter().map(of_file).collect()
+    }
+
+    fn kept(mut traces: Vec<Trace>) -> (Vec<String>, String) {
+        keep_one_per_rank(&mut traces);
+        let said = traces.iter().flat_map(|trace| trace.losses.iter());
+        let said = said.flat_map(|(_, counted)| counted.first.clone()).collect::<Vec<_>>().join("");
+        (traces.iter().map(|trace| trace.origin.to_string()).collect(), said)
+    }
+
+    #[test]
+    fn recordings_of_one_host_and_process_are_not_two_ranks() {
+        // Names say different ranks; the contents say the same one, or none.
+        for rank in [None, Some(0)] {
+            let files = [("rank-0.json", rank, 3), ("rank-1.json", rank, 5)];
+            let (names, said) = kept(on_host(&files));
+            assert_eq!(names, ["rank-1.json"], "{rank:?}");
+            assert!(
+                said.contains("rank-0.json: of the same process, process 7 on node-1"),
+                "{said}"
+            );
+            assert!(said.contains("the one with fewer rows is left out"), "{said}");
+        }
+        // Ranks that are threads of one process say so.
+        let files = [("a.json", Some(0), 3), ("b.json", Some(1), 3)];
+        assert_eq!(kept(on_host(&files)).0, ["a.json", "b.json"]);
+    }
+
+    #[test]
+    fn a_copy_of_a_file_is_not_another_rank() {
+        let (names, said) = kept(on_host(&[("a.json", None, 4), ("a copy.json", None, 4)]));
+        assert_eq!(names.len(), 1);
+        assert!(said.contains("a copy of") && said.contains("left out"), "{said}");
+        // Without a name of the host, the rows tell.
+        let files = [("a.json", None, 1, 0), ("b.json", None, 1, 0)];
+        check(&files, &["a.json"]);
     }
 
     #[test]

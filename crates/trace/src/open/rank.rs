@@ -92,7 +92,8 @@ pub fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
     if !distinct(&contents) && all_named { names } else { contents }
 }
 
-fn content(trace: &Trace) -> Option<u32> {
+/// The rank that a trace says it is.
+pub fn content(trace: &Trace) -> Option<u32> {
     trace.header.distributed.as_ref().and_then(|job| job.rank)
 }
 

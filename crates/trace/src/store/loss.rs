@@ -33,6 +33,8 @@ pub enum Loss {
     UnknownPhase,
     /// Events behind the end of the first JSON document; not read.
     BehindTheEnd,
+    /// Text without events behind the end of the first JSON document; not read.
+    TextBehindTheEnd,
     /// Another recording of a rank that was recorded several times; not read.
     OtherCapture,
     /// A piece of device work that reaches far past the next one of its stream, which it must
@@ -45,7 +47,7 @@ pub enum Loss {
     LostFile,
     /// Several files claim one rank, or none names one: numbered by order of their names.
     RankConflict,
-    /// A part of the header that has another form than expected; kept as it is.
+    /// A field before or behind the rows that has another form than expected; kept as it is.
     BrokenHeader,
     /// A node of a graph whose id another has; skipped.
     DuplicateNode,

@@ -297,6 +297,7 @@ fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
             }
         }
     }
-    let median = |values: &mut [i64]| distribution::lower_median(values).map_or(0, |ns| ns.max(0));
+    let median =
+        |values: &mut [i64]| distribution::integer_median(values).map_or(0, |ns| ns.max(0));
     UsualDelays { launch_delay: median(&mut delays), gap: median(&mut gaps) }
 }

@@ -18,7 +18,7 @@ use predict::kernel::cpu::{CpuKindErrors, CpuModel, Example, MeasuredStep, Measu
 use serde::Serialize;
 use trace::packed::unpacked;
 
-use crate::args::{NeverRunStep, PredictLearn, Sharding};
+use crate::args::{NeverRunStep, PredictLearn};
 use crate::error::Error;
 use crate::output;
 use crate::render;
@@ -119,7 +119,7 @@ fn workload(step: &MeasuredStep) -> Result<Workload, Error> {
         batch_size: None,
         pooling: step.pooling,
         ranks: None,
-        sharding: Sharding::Table,
+        sharding: None,
         plan: None,
     };
     Workload::resolve(&step.config, &asked, 1)

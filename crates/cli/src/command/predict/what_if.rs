@@ -103,6 +103,29 @@ fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))
 }
 
+/// How far two measurements of one setting are apart, before and after others were measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Drift {
+    /// `after − before`, in percent of the mean of both.
+    pub pct: f64,
+}
+
+impl Drift {
+    /// Drift from which on the machine counts as disturbed, in percent.
+    const MOST: f64 = 10.0;
+
+    /// Between two measurements of one quantity.
+    pub fn new(before: f64, after: f64) -> Self {
+        let mean = f64::midpoint(before, after);
+        Self { pct: 100.0 * (after - before) / mean.max(1e-9) }
+    }
+
+    /// Whether something else disturbed the machine between the two.
+    pub fn is_disturbed(self) -> bool {
+        self.pct.abs() > Self::MOST
+    }
+}
+
 /// The recorded steps of every rank; none of no paths.
 pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
     if paths.is_empty() {

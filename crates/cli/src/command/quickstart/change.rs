@@ -11,7 +11,7 @@ use serde::Serialize;
 use train::run::{RunOutcome, TraceRequest};
 
 use crate::command::predict::resize::{between_recordings, recorded};
-use crate::command::predict::what_if::measured;
+use crate::command::predict::what_if::{Drift, measured};
 use crate::error::Error;
 use crate::render;
 use crate::resolve::Session;
@@ -41,10 +41,6 @@ pub struct TriedChange {
     /// Whether both differ so much that something else disturbed the machine.
     was_disturbed: bool,
 }
-
-/// Difference between both measurements of the base, in percent, from which on the machine counts
-/// as disturbed.
-const DRIFT_MOST: f64 = 10.0;
 
 /// Records half the batch and the batch, predicts twice the batch, then runs it. `None` if it was
 /// interrupted.
@@ -93,14 +89,15 @@ pub fn prove(
     }
     let again = measured(&[base], session)?;
     let again_ns = again.first().map_or(base_ns, |again| again.mean_ns);
-    let drift_pct = 100.0 * (again_ns - base_ns) / base_ns.max(1.0);
-    let was_disturbed = drift_pct.abs() > DRIFT_MOST;
+    let drift = Drift::new(base_ns, again_ns);
+    let was_disturbed = drift.is_disturbed();
     if was_disturbed {
         session.console.warn(format_args!(
             "the machine was disturbed: a step of {batch} samples took {} before the change and {} \
-             after it ({drift_pct:+.0} %), so the error of the prediction says little",
+             after it ({:+.0} %), so the error of the prediction says little",
             render::nanos(base_ns),
-            render::nanos(again_ns)
+            render::nanos(again_ns),
+            drift.pct
         ));
     }
     let error = |ns: f64| 100.0 * (ns - taken.mean_ns) / taken.mean_ns.max(1.0);

@@ -71,6 +71,7 @@ pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
     match by {
         KernelsBy::Name => {
             let mut rows = each(&job, |rank| kernels::of(rank.scope));
+            kernels::distinguish(&mut rows);
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
             look.put(&rows)

@@ -185,9 +185,10 @@ fn times(diff: &Diff) -> String {
             percent(part.after_pct),
         ]
     };
-    let there = diff.parts.iter().filter(|part| part.before_ns != 0 || part.after_ns != 0);
+    let is_there = |part: &&PartChange| part.before_mean_ns != 0 || part.after_mean_ns != 0;
+    let there = diff.parts.iter().filter(is_there);
     let rows: Vec<Vec<String>> = there.map(row).collect();
-    let title = format!("where a {} goes", unit(diff));
+    let title = format!("where a {} goes (medians)", unit(diff));
     let header =
         [title.as_str(), "before", "after", "change", "% of change", "% before", "% after"];
     render::grid(&header, &rows)

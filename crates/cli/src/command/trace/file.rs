@@ -261,7 +261,8 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
             ops::of(scope, facts.tree(), facts.attribution())
         })
         .collect();
-    let kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
+    let mut kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
+    kernels::distinguish(&mut kernels);
     let collectives = collectives::of(&scopes).rows();
     let names = ["events", "ops", "kernels", "collectives"];
     let missing = coverage::missing(&job.traces);

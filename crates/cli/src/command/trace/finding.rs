@@ -224,6 +224,13 @@ fn heading(finding: &Finding) -> String {
         if saving.mid_ns == 0 {
             return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
         }
+        if saving.is_within_noise() {
+            return format!(
+                " · no certain gain: steps differ by more than the {} at stake ({:.1} %)",
+                nanos(saving.mid_ns),
+                saving.mid_pct
+            );
+        }
         format!(
             " · saves {} {} ({:.1} %; {} to {})",
             nanos(saving.mid_ns),
@@ -321,8 +328,14 @@ fn markdown(report: &FindingReport) -> String {
     let plain = |text: &str| text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ");
     for finding in &report.findings {
         let saving = finding.saving;
-        let nanos = saving.map_or("-".to_owned(), |one| render::nanos(one.mid_ns as f64));
-        let share = saving.map_or("-".to_owned(), |one| format!("{:.1}", one.mid_pct));
+        let gain = saving.map_or(("-".to_owned(), "-".to_owned()), |one| {
+            let text = match one.is_within_noise() {
+                true => "nothing certain".to_owned(),
+                false => render::nanos(one.mid_ns as f64),
+            };
+            (text, format!("{:.1}", one.mid_pct))
+        });
+        let (nanos, share) = gain;
         let held = finding.held_back;
         let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(

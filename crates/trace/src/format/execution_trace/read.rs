@@ -32,7 +32,7 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
     };
     let mut trace = ExecutionTrace::default();
     trace.origin.text_bytes = text.len() as u64;
-    let mut fields = header(&mut trace, head, "}");
+    let mut fields = header(&mut trace, 0, head, "}");
     let mut scanner = Scanner::new(text, begin);
     let mut ids = HashSet::new();
     while let Some(piece) = scanner.next() {
@@ -48,7 +48,10 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
         }
     }
     match scanner.tail() {
-        Some(tail) => fields.extend(header(&mut trace, tail, "")),
+        Some(tail) => {
+            let at = text.len() - tail.len();
+            fields.extend(header(&mut trace, at, tail, ""));
+        }
         None => trace.losses.count(Loss::Truncated, || {
             format!("byte {}: the list of nodes does not end", text.len())
         }),
@@ -88,8 +91,8 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     found
 }
 
-/// The fields before or behind the nodes.
-fn header(trace: &mut ExecutionTrace, text: &[u8], end: &str) -> Map<String, Value> {
+/// The fields before or behind the nodes, from a byte of the file on.
+fn header(trace: &mut ExecutionTrace, at: usize, text: &[u8], end: &str) -> Map<String, Value> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_matches(',').trim_end();
     let begin = if text.starts_with('{') { "" } else { "{" };
@@ -99,7 +102,9 @@ fn header(trace: &mut ExecutionTrace, text: &[u8], end: &str) -> Map<String, Val
         let repaired = repair::repair(text.as_bytes(), false);
         let fields = repaired.and_then(|text| serde_json::from_str(&text).ok());
         trace.losses.count(Loss::BrokenHeader, || {
-            format!("expected the fields of an object, got {:?}", text.get(..60).unwrap_or(&text))
+            let side = if at == 0 { "before" } else { "behind" };
+            let got = text.get(..60).unwrap_or(&text);
+            format!("byte {at}: expected the fields {side} the nodes, got {got:?}")
         });
         fields.unwrap_or_default()
     })

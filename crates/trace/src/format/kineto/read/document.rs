@@ -321,7 +321,7 @@ impl Document {
         let Some((start, end)) = span.filter(|_| self.listed) else { return };
         let bytes = end - start;
         let losses = &mut sink.part.losses;
-        let loss = if events == 0 { Loss::BrokenHeader } else { Loss::BehindTheEnd };
+        let loss = if events == 0 { Loss::TextBehindTheEnd } else { Loss::BehindTheEnd };
         losses.count_many(loss, events.max(1), || {
             format!(
                 "byte {start}: expected nothing behind the end of the trace, \
