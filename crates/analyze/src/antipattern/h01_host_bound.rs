@@ -27,6 +27,9 @@ pub(super) const RULE: Rule = Rule {
 
 pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
+/// What is left out is said from this share of the window on, percent.
+const LEFT_OUT_PCT: f64 = 1.0;
+
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     // What the profiler does itself is not the program's; set-up and first launches do not come
     // again.
@@ -58,18 +61,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             ),
         }
     );
-    let head = rank.idle_by(&[DeviceCause::Head]);
-    if rank.share(head) >= 1.0 {
-        what += &format!(
-            " Not counted are the {} from the start of the window to its first work of the device.",
-            time(head)
-        );
-    }
-    let stalled =
-        interval::length(&interval::intersection(&each, &interval::union(first_launches)));
-    if rank.share(stalled) >= 1.0 {
-        what += &stall(rank, stalled);
-    }
+    what += &left_out(rank, &interval::intersection(&each, &interval::union(first_launches)));
     let is_frame = |name: &&str| {
         frames.all().iter().any(|frame| rank.scope.trace.strings.get(frame.name) == *name)
     };
@@ -103,7 +95,23 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.proofs(rows)).saves(waited, edits))
 }
 
-/// What the device waited besides for first launches of kernels, and the longest of them.
+/// What the device waited for besides: before its first work, and in first launches of kernels.
+fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
+    let (head, stalled) = (rank.idle_by(&[DeviceCause::Head]), interval::length(first_launches));
+    let mut text = String::new();
+    if rank.share(head) >= LEFT_OUT_PCT {
+        text += &format!(
+            " Not counted are the {} from the start of the window to its first work of the device.",
+            time(head)
+        );
+    }
+    if rank.share(stalled) >= LEFT_OUT_PCT {
+        text += &stall(rank, stalled);
+    }
+    text
+}
+
+/// What the device waited for first launches of kernels, and the longest of them.
 fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     let firsts = rank.disturbances().intervals(Disturbance::FirstLaunch);
     let is_first = |call: &&u32| {
