@@ -190,3 +190,14 @@ fn an_exchange_of_the_next_batch_needs_no_pipeline() {
     assert_eq!((input.severity, input.saving), (Severity::Info, None));
     assert!(input.what.contains("that of the next batch already"), "{}", input.what);
 }
+
+#[test]
+fn findings_of_one_cause_name_the_one_that_saves_most() {
+    let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
+    let report = found(&job);
+    // The host launches too slowly: one graph of the step takes the time of the three others.
+    for rule in ["L01", "H01", "C06"] {
+        let advice = &of(&report, rule).expect("a finding").advice;
+        assert!(advice.contains("Most of this time is L03's, too"), "{rule}: {advice}");
+    }
+}
