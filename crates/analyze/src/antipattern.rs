@@ -178,6 +178,7 @@ pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, 
     findings.iter_mut().for_each(guard::lower);
     (report.path, report.account) = account::of(job);
     sort(&mut findings);
+    relate(&mut findings);
     report.findings = findings;
     Ok(report)
 }
@@ -420,6 +421,39 @@ pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     saving.source = SavingSource::Simulation;
     if finding.severity == was {
         finding.severity = severity_of(saving.mid_pct);
+    }
+}
+
+/// Says of findings whose rows are mostly those of one before them that they save the same time.
+fn relate(findings: &mut [Finding]) {
+    /// Of each finding, so many rows are looked for.
+    const LOOKED_AT: usize = 1024;
+    for at in 1..findings.len() {
+        let own = told_edits(&findings[at]);
+        let count: usize = own.iter().map(|edit| edit.rows.len()).sum();
+        let all = own.iter().flat_map(|edit| edit.rows.iter().map(|row| (edit.rank, *row)));
+        let some: Vec<(u32, u32)> = all.step_by(count.div_ceil(LOOKED_AT).max(1)).collect();
+        let has = |edit: &RowEdit, (rank, row)| {
+            edit.rank == rank && edit.rows.binary_search(&row).is_ok()
+        };
+        let is_wider = |before: &&Finding| {
+            let edits = told_edits(before);
+            let shared = some.iter().filter(|row| edits.iter().any(|edit| has(edit, **row)));
+            2 * shared.count() > some.len()
+        };
+        if let Some(rule) = findings[..at].iter().find(is_wider).map(|one| one.rule.clone()) {
+            findings[at].advice +=
+                &format!(" Most of this time is {rule}'s, too: their savings do not add up.");
+        }
+    }
+}
+
+/// The edits of a finding that promises a saving.
+fn told_edits(finding: &Finding) -> &[RowEdit] {
+    let is_told = finding.saving.is_some() && finding.severity < Severity::Info;
+    match &finding.remedy {
+        Some(remedy) if is_told => &remedy.edits,
+        _ => &[],
     }
 }
 

@@ -18,7 +18,7 @@ use crate::tree::OperatorTree;
 pub use share::IdleSettings;
 
 pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner};
-pub(crate) use thread::INPUT;
+pub(crate) use thread::is_input;
 
 pub use stream::{StreamCause, StreamIdle};
 

@@ -5,6 +5,7 @@ mod copies;
 mod kernel;
 mod kernels;
 mod rank;
+mod stalls;
 
 use std::cell::OnceCell;
 

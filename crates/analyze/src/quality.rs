@@ -2,6 +2,7 @@
 //! and what to record instead. Judges the recording, never the program.
 
 mod candidate;
+mod graphs;
 mod host;
 mod issue;
 mod job;
@@ -56,6 +57,7 @@ pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
         issues.extend(records::issues(rank));
         if rank.scope.trace.is_usable() {
             issues.extend(host::issues(rank));
+            issues.extend(graphs::issue(rank));
         }
     }
     issues.sort_by_key(|issue| (issue.severity, issue.id, issue.loss, issue.rank));

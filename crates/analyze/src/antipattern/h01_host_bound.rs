@@ -27,16 +27,17 @@ pub(super) const RULE: Rule = Rule {
 
 pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
+/// What is left out is said from this share of the window on, percent.
+const LEFT_OUT_PCT: f64 = 1.0;
+
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     // What the profiler does itself is not the program's; set-up and first launches do not come
     // again.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
-    let each: Vec<_> = gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect();
-    let apart = interval::union(
-        [rank.overhead(), rank.set_up(), &rank.disturbances().intervals(Disturbance::FirstLaunch)]
-            .concat(),
-    );
-    let own = interval::intersection(&interval::union(each), &apart);
+    let each = interval::union(gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect());
+    let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
+    let apart = interval::union([rank.overhead(), rank.set_up(), &first_launches].concat());
+    let own = interval::intersection(&each, &apart);
     let waited = rank.idle_by(&CAUSES) - interval::length(&own);
     let share = rank.share(waited);
     if waited <= 0 || share < limits.value("idle_pct") {
@@ -47,11 +48,20 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let names: Vec<&str> = owners.iter().map(|(name, _)| *name).collect();
     let shown = |(name, ns): &(&str, i64)| format!("{name} ({})", time(rank.per_step(*ns)));
     let named: Vec<String> = owners.iter().take(3).map(shown).collect();
-    let what = format!(
-        "The device waits {} per step ({share:.1} % of the window) while the host works, most in {}.",
+    let of_named = owners.iter().take(3).map(|(_, ns)| *ns).sum::<i64>();
+    let mut what = format!(
+        "The device waits {} per step ({share:.1} % of the window) while the host works{}.",
         time(rank.per_step(waited)),
-        named.join(", ")
+        match 2 * of_named >= waited {
+            true => format!(", most in {}", named.join(", ")),
+            false => format!(
+                ", in many places, of which the longest, {}, have {:.0} %",
+                named.join(", "),
+                100.0 * of_named as f64 / waited as f64
+            ),
+        }
     );
+    what += &left_out(rank, &interval::intersection(&each, &interval::union(first_launches)));
     let is_frame = |name: &&str| {
         frames.all().iter().any(|frame| rank.scope.trace.strings.get(frame.name) == *name)
     };
@@ -83,6 +93,43 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     });
     let found = found.rests_on(spans.collect());
     Some(found.shown_by(rank.proofs(rows)).saves(waited, edits))
+}
+
+/// What the device waited for besides: before its first work, and in first launches of kernels.
+fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
+    let (head, stalled) = (rank.idle_by(&[DeviceCause::Head]), interval::length(first_launches));
+    let mut text = String::new();
+    if rank.share(head) >= LEFT_OUT_PCT {
+        text += &format!(
+            " Not counted are the {} from the start of the window to its first work of the device.",
+            time(head)
+        );
+    }
+    if rank.share(stalled) >= LEFT_OUT_PCT {
+        text += &stall(rank, stalled);
+    }
+    text
+}
+
+/// What the device waited for first launches of kernels, and the longest of them.
+fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
+    let firsts = rank.disturbances().intervals(Disturbance::FirstLaunch);
+    let is_first = |call: &&u32| {
+        let span = rank.scope.clipped(**call);
+        rank.name(**call).contains("LaunchKernel")
+            && interval::length_within(&firsts, span) == span.1 - span.0
+    };
+    let calls = rank.calls().iter().filter(is_first);
+    let longest = calls.max_by_key(|call| (rank.duration(**call), **call)).map(|call| {
+        let around = rank.range_around(*call).map_or("", |row| rank.name(row));
+        format!(", {} of it in one {} of {around}", time(rank.duration(*call)), rank.name(*call))
+    });
+    format!(
+        " It waits another {} per step while kernels are launched for the first time, which loads \
+         their code{}: a running job does that once.",
+        time(rank.per_step(ns)),
+        longest.unwrap_or_default()
+    )
 }
 
 /// The operators and calls that own most of it, what is not the program's taken off.

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use trace::store::TrackId;
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
+use super::h13_unrecorded_host::longest_function;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::idle::INPUT;
+use crate::idle::is_input;
 use crate::interval;
 use crate::job::RankFacts;
 
@@ -19,10 +20,19 @@ pub(super) const RULE: Rule = Rule {
     category: FindingCategory::Host,
     side: CureSide::Host,
     confidence: Confidence::High,
-    limits: &[limit("idle_pct", 5.0, "idle time while a batch is fetched, percent of the window")],
+    limits: &[
+        limit("idle_pct", 5.0, "idle time while a batch is fetched, percent of the window"),
+        limit("workers", 4.0, "workers that are taken to prepare batches"),
+    ],
     page: page!("H02"),
     detect: Detect::Rank(detect),
 };
+
+const SET_WORKERS: &str = "Set num_workers and pin_memory=True on the DataLoader, so that batches are made while the \
+                           model works on the one before; keep decoding out of the process that launches \
+                           its work.";
+const MORE_WORKERS: &str = "Raise num_workers and prefetch_factor, set pin_memory and persistent_workers, and move \
+                            decoding and collation off the critical step.";
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
@@ -34,7 +44,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     // What workers fetch on threads of their own blocks nobody.
     let rows: Vec<u32> = rank
-        .outermost_named(|name| INPUT.iter().any(|part| name.contains(part)))
+        .outermost_named(is_input(rank.scope.trace))
         .into_iter()
         .filter(|row| training.contains(&track(*row)))
         .collect();
@@ -58,8 +68,16 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         if is_host_only { "The model" } else { "The device" },
         time(rank.per_step(waited)),
         proofs.first().map_or("the host", |proof| &proof.name),
-        if is_single { ", in the training process itself (num_workers=0)" } else { "" },
+        match (is_single, is_training(rank)) {
+            (true, true) => ", in the training process itself (num_workers=0)",
+            (true, false) => ", in the process that runs the model (num_workers=0)",
+            (false, _) => "",
+        },
     );
+    let spans = rows.iter().map(|row| (track(*row), rank.scope.clipped(*row)));
+    if let Some((line, ns)) = longest_function(rank, spans) {
+        what += &format!(" {} of the fetching are in {line}.", time(rank.per_step(ns)));
+    }
     if 20 * waited < 19 * fetching {
         what += &format!(
             " Fetching takes {} per step: in the rest of it the device works, and decides how long \
@@ -67,13 +85,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             time(rank.per_step(fetching))
         );
     }
-    let advice = if is_single {
-        "Set num_workers and pin_memory=True on the DataLoader, so that batches are made while the \
-         model trains; keep decoding out of the training process."
-    } else {
-        "Raise num_workers and prefetch_factor, set pin_memory and persistent_workers, and move \
-         decoding and collation off the critical step."
-    };
+    let (workers, hidden) = hidden_by_workers(rank, &rows, limits.value("workers").max(1.0));
+    if hidden < waited {
+        what += &format!(
+            " {} can hide {} of it while the model works on the batch before.",
+            if workers == 1.0 { "One worker".to_owned() } else { format!("{workers:.0} workers") },
+            time(rank.per_step(hidden))
+        );
+    }
+    let advice = if is_single { SET_WORKERS } else { MORE_WORKERS };
     let edits = vec![
         rank.edit(rank.whole(&rows), Action::Scale(0.0)),
         rank.edit(rows.clone(), Action::Unblock),
@@ -83,7 +103,34 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("fetching_per_step_ns", rank.per_step(fetching) as f64)
         .number("idle_pct", share);
-    Some(found.shown_by(proofs).saves(waited, edits))
+    Some(found.shown_by(proofs).saves(waited.min(hidden), edits))
+}
+
+/// Whether the recording shows that weights are updated or gradients computed.
+fn is_training(rank: &RankFacts<'_>) -> bool {
+    let is_of_training =
+        |name: &str| name.contains("Optimizer.step") || name.contains("autograd::engine");
+    rank.scope.trace.strings.iter().any(is_of_training)
+}
+
+/// How many workers prepare the next batches while the model works on this one, and how much time
+/// of the fetches they hide. Who does not train and fetches several times in a step begins to fetch
+/// anew in each step, with new workers: one is assumed, and nothing of the first fetch is hidden.
+fn hidden_by_workers(rank: &RankFacts<'_>, rows: &[u32], workers: f64) -> (f64, i64) {
+    let spans = interval::union(rows.iter().map(|row| rank.scope.clipped(*row)).collect());
+    let window = &rank.scope.window;
+    let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return (workers, 0) };
+    let begins_anew = !is_training(rank) && spans.len() as i64 > rank.step_count();
+    let workers = if begins_anew { 1.0 } else { workers };
+    // Between two batches there is at least one worker's part of a fetch.
+    let hidden =
+        |fetch: i64, rest: i64| fetch.min(fetch + rest - (fetch as f64 / workers) as i64).max(0);
+    let pairs = spans.windows(2);
+    let inside: i64 = pairs.map(|two| hidden(two[1].1 - two[1].0, two[1].0 - two[0].1)).sum();
+    // Before the first fetch of the window there was a batch like the last one.
+    let rest = (window.end - last.1) + (first.0 - window.start);
+    let of_first = if begins_anew { 0 } else { hidden(first.1 - first.0, rest) };
+    (workers, inside + of_first)
 }
 
 /// What ran next on the thread of each row: a range that only names its time has no node, and its

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use trace::store::StringId;
+use trace::store::{StringId, TrackId};
 
 use super::finding::{Confidence, FindingCategory, RuleFindings};
 use super::h01_host_bound::CAUSES;
 use super::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::idle::INPUT;
+use crate::idle::is_input;
 use crate::interval::{self, Interval};
 use crate::job::RankFacts;
 
@@ -125,12 +125,39 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
     Some((trace.strings.get(name), ns))
 }
 
+/// The function of Python, with what is built in and called by it, in which threads were for
+/// longest within some spans, and for how long; `None` where that is less than half of them, or
+/// frames were not recorded.
+pub(super) fn longest_function<'a>(
+    rank: &RankFacts<'a>,
+    spans: impl Iterator<Item = (TrackId, Interval)>,
+) -> Option<(&'a str, i64)> {
+    if rank.scope.trace.slices.python.is_empty() {
+        return None;
+    }
+    let frames = rank.scope.frames();
+    let strings = &rank.scope.trace.strings;
+    let mut by_name: BTreeMap<StringId, i64> = BTreeMap::new();
+    let mut whole = 0;
+    for (track, span) in spans {
+        whole += span.1 - span.0;
+        for stretch in frames.within(track, span) {
+            let mut stack = frames.stack(stretch.frame);
+            if let Some(frame) = stack.find(|frame| strings.get(frame.name).contains(".py")) {
+                *by_name.entry(frame.name).or_default() += stretch.end - stretch.start;
+            }
+        }
+    }
+    let (name, ns) = by_name.into_iter().max_by_key(|(_, ns)| *ns)?;
+    (2 * ns >= whole).then(|| (strings.get(name), ns))
+}
+
 /// The stretches of the window in which no thread ran an operator or a call, or fetched a batch.
 pub(super) fn stretches(rank: &RankFacts<'_>, least_ns: i64) -> Vec<SilentStretch> {
     let (trace, window) = (rank.scope.trace, &rank.scope.window);
     let mut rows = rank.tree().top_rows(trace);
     // Fetching a batch is H02's.
-    rows.extend(rank.outermost_named(|name| INPUT.iter().any(|part| name.contains(part))));
+    rows.extend(rank.outermost_named(is_input(rank.scope.trace)));
     rows.sort_by_key(|row| (rank.start(*row), *row));
     let mut found = Vec::new();
     let mut behind = i64::MIN;

@@ -1,4 +1,4 @@
-//! L01: kernels that end before the host can launch the next one.
+//! L01: kernels that run shorter than the call that launches them, while the device idles.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    let idle_pct = rank.idle_pct().filter(|idle| *idle >= limits.value("idle_pct"))?;
+    // As `breakdown` counts it: all of the window in which no work of the device runs.
+    let idle_ns = rank.breakdown().idle_ns;
+    let idle_pct = rank.share(idle_ns);
+    if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
+        return None;
+    }
     let is_kernel = |row: &&LaunchRow<'_>| {
         row.work_count == 1 && rank.scope.trace.kind(row.device_row) == EventKind::Kernel
     };
@@ -39,7 +44,6 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
     let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
-    let idle_ns = (idle_pct / 100.0 * rank.scope.window.length() as f64) as i64;
     // Of some launches the time before includes waits: the median does not.
     let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
     let middle = periods.len().checked_sub(1)? / 2;
@@ -47,10 +51,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let owners = calls.iter().map(|call| rank.range_around(*call).unwrap_or(*call));
     let proofs = rank.proofs_of(owners.zip(tiny.iter().map(|(_, period)| *period)));
     let what = format!(
-        "{per_step:.0} kernels per step ({share:.0} % of launches) finish before the host can \
-         launch the next one; half of the launches take {} or less with the code \
-         around them, and the device is idle \
-         {idle_pct:.0} % of the window.",
+        "{per_step:.0} of {:.0} kernels per step ({share:.0} %) take less time than the call that \
+         launches them, and nothing else waits on their stream then. Half of them are launched {} or \
+         less behind the kernel before on the stream, and the device is idle {idle_pct:.0} % of the \
+         window.",
+        rank.count_per_step(launches.len()),
         time(each)
     );
     let advice = "Launch less: fuse the operators (torch.compile, foreach and fused variants, a \

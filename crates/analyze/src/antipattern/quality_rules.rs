@@ -73,6 +73,8 @@ quality_rule!(
     ]
 );
 
+quality_rule!(Q10, "Q10", "work of graphs was not recorded", ["partial-graphs"]);
+
 /// One finding for all issues of a rule's kinds.
 fn found(
     job: &JobFacts<'_>,

@@ -18,6 +18,7 @@ static RULES: &[Rule] = &[
     super::quality_rules::Q07,
     super::quality_rules::Q08,
     super::quality_rules::Q09,
+    super::quality_rules::Q10,
     super::l01_tiny_kernels::RULE,
     super::l02_copy_loop::RULE,
     super::l03_graph_candidate::RULE,

@@ -7,9 +7,20 @@ use crate::frames::Frames;
 use crate::interval::Interval;
 use crate::tree::{self, OperatorTree};
 
-/// What occurs in the names of rows that fetch the next batch.
-pub(crate) const INPUT: [&str; 5] =
-    ["DataLoader", "DataPipe", "dataloader.py", "load_batch", "copy_batch"];
+/// What occurs in the names of rows in which a loader fetches the next batch.
+const LOADERS: [&str; 3] = ["DataLoader", "DataPipe", "dataloader.py"];
+/// The same of ranges around them, which copy the batch to the device besides.
+const RANGES: [&str; 2] = ["load_batch", "copy_batch"];
+
+/// Tells by name which rows of a trace fetch the next batch: those of loaders, and ranges around
+/// them only where no call of a loader was recorded.
+pub(crate) fn is_input(trace: &Trace) -> impl Fn(&str) -> bool + use<> {
+    let has_loader = trace.strings.iter().any(|name| name.contains("(DataLoader)"));
+    move |name| {
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        has(&LOADERS) || (!has_loader && has(&RANGES))
+    }
+}
 const STEP: &str = "ProfilerStep#";
 
 /// What a thread does.
@@ -61,8 +72,9 @@ struct OpenRow {
 
 impl<'a> HostThreads<'a> {
     pub(super) fn new(trace: &'a Trace, tree: &'a OperatorTree, frames: &'a Frames) -> Self {
+        let is_input = is_input(trace);
         let traits = |name: &str| Traits {
-            is_input: INPUT.iter().any(|part| name.contains(part)),
+            is_input: is_input(name),
             is_step: name.starts_with(STEP),
             is_sync: calls::is_synchronization(name),
         };

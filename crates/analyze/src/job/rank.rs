@@ -203,15 +203,6 @@ impl<'a> RankFacts<'a> {
         rows.map(|row| row.idle_ns).sum::<i64>() / devices
     }
 
-    /// Idle time between the first and the last work of the devices, of the window, in percent;
-    /// `None` without device work.
-    pub(crate) fn idle_pct(&self) -> Option<f64> {
-        let is_inside =
-            |cause: DeviceCause| !matches!(cause, DeviceCause::Head | DeviceCause::Tail);
-        let has_devices = self.breakdown().device_count > 0;
-        has_devices.then(|| self.share(self.idle_where(is_inside)))
-    }
-
     /// Whether the devices are busy almost all the time of the window, its head and tail included.
     pub(crate) fn is_device_bound(&self) -> bool {
         let has_devices = self.breakdown().device_count > 0;

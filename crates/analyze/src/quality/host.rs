@@ -1,10 +1,13 @@
 //! What the host's rows say about a recording: steps, warm-up, the profiler's own work, nesting.
 
+use std::collections::BTreeSet;
+
 use trace::store::EventKind as RowKind;
 
 use super::issue::{Issue, IssueKind, Severity, milliseconds, place};
 use crate::antipattern::text::{agreeing, counted};
 use crate::calls;
+use crate::disturbance::Disturbance;
 use crate::interval;
 use crate::job::RankFacts;
 use crate::named::{is_named, names};
@@ -141,25 +144,80 @@ fn overhead(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), rows.len() as u64, what).share(Some(share)))
 }
 
+/// The longest parts of set-up that are named.
+const SET_UP_SHOWN: usize = 3;
+/// A first call of the runtime that takes longer than this creates the device's context.
+const CONTEXT_NS: i64 = 10_000_000;
+
+/// Memory from the driver, code that is loaded, first launches of kernels, and the first call of
+/// all, which creates the context of the device.
 fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let set_up = names(trace, |name| calls::SET_UP.contains(&name));
-    let is_set_up = |row: &u32| {
-        let kind = trace.kind(*row);
-        (kind.is_call() || kind == RowKind::Overhead) && is_named(trace, &set_up, *row)
+    let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
+    let first_call = trace
+        .rows()
+        .filter(|row| trace.kind(*row).is_call())
+        .min_by_key(|row| (trace.slices.start(*row), *row))
+        .filter(|row| {
+            // A call that launches or waits may wait for the device.
+            let is_plain = !calls::of_name(trace.name(*row)).waits();
+            let launches = !rank.scope.links().work(*row).is_empty();
+            is_plain && !launches && trace.slices.duration[*row as usize] >= CONTEXT_NS
+        });
+    let part = |row: u32| -> Option<&'static str> {
+        let kind = trace.kind(row);
+        let span = (trace.slices.start(row), trace.slices.end(row));
+        let is_launch = || {
+            kind.is_call()
+                && trace.name(row).contains("LaunchKernel")
+                && interval::length_within(&first_launches, span) == span.1 - span.0
+        };
+        match kind.is_call() || kind == RowKind::Overhead {
+            true if is_named(trace, &set_up, row) => match trace.name(row).contains("Load") {
+                true => Some("code loading"),
+                false => Some("memory from the driver"),
+            },
+            true if Some(row) == first_call => Some("the first call, which sets the device up"),
+            true if !first_launches.is_empty() && is_launch() => Some("first launches of kernels"),
+            _ => None,
+        }
     };
-    let rows: Vec<u32> = trace.rows().filter(is_set_up).collect();
-    let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();
-    let ns = interval::length(&interval::union(spans));
+    let rows: Vec<(u32, &str)> = trace.rows().filter_map(|row| Some((row, part(row)?))).collect();
+    let length = |part: Option<&str>| {
+        let of_part = rows.iter().filter(|(_, of)| part.is_none_or(|part| part == *of));
+        interval::length(&interval::union(
+            of_part.map(|(row, _)| rank.scope.clipped(*row)).collect(),
+        ))
+    };
+    let ns = length(None);
     let share = percent(ns, rank.scope.window.length()).filter(|share| *share > WARM_UP_PCT)?;
-    let longest = rows.iter().max_by_key(|row| trace.slices.duration[**row as usize])?;
+    let (longest, _) = rows.iter().max_by_key(|(row, _)| trace.slices.duration[*row as usize])?;
+    let mut parts: Vec<(&str, i64)> = rows
+        .iter()
+        .map(|(_, part)| *part)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .map(|part| (part, length(Some(part))))
+        .collect();
+    parts.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     let kind = IssueKind {
         id: "warm-up",
         severity: Severity::Warning,
         matters: "the window holds set-up work that a running job does not do",
-        hint: "skip the first steps: --window steps, or a schedule with wait and warm-up steps",
+        hint: match rank.scope.steps.is_empty() {
+            true => {
+                "record when the job has run for a while: a schedule with wait and warm-up steps"
+            }
+            false => {
+                "skip the first steps: --window steps, or a schedule with wait and warm-up steps"
+            }
+        },
     };
-    let what = format!("memory from the driver and code loading take {}", milliseconds(ns));
+    let shown = parts.iter().take(SET_UP_SHOWN);
+    let shown: Vec<String> =
+        shown.map(|(part, ns)| format!("{part} {}", milliseconds(*ns))).collect();
+    let what = format!("set-up takes {}: {}", milliseconds(ns), shown.join(", "));
     let issue = kind.issue(Some(trace.rank), rows.len() as u64, what);
     Some(issue.share(Some(share)).at(place(rank.scope, *longest)))
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trace::store::Loss;
+
 use super::issue::{Issue, IssueKind, Severity};
 use crate::clock;
 use crate::job::RankFacts;
@@ -10,7 +12,7 @@ pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let each = [
         duplicates(ranks),
         identical(ranks),
-        worlds(ranks),
+        mixed_jobs(ranks),
         too_many(ranks),
         missing(ranks),
         mixed_steps(ranks),
@@ -26,15 +28,23 @@ fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     format!("{}{rest}", values[..values.len().min(SHOWN)].join(", "))
 }
 
+/// Traces whose files name no rank, or one that another file has.
+fn conflicts(ranks: &[RankFacts<'_>]) -> u64 {
+    let of = |rank: &RankFacts<'_>| rank.scope.trace.losses.count_of(Loss::RankConflict);
+    ranks.iter().map(of).sum()
+}
+
+/// Whether the recordings are apart in time.
+fn are_apart(ranks: &[RankFacts<'_>]) -> bool {
+    clock::are_apart(ranks.iter().map(|rank| &rank.scope.window))
+}
+
 fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for rank in ranks {
         *counts.entry(rank.scope.trace.rank).or_default() += 1;
     }
-    let conflicts: u64 = ranks
-        .iter()
-        .map(|rank| rank.scope.trace.losses.count_of(trace::store::Loss::RankConflict))
-        .sum();
+    let conflicts = conflicts(ranks);
     let twice = counts.values().filter(|count| **count > 1).count() as u64;
     if twice + conflicts == 0 {
         return None;
@@ -106,7 +116,9 @@ fn world_sizes(ranks: &[RankFacts<'_>]) -> BTreeSet<u32> {
     ranks.iter().filter_map(size).collect()
 }
 
-fn worlds(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+/// Reports recordings of several jobs: their worlds differ in size, or they claim the same rank at
+/// times that do not overlap.
+fn mixed_jobs(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let sizes = world_sizes(ranks);
     let kind = IssueKind {
         id: "mixed-jobs",
@@ -114,11 +126,21 @@ fn worlds(ranks: &[RankFacts<'_>]) -> Option<Issue> {
         matters: "traces of different jobs cannot be compared in time nor their collectives matched",
         hint: "give the traces of one job",
     };
-    let what = || format!("the traces name worlds of {} ranks", listed(&sizes));
-    (sizes.len() > 1).then(|| kind.issue(None, sizes.len() as u64, what()))
+    if sizes.len() > 1 {
+        let what = format!("the traces name worlds of {} ranks", listed(&sizes));
+        return Some(kind.issue(None, sizes.len() as u64, what));
+    }
+    let conflicts = conflicts(ranks);
+    let what = "the traces are of different jobs, or of one job at different times: they name the \
+                same rank, or none, and do not overlap in time";
+    (conflicts > 0 && are_apart(ranks)).then(|| kind.issue(None, conflicts + 1, what.to_owned()))
 }
 
 fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+    if mixed_jobs(ranks).is_some() {
+        // Each job has ranks of its own.
+        return None;
+    }
     let size = world_sizes(ranks).last().copied()?;
     let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();
     let absent = size.saturating_sub(there.len() as u32);
@@ -138,6 +160,10 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 }
 
 fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+    if mixed_jobs(ranks).is_some() {
+        // The same steps of different jobs have nothing in common.
+        return None;
+    }
     let numbers = |rank: &RankFacts<'_>| -> BTreeSet<i64> {
         rank.scope.steps.iter().map(|step| step.number).collect()
     };
@@ -165,6 +191,5 @@ fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
         hint: "profile all ranks at the same time; synchronise the hosts' clocks",
     };
     let what = || "the recordings of some ranks do not overlap in time".to_owned();
-    let is_apart = clock::are_apart(ranks.iter().map(|rank| &rank.scope.window));
-    is_apart.then(|| kind.issue(None, ranks.len() as u64, what()))
+    are_apart(ranks).then(|| kind.issue(None, ranks.len() as u64, what()))
 }

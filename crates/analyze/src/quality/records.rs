@@ -22,6 +22,8 @@ const LOST_PCT_ERROR: f64 = 10.0;
 const OFFSET_NS: i64 = 50_000;
 /// Share of the device rows with an operator below which attribution says little.
 const COVERED_PCT: f64 = 90.0;
+/// Share of the device time without an operator, launches known, below which nothing is hidden.
+const UNOWNED_PCT: f64 = 1.0;
 
 pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let mut issues = losses::issues(rank);
@@ -305,6 +307,12 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let mut issues = Vec::new();
     // Work of a graph's launch has operators at capture only: no recording of the launch has them.
     let (of_graphs, others) = without_operator(rank);
+    let all: i64 = rank.scope.device_rows.iter().map(|row| rank.duration(*row)).sum();
+    let has_launch = |row: &u32| rank.scope.links().call(*row).is_some();
+    // A few short kernels that are launched outside operators hide nothing.
+    let is_much = !others.iter().all(has_launch)
+        || percent(rank.total(&others), all).is_none_or(|share| share >= UNOWNED_PCT);
+    let others = others.len() as u64;
     let could = rank.attribution().methods.len() as u64 - of_graphs;
     let covered = percent((could - others) as i64, could as i64);
     let covered = covered.filter(|covered| *covered < COVERED_PCT);
@@ -313,9 +321,10 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     if let Some(covered) = covered.filter(|_| has_operators) {
         let kind = IssueKind {
             id: "low-coverage",
-            severity: Severity::Warning,
+            severity: if is_much { Severity::Warning } else { Severity::Info },
             matters: "device time per operator is incomplete",
-            hint: "profile CPU and device together, and from before the first launch on",
+            hint: "profile CPU and device together, and from before the first launch on; name with \
+                   record_function what launches kernels of its own",
         };
         let mut what = format!("only {covered:.1} % of the device work");
         what += match of_graphs {
@@ -343,10 +352,10 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
 }
 
 /// Device works without an operator: those that a graph launched, and the others.
-fn without_operator(rank: &RankFacts<'_>) -> (u64, u64) {
+fn without_operator(rank: &RankFacts<'_>) -> (u64, Vec<u32>) {
     let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
     let open = works.filter(|(_, method)| !method.is_covered());
-    let (of_graphs, others): (Vec<&u32>, Vec<&u32>) =
-        open.map(|(row, _)| row).partition(|row| rank.is_of_graph(**row));
-    (of_graphs.len() as u64, others.len() as u64)
+    let (of_graphs, others): (Vec<u32>, Vec<u32>) =
+        open.map(|(row, _)| *row).partition(|row| rank.is_of_graph(*row));
+    (of_graphs.len() as u64, others)
 }

@@ -306,7 +306,7 @@ fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
     check("linear/linear_kineto.json.gz", &linear);
     check("nccl/nccl_data.json.gz", &["H01", "K12", "L02", "Q01", "Q09"]);
     let sampled = "timeline_sampled/sampled_rank-0.json.gz";
-    check(sampled, &["C01", "L08", "M01", "M02", "Q06", "Q09"]);
+    check(sampled, &["C01", "K07", "L08", "M01", "M02", "Q06", "Q09"]);
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn odd_traces_have_what_little_they_show() {
     check("odd/event_sync_multi_stream.json.gz", &["K06", "Q06", "Q09"]);
     // One read of a scalar, and a kernel of one block.
     check("odd/event_sync_trace.json.gz", &["H05", "K01", "Q06", "Q08", "Q09"]);
-    let rocm = ["C02", "H01", "H10", "Q01", "Q06", "Q09"];
+    let rocm = ["C02", "H01", "H10", "Q01", "Q06", "Q07", "Q09"];
     check("odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz", &rocm);
     check("odd/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", &["Q02", "Q06", "Q09"]);
     check("odd/rank_non_gpu.json.gz", &["Q02", "Q06", "Q09"]);
@@ -324,7 +324,8 @@ fn odd_traces_have_what_little_they_show() {
 
 #[test]
 fn control_and_test_differ_in_data_movement_and_exposed_communication() {
-    let control = ["C01", "H05", "H09", "K05", "K13", "L03", "L04", "M01", "M02", "Q01", "Q09"];
+    let control =
+        ["C01", "H05", "H09", "K05", "K07", "K13", "L03", "L04", "M01", "M02", "Q01", "Q09"];
     check("trace_diff/control.json.gz", &control);
     let test = [
         "C01", "C05", "H05", "H09", "K04", "K06", "K13", "L02", "L03", "L04", "L05", "M02", "Q01",

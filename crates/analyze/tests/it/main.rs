@@ -4,6 +4,7 @@
 mod advice;
 mod attribution;
 mod cases;
+mod causes;
 mod collectives;
 mod counts;
 mod critical_path;

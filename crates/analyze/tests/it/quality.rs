@@ -49,7 +49,11 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
         "no ProfilerStep was recorded; 39 steps are inferred from the ends of Optimizer.step";
     let expected = [
         ("unsteady-steps", 1, "step times vary by 25.8 %: 16.689 ms to 59.435 ms"),
-        ("warm-up", 1, "memory from the driver and code loading take 984.755 ms"),
+        (
+            "warm-up",
+            1,
+            "set-up takes 986.095 ms: memory from the driver 984.755 ms, first launches of kernels 1.340 ms",
+        ),
         ("inferred-steps", 1, inferred),
         ("missing-sync-events", 1, "1 call waits, and no cuda_sync row says for what"),
         NO_STACKS,
@@ -66,7 +70,12 @@ fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
     ];
     check("trace_diff/test.json.gz", KinetoMicroseconds, QualityVerdict::Doubtful, &expected);
     let expected = [
-        ("warm-up", 1, "memory from the driver and code loading take 8514.025 ms"),
+        (
+            "warm-up",
+            1,
+            "set-up takes 41496.969 ms: the first call, which sets the device up 29927.377 ms, \
+                 memory from the driver 8514.025 ms, first launches of kernels 3055.567 ms",
+        ),
         NO_STACKS,
         NO_STEPS,
     ];

@@ -253,7 +253,11 @@ impl EmbeddingBackward {
             .buffer(gradient.updated)
             .u32(shape.tiles as u32)
             .u32(payload_bits);
-        stream.launch(&self.updated, Grid::over(shape.tiles, THREADS / WARP, THREADS), &arguments)?;
+        stream.launch(
+            &self.updated,
+            Grid::over(shape.tiles, THREADS / WARP, THREADS),
+            &arguments,
+        )?;
         self.update(stream, lookup, gradient, workspace, sorted, count)
     }
 
