@@ -71,7 +71,8 @@ const RECORD: &str = "crates/device/kernels.tsv";
 const SOURCES: &str = "crates/device/src";
 /// Loads that a kernel with marked loads has in flight, at least.
 const LOADS_IN_FLIGHT: u32 = 4;
-/// What a kernel may spill: the compiler trades a few registers for one more block a multiprocessor.
+/// What a kernel may spill: the compiler trades a few registers for one more block on each
+/// multiprocessor.
 const SPILL_BYTES: u32 = 64;
 
 /// Registers, bytes of shared memory and of spills, loads in flight.
@@ -238,8 +239,8 @@ fn parse(text: &str) -> FigureTable {
     text.lines().filter_map(line).collect()
 }
 
-/// Kernels that spill too much, wait for loads too soon, use more than is recorded, or are recorded on one
-/// side only.
+/// Kernels that spill too much, wait for loads too soon, use more than is recorded, or are recorded
+/// on one side only.
 fn compared(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
     let mut problems = Vec::new();
     let spilling = used.iter().filter(|(_, figures)| figures[2] > SPILL_BYTES);
