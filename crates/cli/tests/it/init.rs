@@ -372,7 +372,7 @@ fn leaks_of_published_layouts_without_a_header_are_reported() {
     let place = Place::new();
     let (mut criteo, mut movielens) = (String::new(), String::new());
     for row in 0..ROWS {
-        let label = draw(row, 1) % 2;
+        let label = draw(row, 90) % 2;
         let dense = (1..=13).map(|at| match at {
             3 => 10 * label + 1,
             at => draw(row, at) % 100,
