@@ -293,8 +293,8 @@ mod tests {
         );
         assert!(compared(&recorded, &recorded).is_empty());
         assert_eq!(parse(&super::written(&recorded)), recorded);
-        let spilling = parse("sm_80\ta\t20\t0\t4\n");
-        assert_eq!(compared(&spilling, &spilling), ["sm_80 a: spills 4 B"]);
+        let spilling = parse("sm_80\ta\t20\t0\t65\n");
+        assert_eq!(compared(&spilling, &spilling), ["sm_80 a: spills 65 B"]);
         let waiting = parse("sm_80\ta\t20\t0\t0\t1\n");
         let what = "sm_80 a: loads in flight";
         assert_eq!(compared(&waiting, &waiting), [format!("{what}: expected at least 4, got 1")]);
