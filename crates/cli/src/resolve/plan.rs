@@ -54,8 +54,7 @@ pub fn tiling(
     };
     // A launcher's script is written for any number of processes.
     if started.is_none() {
-        let sharding = train.sharding.map(|_| "sharding");
-        check_ranks(asked, sharding.or(train.bucket.map(|_| "bucket")))?;
+        check_ranks(asked, train.bucket.map(|_| "bucket"))?;
     }
     match started.filter(|&started| started != asked) {
         None => Ok(tiling),
@@ -64,7 +63,7 @@ pub fn tiling(
 }
 
 /// Refuses the option that was given, if any, that says what several ranks do, where there is one.
-pub fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
+fn check_ranks(ranks: u32, given: Option<&'static str>) -> Result<(), Error> {
     match given {
         Some(option) if ranks == 1 => Err(Error::OneRank { option }),
         _ => Ok(()),

@@ -39,7 +39,6 @@ impl Workload {
                     expected: format!("at most {RANKS_MAX} ranks"),
                     got: ranks.to_string(),
                 })?;
-                plan::check_ranks(ranks, asked.sharding.map(|_| "sharding"))?;
                 Tiling::Made(asked.sharding.unwrap_or(Sharding::Table), ranks)
             }
         };

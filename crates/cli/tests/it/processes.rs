@@ -270,8 +270,7 @@ fn issue_28_a_run_of_processes_is_resumed_by_any_number() {
         let run = place.path(&format!("cut-{ranks}"));
         copy(&step, &run.join("checkpoints").join(step.file_name().unwrap()));
         fs::copy(place.path("cut/run.json"), run.join("run.json")).unwrap();
-        let sharding = if ranks == 1 { "" } else { "--sharding row" };
-        let words = format!("{TRAIN} {sharding} --run cut-{ranks} --resume");
+        let words = format!("{TRAIN} --sharding row --run cut-{ranks} --resume");
         let resumed = match ranks {
             1 => place.done(&words).last(),
             ranks => OPEN_MPI.done(&place, ranks, &words).last(),

@@ -92,11 +92,10 @@ fn written_down(name: &str, (ranks, sharding): (u32, &str), set: &[(&str, &str)]
     let config = JobConfig::parse(text, &overrides).unwrap();
     let said: Vec<String> =
         overrides.iter().map(|(key, value)| format!("--set {key}={value}")).collect();
-    let split = if ranks == 1 { String::new() } else { format!("--sharding {sharding}") };
     let place = Place::new();
     place.done(&format!(
         "train {name} {} --set synthetic.ids.kind=uniform --synthetic 264 --ranks {ranks} \
-         {split} --threads 1 --run run --trace traces --trace-steps 2..3",
+         --sharding {sharding} --threads 1 --run run --trace traces --trace-steps 2..3",
         said.join(" ")
     ));
     let tables = &config.model.tables;

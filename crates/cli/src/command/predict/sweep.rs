@@ -10,7 +10,6 @@ use crate::args::{NeverRunStep, PredictSweep, each};
 use crate::error::Error;
 use crate::output;
 use crate::resolve::Session;
-use crate::resolve::plan;
 use crate::resolve::workload::Workload;
 use crate::sheet::{self, SheetTarget};
 
@@ -20,9 +19,6 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
     let names = each(&args.hardware);
     let hardware: Vec<Hardware> =
         names.iter().map(|text| Hardware::of(text, models)).collect::<Result<_, _>>()?;
-    if hardware.iter().all(|hardware| hardware.ranks() == 1) {
-        plan::check_ranks(1, args.sharding.map(|_| "sharding"))?;
-    }
     let mut all = Vec::new();
     for pooling in each(&args.pooling) {
         let mut rows = Vec::new();
