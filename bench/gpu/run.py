@@ -455,7 +455,8 @@ class Run:
     def counters(self):
         if not (program := find_tool("ncu")):
             return [Row("counters", SKIPPED, "", "SKIPPED: ncu is not installed")]
-        command = [program, "--csv", "--clock-control", "none", "--metrics", ",".join(COUNTERS), self.package / "device-tests", "--exact", "cuda::bandwidth::bandwidths"]
+        command = [program, "--csv", "--clock-control", "none", "--metrics", ",".join(COUNTERS),
+                   self.package / "device-tests", "--exact", "cuda::bandwidth::bandwidths"]
         ended = self.start("counters", command, ROWMILL_BANDWIDTH="tiny" if self.rehearse else "one")
         found = counted(ended.text)
         self.report.results["counters"] = found

@@ -65,7 +65,7 @@ pub struct Traces {
     shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
 }
 
-/// The most iterations that one order may record.
+/// The most training iterations that one request for a trace may ask to record.
 const ITERATIONS_MAX: u32 = 1000;
 /// The largest multiple at which a process begins that does not report how long its steps take.
 const UNTIMED_ALIGN_MAX: u32 = 10_000;

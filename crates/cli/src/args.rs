@@ -286,7 +286,7 @@ pub struct Train {
     /// Ranks as processes.
     #[command(flatten)]
     pub processes: Processes,
-    /// How tables are split over several ranks [default: table]
+    /// How tables are split over ranks [default: table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
     /// A sharding plan:

@@ -422,7 +422,7 @@ pub struct NeverRunStep {
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub ranks: Option<u32>,
-    /// How tables are split over several ranks [default: table]
+    /// How tables are split over ranks [default: table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
     /// A sharding plan, as rowmill train takes it

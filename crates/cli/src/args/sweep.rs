@@ -47,7 +47,7 @@ pub struct PredictSweep {
     /// Change a key of every configuration
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
-    /// How tables are split over several ranks [default: table]
+    /// How tables are split over ranks [default: table]
     #[arg(long, value_enum)]
     pub sharding: Option<Sharding>,
     #[command(flatten)]

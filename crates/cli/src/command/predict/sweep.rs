@@ -30,8 +30,7 @@ pub fn run(args: &PredictSweep, session: &Session) -> Result<(), Error> {
                         batch_size: Some(batch_size),
                         pooling,
                         ranks: None,
-                        // Of several devices, those of one rank split nothing.
-                        sharding: args.sharding.filter(|_| hardware.ranks() > 1),
+                        sharding: args.sharding,
                         plan: None,
                     };
                     let workload = Workload::resolve(model, &asked, hardware.ranks())?;

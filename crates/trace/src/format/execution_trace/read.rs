@@ -91,7 +91,8 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     found
 }
 
-/// The fields before or behind the nodes, from a byte of the file on.
+/// Reads the fields of the outermost object that stand before or behind its list of nodes. `at` is
+/// the byte of the file at which `text` begins.
 fn header(trace: &mut ExecutionTrace, at: usize, text: &[u8], end: &str) -> Map<String, Value> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_matches(',').trim_end();
