@@ -80,6 +80,8 @@ mod tests;
 pub(crate) mod text;
 
 use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 use trace::store::EventKind;
@@ -144,11 +146,7 @@ pub struct Suppressed {
 pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     let own = settings.conditions()?;
     job.tell_waits();
-    let mut findings = Vec::new();
-    for rule in rules() {
-        let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
-        findings.extend(found_by(job, &limits));
-    }
+    let mut findings = apply_rules(job, settings);
     for (rule, conditions) in &own {
         findings.extend(own::find(job, rule, conditions)?);
     }
@@ -227,6 +225,29 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     let is_product = product::is_named(kernel) && !is_mover;
     let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
+}
+
+/// Runs the built-in rules on several threads. The findings come back in the order of the rules.
+fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
+    /// More threads than this wait for the facts that the rules share.
+    const MOST_THREADS: usize = 8;
+    let rules: Vec<&Rule> = rules().collect();
+    let results: Vec<OnceLock<Vec<Finding>>> = rules.iter().map(|_| OnceLock::new()).collect();
+    let next_rule = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let at = next_rule.fetch_add(1, Ordering::Relaxed);
+            let (Some(rule), Some(result)) = (rules.get(at), results.get(at)) else { break };
+            let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
+            result.get_or_init(|| found_by(job, &limits));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
 }
 
 fn found_by(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {

@@ -7,7 +7,7 @@ mod kernels;
 mod rank;
 mod stalls;
 
-use std::cell::OnceCell;
+use std::sync::OnceLock;
 
 use crate::collectives::{self, Collectives};
 use crate::critical_path::{self, CriticalPath};
@@ -26,11 +26,11 @@ pub struct JobFacts<'a> {
     /// Each rank, in the order of the scopes.
     pub ranks: Vec<RankFacts<'a>>,
     scopes: &'a [Scope<'a>],
-    collectives: OnceCell<Collectives>,
-    measured: OnceCell<MeasuredGraph>,
-    paths: OnceCell<CriticalPath>,
-    stragglers: OnceCell<Stragglers>,
-    issues: OnceCell<Vec<Issue>>,
+    collectives: OnceLock<Collectives>,
+    measured: OnceLock<MeasuredGraph>,
+    paths: OnceLock<CriticalPath>,
+    stragglers: OnceLock<Stragglers>,
+    issues: OnceLock<Vec<Issue>>,
 }
 
 impl<'a> JobFacts<'a> {
@@ -39,11 +39,11 @@ impl<'a> JobFacts<'a> {
         Self {
             ranks: scopes.iter().map(RankFacts::new).collect(),
             scopes,
-            collectives: OnceCell::new(),
-            measured: OnceCell::new(),
-            paths: OnceCell::new(),
-            stragglers: OnceCell::new(),
-            issues: OnceCell::new(),
+            collectives: OnceLock::new(),
+            measured: OnceLock::new(),
+            paths: OnceLock::new(),
+            stragglers: OnceLock::new(),
+            issues: OnceLock::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Facts of one rank, each computed once, on first use. Knows no other rank and no rule.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use trace::store::EventKind;
 
@@ -41,21 +41,21 @@ pub struct RankFacts<'a> {
     /// The analysed part of its trace.
     pub scope: &'a Scope<'a>,
     tensors: BTreeMap<u32, Tensors>,
-    tree: OnceCell<OperatorTree>,
-    attribution: OnceCell<Attribution>,
-    clocks: OnceCell<(Vec<Skew>, Pressure)>,
-    breakdown: OnceCell<Breakdown>,
-    steps: OnceCell<Vec<StepRow>>,
-    idle: OnceCell<Idle>,
-    launches: OnceCell<Vec<LaunchRow<'a>>>,
-    calls: OnceCell<Vec<u32>>,
-    copies: OnceCell<Vec<Copy>>,
-    pub(super) kernels: OnceCell<Vec<WindowKernel>>,
-    overhead: OnceCell<Vec<Interval>>,
-    set_up: OnceCell<Vec<Interval>>,
-    disturbances: OnceCell<Disturbances>,
-    python: OnceCell<OperatorTree>,
-    waits: OnceCell<BTreeMap<u32, i64>>,
+    tree: OnceLock<OperatorTree>,
+    attribution: OnceLock<Attribution>,
+    clocks: OnceLock<(Vec<Skew>, Pressure)>,
+    breakdown: OnceLock<Breakdown>,
+    steps: OnceLock<Vec<StepRow>>,
+    idle: OnceLock<Idle>,
+    launches: OnceLock<Vec<LaunchRow<'a>>>,
+    calls: OnceLock<Vec<u32>>,
+    copies: OnceLock<Vec<Copy>>,
+    pub(super) kernels: OnceLock<Vec<WindowKernel>>,
+    overhead: OnceLock<Vec<Interval>>,
+    set_up: OnceLock<Vec<Interval>>,
+    disturbances: OnceLock<Disturbances>,
+    python: OnceLock<OperatorTree>,
+    waits: OnceLock<BTreeMap<u32, i64>>,
 }
 
 impl<'a> RankFacts<'a> {
@@ -64,21 +64,21 @@ impl<'a> RankFacts<'a> {
         Self {
             scope,
             tensors: BTreeMap::new(),
-            tree: OnceCell::new(),
-            attribution: OnceCell::new(),
-            clocks: OnceCell::new(),
-            breakdown: OnceCell::new(),
-            steps: OnceCell::new(),
-            idle: OnceCell::new(),
-            launches: OnceCell::new(),
-            calls: OnceCell::new(),
-            copies: OnceCell::new(),
-            kernels: OnceCell::new(),
-            overhead: OnceCell::new(),
-            set_up: OnceCell::new(),
-            disturbances: OnceCell::new(),
-            python: OnceCell::new(),
-            waits: OnceCell::new(),
+            tree: OnceLock::new(),
+            attribution: OnceLock::new(),
+            clocks: OnceLock::new(),
+            breakdown: OnceLock::new(),
+            steps: OnceLock::new(),
+            idle: OnceLock::new(),
+            launches: OnceLock::new(),
+            calls: OnceLock::new(),
+            copies: OnceLock::new(),
+            kernels: OnceLock::new(),
+            overhead: OnceLock::new(),
+            set_up: OnceLock::new(),
+            disturbances: OnceLock::new(),
+            python: OnceLock::new(),
+            waits: OnceLock::new(),
         }
     }
 
@@ -184,8 +184,17 @@ impl<'a> RankFacts<'a> {
     }
 
     /// The gaps of all devices that touch a span.
+    ///
+    /// # Cost
+    /// Two binary searches per device, because gaps are sorted by device and start.
     pub(crate) fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap> {
-        let devices = self.gaps().chunk_by(|a, b| a.device == b.device);
+        let mut rest = self.gaps();
+        let devices = std::iter::from_fn(move || {
+            let device = rest.first()?.device;
+            let (gaps, others) = rest.split_at(rest.partition_point(|gap| gap.device <= device));
+            rest = others;
+            Some(gaps)
+        });
         devices.flat_map(move |gaps| {
             let first = gaps.partition_point(|gap| gap.end_ns < from);
             gaps[first..].iter().take_while(move |gap| gap.start_ns <= to)
