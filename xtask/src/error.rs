@@ -11,47 +11,27 @@ pub enum Error {
     Usage {
         /// The subcommand, or nothing.
         task: &'static str,
-        /// What is wrong.
         problem: String,
     },
     /// A file or folder could not be read or written.
     #[error("{path}: {source}")]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A TOML file is malformed.
     #[error("{path}: {problem}")]
-    Toml {
-        /// Which.
-        path: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Toml { path: String, problem: String },
     /// A program could not be started.
     #[error("cannot start `{command}`: {source}")]
-    Start {
-        /// The command line.
-        command: String,
-        /// Why.
-        source: io::Error,
-    },
+    Start { command: String, source: io::Error },
     /// A program ran and failed.
     #[error("`{command}` failed: {problem}")]
     Program {
-        /// The command line.
         command: String,
         /// Exit status, or what its output lacked.
         problem: String,
     },
     /// A check did not pass; what is wrong is already printed.
     #[error("{what}")]
-    Check {
-        /// The verdict.
-        what: String,
-    },
+    Check { what: String },
 }
 
 impl Error {

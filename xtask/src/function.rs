@@ -6,7 +6,6 @@ use crate::mask::{is_word, line_of, words};
 /// One function with a body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
     /// The line of its `fn`, from 1.
     pub line: usize,

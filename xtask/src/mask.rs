@@ -5,7 +5,6 @@
 pub struct Masked {
     /// Code; of a string only the quotes remain.
     pub code: String,
-    /// Comments, documentation included.
     pub comments: String,
 }
 

@@ -159,21 +159,14 @@ impl Args {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// As `--socket-dir`.
     pub socket_dir: Option<PathBuf>,
-    /// As `--metrics`.
     pub metrics: Option<SocketAddr>,
     /// The file with the secret that scrapers have to bring; none where not said.
     pub metrics_token_file: Option<PathBuf>,
-    /// As `--state-dir`.
     pub state_dir: Option<PathBuf>,
-    /// As `--json`.
     pub json: Option<PathBuf>,
-    /// As `--nvml`.
     pub nvml: Option<PathBuf>,
-    /// As `--dcgm-page`.
     pub dcgm_page: Option<String>,
-    /// As `--dcgm-fields`.
     pub dcgm_fields: Option<PathBuf>,
     /// GPUs that this host should have: fewer are an alert.
     pub expected_gpus: Option<u32>,
@@ -201,7 +194,6 @@ pub struct Config {
     pub periodic: Option<Policy>,
     /// Where dynolog's tools may ask, on this host alone.
     pub dynolog: Option<SocketAddr>,
-    /// The TLS port.
     pub listen: Option<Listen>,
     /// Who may ask there.
     #[serde(default, rename = "token")]
@@ -212,7 +204,6 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Where it listens.
     pub address: SocketAddr,
     /// The certificate and what leads to its root, in PEM.
     pub certificate: PathBuf,
@@ -224,7 +215,6 @@ pub struct Listen {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubConfig {
-    /// Where it is.
     pub url: String,
     /// The certificate that its own is signed by; the usual authorities where not said.
     pub ca: Option<PathBuf>,
@@ -253,7 +243,6 @@ pub struct CallerToken {
     pub name: String,
     /// The file with the secret.
     pub file: PathBuf,
-    /// What.
     pub verbs: Vec<Verb>,
     /// Whose jobs, by user number; everyone's where empty.
     #[serde(default)]
@@ -267,9 +256,7 @@ pub struct CallerToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// What runs.
     Status,
-    /// Traces.
     Trace,
     /// To leave counters to others.
     Pause,
@@ -280,23 +267,13 @@ pub enum Verb {
 pub enum ConfigError {
     /// A file cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A file that other users could have written or read, or something that is no regular file.
     #[error("{0}")]
     File(UntrustedError),
     /// The file is not valid TOML, or has an unknown key.
     #[error("{}: {}", path.display(), source.to_string().trim_end())]
-    Toml {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        source: Box<toml::de::Error>,
-    },
+    Toml { path: PathBuf, source: Box<toml::de::Error> },
     /// Something in it cannot be.
     #[error("{what}: expected {expected}, got {got}")]
     Value {
@@ -304,37 +281,24 @@ pub enum ConfigError {
         what: String,
         /// What it may be.
         expected: String,
-        /// What it is.
         got: String,
     },
     /// The operating system refuses.
     #[error("{what}: {source}")]
-    Start {
-        /// What was tried.
-        what: String,
-        /// Why.
-        source: std::io::Error,
-    },
+    Start { what: String, source: std::io::Error },
     /// The socket of PyTorch.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// A folder of the agent.
     #[error(transparent)]
     Folder(#[from] UntrustedError),
-    /// Certificate and key.
     #[error("{}: {problem}", path.display())]
-    Tls {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        problem: String,
-    },
+    Tls { path: PathBuf, problem: String },
     /// What a key of the configuration names is not usable.
     #[error("{key}: {source}")]
     Key {
         /// The key, such as `hub: token_file`.
         key: String,
-        /// Why.
         source: Box<ConfigError>,
     },
 }

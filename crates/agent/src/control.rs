@@ -51,7 +51,6 @@ pub struct Caller {
     pub name: String,
     /// What may be asked.
     pub verbs: Vec<Verb>,
-    /// Whose processes.
     pub uids: Uids,
 }
 
@@ -66,9 +65,7 @@ pub struct Secret {
 /// What connections need.
 #[derive(Clone)]
 pub struct Doors {
-    /// The agent.
     pub state: Arc<AgentState>,
-    /// Its orders.
     pub traces: Arc<Traces>,
     /// Fields of the page for DCGM's boards.
     pub fields: Arc<Vec<crate::page::dcgm::Field>>,

@@ -39,11 +39,8 @@ pub enum Peer {
 pub struct Gates {
     /// Of commands of this host.
     pub commands: Arc<Gate>,
-    /// Of scrapers.
     pub pages: Arc<Gate>,
-    /// Of other hosts.
     pub remote: Arc<Gate>,
-    /// Of dynolog's tools.
     pub dynolog: Arc<Gate>,
 }
 
@@ -70,7 +67,6 @@ impl Gates {
 /// What an endpoint allows.
 #[derive(Clone, Copy, Debug)]
 pub struct GateLimits {
-    /// Connections at once.
     pub all: usize,
     /// Connections of one peer at once.
     pub peer: usize,

@@ -48,7 +48,6 @@ pub struct Hub {
 /// How the queue stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueTally {
-    /// Entries that wait.
     pub queued: u64,
     /// Their bytes on disk, with those of delivered ones whose segment is still there.
     pub bytes: u64,
@@ -58,7 +57,6 @@ pub struct QueueTally {
     pub dropped: u64,
     /// Rows of intervals that had been queued before a restart.
     pub repeated: u64,
-    /// Requests that failed.
     pub failures: u64,
     /// Whether the last request was answered.
     pub is_up: bool,
@@ -67,7 +65,6 @@ pub struct QueueTally {
 /// Outcome of one delivery attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Delivery {
-    /// Nothing waits.
     Idle,
     /// The hub has stored something.
     Sent,

@@ -26,9 +26,7 @@ pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Family {
     /// Its name, without `_total`.
     pub name: &'static str,
-    /// What it is.
     pub help: &'static str,
-    /// Whether it counts.
     pub kind: MetricKind,
     /// Its values.
     pub samples: Vec<(Vec<MetricLabel>, f64)>,
@@ -37,11 +35,9 @@ pub struct Family {
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows.
     Counter,
     /// It goes up and down.
     Gauge,
-    /// Labels alone.
     Info,
 }
 

@@ -35,13 +35,10 @@ pub struct ListPodResourcesResponse {
 /// One pod.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PodResources {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its name space.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its containers.
     #[prost(message, repeated, tag = "3")]
     pub containers: Vec<ContainerResources>,
 }
@@ -49,10 +46,8 @@ pub struct PodResources {
 /// One container.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerResources {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What it holds.
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
 }

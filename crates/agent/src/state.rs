@@ -38,13 +38,9 @@ pub struct AgentState {
     pub config: Config,
     /// The name of its host.
     pub host: String,
-    /// Answers PyTorch.
     pub server: Server,
-    /// Who asked.
     pub roster: Mutex<Roster>,
-    /// Who reports steps.
     pub steps: Mutex<ReportedSteps>,
-    /// The GPUs.
     pub gpus: Mutex<Vec<GpuState>>,
     /// The host, and quantiles over its cores in the last interval.
     pub machine: Mutex<HostState>,
@@ -70,13 +66,11 @@ pub struct AgentState {
     read_ms: AtomicU64,
     /// Counters left to others: GPU → when that ends.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
-    /// Who requested what.
     pub audit: Audit,
     /// Where rows go and orders come from.
     pub hub: Option<Arc<Hub>>,
     /// Jumps of the wall clock, and rows that they cost.
     pub clock: ClockTally,
-    /// Set to end.
     pub stop: AtomicBool,
     began: Instant,
     looked: Mutex<Option<Instant>>,
@@ -124,11 +118,8 @@ struct DriverState {
 /// One GPU as it stands.
 #[derive(Debug)]
 pub struct GpuState {
-    /// Which.
     pub identity: GpuIdentity,
-    /// Its sums.
     pub intervals: Intervals,
-    /// Its last reading.
     pub last: Option<CounterReading>,
     /// Its last XID; 0 for none.
     pub xid: u64,
@@ -143,7 +134,6 @@ pub struct GpuState {
 /// The host as it was read last.
 #[derive(Debug, Default)]
 pub struct HostState {
-    /// Counters.
     pub host: HostCounters,
     /// Share of time that cores worked in the last interval: p5, p25, p50, p75, p95.
     pub cores: Option<[f64; 5]>,

@@ -3,9 +3,7 @@
 /// Whose processes a caller may trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uids {
-    /// Everyone's.
     All,
-    /// These users'.
     Only(Vec<u32>),
 }
 

@@ -14,9 +14,7 @@ use crate::tree::OperatorTree;
 /// All annotations of one name on one rank that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AnnotationRow {
-    /// The rank.
     pub rank: u32,
-    /// The name.
     pub name: String,
     /// How often on the host.
     pub count: u64,
@@ -36,7 +34,6 @@ pub struct AnnotationRow {
     pub std_ns: f64,
     /// Pieces of device work launched inside, on the annotation's own thread.
     pub kernel_count: u64,
-    /// Their durations.
     pub device_ns: i64,
     /// Durations of the device work that any thread of the process launched meanwhile, such as
     /// that of the backward pass inside `## backward ##`.

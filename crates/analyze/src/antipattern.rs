@@ -131,9 +131,7 @@ pub struct FindingReport {
 /// A finding that was suppressed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suppressed {
-    /// Its key.
     pub key: String,
-    /// Why.
     pub reason: String,
 }
 
@@ -242,7 +240,7 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
             result.get_or_init(|| found_by(job, &limits));
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
         work();

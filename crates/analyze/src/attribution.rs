@@ -45,7 +45,6 @@ struct PlacedRows {
 /// Device work of an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperatorWork {
-    /// How many rows.
     pub count: u64,
     /// Sum of their durations, wherever the window ends.
     pub device_ns: i64,
@@ -54,15 +53,12 @@ pub struct OperatorWork {
 /// How much of a rank's device work was attributed by one method.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Coverage {
-    /// The rank.
     pub rank: u32,
-    /// The method.
     pub method: OwnerMethod,
     /// Rows of device work.
     pub count: u64,
     /// Sum of their durations.
     pub device_ns: i64,
-    /// Of all rows.
     pub count_pct: Option<f64>,
     /// Of the sum of all durations.
     pub device_pct: Option<f64>,

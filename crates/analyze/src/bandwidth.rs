@@ -14,9 +14,7 @@ use crate::scope::Scope;
 /// Copies or sets of one kind on one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
     /// The kind, such as `Memcpy HtoD (Pageable -> Device)`.
     pub kind: String,
@@ -26,7 +24,6 @@ pub struct Bandwidth {
     pub without_bytes_count: u64,
     /// All bytes.
     pub bytes: u64,
-    /// All durations.
     pub time_ns: i64,
     /// Time in which any of them runs.
     pub busy_ns: i64,
@@ -43,21 +40,16 @@ pub struct Bandwidth {
 /// The copies or sets of one kind and about one size on one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeClass {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The kind.
     pub kind: String,
     /// The smallest size here: 0 or a power of two.
     pub bytes_from: u64,
     /// The largest size here: one less than the next power of two.
     pub bytes_to: u64,
-    /// How many.
     pub count: u64,
     /// All bytes.
     pub bytes: u64,
-    /// All durations.
     pub time_ns: i64,
     /// Bytes over time.
     pub gb_per_s: Option<f64>,

@@ -14,7 +14,6 @@ use crate::scope::Scope;
 /// `compute + exposed_communication + exposed_memory + exposed_other + idle = window`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Breakdown {
-    /// The rank.
     pub rank: u32,
     /// The device; `None` where all devices of the rank are taken together.
     pub device: Option<i32>,
@@ -23,17 +22,12 @@ pub struct Breakdown {
     pub device_count: u32,
     /// Rows of device work.
     pub device_row_count: u64,
-    /// The window.
     pub window_ns: i64,
-    /// Anything runs.
     pub busy_ns: i64,
-    /// Nothing runs.
     pub idle_ns: i64,
-    /// Compute runs.
     pub compute_ns: i64,
     /// Something runs, but no compute.
     pub non_compute_ns: i64,
-    /// Communication runs.
     pub communication_ns: i64,
     /// Communication runs, and no compute.
     pub exposed_communication_ns: i64,
@@ -47,13 +41,9 @@ pub struct Breakdown {
     pub exposed_other_ns: i64,
     /// Communication and compute run.
     pub overlap_ns: i64,
-    /// Of the window.
     pub busy_pct: Option<f64>,
-    /// Of the window.
     pub idle_pct: Option<f64>,
-    /// Of the window.
     pub compute_pct: Option<f64>,
-    /// Of the window.
     pub non_compute_pct: Option<f64>,
     /// `overlap_ns` of `communication_ns`; `None` without any.
     pub overlap_pct: Option<f64>,

@@ -36,7 +36,6 @@ pub enum Direction {
     ToDevice,
     /// From a device to the host.
     ToHost,
-    /// Within a device.
     OnDevice,
     /// Between devices, or its row does not say.
     Other,

@@ -12,7 +12,6 @@ use crate::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkClass {
-    /// Arithmetic.
     Compute,
     /// A collective or a peer-to-peer message.
     Communication,

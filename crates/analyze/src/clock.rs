@@ -15,7 +15,6 @@ const WITHIN: (usize, usize) = (9, 10);
 /// One rank's clock against the others'.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankClock {
-    /// The rank.
     pub rank: u32,
     /// Collectives whose end is known of this rank and of another.
     pub collectives: u64,

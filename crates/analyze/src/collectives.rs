@@ -36,7 +36,6 @@ pub struct Matched {
     pub index: u32,
     /// The kernel's name up to its parameters, on the lowest rank.
     pub name: String,
-    /// What it does.
     pub operation: CollectiveOperation,
     /// Name of the process group; empty if the trace names none.
     pub group: String,
@@ -73,11 +72,8 @@ pub struct Matched {
 /// One rank in one collective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Participant {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The stream.
     pub stream: i32,
     /// Row of its kernel.
     pub row: u32,
@@ -94,15 +90,11 @@ pub struct Participant {
 /// Kernels of one rank and name without counterparts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Unmatched {
-    /// The rank.
     pub rank: u32,
     /// The kernel's name up to its parameters.
     pub name: String,
-    /// The process group.
     pub group: String,
-    /// Why.
     pub reason: Reason,
-    /// How many.
     pub count: u64,
 }
 
@@ -111,11 +103,9 @@ pub struct Unmatched {
 pub struct CollectiveRow {
     /// See [`Matched::index`].
     pub index: u32,
-    /// The rank.
     pub rank: u32,
     /// See [`Matched::name`].
     pub name: String,
-    /// What it does.
     pub operation: CollectiveOperation,
     /// Name of the process group.
     pub group: String,
@@ -127,9 +117,7 @@ pub struct CollectiveRow {
     pub bytes: Option<u64>,
     /// Type of the elements.
     pub dtype: String,
-    /// The device.
     pub device: i32,
-    /// The stream.
     pub stream: i32,
     /// When this rank's kernel began, absolute nanoseconds.
     pub arrival_ns: i64,

@@ -57,7 +57,6 @@ pub struct Path {
 pub struct CategoryPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
-    /// The category.
     pub category: PathCategory,
     /// Nanoseconds on the path.
     pub duration_ns: i64,
@@ -70,11 +69,9 @@ pub struct CategoryPart {
 pub struct Contributor {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
-    /// The category.
     pub category: PathCategory,
     /// The row's name; of untraced time, the annotation around it; may be empty.
     pub name: String,
-    /// How many segments.
     pub count: u64,
     /// Nanoseconds on the path.
     pub duration_ns: i64,

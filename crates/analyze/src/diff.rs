@@ -35,9 +35,7 @@ pub struct Diff {
     /// How much of the operators' host time is under names that both sides have, percent. Without
     /// operators it is of the kernels' device time; `None` without kernels, too.
     pub shared_pct: Option<f64>,
-    /// The earlier side.
     pub before: DiffSide,
-    /// The later side.
     pub after: DiffSide,
     /// Where a unit's time goes, medians over the units as in the table of steps. The means of the
     /// parts and their changes add up to the mean unit's.
@@ -55,9 +53,7 @@ pub struct DiffSide {
     pub rank_count: u64,
     /// Units of all ranks.
     pub unit_count: u64,
-    /// All windows together.
     pub window_ns: i64,
-    /// Of a unit.
     #[serde(flatten)]
     pub durations: Durations,
 }

@@ -14,23 +14,18 @@ pub use schema::median::{float_median as median, integer_median};
 /// the values at or below it (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many.
     pub count: u64,
-    /// Their sum.
     pub total: i64,
-    /// The least.
     pub min: i64,
     /// 5 percent are no greater.
     pub p5: i64,
     /// A quarter is no greater.
     pub p25: i64,
-    /// The median.
     pub p50: i64,
     /// Three quarters are no greater.
     pub p75: i64,
     /// 95 percent are no greater.
     pub p95: i64,
-    /// The greatest.
     pub max: i64,
     /// The mean, three decimals.
     pub mean: f64,
@@ -41,23 +36,14 @@ pub struct Distribution {
 /// The spread of durations, as the columns of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Durations {
-    /// Shortest.
     pub min_ns: i64,
-    /// 5th percentile.
     pub p5_ns: i64,
-    /// Lower quartile.
     pub p25_ns: i64,
-    /// Median.
     pub p50_ns: i64,
-    /// Upper quartile.
     pub p75_ns: i64,
-    /// 95th percentile.
     pub p95_ns: i64,
-    /// Longest.
     pub max_ns: i64,
-    /// Mean.
     pub mean_ns: f64,
-    /// Sample standard deviation.
     pub std_ns: f64,
 }
 
@@ -84,9 +70,7 @@ pub struct Bin {
     pub low: i64,
     /// 1, or the next power of two; `i64::MAX` for the last.
     pub high: i64,
-    /// How many.
     pub count: u64,
-    /// Their sum.
     pub total: i64,
 }
 

@@ -57,16 +57,13 @@ pub struct DependencyGraph {
 pub struct NodeTimes {
     /// When nodes without predecessors start.
     pub origin: i64,
-    /// Per node.
     pub start: Vec<i64>,
-    /// Per node.
     pub end: Vec<i64>,
 }
 
 /// A node on a path, and the edge by which the path came to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The node.
     pub node: NodeId,
     /// The edge that decided when it started; `None` at the beginning of a path.
     pub via: Option<EdgeId>,

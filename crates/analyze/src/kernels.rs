@@ -24,22 +24,18 @@ const NONE: u32 = u32::MAX;
 /// All work of one name and class on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
-    /// The rank.
     pub rank: u32,
     /// Name without types and arguments, and what tells it from others of the same one: see
     /// [`distinguish`].
     pub short_name: String,
     /// What it is for.
     pub class: WorkClass,
-    /// How often.
     pub count: u64,
     /// Sum of the durations.
     pub total_ns: i64,
     /// Of the busy time of the window; together more than 100 where streams overlap.
     pub busy_pct: Option<f64>,
-    /// Of the window.
     pub window_pct: Option<f64>,
-    /// Of one kernel.
     #[serde(flatten)]
     pub durations: Durations,
     /// The devices it ran on, as `0 1`.
@@ -62,24 +58,19 @@ pub struct KernelRow {
     pub blocks_per_sm: Option<f64>,
     /// Bytes copied or set.
     pub bytes: Option<u64>,
-    /// The whole name.
     pub name: String,
 }
 
 /// One bin of the durations or the bytes of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistogramRow {
-    /// The rank.
     pub rank: u32,
-    /// The whole name.
     pub name: String,
-    /// What is counted.
     pub quantity: Quantity,
     /// Least value of the bin: 0 or a power of two.
     pub low: i64,
     /// First value behind it.
     pub high: i64,
-    /// How often.
     pub count: u64,
     /// Sum of the values.
     pub total: i64,

@@ -29,7 +29,6 @@ impl LaunchSettings {
 /// One row of device work and the call that launched it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchRow<'a> {
-    /// The rank.
     pub rank: u32,
     /// Row of the call.
     pub call_row: u32,
@@ -37,11 +36,8 @@ pub struct LaunchRow<'a> {
     pub device_row: u32,
     /// The call, such as `cudaLaunchKernel`.
     pub call: &'a str,
-    /// The work.
     pub name: &'a str,
-    /// Where it ran.
     pub device: i32,
-    /// Where it ran.
     pub stream: i32,
     /// Start of the call, absolute nanoseconds.
     pub start_ns: i64,
@@ -66,7 +62,6 @@ pub struct LaunchRow<'a> {
 /// The launches of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LaunchSummary {
-    /// The rank.
     pub rank: u32,
     /// Calls that launched work of the window.
     pub call_count: u64,
@@ -88,13 +83,10 @@ pub struct LaunchSummary {
     pub before_call_ns_max: i64,
     /// Work shorter than its call, where the call is not slow.
     pub short_count: u64,
-    /// Slow calls.
     pub slow_call_count: u64,
     /// Late work, the first of each call.
     pub late_count: u64,
-    /// All these calls.
     pub call_ns: i64,
-    /// All this work.
     pub device_ns: i64,
     /// All positive delays of the first work of each call.
     pub delay_ns: i64,
@@ -125,33 +117,23 @@ pub enum Quantity {
 /// Nanoseconds of launches of one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchDistribution {
-    /// The rank.
     pub rank: u32,
-    /// What `name` names.
     pub grouped_by: GroupedBy,
-    /// The name.
     pub name: String,
-    /// What is distributed.
     pub quantity: Quantity,
-    /// How many.
     pub count: u64,
-    /// All of them.
     pub total_ns: i64,
-    /// Least.
     pub min_ns: i64,
     /// 5 of 100 are not above.
     pub p5_ns: i64,
     /// 25 of 100 are not above.
     pub p25_ns: i64,
-    /// Median.
     pub p50_ns: i64,
     /// 75 of 100 are not above.
     pub p75_ns: i64,
     /// 95 of 100 are not above.
     pub p95_ns: i64,
-    /// Most.
     pub max_ns: i64,
-    /// Mean.
     pub mean_ns: f64,
 }
 

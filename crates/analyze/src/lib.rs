@@ -74,7 +74,6 @@ pub enum Error {
         edit: String,
         /// What would have been right in its place.
         expected: &'static str,
-        /// What stands there.
         got: String,
     },
     /// Settings of rules that cannot be used.
@@ -84,7 +83,6 @@ pub enum Error {
         place: String,
         /// What would have been right there.
         expected: String,
-        /// What stands there.
         got: String,
     },
 }

@@ -25,7 +25,6 @@ pub struct MemoryFacts {
 /// Memory of a device after one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryPoint {
-    /// The rank.
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
@@ -42,7 +41,6 @@ pub struct MemoryPoint {
 /// When a device held most.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPeak {
-    /// The rank.
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
@@ -67,23 +65,19 @@ pub struct MemoryPeak {
 /// What operators of one name allocated on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AllocatorRow {
-    /// The rank.
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
     /// The innermost operator or annotation; empty where none was open.
     pub operator: String,
-    /// How many allocations.
     pub allocation_count: u64,
     /// Bytes of them.
     pub allocated_bytes: i64,
-    /// How many frees.
     pub free_count: u64,
     /// Bytes of them.
     pub freed_bytes: i64,
     /// Bytes allocated less bytes freed.
     pub net_bytes: i64,
-    /// Largest allocation.
     pub largest_bytes: i64,
 }
 

@@ -15,15 +15,11 @@ use crate::scope::Scope;
 /// window; `None` where there are none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Occupancy {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
     /// Compute kernels with a launch shape.
     pub kernel_count: u64,
-    /// Their durations.
     pub kernel_ns: i64,
-    /// Compute kernels without.
     pub unknown_count: u64,
     /// SMs that have a block to run: `Σ duration · min(1, blocks per SM) / Σ duration`.
     pub sm_efficiency_pct: Option<f64>,

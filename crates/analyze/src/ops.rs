@@ -14,11 +14,8 @@ const NONE: u32 = u32::MAX;
 /// All operators of one name on one rank that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpRow {
-    /// The rank.
     pub rank: u32,
-    /// The name.
     pub name: String,
-    /// How often.
     pub count: u64,
     /// Time on the host; calls inside a call of the same name count once.
     pub host_ns: i64,
@@ -34,7 +31,6 @@ pub struct OpRow {
     pub kernel_count: u64,
     /// Pieces of device work it launched itself.
     pub kernel_self_count: u64,
-    /// `kernel_count` per count.
     pub kernels_per_call: f64,
     /// Of one call on the host.
     #[serde(flatten)]

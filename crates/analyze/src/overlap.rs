@@ -24,7 +24,6 @@ type ClassSet = usize;
 /// Time during which exactly these classes run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExclusiveClass {
-    /// The rank.
     pub rank: u32,
     /// The device; `None` where all devices of the rank are taken together.
     pub device: Option<i32>,

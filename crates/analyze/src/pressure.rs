@@ -40,7 +40,6 @@ const NONE: u32 = u32::MAX;
 /// The launches of a rank that waited for a full queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// By call.
     pub waits: Vec<PressureWait>,
     /// By device; only devices whose calls agree.
     pub limits: Vec<QueueLimit>,
@@ -75,7 +74,6 @@ pub struct PressureWait {
     pub call: u32,
     /// Row of the work whose end it waited for.
     pub work: u32,
-    /// The device.
     pub device: i32,
     /// How many works the queue held: launches from the one whose place became free to its own.
     pub distance: u32,
@@ -88,7 +86,6 @@ pub struct PressureWait {
 /// How many works a device's queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueLimit {
-    /// The device.
     pub device: i32,
     /// A launch waits for the work so many places before its own.
     pub distance: u32,

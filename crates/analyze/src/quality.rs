@@ -26,9 +26,7 @@ pub use issue::{Issue, Severity};
 pub enum QualityVerdict {
     /// Nothing worse than [`Severity::Info`].
     Good,
-    /// Warnings.
     Doubtful,
-    /// Errors.
     Poor,
     /// Parts of the recording are missing.
     Broken,
@@ -96,9 +94,7 @@ pub fn verdict(issues: &[Issue]) -> QualityVerdict {
 /// All issues of one kind and severity, as one; losses of different kinds apart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueKind {
-    /// The kind.
     pub id: &'static str,
-    /// Its severity.
     pub severity: Severity,
     /// The first rank that has it; `None` where it is the job's.
     pub rank: Option<u32>,

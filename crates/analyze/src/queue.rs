@@ -20,11 +20,8 @@ pub const FULL: u32 = 1024;
 /// The queue of a stream in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamQueue {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The stream.
     pub stream: i32,
     /// Launches that waited at any time in the window.
     pub launch_count: u64,
@@ -32,30 +29,24 @@ pub struct StreamQueue {
     pub before_call_count: u64,
     /// Mean length over the time of the window, four decimals.
     pub length_mean: f64,
-    /// Least length.
     pub length_min: u32,
     /// Length that is not exceeded half of the window.
     pub length_p50: u32,
     /// Length that is not exceeded 95 % of the window.
     pub length_p95: u32,
-    /// Greatest length.
     pub length_max: u32,
     /// Time spent waiting in the window, all launches added.
     pub waiting_ns: i64,
     /// Time in which the queue holds [`FULL`] or more.
     pub full_ns: i64,
-    /// Of the window.
     pub full_pct: Option<f64>,
 }
 
 /// A change of a queue's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueuePoint {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The stream.
     pub stream: i32,
     /// Absolute nanoseconds.
     pub time_ns: i64,

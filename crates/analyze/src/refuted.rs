@@ -18,7 +18,6 @@ const ROWS_MIN: usize = 10;
 /// A row that ends long after all other rows of its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
-    /// The row.
     pub row: u32,
     /// When the last of the other rows ends, absolute nanoseconds.
     pub others_end: i64,

@@ -30,9 +30,7 @@ use crate::window::{self, Lack, StepMark, TimeWindow, TrainingStep, WindowRule};
 /// ```
 #[derive(Debug)]
 pub struct Scope<'a> {
-    /// The rank's trace.
     pub trace: &'a Trace,
-    /// The analysed part.
     pub window: TimeWindow,
     /// All steps of the trace, by start, whole or not.
     pub steps: Vec<TrainingStep>,

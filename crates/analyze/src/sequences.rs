@@ -15,9 +15,7 @@ use crate::tree::OperatorTree;
 /// One sequence of kernels under one operator's name on one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SequenceRow {
-    /// The rank.
     pub rank: u32,
-    /// The operator.
     pub operator: String,
     /// How often it launched just these.
     pub count: u64,
@@ -38,7 +36,6 @@ pub struct SequenceRow {
 pub struct SequenceRequest<'a> {
     /// Part of the operator's name; all outermost operators where it is empty.
     pub operator: &'a str,
-    /// Shortest sequence.
     pub kernels_min: usize,
 }
 

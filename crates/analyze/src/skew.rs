@@ -16,9 +16,7 @@ use witness::{LaunchedWork, Streams};
 /// How far a device's clock is ahead of its host's, as far as a recording shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Skew {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
     /// Nanoseconds ahead at least: the largest by which work ends behind a call that waited for it.
     /// `None` without such calls.
@@ -30,7 +28,6 @@ pub struct Skew {
     pub wait_count: u64,
     /// Those that returned before it ended by the device's clock.
     pub late_count: u64,
-    /// Launches.
     pub launch_count: u64,
     /// Those that began after their work by the device's clock.
     pub early_count: u64,

@@ -18,9 +18,7 @@ use crate::{device_step, percent, window};
 /// busy is the time in which any works.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepRow {
-    /// The rank.
     pub rank: u32,
-    /// The step's number.
     pub number: i64,
     /// Start, absolute nanoseconds.
     pub start_ns: i64,
@@ -36,24 +34,19 @@ pub struct StepRow {
     pub is_whole: bool,
     /// Any device work runs.
     pub busy_ns: Option<i64>,
-    /// None does.
     pub idle_ns: Option<i64>,
-    /// Compute runs.
     pub compute_ns: Option<i64>,
-    /// Communication runs.
     pub communication_ns: Option<i64>,
     /// Communication runs, and no compute.
     pub exposed_communication_ns: Option<i64>,
     /// Copies or sets run.
     pub memory_ns: Option<i64>,
-    /// `busy_ns` of `host_ns`.
     pub busy_pct: Option<f64>,
 }
 
 /// How steady the steps of a rank are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepSummary {
-    /// The rank.
     pub rank: u32,
     /// Whole steps; all of them if none is whole.
     pub count: u64,

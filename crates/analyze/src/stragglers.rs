@@ -24,13 +24,11 @@ pub struct Stragglers {
 /// How often one rank came last.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Straggler {
-    /// The rank.
     pub rank: u32,
     /// Collectives it came last to.
     pub times_last: u64,
     /// Of how many it took part in.
     pub collectives: u64,
-    /// Their share.
     pub last_pct: Option<f64>,
     /// How much later than the second last it came, summed: what the job would have saved at most
     /// had it come with the others.
@@ -54,9 +52,7 @@ pub struct Straggler {
 pub struct LateArrival {
     /// See [`Matched::index`](crate::collectives::Matched::index).
     pub index: u32,
-    /// The kernel's name.
     pub name: String,
-    /// The last rank.
     pub last_rank: u32,
     /// How much later than the second last it came.
     pub late_by_ns: i64,

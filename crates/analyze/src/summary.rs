@@ -89,7 +89,6 @@ pub struct JobSummary {
     pub device_step_p50_ns: Option<i64>,
     /// Whether no work of a device was recorded: then the host is the device.
     pub is_of_host: bool,
-    /// All windows together.
     pub window_ns: i64,
     /// Of all windows, in which a device works.
     pub busy_pct: Option<f64>,
@@ -100,7 +99,6 @@ pub struct JobSummary {
 /// One rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankSummary {
-    /// The rank.
     pub rank: u32,
     /// Where its trace came from.
     pub origin: String,
@@ -116,15 +114,12 @@ pub struct RankSummary {
     pub stream_count: u64,
     /// Start of the window, absolute nanoseconds.
     pub start_ns: i64,
-    /// The window.
     pub window_ns: i64,
-    /// Whole steps.
     pub step_count: u64,
     /// Median step on the host.
     pub step_p50_ns: Option<i64>,
     /// Median step of the devices, where their steps are longer by more than 1 %.
     pub device_step_p50_ns: Option<i64>,
-    /// Of the window.
     pub busy_pct: Option<f64>,
     /// Exposed communication, of the window.
     pub exposed_communication_pct: Option<f64>,
@@ -141,7 +136,6 @@ pub struct TimePart {
     pub part: &'static str,
     /// Nanoseconds of all ranks together.
     pub time_ns: i64,
-    /// Of all windows.
     pub window_pct: Option<f64>,
 }
 

@@ -45,9 +45,7 @@ pub struct OperatorTree {
 /// A thread's part of [`OperatorTree::nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeThread {
-    /// Its track.
     pub track: TrackId,
-    /// Its first node.
     pub first: u32,
     /// The first node behind it.
     pub behind: u32,
@@ -56,9 +54,7 @@ pub struct TreeThread {
 /// A row that reached past its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clip {
-    /// The row.
     pub row: u32,
-    /// The parent.
     pub parent: u32,
     /// How far, nanoseconds.
     pub excess_ns: i64,

@@ -40,7 +40,6 @@ pub struct Edited {
     pub edit: String,
     /// Nodes it selected: 0 means that it named nothing there is.
     pub nodes: u64,
-    /// Edges it selected.
     pub edges: u64,
     /// Times it changed: 0 where what it selected has nothing of the kind, such as no wait.
     pub changed: u64,
@@ -70,7 +69,6 @@ pub struct NewWindow {
     /// The steps of the devices, where they are longer than the host's by more than 1 %: then they
     /// are the window.
     pub device_ns: Option<i64>,
-    /// They would take.
     pub new_device_ns: Option<i64>,
     /// By how much the devices' steps would be shorter, of what they took.
     pub device_saving_pct: Option<f64>,
@@ -81,7 +79,6 @@ pub struct NewWindow {
 pub struct NewPart {
     /// The rank; `None` for the job's path.
     pub rank: Option<u32>,
-    /// The category.
     pub category: PathCategory,
     /// Nanoseconds on the measured path.
     pub duration_ns: i64,

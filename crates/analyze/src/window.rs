@@ -20,7 +20,6 @@ pub use step::{Lack, StepMark, TrainingStep};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowRule {
-    /// Everything recorded.
     All,
     /// The whole steps; everything if there are fewer than two.
     Steps,
@@ -167,7 +166,6 @@ fn mark_incomplete<'a>(
 
 /// What the steps of a trace launched, by place of the step.
 struct StepLaunches {
-    /// Launches.
     count: Vec<usize>,
     /// Those without device work.
     lost: Vec<usize>,

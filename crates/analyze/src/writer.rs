@@ -6,7 +6,6 @@ use trace::store::{EventKind, Trace};
 /// Rows without a known meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnknownRows {
-    /// How many.
     pub count: u64,
     /// Their categories with the number of rows, the largest first; an empty name stands for rows
     /// without a category.

@@ -73,7 +73,6 @@ pub enum Error {
     /// A launcher that knows no MPI.
     #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
     Torchrun { size: u32 },
-    /// No MPI library.
     #[error("MPI: no library can be used:{}", tried.iter().map(|error| format!("\n  {error}")).collect::<String>())]
     NoMpi { tried: Vec<comm::mpi::OpenError> },
     /// MPI does not start, or not end.
@@ -318,7 +317,6 @@ pub enum Error {
     /// A process that is not there.
     #[error("--pid {pid}: no such process")]
     NoSuchProcess { pid: u32 },
-    /// Nobody to capture.
     #[error("{place}: expected {} to ask within {seconds} s, got {got}", counted(*wanted as u64, "process"))]
     NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
     /// A report could not be made.

@@ -18,9 +18,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub enum ProgressUnit {
     /// Bytes of a file.
     Bytes,
-    /// Rows of data.
     Rows,
-    /// Training steps.
     Steps,
     /// Measurements of configurations or of tables.
     Measurements,

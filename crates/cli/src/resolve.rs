@@ -23,7 +23,6 @@ use crate::render::Console;
 pub struct Session {
     /// Where results and messages go.
     pub console: Console,
-    /// Number of threads.
     pub threads: usize,
     /// Whether the command line says how many.
     pub has_own_threads: bool,

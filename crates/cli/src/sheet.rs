@@ -27,7 +27,6 @@ const SINCE_1970: i64 = 31_536_000_000_000_000;
 pub struct SheetTarget<'a> {
     /// A file instead of stdout.
     pub output: Option<&'a Path>,
-    /// Most rows.
     pub top: Option<usize>,
 }
 

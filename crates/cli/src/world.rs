@@ -91,7 +91,6 @@ pub struct World {
     library: &'static str,
     /// Where each rank runs.
     hosts: Vec<String>,
-    /// Who started them.
     launcher: Option<LauncherKind>,
     /// Ranks of this host that may use the same CPUs as this one, itself included.
     sharers: usize,
@@ -112,7 +111,6 @@ pub struct World {
 enum WorldOrder<T> {
     /// Nothing: it ends with this code, and has said why.
     Refused(u8),
-    /// This.
     Do(T),
 }
 

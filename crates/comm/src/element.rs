@@ -78,15 +78,10 @@ mod private {
 /// The values of a message, in a buffer that is handed on.
 #[derive(Debug)]
 pub enum Payload {
-    /// `f32`.
     F32(Vec<f32>),
-    /// `f16`.
     F16(Vec<f16>),
-    /// `bf16`.
     Bf16(Vec<bf16>),
-    /// `i32`.
     I32(Vec<i32>),
-    /// `i64`.
     I64(Vec<i64>),
     /// Bytes.
     U8(Vec<u8>),

@@ -9,7 +9,6 @@ pub enum Error {
     /// launcher that ends the job took it away. Which of these it was cannot be seen from here.
     #[error("the connection to rank {rank} ended during {verb}")]
     PeerLeft {
-        /// The peer.
         rank: u32,
         /// The collective this rank was in.
         verb: &'static str,
@@ -18,35 +17,22 @@ pub enum Error {
     /// program, or ranks that were started with different arguments.
     #[error("rank {here} is in {expected}; rank {there} is in {got}")]
     Mismatch {
-        /// This rank.
         here: u32,
         /// What this rank is doing.
         expected: String,
-        /// The peer.
         there: u32,
         /// What the peer sent.
         got: String,
     },
     /// A message has the wrong length.
     #[error("{verb}: expected {expected} values from rank {rank}, got {got}")]
-    Length {
-        /// The collective.
-        verb: &'static str,
-        /// The peer.
-        rank: u32,
-        /// Values expected.
-        expected: usize,
-        /// Values received.
-        got: usize,
-    },
+    Length { verb: &'static str, rank: u32, expected: usize, got: usize },
     /// A peer did not send in time: it hangs, died, or still computes.
     #[error(
         "rank {here} waited {} s for rank {rank} in {operation}", waited.as_secs()
     )]
     Timeout {
-        /// This rank.
         here: u32,
-        /// The peer.
         rank: u32,
         /// The operation this rank was in.
         operation: String,
@@ -55,12 +41,7 @@ pub enum Error {
     },
     /// What carries the messages failed.
     #[error("{transport}: {problem}")]
-    Transport {
-        /// Its name.
-        transport: &'static str,
-        /// What it said.
-        problem: String,
-    },
+    Transport { transport: &'static str, problem: String },
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ pub enum Verb {
     ReduceScatter,
     /// A part from each to each.
     AllToAll,
-    /// All have arrived.
     Barrier,
 }
 
@@ -56,7 +55,6 @@ impl fmt::Display for Verb {
 /// all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageOperation {
-    /// The collective.
     pub verb: Verb,
     /// How many collectives of this communicator the sender has begun, this one included.
     pub sequence: u64,
@@ -93,9 +91,7 @@ pub enum Phase {
 /// What is said ahead of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// The communicator.
     pub channel: u32,
-    /// The operation.
     pub operation: MessageOperation,
     /// The part of it.
     pub phase: Phase,
@@ -152,7 +148,6 @@ impl MessageHeader {
 pub struct RankMessage {
     /// What it is about.
     pub header: MessageHeader,
-    /// The values.
     pub payload: Load,
 }
 

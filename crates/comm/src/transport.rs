@@ -12,10 +12,8 @@ pub trait Transport: Send + Sync {
     /// Its name, as `--transport` takes it.
     fn name(&self) -> &'static str;
 
-    /// This rank's number.
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
     fn world_size(&self) -> usize;
 
     /// Sends `message` to rank `to`, which may be this one. Does not wait for it to be received.
@@ -81,7 +79,6 @@ pub enum TransportFailure {
 pub enum Deadline {
     /// As long as it takes.
     Never,
-    /// Until then.
     At(Instant),
 }
 

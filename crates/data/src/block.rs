@@ -25,7 +25,6 @@ pub enum BlockPace {
 pub(crate) struct RecordBlock {
     /// Index of the input.
     pub file: usize,
-    /// Its name.
     pub name: Arc<str>,
     pub layout: Arc<FieldLayout>,
     pub records: Box<dyn Records>,

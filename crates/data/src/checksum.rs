@@ -102,7 +102,6 @@ pub enum Seal {
     Broken {
         /// As the text says.
         expected: Checksum,
-        /// Of the text.
         got: Checksum,
     },
 }

@@ -3,7 +3,6 @@
 /// A categorical column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnShape {
-    /// Its name.
     pub name: String,
     /// Mean number of ids of a row.
     pub ids_per_row: f64,

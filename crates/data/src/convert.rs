@@ -24,9 +24,7 @@ pub(crate) struct Parsed<A> {
     pub far: Far,
     /// What took the rows.
     pub taken: A,
-    /// Rows taken.
     pub rows: u64,
-    /// Records skipped.
     pub losses: Losses,
     /// The first row that no rule allows to be skipped.
     pub refused: Option<Error>,

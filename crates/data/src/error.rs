@@ -14,54 +14,33 @@ use crate::loss::{Losses, Malformed};
 pub enum Error {
     /// A file or folder could not be opened.
     #[error("cannot open {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// A file ends early, is damaged or cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// The system's or the decompressor's answer.
         source: io::Error,
     },
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// A Parquet file is damaged or cannot be written.
     #[error("{}: {source}", path.display())]
     Parquet {
-        /// The file.
         path: PathBuf,
         /// The format library's answer.
         source: ::parquet::errors::ParquetError,
     },
     /// The target of a preparation is already there.
     #[error("{}: already exists", path.display())]
-    OutExists {
-        /// The folder.
-        path: PathBuf,
-    },
+    OutExists { path: PathBuf },
     /// `dataset.json` cannot be understood.
     #[error("{}: {problem}", path.display())]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Manifest { path: PathBuf, problem: String },
     /// A part of a dataset does not have the length the manifest states.
     #[error("{}: expected {expected} bytes, got {got}", path.display())]
     PartSize {
-        /// The file.
         path: PathBuf,
         /// Bytes by the manifest.
         expected: u64,
@@ -71,7 +50,6 @@ pub enum Error {
     /// Bytes of a dataset are not those that were written.
     #[error("{}: {place}: expected checksum {expected}, got {got}", path.display())]
     Checksum {
-        /// The file.
         path: PathBuf,
         /// Where in it: the column and its rows, the footer, or the text.
         place: String,
@@ -82,50 +60,33 @@ pub enum Error {
     },
     /// An input has no bytes at all.
     #[error("{}: the file is empty", path.display())]
-    EmptyInput {
-        /// The file.
-        path: PathBuf,
-    },
+    EmptyInput { path: PathBuf },
     /// An input has a header and nothing else.
     #[error("{}: expected rows behind the header, got a header of {columns} columns alone", path.display())]
     HeaderOnly {
-        /// The file.
         path: PathBuf,
         /// Columns that it names.
         columns: usize,
     },
     /// A file of another form than the text that is expected.
     #[error("{}: expected text, plain or compressed, got {form}", path.display())]
-    OtherForm {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        form: &'static str,
-    },
+    OtherForm { path: PathBuf, form: &'static str },
     /// A zip archive that is not one file.
     #[error("{}: expected a zip archive of one file, got {got}", path.display())]
     Archive {
-        /// The archive.
         path: PathBuf,
         /// What is in it.
         got: String,
     },
     /// Text whose lines end with CR alone.
     #[error("{}: lines end with CR, expected LF or CR LF", path.display())]
-    CarriageReturns {
-        /// The file.
-        path: PathBuf,
-    },
+    CarriageReturns { path: PathBuf },
     /// A folder in which there is nothing to read.
     #[error("{}: expected files, got a folder without any", path.display())]
-    EmptyFolder {
-        /// The folder.
-        path: PathBuf,
-    },
+    EmptyFolder { path: PathBuf },
     /// An input has no usable row.
     #[error("{}: no usable rows, {malformed} malformed{}", path.display(), first_of(first.as_deref()))]
     NoGoodRows {
-        /// The file.
         path: PathBuf,
         /// Records that could not be read.
         malformed: u64,
@@ -149,9 +110,7 @@ pub enum Error {
     IdOutOfRange {
         /// File and line, or the dataset.
         place: String,
-        /// The column.
         column: String,
-        /// The id.
         id: i64,
         /// Rows of the table.
         rows: u64,
@@ -162,9 +121,7 @@ pub enum Error {
          and {large} from 2^63 on"
     )]
     IdsOfBothSigns {
-        /// The column.
         column: String,
-        /// Ids below 0.
         negative: u64,
         /// Ids from 2^63 on.
         large: u64,
@@ -175,17 +132,14 @@ pub enum Error {
     /// A record is too long to be one.
     #[error("{}:{line}: record longer than {limit} bytes (an unclosed quote, or not a text file?)", path.display())]
     RecordTooLong {
-        /// The file.
         path: PathBuf,
         /// Line where the record starts.
         line: u64,
-        /// The limit.
         limit: u64,
     },
     /// A quoted field is not closed by the end of the file.
     #[error("{}:{line}: the record's quoted field has no closing quote", path.display())]
     UnclosedQuote {
-        /// The file.
         path: PathBuf,
         /// Line where the record starts.
         line: u64,
@@ -197,7 +151,6 @@ pub enum Error {
         path: PathBuf,
         /// The column looked for.
         column: String,
-        /// The columns present.
         available: Vec<String>,
     },
     /// A column name is not unique.
@@ -205,50 +158,30 @@ pub enum Error {
     AmbiguousColumn {
         /// The file, or `[data]`.
         path: PathBuf,
-        /// The name.
         column: String,
         /// How often it occurs.
         count: usize,
     },
     /// A Parquet column has a type that cannot serve its purpose.
     #[error("{}: column {column:?}: expected {expected}, got {got}", path.display())]
-    ColumnType {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-        /// What would do.
-        expected: &'static str,
-        /// The type there.
-        got: String,
-    },
+    ColumnType { path: PathBuf, column: String, expected: &'static str, got: String },
     /// A Parquet column is compressed in a way that is not read.
     #[error(
         "{}: column {column:?}: expected pages that are plain or compressed with Snappy, gzip, \
          Zstandard or LZ4, got {codec}", path.display()
     )]
     Codec {
-        /// The file.
         path: PathBuf,
-        /// The column.
         column: String,
         /// How it is compressed.
         codec: &'static str,
     },
     /// Standard input cannot be used for this.
     #[error("standard input {problem}")]
-    Stdin {
-        /// Why not.
-        problem: &'static str,
-    },
+    Stdin { problem: &'static str },
     /// A value of the configuration or request is impossible.
     #[error("{key}: {problem}")]
-    Config {
-        /// The key.
-        key: &'static str,
-        /// Expected and got.
-        problem: String,
-    },
+    Config { key: &'static str, problem: String },
     /// The vocabularies do not fit in the memory allowed for exact ids.
     #[error(
         "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed for the ids of \
@@ -260,9 +193,7 @@ pub enum Error {
         allowed_mib: u64,
         /// MiB for the columns looked at so far.
         needed_mib: u64,
-        /// Their categories.
         categories: u64,
-        /// Rows counted.
         rows: u64,
     },
     /// The disk is too full for the temporary files of counting.
@@ -280,12 +211,7 @@ pub enum Error {
     },
     /// What an interrupted preparation left belongs to another one.
     #[error("{}: an interrupted preparation with other {what} is there", folder.display())]
-    OtherPreparation {
-        /// What it left.
-        folder: PathBuf,
-        /// What differs.
-        what: String,
-    },
+    OtherPreparation { folder: PathBuf, what: String },
     /// An input of an interrupted preparation is not what was read.
     #[error(
         "{}: the content of {} is not what the interrupted preparation there has read",
@@ -294,7 +220,6 @@ pub enum Error {
     InputChanged {
         /// What the preparation left.
         folder: PathBuf,
-        /// The input.
         path: PathBuf,
     },
     /// A [`crate::Fitted`] does not belong to this configuration or dataset.
@@ -302,7 +227,6 @@ pub enum Error {
     FittedMismatch {
         /// The part that differs.
         what: &'static str,
-        /// By the configuration.
         expected: String,
         /// In the fitted state.
         got: String,
@@ -310,7 +234,6 @@ pub enum Error {
     /// A table is too small for the exact ids of its column.
     #[error("column {column:?}: {ids} exact ids need as many rows, the table has {rows}")]
     TableTooSmall {
-        /// The column.
         column: String,
         /// Ids in use, the two reserved ones included.
         ids: u64,
@@ -320,7 +243,6 @@ pub enum Error {
     /// A resume position belongs to another run.
     #[error("resume position: {what}: expected {expected}, got {got}")]
     PositionMismatch {
-        /// What differs.
         what: &'static str,
         /// As the position was saved.
         expected: String,
@@ -332,7 +254,6 @@ pub enum Error {
     Io {
         /// The file; `-` for a stream.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// A NumPy array is not as expected.
@@ -340,33 +261,22 @@ pub enum Error {
     Array {
         /// The file; within an archive, behind its name.
         path: PathBuf,
-        /// Expected and got.
         problem: String,
     },
     /// A text of locality statistics cannot be understood.
     #[error("{}: {source}", path.display())]
-    Reuse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: schema::distribution::ReuseError,
-    },
+    Reuse { path: PathBuf, source: schema::distribution::ReuseError },
     /// A synthetic configuration cannot be met.
     #[error("synthetic {what}: expected {expected}, got {got}")]
     Synthetic {
-        /// The value.
         what: &'static str,
-        /// What would do.
         expected: &'static str,
         /// What was asked for.
         got: String,
     },
     /// A thread of the loader ended without saying why.
     #[error("the loader's thread for {} ended early", path.display())]
-    LoaderStopped {
-        /// The dataset.
-        path: PathBuf,
-    },
+    LoaderStopped { path: PathBuf },
 }
 
 fn first_of(first: Option<&Malformed>) -> String {

@@ -17,7 +17,6 @@ pub(crate) enum Problem {
     Money,
     /// No amount such as `1.234,50`.
     DecimalComma,
-    /// No time.
     Time,
 }
 

@@ -75,7 +75,6 @@ impl FittedDense {
 /// Categories of one column that are too rare for an id of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RareCategories {
-    /// How many.
     pub categories: u64,
     /// Their occurrences in the training data.
     pub ids: u64,

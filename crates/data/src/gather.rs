@@ -91,7 +91,6 @@ pub(crate) struct Features {
     /// Categorical columns in use, sorted.
     used: Vec<usize>,
     features: Vec<Feature>,
-    /// For errors.
     place: PathBuf,
     /// Whether all ids fit into 32 bits, the largest number left over.
     narrow: bool,
@@ -183,7 +182,6 @@ pub(crate) struct Decoded {
     singles: usize,
     /// `[rows, singles]`
     ids: IdWindow,
-    /// The other features.
     lists: Vec<Categories>,
     /// Where each feature of the model is.
     places: Vec<IdPlace>,

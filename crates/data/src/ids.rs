@@ -153,11 +153,9 @@ pub(crate) fn check_signs(counts: &[IdCount], columns: &[CategoricalColumn]) -> 
 /// Ids of batches that are no rows of their table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IdsOutside {
-    /// The categorical column.
     pub column: String,
     /// Rows of its table.
     pub rows: u64,
-    /// Their outcome.
     pub rule: OutOfRange,
     /// Ids, those of missing categories included.
     pub ids: u64,

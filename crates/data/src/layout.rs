@@ -43,7 +43,6 @@ pub(crate) enum Rules {
     /// As of version 1 of [`crate::Fitted`]: text of Parquet loses the spaces around it, negative
     /// ids wrap as unsigned ones.
     First,
-    /// As of now.
     Second,
 }
 

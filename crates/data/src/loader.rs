@@ -42,7 +42,6 @@ const PIECE_ROWS_LEAST: usize = 2048;
 /// A shuffle in bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shuffle {
-    /// Its seed.
     pub seed: u64,
     /// Rows held and shuffled together, rounded up to whole row groups.
     pub buffer_rows: usize,
@@ -68,7 +67,6 @@ pub struct LoaderOptions {
 /// A batch and the position after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// The samples.
     pub batch: Batch,
     /// Where to resume once this batch has been used.
     pub position: Position,

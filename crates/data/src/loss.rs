@@ -74,7 +74,6 @@ pub struct Losses {
 /// Records that are no data, however many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// How many.
     pub count: u64,
     /// File and line of the first.
     pub first: Option<(String, u64)>,
@@ -105,7 +104,6 @@ pub struct IdCount {
     pub ids: u64,
     /// Those among them that are no row of the table.
     pub outside: u64,
-    /// Ids below 0.
     pub negative: u64,
     /// Ids from 2^63 on.
     pub large: u64,

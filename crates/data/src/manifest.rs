@@ -40,7 +40,6 @@ pub struct CategoricalEntry {
 pub struct DatasetColumns {
     /// Dense columns in model order.
     pub dense: Vec<String>,
-    /// Categorical columns.
     pub categorical: Vec<CategoricalEntry>,
 }
 
@@ -49,7 +48,6 @@ pub struct DatasetColumns {
 pub struct DatasetPart {
     /// File name within the folder.
     pub file: String,
-    /// Its rows.
     pub rows: u64,
     /// Its length in bytes.
     pub bytes: u64,
@@ -76,7 +74,6 @@ pub struct Manifest {
     pub rows: u64,
     /// Rows of every row group but the last.
     pub row_group_rows: u64,
-    /// Columns beside `label`.
     pub columns: DatasetColumns,
     /// The Parquet files in order.
     pub parts: Vec<DatasetPart>,

@@ -10,7 +10,6 @@ use crate::loss::Losses;
 pub(crate) struct Mark {
     /// Index of the input.
     pub file: usize,
-    /// Where in it.
     pub place: LineStart,
     /// Rows of each input so far.
     pub rows: Vec<u64>,

@@ -328,9 +328,7 @@ impl Origins {
 /// Observes the bytes that a reader takes from a file.
 #[derive(Clone, Default)]
 pub(crate) struct Tap {
-    /// Counts them.
     pub bytes_done: Arc<std::sync::atomic::AtomicU64>,
-    /// Hashes them.
     pub origins: Option<Arc<Origins>>,
 }
 

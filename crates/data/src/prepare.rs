@@ -37,7 +37,6 @@ use crate::{ordered, text, vocabulary};
 /// A finished preparation.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The dataset.
     pub dataset: Dataset,
     /// What was left out.
     pub losses: Losses,

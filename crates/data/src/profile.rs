@@ -35,7 +35,6 @@ const SAMPLE_FILES: usize = 32;
 
 /// What is found in files, as [`of_files`] gives it.
 pub struct Profile {
-    /// The columns.
     pub facts: FileFacts,
     /// How the files are read: format, names and punctuation, no columns.
     pub data: DataConfig,

@@ -15,7 +15,6 @@ pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
 pub struct PrepareRequest<'a> {
     /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
     pub inputs: &'a [String],
-    /// Format and columns.
     pub config: &'a DataConfig,
     /// State fitted on other data, such as the training data of an evaluation file. If `None`, it
     /// is fitted on these inputs, which then are read more than once where the columns need it.
@@ -42,6 +41,5 @@ pub struct PrepareRequest<'a> {
 pub enum Begin {
     /// It goes on, if inputs and configuration are the same.
     Resume,
-    /// It begins anew.
     Restart,
 }

@@ -31,7 +31,6 @@ const VERSION: u32 = 2;
 /// What an interrupted preparation has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Where it is.
     pub folder: PathBuf,
     /// Rows in finished parts.
     pub rows: u64,

@@ -8,7 +8,6 @@ pub(crate) struct ParsedRow {
     pub label: f32,
     /// The time that parts training from held-out rows; NaN where missing or not asked for.
     pub time: f64,
-    /// NaN where missing.
     pub dense: Vec<f64>,
     /// Categories of all columns one after the other, `None` where missing.
     pub categories: Vec<Option<i64>>,

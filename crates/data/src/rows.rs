@@ -20,7 +20,6 @@ pub struct Rows {
     pub labels: Vec<f32>,
     /// Dense columns, each `[rows]`, transformed.
     pub dense: Vec<Vec<f32>>,
-    /// Categorical columns.
     pub categorical: Vec<Categories>,
     /// Line of each row in its file, `[rows]`; may be empty where nobody asks.
     pub lines: Vec<u64>,

@@ -32,7 +32,6 @@ pub struct ScoreRequest {
     pub config: DataConfig,
     /// The state fitted in training.
     pub fitted: Fitted,
-    /// The model's features.
     pub features: FeaturePlan,
     /// Most samples of a batch.
     pub batch_size: usize,
@@ -40,7 +39,6 @@ pub struct ScoreRequest {
     pub pace: BlockPace,
     /// What a malformed record does.
     pub strictness: Strictness,
-    /// Threads that convert.
     pub threads: usize,
 }
 

@@ -35,13 +35,10 @@ const UNKNOWN_FIELD_BYTES: f64 = 6.0;
 /// What the memory of reading a dataset depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataShape {
-    /// Rows.
     pub rows: u64,
     /// Rows of a row group.
     pub row_group_rows: u64,
-    /// Dense columns.
     pub dense: usize,
-    /// Categorical columns.
     pub categorical: Vec<ColumnShape>,
     /// Categories in the vocabularies of all columns.
     pub vocabulary: u64,

@@ -25,7 +25,6 @@ pub struct ShuffleOrder {
     pub batch_size: u64,
     /// Whether a smaller last batch is left out.
     pub drop_last: bool,
-    /// First row read.
     pub first_row: u64,
     /// One past the last row read.
     pub end_row: u64,

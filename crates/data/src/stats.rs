@@ -40,7 +40,6 @@ const STREAM_SAMPLE: u64 = 0x57a7;
 /// The figures of a dataset or of raw files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
-    /// Number of rows.
     pub rows: u64,
     /// Mean of the labels; `None` without rows or labels.
     pub click_rate: Option<f64>,
@@ -161,9 +160,7 @@ struct BlockColumns {
 /// One categorical column of a block.
 #[derive(Clone, Default)]
 struct BlockBags {
-    /// The categories present.
     values: Vec<i64>,
-    /// Rows without any.
     empty: u64,
 }
 

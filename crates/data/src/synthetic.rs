@@ -43,7 +43,6 @@ const CEILING_ROWS: u64 = 1 << 20;
 /// is an estimate of the best linear model from below that training on labels will hardly beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyntheticReport {
-    /// Rows written.
     pub rows: u64,
     /// Bytes of text, before compression.
     pub bytes_text: u64,

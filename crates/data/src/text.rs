@@ -84,7 +84,6 @@ pub(crate) struct FileHead {
 pub(crate) enum First {
     /// It names the columns and is not data.
     Header(FieldLayout),
-    /// It is data.
     Data(FieldLayout),
 }
 

@@ -29,7 +29,6 @@ const GROUPS_PER_PART: usize = 64;
 pub struct WriterOptions {
     /// Rows of a row group, at least 1.
     pub row_group_rows: usize,
-    /// Threads that encode.
     pub threads: usize,
 }
 

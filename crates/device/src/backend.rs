@@ -555,13 +555,9 @@ pub trait Backend: Sized + Send {
 /// Extents of a weight, and how it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightShape {
-    /// N, outputs.
     pub n: usize,
-    /// K, inputs.
     pub k: usize,
-    /// Of its products.
     pub precision: Precision,
-    /// Which trains it.
     pub optimizer: Optimizer,
 }
 
@@ -604,9 +600,7 @@ pub struct TileRows {
 /// Host memory for a tile that is read from a device.
 #[derive(Debug, Default)]
 pub struct TileRoom {
-    /// Its weights.
     pub weights: Option<Weights>,
-    /// Its state.
     pub state: Vec<f32>,
 }
 
@@ -636,7 +630,6 @@ pub struct StepOutcome {
 
 /// The ids of a batch, or of what all ranks look up here.
 pub struct BatchIds<'a, B: Backend> {
-    /// The host's copy.
     pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
@@ -647,7 +640,6 @@ pub struct BatchIds<'a, B: Backend> {
 /// A gradient summed over all ranks.
 #[derive(Clone, Copy)]
 pub enum GradientSum<'a> {
-    /// In one piece.
     Whole(&'a [f32]),
     /// In several: this copies it.
     Pieces(&'a dyn Fn(&mut [f32])),
@@ -655,18 +647,14 @@ pub enum GradientSum<'a> {
 
 /// What [`Backend::combine`] does.
 pub enum Combine<'a, B: Backend> {
-    /// Makes it 0.
     Clear,
-    /// Copies this.
     Copy(&'a B::Matrix),
-    /// Adds this.
     Add(&'a B::Matrix),
 }
 
 /// What [`Backend::probabilities`] finds in its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probabilities {
-    /// Nothing yet.
     Missing,
     /// What [`Backend::loss`] wrote.
     Computed,
@@ -674,7 +662,6 @@ pub enum Probabilities {
 
 /// Use of the gradient of a product's input.
 pub enum InputGradient<'a, B: Backend> {
-    /// It is written.
     Write,
     /// It is added to what is there.
     Accumulate,

@@ -17,7 +17,6 @@ pub use topology::Topology;
 /// Threads and instruction set of one CPU device.
 #[derive(Debug)]
 pub struct Cpu {
-    /// The threads.
     pub pool: Pool,
     /// The instruction set the kernels use.
     pub isa: Isa,

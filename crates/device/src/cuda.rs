@@ -52,7 +52,6 @@ pub struct Driver {
 /// How a library multiplies f32 factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accuracy {
-    /// As they are.
     #[default]
     F32,
     /// Rounded to the 10 bits of TF32, with sums in f32: tensor cores then take them.

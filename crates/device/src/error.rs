@@ -12,7 +12,6 @@ pub enum Error {
     /// An argument has the wrong number of elements.
     #[error("{op}: {what}: expected {expected}, got {got}")]
     Shape {
-        /// The operation.
         op: &'static str,
         /// The argument, with its shape where that helps.
         what: &'static str,
@@ -24,19 +23,15 @@ pub enum Error {
     /// A factor of a product is in another precision than the other one.
     #[error("{op}: {what}: expected {expected}, got {got}")]
     Precision {
-        /// The operation.
         op: &'static str,
-        /// The argument.
         what: &'static str,
         /// Of the factor named first.
         expected: Precision,
-        /// Of this one.
         got: Precision,
     },
     /// The jagged tensor's layout is broken.
     #[error("{op}: {cause}")]
     Jagged {
-        /// The operation.
         op: &'static str,
         /// The violated part of the layout.
         cause: JaggedError,
@@ -53,7 +48,6 @@ pub enum Error {
         sample: usize,
         /// Key of the jagged tensor.
         feature: usize,
-        /// The id.
         id: i64,
         /// Rows of the table.
         rows: usize,

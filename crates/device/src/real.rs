@@ -30,15 +30,11 @@ pub trait Real:
     const ONE: Self;
     /// The nearest value to `value`.
     fn from_f64(value: f64) -> Self;
-    /// This value, exactly.
     fn to_f64(self) -> f64;
-    /// √x, correctly rounded.
     fn sqrt(self) -> Self;
-    /// eˣ.
     fn exp(self) -> Self;
     /// ln(1 + x), accurate near 0.
     fn ln_1p(self) -> Self;
-    /// |x|.
     fn abs(self) -> Self;
     /// The larger of both.
     fn max(self, other: Self) -> Self;
@@ -46,7 +42,6 @@ pub trait Real:
 
 /// A stored number that a [`Real`] holds exactly.
 pub trait Widen<R>: Copy {
-    /// Its value.
     fn widen(self) -> R;
 }
 

@@ -18,18 +18,14 @@ pub enum CheckVerdict {
     Right,
     /// We may not look.
     Unknown,
-    /// Capture cannot work.
     Wrong,
 }
 
 /// One thing looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What.
     pub name: &'static str,
-    /// How it is.
     pub verdict: CheckVerdict,
-    /// What was found.
     pub found: String,
     /// What to change, where something is wrong.
     pub cure: Option<String>,

@@ -19,7 +19,6 @@ const RUNS_PER_USER: usize = 32;
 /// What one process claims, and what the kernel says about it.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The process.
     pub pid: u32,
     /// Its user, as the kernel reports.
     pub uid: u32,
@@ -34,7 +33,6 @@ pub struct Claim {
 /// A GPU or instance whose holders are decided.
 #[derive(Clone, Debug, Default)]
 pub struct KnownGpu {
-    /// Its UUID.
     pub uuid: String,
     /// Its index, `0` or `0-1`.
     pub index: String,
@@ -82,7 +80,6 @@ impl Refusal {
 /// Who owns what.
 #[derive(Clone, Debug, Default)]
 pub struct Ownership {
-    /// Runs of processes.
     pub runs: BTreeMap<u32, SchedulerRun>,
     /// Runs that hold a GPU, by its UUID.
     pub holders: BTreeMap<String, Vec<SchedulerRun>>,

@@ -59,21 +59,15 @@ const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 /// What a process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
     pub pid: u32,
     /// Clock ticks from boot to its start: distinguishes it from a later process of the same id.
     pub started: u64,
-    /// Its parent.
     pub parent: u32,
     /// `R`, `S`, `T` for stopped, `Z` for ended but not collected.
     pub state: char,
-    /// Its user.
     pub uid: u32,
-    /// Its group.
     pub gid: u32,
-    /// Its further groups.
     pub groups: Vec<u32>,
-    /// Its command line.
     pub command: Vec<String>,
     /// The variables of its environment that are of use, as they were when it started; `None` where
     /// we may not look.

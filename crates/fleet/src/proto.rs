@@ -27,7 +27,6 @@ pub struct EntryBatch {
     /// [`VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The host's name.
     #[prost(string, tag = "2")]
     pub host: String,
     /// Which queue: 16 random bytes. An agent that lost its folder begins another queue.
@@ -36,7 +35,6 @@ pub struct EntryBatch {
     /// Entries up to this number are delivered or dropped: they come no more.
     #[prost(uint64, tag = "4")]
     pub gone_through: u64,
-    /// The entries.
     #[prost(message, repeated, tag = "5")]
     pub entries: Vec<Entry>,
 }
@@ -47,7 +45,6 @@ pub struct Entry {
     /// Its number in the queue, from 1.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// What it says.
     #[prost(oneof = "Body", tags = "3, 4, 5")]
     pub body: Option<Body>,
 }
@@ -69,7 +66,6 @@ pub enum Body {
 /// Everything up to a number is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Ack {
-    /// The number.
     #[prost(uint64, tag = "1")]
     pub through: u64,
 }
@@ -101,7 +97,6 @@ pub struct GpuInterval {
     /// Seconds that were observed; the rest of the interval is unobserved.
     #[prost(double, tag = "8")]
     pub observed_s: f64,
-    /// Readings.
     #[prost(uint64, tag = "9")]
     pub reads: u64,
     /// Readings that contradict the one before.
@@ -119,7 +114,6 @@ pub struct GpuInterval {
     /// The last reading of memory in use.
     #[prost(uint64, optional, tag = "14")]
     pub memory_used: Option<u64>,
-    /// The largest one.
     #[prost(uint64, optional, tag = "15")]
     pub memory_used_max: Option<u64>,
     /// Watts at most.
@@ -136,16 +130,12 @@ pub struct GpuRun {
     /// Who says so: `slurm`, `kubernetes`, `torchrun`, `prolog`.
     #[prost(string, tag = "1")]
     pub scheduler: String,
-    /// Its job.
     #[prost(string, tag = "2")]
     pub job: String,
-    /// Its name.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Its user.
     #[prost(string, tag = "4")]
     pub user: String,
-    /// Who pays.
     #[prost(string, tag = "5")]
     pub account: String,
     /// Partition or name space.
@@ -195,10 +185,8 @@ pub struct OrdersWanted {
     /// [`VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The host's name.
     #[prost(string, tag = "2")]
     pub host: String,
-    /// The agent's queue.
     #[prost(bytes = "vec", tag = "3")]
     pub queue: Vec<u8>,
     /// Orders up to this number are known.
@@ -212,7 +200,6 @@ pub struct OrdersWanted {
 /// Orders, in the order of their numbers; none where nothing is wanted.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Orders {
-    /// The orders.
     #[prost(message, repeated, tag = "1")]
     pub orders: Vec<Order>,
 }
@@ -223,7 +210,6 @@ pub struct Order {
     /// Its number: the hub counts upwards for each queue.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// What is wanted.
     #[prost(oneof = "Wanted", tags = "2, 3, 4")]
     pub wanted: Option<Wanted>,
 }
@@ -231,7 +217,6 @@ pub struct Order {
 /// What an order wants.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum Wanted {
-    /// Traces.
     #[prost(message, tag = "2")]
     Trace(TraceOrder),
     /// No more of the trace order of this name.
@@ -245,7 +230,6 @@ pub enum Wanted {
 /// As [`wire::TraceOrder`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TraceOrder {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub token: String,
     /// These processes; all where empty.
@@ -286,7 +270,6 @@ pub struct TraceOrder {
 /// As [`wire::Pause`].
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Pause {
-    /// Which GPU.
     #[prost(uint32, tag = "1")]
     pub gpu: u32,
     /// For how long; 0 ends a pause.
@@ -297,7 +280,6 @@ pub struct Pause {
 /// Where an order stands, as [`TraceState`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct OrderState {
-    /// The order's number.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The name of its traces; empty for other orders.
@@ -317,13 +299,10 @@ pub struct OrderState {
 /// One process of an order.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ProcessState {
-    /// Its number.
     #[prost(uint32, tag = "1")]
     pub pid: u32,
-    /// Its rank.
     #[prost(uint32, optional, tag = "2")]
     pub rank: Option<u32>,
-    /// Its command line.
     #[prost(string, tag = "3")]
     pub command: String,
     /// Where its request stands.
@@ -340,7 +319,6 @@ pub struct ProcessState {
 /// As [`TraceFile`].
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TraceFileBytes {
-    /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// Its bytes, compressed.
@@ -360,16 +338,12 @@ pub struct TracePart {
     /// [`VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The host's name.
     #[prost(string, tag = "2")]
     pub host: String,
-    /// The agent's queue.
     #[prost(bytes = "vec", tag = "3")]
     pub queue: Vec<u8>,
-    /// The order's name.
     #[prost(string, tag = "4")]
     pub token: String,
-    /// The whole file.
     #[prost(message, optional, tag = "5")]
     pub file: Option<TraceFileBytes>,
     /// Where in the file the bytes begin.

@@ -42,9 +42,7 @@ pub struct Server {
 /// One process as the table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenProcess {
-    /// Its process number.
     pub pid: u32,
-    /// Its user.
     pub uid: u32,
     /// Its number as it sees it.
     pub own_pid: i32,
@@ -61,7 +59,6 @@ pub struct SeenProcess {
 /// What the thread has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerTally {
-    /// Messages answered.
     pub answered: u64,
     /// Polls that were too old to be answered.
     pub late: u64,

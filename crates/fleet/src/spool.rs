@@ -32,7 +32,6 @@ pub struct SpoolShare {
 pub struct SpoolFull {
     /// Whose quota it is.
     pub whose: String,
-    /// The quota.
     pub max: Bytes,
     /// Bytes with the new trace.
     pub got: Bytes,

@@ -34,9 +34,7 @@ const PROCESSES_PER_USER: usize = 256;
 pub enum Phase {
     /// Before the first step.
     Setup,
-    /// It trains.
     Train,
-    /// It evaluates.
     Evaluate,
     /// It writes a checkpoint.
     Save,
@@ -49,7 +47,6 @@ pub struct StepMessage {
     pub phase: Phase,
     /// The process as it sees itself.
     pub own_pid: u32,
-    /// Steps made.
     pub step: u64,
     /// When, on the process's monotonic clock.
     pub monotonic_ns: u64,
@@ -62,19 +59,16 @@ pub struct StepMessage {
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepMessageError {
-    /// Another length.
     #[error("step: expected {LENGTH} bytes, got {got}")]
     Length {
         /// Bytes there are.
         got: usize,
     },
-    /// Another version.
     #[error("step: expected version 1, got {got}")]
     Version {
         /// As the message says.
         got: u8,
     },
-    /// An unknown phase.
     #[error("step: expected phase 0 to 3, got {got}")]
     Phase {
         /// As the message says.
@@ -135,9 +129,7 @@ impl StepMessage {
 /// What one process has reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepProgress {
-    /// What it does.
     pub phase: Phase,
-    /// Its last step.
     pub step: u64,
     /// When its last message came.
     pub heard: Duration,
@@ -145,7 +137,6 @@ pub struct StepProgress {
     pub stepped: Option<Duration>,
     /// Steps since it was first heard.
     pub steps: u64,
-    /// Samples since then.
     pub samples: u64,
     /// Exposed communication since then.
     pub exposed_ns: u64,

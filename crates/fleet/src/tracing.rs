@@ -90,7 +90,6 @@ struct TracedProcess {
 /// What changed since the last step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// Which process.
     pub process: Process,
     /// Where its request stands now.
     pub state: RequestState,
@@ -99,7 +98,6 @@ pub struct StateChange {
 /// One process in the end, or so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracingOutcome {
-    /// Which process.
     pub process: Process,
     /// Where its request stands.
     pub state: RequestState,

@@ -40,11 +40,8 @@ const ENTER: u32 = 0o1;
 /// As whom a process opens and makes files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Its user.
     pub uid: u32,
-    /// Its group.
     pub gid: u32,
-    /// Its further groups.
     pub groups: Vec<u32>,
 }
 
@@ -61,7 +58,6 @@ pub enum Owner {
 /// What a file has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Whose.
     pub owner: Owner,
     /// How large at most.
     pub size_max: Bytes,
@@ -72,82 +68,43 @@ pub struct Expected {
 pub enum UntrustedError {
     /// Nothing has the name.
     #[error("{}: no such folder", path.display())]
-    Missing {
-        /// The folder.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// Something else has the name.
     #[error("{}: expected a {expected}, got {got}", path.display())]
-    Kind {
-        /// The path.
-        path: PathBuf,
-        /// `file` or `folder`.
-        expected: &'static str,
-        /// What it is.
-        got: &'static str,
-    },
+    Kind { path: PathBuf, expected: &'static str, got: &'static str },
     /// The file belongs to another user.
     #[error("{}: expected a file of user {expected}, got one of user {got}", path.display())]
     Owner {
-        /// The file.
         path: PathBuf,
         /// The user of the process.
         expected: u32,
-        /// The file's.
         got: u32,
     },
     /// The file is also reachable elsewhere.
     #[error("{}: expected a file with one name, got one with {got} names (hard links)", path.display())]
     Names {
-        /// The file.
         path: PathBuf,
         /// How many names it has.
         got: u128,
     },
     /// The file is too large.
     #[error("{}: expected at most {size_max}, got {got}", path.display())]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// The limit.
-        size_max: Bytes,
-        /// Its size.
-        got: Bytes,
-    },
+    Size { path: PathBuf, size_max: Bytes, got: Bytes },
     /// Another file system begins there, which its owner may let hang.
     #[error("{}: expected a file on the disk of its folder, got a mount point", path.display())]
-    Mounted {
-        /// The path.
-        path: PathBuf,
-    },
+    Mounted { path: PathBuf },
     /// Another process may write it alone, and opening would wait for that process.
     #[error("{}: expected a file that nobody holds, got one with a lease of another process", path.display())]
-    Leased {
-        /// The file.
-        path: PathBuf,
-    },
+    Leased { path: PathBuf },
     /// Another process still writes it.
     #[error("{}: the file changed while it was copied", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// Its user may not pass through a folder.
     #[error("{}: user {uid} may not enter it", path.display())]
-    Closed {
-        /// The folder.
-        path: PathBuf,
-        /// The user.
-        uid: u32,
-    },
+    Closed { path: PathBuf, uid: u32 },
     /// Its user may not make anything in a folder.
     #[error("{}: user {uid} may not write there", path.display())]
-    Unwritable {
-        /// The folder.
-        path: PathBuf,
-        /// The user.
-        uid: u32,
-    },
+    Unwritable { path: PathBuf, uid: u32 },
     /// A folder that should be ours, or only root's, belongs to somebody who could exchange its
     /// entries.
     #[error(
@@ -156,18 +113,10 @@ pub enum UntrustedError {
         // Root's folder is refused only where the agent's user has to write it.
         if matches!((expected, got), (0, _) | (_, 0)) { "" } else { " or of root" }
     )]
-    Foreign {
-        /// The folder.
-        path: PathBuf,
-        /// Our user.
-        expected: u32,
-        /// The folder's.
-        got: u32,
-    },
+    Foreign { path: PathBuf, expected: u32, got: u32 },
     /// Other users may do more with a file than they should.
     #[error("{}: expected mode {most:04o} at most, got {mode:04o}", path.display())]
     Open {
-        /// The file.
         path: PathBuf,
         /// The most permissions it may have.
         most: u32,
@@ -177,27 +126,16 @@ pub enum UntrustedError {
     /// Other users may exchange entries of a folder.
     #[error("{}: expected a folder that only its owner may write, got mode {mode:04o}", path.display())]
     Shared {
-        /// The folder.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
     /// A folder was exchanged as soon as it was made.
     #[error("{}: no longer the folder that was made there", path.display())]
-    Replaced {
-        /// The folder.
-        path: PathBuf,
-    },
+    Replaced { path: PathBuf },
     /// The operating system refuses.
     #[error("{}: cannot {doing}: {source}", path.display())]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// What failed.
-        doing: &'static str,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
 }
 
 impl UntrustedError {

@@ -11,15 +11,11 @@ pub const ROOT: &str = "/v1";
 /// What an agent knows of its host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The agent's version.
     pub version: String,
-    /// Its host.
     pub host: String,
     /// Its wall clock when it answered.
     pub unix_ns: u64,
-    /// Who requested traces.
     pub processes: Vec<ProcessRow>,
-    /// Its GPUs.
     pub gpus: Vec<GpuRow>,
     /// Periodic traces, by workflow type; none where they are off.
     #[serde(default)]
@@ -34,7 +30,6 @@ pub struct PeriodicRow {
     /// The user whose processes are of it.
     #[serde(default)]
     pub uid: u32,
-    /// The workflow type.
     pub workflow: String,
     /// Traces that are kept.
     pub traces: u32,
@@ -46,9 +41,7 @@ pub struct PeriodicRow {
     pub bytes: u64,
     /// Bytes that it may write in a day.
     pub bytes_max: u64,
-    /// Steps made.
     pub steps: u64,
-    /// Steps recorded.
     pub recorded: u64,
     /// The largest share of steps that is recorded.
     pub share_max: f64,
@@ -71,14 +64,11 @@ pub struct PeriodicRow {
 /// One process that asks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessRow {
-    /// Its number.
     pub pid: u32,
-    /// Its user.
     pub uid: u32,
     /// Name of its user, where the agent knows it.
     #[serde(default)]
     pub user: Option<String>,
-    /// Its rank.
     pub rank: Option<u32>,
     /// Ranks of its job.
     pub world_size: Option<u32>,
@@ -87,7 +77,6 @@ pub struct ProcessRow {
     /// Everything that names its job: an array task, `namespace/pod` or the pod's UID, too.
     #[serde(default)]
     pub names: Vec<String>,
-    /// Its command line.
     pub command: String,
     /// Milliseconds since it asked.
     pub polled_ms: u64,
@@ -97,7 +86,6 @@ pub struct ProcessRow {
     pub skip: Option<String>,
     /// What it does, where it reports steps.
     pub phase: Option<String>,
-    /// Its last step.
     pub step: Option<u64>,
     /// The median of its last step times.
     pub step_ns: Option<u64>,
@@ -108,7 +96,6 @@ pub struct ProcessRow {
 /// One GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GpuRow {
-    /// Its place.
     pub index: u32,
     /// Its name for ever.
     pub uuid: String,
@@ -179,20 +166,16 @@ impl fmt::Display for TraceOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum RecordWhen {
-    /// Whole iterations.
     Iterations {
-        /// How many.
         count: u32,
         /// From the next multiple of this.
         align: u32,
     },
     /// A span of time.
     Duration {
-        /// How long.
         length_ms: u64,
         /// Seconds the profiler runs before.
         warmup_s: u32,
-        /// When recording begins.
         start_unix_ms: u64,
     },
 }
@@ -200,7 +183,6 @@ pub enum RecordWhen {
 /// Where an order stands.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceState {
-    /// Its name.
     pub token: String,
     /// Whether nothing more will happen.
     pub is_over: bool,
@@ -211,11 +193,8 @@ pub struct TraceState {
 /// One process of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TraceRow {
-    /// Its number.
     pub pid: u32,
-    /// Its rank.
     pub rank: Option<u32>,
-    /// Its command line.
     pub command: String,
     /// Where its request stands.
     pub state: String,
@@ -228,7 +207,6 @@ pub struct TraceRow {
 /// A trace, compressed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceFile {
-    /// Its name.
     pub name: String,
     /// Its bytes, compressed.
     pub bytes: u64,
@@ -241,15 +219,12 @@ pub struct TraceFile {
 /// A wish to know what processes do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SampleOrder {
-    /// These processes.
     #[serde(default)]
     pub pids: Vec<u32>,
     /// Polling processes of this run, as its scheduler names it. Where neither is said, everyone
     /// who asks.
     pub run: Option<String>,
-    /// How long.
     pub length_ms: u64,
-    /// Between two looks.
     pub every_ms: u64,
 }
 
@@ -260,24 +235,18 @@ pub struct Samples {
     pub length_ms: u64,
     /// CPU time of sampling them, if the kernel reports it.
     pub spent_ms: Option<f64>,
-    /// Each of them.
     pub processes: Vec<Sampled>,
 }
 
 /// What one process did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampled {
-    /// Its number.
     pub pid: u32,
-    /// Its rank.
     pub rank: Option<u32>,
-    /// Its command line.
     pub command: String,
-    /// Looks at it.
     pub looks: u32,
     /// Whether it ended meanwhile; what it used is not known then.
     pub is_ended: bool,
-    /// What it used.
     pub used: Used,
     /// Bytes in memory at the fullest look.
     pub rss_peak_bytes: Option<u64>,
@@ -304,11 +273,8 @@ pub struct Used {
     pub read_bytes: Option<u64>,
     /// Bytes to disks.
     pub written_bytes: Option<u64>,
-    /// Calls that read.
     pub read_calls: Option<u64>,
-    /// Calls that write.
     pub write_calls: Option<u64>,
-    /// Threads.
     pub threads: Option<u64>,
     /// Bytes in memory.
     pub rss_bytes: Option<u64>,
@@ -323,7 +289,6 @@ pub struct Used {
 /// Threads of one name in one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Their name.
     pub thread: String,
     /// `R` on a CPU or in its queue, `S` waiting, `D` waiting for a disk or driver, `T` stopped.
     pub state: String,
@@ -336,7 +301,6 @@ pub struct Waiting {
 /// A wish to leave a GPU's counters to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Which GPU.
     pub gpu: u32,
     /// For how long; 0 ends a pause.
     pub seconds: u64,

@@ -25,7 +25,6 @@ use crate::program::{Overhead, WorkKind};
 /// Samples of everything, with where they were taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
-    /// Where.
     pub machine: Machine,
     /// Per recording: steps that were read, times ranks.
     pub recordings: Vec<u32>,
@@ -33,7 +32,6 @@ pub struct Calibration {
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
     /// Work of the devices.
     pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
-    /// Starting and waiting.
     pub waits: BTreeMap<Waiting, Vec<i64>>,
     /// Collectives: operation and bytes, and what the transfer took once all had come.
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
@@ -42,7 +40,6 @@ pub struct Calibration {
     /// The same of a rank's devices in a step, beside what is usual in its recording: on a pool of
     /// cores, what other programs took.
     pub work_factors: Vec<f64>,
-    /// What operators called.
     pub launches: launches::Launches,
     /// Cost of recording an event, already subtracted from host samples; 0 if unknown.
     pub event_ns: f64,
@@ -60,7 +57,6 @@ pub struct Machine {
 /// What a sample is of: a class, an operator or a name, and sizes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key<C> {
-    /// The class.
     pub class: C,
     /// The operator, the call, the kernel.
     pub name: String,

@@ -69,7 +69,6 @@ pub struct Transfer {
 pub struct Costs {
     /// By place of the rank.
     pub ranks: Vec<RankCosts>,
-    /// Waiting and starting.
     pub constants: Constants,
 }
 

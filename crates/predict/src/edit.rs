@@ -29,7 +29,6 @@ use crate::program::Program;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
-    /// In order.
     #[serde(default)]
     pub edit: Vec<Edit>,
 }
@@ -40,25 +39,17 @@ pub struct Edits {
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
     /// Operators that are no longer called, with all they launch.
-    Remove {
-        /// Which.
-        operators: String,
-    },
+    Remove { operators: String },
     /// Time between operators that goes: what Python, NumPy or a read took there.
-    CloseGap {
-        /// Before which operators.
-        before: String,
-    },
+    CloseGap { before: String },
     /// An operator that is called once more after others.
     Insert {
         /// Which: the first of the name on each rank is copied.
         operator: String,
-        /// After which.
         after: String,
     },
     /// Runs of operators that become one: bags of many tables, one batched lookup.
     Fuse {
-        /// Which.
         operators: String,
         /// Factor of the sum of their kernels.
         #[serde(default = "one")]
@@ -66,18 +57,12 @@ pub enum Edit {
     },
     /// Operators whose kernels run on a stream of their own.
     Parallelise {
-        /// Which.
         operators: String,
         /// The operator whose kernels wait for them again.
         join: String,
     },
     /// A region of operators whose launches become one of a graph.
-    Graph {
-        /// The first operator.
-        from: String,
-        /// The last one.
-        to: String,
-    },
+    Graph { from: String, to: String },
     /// Copies to devices from pinned memory: the host no longer waits for them.
     PinCopies {},
     /// Kernels that take longer or shorter.
@@ -89,21 +74,18 @@ pub enum Edit {
     },
     /// Operators that become another one.
     Replace {
-        /// Which.
         operators: String,
         /// The replacement: the first of the name on each rank is copied.
         with: String,
     },
     /// Operators that are called elsewhere on their thread.
     Reorder {
-        /// Which.
         operators: String,
         /// After which: the nearest before, else the next.
         after: String,
     },
     /// Operators that a thread of their own calls.
     Thread {
-        /// Which.
         operators: String,
         /// The operator that waits for them; none does in this step where it is left out.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +93,6 @@ pub enum Edit {
     },
     /// A collective that no rank calls any more.
     DropExchange {
-        /// Which operators.
         operators: String,
         /// The how-manieth of them on each rank, from 0 on.
         #[serde(default)]
@@ -129,10 +110,7 @@ pub enum Edit {
         share: f64,
     },
     /// More ranks, or fewer, of the same work each.
-    ScaleRanks {
-        /// How many.
-        to: usize,
-    },
+    ScaleRanks { to: usize },
 }
 
 fn one() -> f64 {

@@ -10,7 +10,6 @@ pub(crate) fn detail(sizes: &str, work: OpWork) -> String {
     format!("{sizes}; {} FLOP, {} B", rounded(work.flops), rounded(work.bytes))
 }
 
-/// To three digits.
 fn rounded(value: u64) -> u64 {
     let unit = 10u64.pow(value.checked_ilog10().unwrap_or(0).saturating_sub(2));
     value.saturating_add(unit / 2) / unit * unit
@@ -78,9 +77,7 @@ struct Neighbour {
     is_alike: bool,
     /// Whether what differs differs by one factor, as another batch does.
     is_lined: bool,
-    /// Its roofline time.
     least_ns: f64,
-    /// What it took.
     ns: f64,
 }
 

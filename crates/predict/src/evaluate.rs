@@ -15,19 +15,14 @@ use crate::simulate::Simulation;
 /// One rank, predicted and recorded.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankRow {
-    /// The rank.
     pub rank: u32,
     /// Whether constants were derived from it.
     pub is_calibrated: bool,
-    /// Recorded.
     pub measured_ns: i64,
-    /// Predicted.
     pub step_ns: i64,
-    /// Of the recorded.
     pub error_pct: f64,
     /// Of the time from the first device work to the last, recorded: no device works.
     pub measured_idle_pct: f64,
-    /// The same, predicted.
     pub idle_pct: f64,
     /// Any device works, predicted.
     pub busy_ns: i64,

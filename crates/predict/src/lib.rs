@@ -29,14 +29,10 @@ use schema::unit::counted;
 pub enum Error {
     /// A rank without host rows.
     #[error("rank {rank}: expected operators or calls of the host in the step, got none")]
-    NoHostRows {
-        /// The rank.
-        rank: u32,
-    },
+    NoHostRows { rank: u32 },
     /// A rank without a step.
     #[error("rank {rank}: expected at least {}, got {got}", counted(*expected as u64, "step"))]
     TooFewSteps {
-        /// The rank.
         rank: u32,
         /// How many are needed.
         expected: usize,
@@ -56,7 +52,6 @@ pub enum Error {
     Cycle {
         /// The first thing on the cycle.
         what: String,
-        /// The nodes.
         source: Cycle,
     },
     /// An edit that selects nothing.
@@ -67,11 +62,8 @@ pub enum Error {
     NothingSelected {
         /// Which edit, from 1 on.
         number: usize,
-        /// Its kind.
         kind: &'static str,
-        /// The selection.
         what: &'static str,
-        /// The pattern.
         got: String,
         /// Names that are like it.
         names: Vec<String>,
@@ -81,47 +73,22 @@ pub enum Error {
     Edit {
         /// Which edit, from 1 on.
         number: usize,
-        /// Its kind.
         kind: &'static str,
-        /// The expected value.
         expected: String,
-        /// What was found.
         got: String,
     },
     /// A step that the trainer makes otherwise than is known here.
     #[error("workload: expected {expected}, got {got}")]
-    Workload {
-        /// The expected value.
-        expected: String,
-        /// What was found.
-        got: String,
-    },
+    Workload { expected: String, got: String },
     /// An execution trace that no program follows from.
     #[error("execution trace of rank {rank}: expected {expected}, got {got}")]
-    Execution {
-        /// The rank.
-        rank: u32,
-        /// The expected value.
-        expected: String,
-        /// What was found.
-        got: String,
-    },
+    Execution { rank: u32, expected: String, got: String },
     /// A step without the profiler that no recording with it can be of.
     #[error("unrecorded step: expected {expected}, got {got}")]
-    Unrecorded {
-        /// The expected value.
-        expected: String,
-        /// What was given.
-        got: String,
-    },
+    Unrecorded { expected: String, got: String },
     /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
-    Calibration {
-        /// The expected value.
-        expected: String,
-        /// What stands there.
-        got: String,
-    },
+    Calibration { expected: String, got: String },
 }
 
 fn nearest(names: &[String]) -> String {

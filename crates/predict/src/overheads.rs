@@ -17,20 +17,15 @@ pub struct OverheadRow {
     pub overhead: Overhead,
     /// The operator; `None` of all together.
     pub operator: Option<String>,
-    /// How many samples.
     pub count: u64,
-    /// Their sum.
     pub total_ns: i64,
-    /// Their mean.
     pub mean_ns: f64,
-    /// Their standard deviation.
     pub std_ns: f64,
     /// Mean of the two in the middle where their number is even.
     pub median_ns: i64,
     /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
     /// tail.
     pub trimmed_mean_ns: f64,
-    /// The greatest.
     pub max_ns: i64,
 }
 
@@ -97,17 +92,13 @@ fn tenths(value: f64) -> f64 {
 /// An overhead of an operator whose mean depends on its sizes more than samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeRow {
-    /// Which.
     pub overhead: Overhead,
-    /// Of which operator.
     pub operator: String,
     /// The sizes with the smallest mean.
     pub least: String,
-    /// Its mean.
     pub least_ns: f64,
     /// The sizes with the greatest mean.
     pub most: String,
-    /// Its mean.
     pub most_ns: f64,
     /// How many standard errors lie between them.
     pub standard_errors: f64,
@@ -158,15 +149,12 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
 /// A kind of overhead whose mean differs between sources more than samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExceptionRow {
-    /// Which.
     pub overhead: Overhead,
     /// The source with the smallest mean.
     pub least: String,
-    /// Its mean.
     pub least_ns: f64,
     /// The source with the greatest mean.
     pub most: String,
-    /// Its mean.
     pub most_ns: f64,
     /// How many standard errors lie between them.
     pub standard_errors: f64,

@@ -18,7 +18,6 @@ use crate::simulate::{self, Simulation};
 /// A rank's predicted step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionRow {
-    /// The rank.
     pub rank: u32,
     /// Predicted, on the host.
     pub step_ns: i64,
@@ -26,7 +25,6 @@ pub struct PredictionRow {
     pub low_ns: i64,
     /// 95 % of the draws are shorter.
     pub high_ns: i64,
-    /// Any device works.
     pub busy_ns: i64,
     /// None does, of the time from the first device work to the last.
     pub idle_pct: f64,
@@ -34,11 +32,8 @@ pub struct PredictionRow {
     pub measured_pct: f64,
     /// Those priced by other sizes, or by the class.
     pub modelled_pct: f64,
-    /// Unknown ones.
     pub unknown_pct: f64,
-    /// As recorded.
     pub measured_ns: i64,
-    /// Of the recorded.
     pub error_pct: f64,
     /// Of "as long as the calibrated steps in the mean"; `None` where those were not given.
     pub baseline_error_pct: Option<f64>,
@@ -49,7 +44,6 @@ pub struct PredictionRow {
 /// How an interval is found.
 #[derive(Clone, Copy, Debug)]
 pub struct Draws {
-    /// How many.
     pub count: u32,
     /// What they depend on.
     pub seed: u64,
@@ -58,11 +52,8 @@ pub struct Draws {
 /// A step by a calibration.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    /// What everything costs.
     pub costs: Costs,
-    /// When everything happens.
     pub simulation: Simulation,
-    /// Per rank.
     pub rows: Vec<PredictionRow>,
 }
 

@@ -8,9 +8,7 @@ use trace::store::{LaunchShape, StringId, Strings};
 /// A step of all ranks.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Every name once.
     pub names: Strings,
-    /// By rank.
     pub ranks: Vec<Rank>,
     /// What all participants begin together.
     pub collectives: Vec<Collective>,
@@ -19,7 +17,6 @@ pub struct Program {
 /// A rank's part of the step.
 #[derive(Clone, Debug, Default)]
 pub struct Rank {
-    /// Its number.
     pub rank: u32,
     /// The place of the recorded rank that it repeats; `None` of a recorded one.
     pub copy_of: Option<usize>,
@@ -38,11 +35,8 @@ pub struct Rank {
 /// A thread and what it does, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Thread {
-    /// Process.
     pub pid: i64,
-    /// Thread.
     pub tid: i64,
-    /// What it does.
     pub actions: Vec<Action>,
 }
 
@@ -63,7 +57,6 @@ pub enum Action {
     Signal(u32),
     /// The thread waits for a signal.
     Await {
-        /// Which signal.
         signal: u32,
         /// What it goes on with, by which waking up is priced; `None` where it begins with what
         /// the other thread prepared.
@@ -74,16 +67,13 @@ pub enum Action {
 /// What begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Its name.
     pub name: StringId,
-    /// Its kind.
     pub kind: MarkKind,
 }
 
 /// What kind of row a [`Mark`] becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
-    /// An operator.
     Operator,
     /// A range that only names what is inside.
     Annotation,
@@ -143,7 +133,6 @@ pub struct Call {
     pub awaits: Vec<WorkId>,
     /// What must have ended before the device's queue takes what it launches.
     pub room: Option<WorkId>,
-    /// When it returns.
     pub returns: Returns,
 }
 
@@ -165,16 +154,13 @@ pub type WorkId = u32;
 /// A stream of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stream {
-    /// The device.
     pub device: i32,
-    /// Its number there.
     pub number: i32,
 }
 
 /// A piece of device work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// Its name.
     pub name: StringId,
     /// Kernel, copy or set.
     pub kind: WorkKind,
@@ -185,7 +171,6 @@ pub struct Work {
     /// What decides how long it takes: the operator's sizes, grid and block of a kernel, bytes of a
     /// copy.
     pub detail: StringId,
-    /// Its launch's shape.
     pub shape: Option<LaunchShape>,
     /// Bytes of a copy or a set.
     pub bytes: Option<u64>,
@@ -208,7 +193,6 @@ pub struct Work {
 pub struct Part {
     /// Kernel, copy or set.
     pub kind: WorkKind,
-    /// Its name.
     pub name: StringId,
     /// See [`Work::detail`].
     pub detail: StringId,
@@ -220,9 +204,7 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// A kernel.
     Kernel,
-    /// A copy.
     Copy,
     /// Memory that is set.
     Set,
@@ -231,7 +213,6 @@ pub enum WorkKind {
 /// A collective in which ranks meet: nobody's transfer begins before the last one has come.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// What it does.
     pub operation: CollectiveOperation,
     /// Bytes of the larger side of the message, of the rank with the most.
     pub bytes: u64,

@@ -58,9 +58,7 @@ pub struct RecordedRank {
 /// The innermost operator around a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its row.
     pub row: u32,
-    /// Its name.
     pub name: StringId,
     /// The sizes of its tensors.
     pub sizes: StringId,
@@ -69,7 +67,6 @@ pub struct Caller {
 /// Where a row of a trace is in a rank's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A work.
     Work(u32),
     /// A call or an outermost operator: its thread, its first and its last action.
     Actions {
@@ -143,9 +140,7 @@ impl Recorded {
 /// One recorded step.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
-    /// What was done.
     pub program: Program,
-    /// When.
     pub recorded: Recorded,
 }
 

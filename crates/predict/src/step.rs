@@ -34,7 +34,6 @@ pub use sweep::{SweepRow, mark_best};
 /// Where a step runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions<'a> {
-    /// Devices and links.
     pub topology: &'a Topology,
     /// What prices kernels.
     pub models: &'a Models,
@@ -48,7 +47,6 @@ pub struct Conditions<'a> {
 pub enum Stage {
     /// Ids to the ranks that hold their rows.
     InputDist,
-    /// Pooled lookups.
     EmbeddingForward,
     /// Pooled vectors to the ranks of their samples.
     OutputDist,
@@ -88,13 +86,11 @@ impl Stage {
 /// A rank's part of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankPrice {
-    /// The rank.
     pub rank: u32,
     /// Its own time of each stage, in the order of [`Stage::ALL`].
     pub stages: [Estimate; 6],
     /// For how long it waits for slower ranks, of the mean.
     pub wait_ns: f64,
-    /// What it holds.
     pub memory: Memory,
 }
 
@@ -105,7 +101,6 @@ pub struct StepPrice {
     pub cost: StepCost,
     /// Time of each stage, that of its slowest rank.
     pub stages: [Estimate; 6],
-    /// Per rank.
     pub ranks: Vec<RankPrice>,
     /// Dense operations of the largest share of the batch.
     pub ops: Vec<OpPrice>,

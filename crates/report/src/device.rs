@@ -22,7 +22,6 @@ pub struct DevicePart {
     pub left_out_names: u64,
     /// How often they ran.
     pub left_out_count: u64,
-    /// Their durations.
     pub left_out_ns: i64,
     /// How full each device is while it computes.
     pub occupancy: Vec<Occupancy>,
@@ -33,7 +32,6 @@ pub struct DevicePart {
 /// Device work of one name and class.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelView {
-    /// The whole name.
     pub name: String,
     /// Name without types and arguments.
     pub short_name: String,
@@ -54,26 +52,20 @@ pub struct KernelView {
 /// The same on one rank; see [`KernelRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelOfRank {
-    /// The rank.
     pub rank: u32,
-    /// How often.
     pub count: u64,
     /// Sum of the durations.
     pub total_ns: i64,
     /// Of the busy time of the window.
     pub busy_pct: Option<f64>,
-    /// Of one kernel.
     #[serde(flatten)]
     pub durations: Durations,
-    /// The streams.
     pub streams: String,
     /// The most frequent grid.
     pub grid: Option<String>,
-    /// Its block.
     pub block: Option<String>,
     /// How many launch shapes there are.
     pub shape_count: u64,
-    /// Registers per thread.
     pub registers: Option<u32>,
     /// Shared memory per block.
     pub shared_memory_bytes: Option<u32>,

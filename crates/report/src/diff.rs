@@ -22,7 +22,6 @@ const SUBJECTS: [DiffSubject; 4] =
 pub struct DiffReport {
     /// What the page is called.
     pub title: String,
-    /// What made it.
     pub program: String,
     /// Whether both are runs of ours on pools of CPU threads.
     pub is_pool: bool,

@@ -29,9 +29,7 @@ pub struct FindingPart {
 /// One finding, without its edit of the graph; see [`Finding`].
 #[derive(Clone, Debug, Serialize)]
 pub struct FindingView {
-    /// The rule.
     pub rule: String,
-    /// Its name.
     pub title: String,
     /// What it is about.
     pub category: FindingCategory,
@@ -41,9 +39,7 @@ pub struct FindingView {
     pub confidence: Confidence,
     /// The ranks that have it; empty where it is the job's.
     pub ranks: Vec<u32>,
-    /// What was found.
     pub what: String,
-    /// What to do.
     pub advice: String,
     /// Why the advice is held back.
     pub held_back: Option<HeldBack>,
@@ -51,7 +47,6 @@ pub struct FindingView {
     pub bound: Option<Bound>,
     /// What a step would gain.
     pub saving: Option<Saving>,
-    /// What was measured.
     pub numbers: Vec<Number>,
     /// The rows that show it.
     pub proofs: Vec<ProofView>,
@@ -62,9 +57,7 @@ pub struct FindingView {
 /// A row that shows it; see [`Proof`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofView {
-    /// The rank.
     pub rank: u32,
-    /// Its name.
     pub name: String,
     /// What runs around it, outermost first.
     pub within: Vec<String>,

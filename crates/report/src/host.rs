@@ -33,9 +33,7 @@ pub struct HostPart {
 /// Operators of one name; times of all ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorView {
-    /// The name.
     pub name: String,
-    /// How often.
     pub count: u64,
     /// On the host, with what they called.
     pub host_ns: i64,
@@ -54,9 +52,7 @@ pub struct OperatorView {
 /// The same on one rank; see [`OpRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct OperatorOfRank {
-    /// The rank.
     pub rank: u32,
-    /// How often.
     pub count: u64,
     /// On the host, with what they called.
     pub host_ns: i64,

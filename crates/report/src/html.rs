@@ -245,7 +245,6 @@ impl Formatter for Embedded {
     }
 }
 
-/// Text as HTML.
 fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

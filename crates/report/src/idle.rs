@@ -27,19 +27,15 @@ pub struct IdlePart {
 /// A stretch in which a device does nothing.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapView {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
     /// Start on the page's clock.
     pub at_ns: i64,
-    /// Its length.
     pub idle_ns: i64,
     /// The cause of most of it.
     pub cause: DeviceCause,
     /// Who owns most of that part.
     pub owner: Option<String>,
-    /// What ended it.
     pub ended_by: Option<String>,
 }
 

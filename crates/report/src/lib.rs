@@ -92,7 +92,6 @@ impl Options {
 pub struct Report {
     /// What the page calls the job.
     pub title: String,
-    /// What made it.
     pub program: String,
     /// What is missing of the recordings, in one line.
     pub missing: Option<String>,
@@ -100,19 +99,15 @@ pub struct Report {
     pub summary: Summary,
     /// What is wrong with the recordings, a line per kind.
     pub quality: Vec<IssueLine>,
-    /// What wastes time.
     pub findings: FindingPart,
-    /// Each step.
     pub steps: StepPart,
     /// Why devices do nothing.
     pub idle: IdlePart,
-    /// What devices do.
     pub device: DevicePart,
     /// What the hosts do.
     pub host: HostPart,
     /// Collectives and who was late.
     pub network: NetworkPart,
-    /// Copies and allocations.
     pub memory: MemoryPart,
     /// What bounds the windows.
     pub path: PathPart,
@@ -123,9 +118,7 @@ pub struct Report {
 /// All issues of one kind and severity, in words.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueLine {
-    /// The kind.
     pub id: &'static str,
-    /// Its severity.
     pub severity: quality::Severity,
     /// What is wrong, and which ranks have exactly this, which the like.
     pub words: String,

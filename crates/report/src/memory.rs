@@ -28,7 +28,6 @@ pub struct MemoryPart {
 /// Memory of a device over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Curve {
-    /// The rank.
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,

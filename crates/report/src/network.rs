@@ -18,11 +18,9 @@ const LISTED: usize = 300;
 pub struct NetworkPart {
     /// Whether the ranks' windows overlap in time; else they say nothing of each other.
     pub is_simultaneous: bool,
-    /// By last arrival.
     pub collectives: Vec<CollectiveView>,
     /// How many there are.
     pub collective_count: u64,
-    /// Kernels without counterparts.
     pub unmatched: Vec<Unmatched>,
     /// Every rank, the one that was last most often first.
     pub stragglers: Vec<Straggler>,
@@ -35,13 +33,10 @@ pub struct NetworkPart {
 /// One collective; see [`Matched`].
 #[derive(Clone, Debug, Serialize)]
 pub struct CollectiveView {
-    /// Place among all.
     pub index: u32,
     /// The kernel's name up to its parameters.
     pub name: String,
-    /// What it does.
     pub operation: CollectiveOperation,
-    /// The process group.
     pub group: String,
     /// Ranks that take part.
     pub group_size: u32,
@@ -51,7 +46,6 @@ pub struct CollectiveView {
     pub dtype: String,
     /// Moving the data took at most this.
     pub transfer_ns: i64,
-    /// Who arrived last.
     pub last_rank: Option<u32>,
     /// How much later than the one before.
     pub late_by_ns: i64,
@@ -59,7 +53,6 @@ pub struct CollectiveView {
     pub arrival_spread_ns: i64,
     /// Waiting of all ranks together.
     pub wait_ns: i64,
-    /// By NCCL's factors.
     pub bus_bandwidth_gb_per_s: Option<f64>,
     /// Per rank: rank, arrival on the page's clock, wait, duration.
     pub ranks: Vec<(u32, i64, i64, i64)>,

@@ -31,7 +31,6 @@ pub struct PathView {
     pub at_ns: i64,
     /// What the parts sum to.
     pub window_ns: i64,
-    /// By category.
     pub parts: Vec<CategoryPart>,
     /// By category and name, the longest first.
     pub contributors: Vec<Contributor>,

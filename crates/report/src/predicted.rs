@@ -15,7 +15,6 @@ use trace::store::StringId;
 pub struct Predicted {
     /// What the page is called.
     pub title: String,
-    /// What made it.
     pub program: String,
     /// The edits that were made, as a file of edits; empty of none.
     pub edits: String,
@@ -30,13 +29,10 @@ pub struct Predicted {
 pub struct RankView {
     /// The prediction; its base is the step without edits.
     pub row: WhatIfRow,
-    /// As recorded.
     pub measured_ns: i64,
     /// Of the prediction without edits.
     pub error_pct: f64,
-    /// The recorded step.
     pub measured: BarLanes,
-    /// The predicted one.
     pub predicted: BarLanes,
     /// Who waits for whom in the predicted step, by places of its bars.
     pub edges: Vec<(u32, u32, EdgeKind)>,
@@ -56,15 +52,12 @@ pub struct BarLanes {
 pub struct Bar {
     /// Place of its lane.
     pub lane: u32,
-    /// From.
     pub start_ns: i64,
-    /// To.
     pub end_ns: i64,
     /// Place of its name.
     pub name: u32,
     /// Place of the sizes of its tensors.
     pub sizes: u32,
-    /// What it is.
     pub kind: BarKind,
 }
 
@@ -74,7 +67,6 @@ pub struct Bar {
 pub enum BarKind {
     /// An operator of a thread.
     Operator,
-    /// A kernel.
     Compute,
     /// A copy or a set.
     Memory,

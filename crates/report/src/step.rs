@@ -21,25 +21,18 @@ pub struct StepPart {
 /// One step of one rank; see [`steps::StepRow`].
 #[derive(Clone, Debug, Serialize)]
 pub struct StepView {
-    /// The rank.
     pub rank: u32,
-    /// Its number.
     pub number: i64,
     /// Start on the page's clock.
     pub at_ns: i64,
-    /// On the host.
     pub host_ns: i64,
     /// To the start of the next.
     pub period_ns: Option<i64>,
     /// Whether all of it was recorded.
     pub is_whole: bool,
-    /// A device works.
     pub busy_ns: Option<i64>,
-    /// None does.
     pub idle_ns: Option<i64>,
-    /// Compute runs.
     pub compute_ns: Option<i64>,
-    /// Communication runs.
     pub communication_ns: Option<i64>,
     /// Communication runs, and no compute.
     pub exposed_communication_ns: Option<i64>,

@@ -31,7 +31,6 @@ pub struct Timeline {
     pub steps: Vec<i64>,
     /// Steps of the windows.
     pub step_count: u64,
-    /// Events.
     pub event_count: u64,
     /// Events of the same stretch that are not drawn: frames of Python, for want of room.
     pub python_left_out_count: u64,
@@ -57,15 +56,12 @@ pub struct Timeline {
 /// A thread or a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrackView {
-    /// The rank.
     pub rank: u32,
-    /// `host` or `device`.
     pub side: &'static str,
     /// The device that worked there; none of a track of the host.
     pub device: Option<i32>,
     /// What it is called.
     pub name: String,
-    /// Its lanes.
     pub depth: u32,
 }
 

@@ -17,18 +17,14 @@ pub struct About {
     pub program: String,
     /// The figure by which the run chose its best checkpoint, if it did.
     pub best_by: Option<schema::Figure>,
-    /// Its tables.
     pub tables: Vec<TableShape>,
 }
 
 /// The shape of a table.
 #[derive(Clone, Debug, Default)]
 pub struct TableShape {
-    /// Its name.
     pub name: String,
-    /// Its rows.
     pub rows: u64,
-    /// Its columns.
     pub dim: u64,
 }
 
@@ -37,13 +33,10 @@ pub struct TableShape {
 pub struct TrainingReport {
     /// What the page calls the run.
     pub title: String,
-    /// What made it.
     pub program: String,
     /// The run in a sentence or two.
     pub verdict: TrainingVerdict,
-    /// Steps done.
     pub steps: u64,
-    /// Samples trained on.
     pub samples: u64,
     /// Time in steps, without evaluations and checkpoints.
     pub seconds: f64,
@@ -57,7 +50,6 @@ pub struct TrainingReport {
     pub lines_per_point: u64,
     /// Evaluations on held-out rows.
     pub evaluations: Vec<EvaluationAt>,
-    /// Checkpoints.
     pub checkpoints: Vec<SavedCheckpoint>,
     /// The tables, as they were configured.
     pub tables: Vec<TableView>,
@@ -93,11 +85,9 @@ pub enum TrainingOutcome {
 /// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogInterval {
-    /// Steps done.
     pub step: u64,
     /// Samples since the beginning.
     pub samples: u64,
-    /// Mean training loss.
     pub loss: f64,
     /// Base learning rate times the schedule's factor.
     pub learning_rate: f64,
@@ -110,9 +100,7 @@ pub struct LogInterval {
 /// An evaluation; a figure without meaning is none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct EvaluationAt {
-    /// Steps done.
     pub step: u64,
-    /// Its figures.
     #[serde(flatten)]
     pub figures: EvaluationFigures,
 }
@@ -120,9 +108,7 @@ pub struct EvaluationAt {
 /// The figures of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationFigures {
-    /// Held-out samples.
     pub samples: u64,
-    /// Mean loss.
     pub loss: Option<f64>,
     /// Area under the ROC curve.
     pub auc: Option<f64>,
@@ -132,7 +118,6 @@ pub struct EvaluationFigures {
     pub calibration: Option<f64>,
     /// Share of right answers.
     pub accuracy: Option<f64>,
-    /// AUC within groups.
     #[serde(default)]
     pub by_group: Option<ByGroup>,
 }
@@ -140,40 +125,31 @@ pub struct EvaluationFigures {
 /// AUC within groups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ByGroup {
-    /// Its mean.
     pub auc: Option<f64>,
 }
 
 /// A checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedCheckpoint {
-    /// Steps done.
     pub step: u64,
-    /// Its size.
     pub bytes: u64,
-    /// Time it took.
     pub seconds: f64,
 }
 
 /// A table over the checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TableView {
-    /// Its name.
     pub name: String,
-    /// Its rows.
     pub rows: u64,
-    /// Its columns.
     pub dim: u64,
     /// Root mean square of the rows' norms when they were drawn.
     pub drawn_norm: f64,
-    /// At each checkpoint.
     pub uses: Vec<TableUse>,
 }
 
 /// A table at a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TableUse {
-    /// Steps done.
     pub step: u64,
     /// Rows that training has changed.
     pub rows_changed: u64,

@@ -123,7 +123,6 @@ pub enum JaggedError {
     OffsetCount {
         /// `F·B + 1`.
         expected: usize,
-        /// Entries present.
         got: usize,
     },
     /// Offsets must not fall.
@@ -134,22 +133,10 @@ pub enum JaggedError {
     },
     /// Offsets must span the values.
     #[error("offsets: expected to run from 0 to {values}, got {first} to {last}")]
-    Ends {
-        /// First offset.
-        first: usize,
-        /// Last offset.
-        last: usize,
-        /// Number of values.
-        values: usize,
-    },
+    Ends { first: usize, last: usize, values: usize },
     /// One weight per id.
     #[error("weights: expected {expected} entries, got {got}")]
-    WeightCount {
-        /// Number of values.
-        expected: usize,
-        /// Number of weights.
-        got: usize,
-    },
+    WeightCount { expected: usize, got: usize },
 }
 
 /// One batch of samples.

@@ -33,14 +33,11 @@ const BATCH_SIZE_MAX: usize = i32::MAX as usize;
 pub struct JobConfig {
     /// What is trained.
     pub model: ModelConfig,
-    /// By which rules.
     pub optimizer: Optimizers,
     /// Learning-rate schedule of both optimizers.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
-    /// For how long.
     pub training: TrainingConfig,
-    /// On what.
     pub data: DataConfig,
     /// On what ids, where samples are made up.
     #[serde(default, skip_serializing_if = "SyntheticConfig::is_empty")]

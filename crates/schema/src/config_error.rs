@@ -20,13 +20,11 @@ pub enum ConfigError {
     Override {
         /// The key as given.
         key: String,
-        /// What is wrong.
         problem: String,
     },
     /// A shape or value is impossible.
     #[error("{key}: {problem}")]
     Shape {
-        /// The offending key.
         key: String,
         /// What is wrong, with the layer and both numbers.
         problem: String,

@@ -14,7 +14,6 @@ pub use reuse::{ReuseError, ReuseHistogram, ReusedRows};
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 #[expect(clippy::large_enum_variant, reason = "one per table, and copied like a number")]
 pub enum IndexDistribution {
-    /// Every row alike.
     Uniform,
     /// `P(rank k) ∝ k^-exponent` over exactly the table's rows.
     Zipf {

@@ -8,7 +8,6 @@ use crate::source::{DataFormat, NumberForm};
 /// A file, or several of the same layout.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileFacts {
-    /// Its format.
     pub format: DataFormat,
     /// What stands between fields, where that is no comma.
     pub delimiter: Option<String>,
@@ -34,7 +33,6 @@ pub enum KnownLayout {
     Criteo,
     /// MovieLens' user, item, rating and time.
     MovieLens,
-    /// Avazu's `id,click,hour,C1,…`.
     Avazu,
     /// Criteo's days as the arrays of TorchRec and MLPerf.
     Arrays,
@@ -56,13 +54,11 @@ impl KnownLayout {
 /// One column, over all rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ColumnFacts {
-    /// Its name.
     pub name: String,
     /// The type in the file, if no reader handles it.
     pub unreadable: Option<String>,
     /// Rows with a value.
     pub present: u64,
-    /// Rows without.
     pub missing: u64,
     /// Different values; of a list, of whole lists.
     pub distinct: u64,
@@ -91,13 +87,10 @@ pub struct ColumnFacts {
     pub times: Option<TimeFacts>,
     /// What the values are as lists, if they may be lists.
     pub list: Option<ListFacts>,
-    /// Least number.
     pub least: Option<f64>,
-    /// Greatest number.
     pub greatest: Option<f64>,
     /// Mean of the numbers.
     pub mean: f64,
-    /// Their population deviation.
     pub deviation: f64,
     /// Whether no value, as a number or as a time, is less than the one before.
     pub is_sorted: bool,
@@ -117,7 +110,6 @@ pub struct TimeFacts {
     pub count: u64,
     /// The first, in seconds since 1970.
     pub least: f64,
-    /// The last.
     pub greatest: f64,
     /// Whether some have a time of the day.
     pub has_clock: bool,
@@ -130,7 +122,6 @@ pub struct ListFacts {
     pub separator: Option<String>,
     /// Elements of all lists.
     pub elements: u64,
-    /// Different elements.
     pub distinct: u64,
     /// Elements that are whole numbers.
     pub integers: u64,

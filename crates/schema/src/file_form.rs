@@ -9,17 +9,11 @@ pub const HEAD: usize = 512;
 /// What first bytes announce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileForm {
-    /// gzip.
     Gzip,
-    /// Zstandard.
     Zstd,
-    /// bzip2.
     Bzip2,
-    /// xz.
     Xz,
-    /// A zip archive.
     Zip,
-    /// A tar archive.
     Tar,
     /// Anything else, a text at best.
     Plain,

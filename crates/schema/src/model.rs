@@ -162,7 +162,6 @@ pub enum Interaction {
         #[serde(default)]
         itself: bool,
     },
-    /// Concatenation.
     Cat,
     /// Low-rank cross network: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
     DcnV2 {
@@ -218,12 +217,10 @@ pub struct ModelConfig {
     pub top: Vec<usize>,
     /// How bottom MLP and tables meet.
     pub interaction: Interaction,
-    /// The loss.
     pub loss: Loss,
     /// Initial distribution of the dense parameters.
     #[serde(default)]
     pub init: DenseInit,
-    /// The embedding tables.
     pub tables: Vec<TableConfig>,
 }
 

@@ -23,10 +23,7 @@ pub enum GemmProduct {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Waiting for the loader's next batch.
-    InputWait {
-        /// B.
-        batch_size: usize,
-    },
+    InputWait { batch_size: usize },
     /// Ids to the ranks that own them.
     InputDist {
         /// Ids sent by this rank.
@@ -34,9 +31,7 @@ pub enum Op {
     },
     /// Pooled lookup of all local tiles.
     EmbeddingForward {
-        /// Bags written.
         bags: usize,
-        /// Ids read.
         ids: usize,
         /// Σ over ids of D.
         elements: usize,
@@ -57,7 +52,6 @@ pub enum Op {
     },
     /// Sort, sum and fused row update of all local tiles.
     EmbeddingBackward {
-        /// Ids.
         ids: usize,
         /// Distinct rows updated, over all tiles.
         unique_rows: usize,
@@ -69,14 +63,12 @@ pub enum Op {
         unique_row_bytes: usize,
         /// Σ over bags of D.
         pooled_elements: usize,
-        /// The fused rule.
         optimizer: Optimizer,
     },
     /// A matrix product of a linear layer, and what is done to its sums before they are written:
     /// bias and ReLU forward, the gradient of the ReLU before the layer in
     /// [`GemmProduct::BackwardInput`], the gradient of the bias in [`GemmProduct::BackwardWeight`].
     Gemm {
-        /// Which product.
         product: GemmProduct,
         /// Of what it multiplies.
         precision: Precision,
@@ -84,63 +76,37 @@ pub enum Op {
         m: usize,
         /// Columns of the result.
         n: usize,
-        /// Inner dimension.
         k: usize,
     },
     /// Values laid out as the matrix products read them: the dense features of a batch, or what is
     /// rounded on its way into products of a lower precision.
-    Pack {
-        /// Values written.
-        elements: usize,
-    },
+    Pack { elements: usize },
     /// The gradient of a ReLU that no product of the trainer precedes in the backward.
-    ReluBackward {
-        /// Elements.
-        elements: usize,
-    },
+    ReluBackward { elements: usize },
     /// Pairwise dot products or their backward.
-    Interaction {
-        /// B.
-        batch_size: usize,
-        /// F + 1.
-        vectors: usize,
-        /// D.
-        dim: usize,
-        /// Which pass.
-        pass: Pass,
-    },
+    Interaction { batch_size: usize, vectors: usize, dim: usize, pass: Pass },
     /// Dense and pooled vectors side by side, or their gradients apart.
     Concat {
         /// B times the width.
         elements: usize,
-        /// Which pass.
         pass: Pass,
     },
     /// Element-wise part of a cross layer, or its backward.
     Cross {
         /// B times the width.
         elements: usize,
-        /// Which pass.
         pass: Pass,
     },
     /// Loss and its gradient.
-    Loss {
-        /// B.
-        batch_size: usize,
-    },
+    Loss { batch_size: usize },
     /// Sum of dense gradients over ranks.
-    AllReduce {
-        /// f32 values.
-        elements: usize,
-    },
+    AllReduce { elements: usize },
     /// Optimizer step of dense parameters. On a single rank, that of a weight under SGD, Adagrad or
     /// Adam is part of the product that makes its gradient.
     DenseUpdate {
-        /// Parameters.
         elements: usize,
         /// Values written once more, as the matrix products read them.
         packed: usize,
-        /// The rule.
         optimizer: Optimizer,
     },
 }
@@ -148,9 +114,7 @@ pub enum Op {
 /// Forward or backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Forward.
     Forward,
-    /// Backward.
     Backward,
 }
 

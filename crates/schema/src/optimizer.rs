@@ -29,7 +29,6 @@ pub enum Optimizer {
 /// What the step of one weight depends on, beside its own gradient and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
-    /// Nothing.
     Element,
     /// The gradient of its whole row: such a rule keeps one value of each state for a row.
     Row,
@@ -102,7 +101,6 @@ impl std::fmt::Display for Optimizer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightDecayMode {
-    /// Nowhere.
     #[default]
     None,
     /// In the gradient: `g + λ w` takes the place of `g`.
@@ -124,7 +122,6 @@ pub enum WeightDecayMode {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerConfig {
-    /// The rule.
     pub kind: Optimizer,
     /// Base learning rate η.
     pub learning_rate: f64,
@@ -141,7 +138,6 @@ pub struct OptimizerConfig {
     /// λ of the weight decay. Rows of a table decay when a batch looks them up.
     #[serde(default)]
     pub weight_decay: f64,
-    /// Where λ enters.
     #[serde(default)]
     pub weight_decay_mode: WeightDecayMode,
 }

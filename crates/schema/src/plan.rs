@@ -16,7 +16,6 @@ use crate::unit::{Rank, TableId};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tile {
-    /// The table.
     pub table: TableId,
     /// Its rows held here.
     pub rows: Range<u64>,
@@ -48,11 +47,8 @@ pub enum PlanError {
     OutOfRange {
         /// Position in the plan.
         tile: usize,
-        /// Which number.
         what: &'static str,
-        /// Its bound.
         bound: u64,
-        /// The number.
         got: u64,
     },
     /// A tile has no rows or columns.
@@ -73,14 +69,12 @@ pub enum PlanError {
         /// Position in the plan.
         second: usize,
     },
-    /// Cells nobody holds.
     #[error("table {table:?}: expected tiles over {expected} weights, got {got}")]
     Uncovered {
         /// Name of the table.
         table: String,
         /// rows × dim.
         expected: u128,
-        /// Weights covered.
         got: u128,
     },
 }

@@ -30,7 +30,6 @@ use role::{Role, role_of};
 /// A configuration, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
-    /// The TOML.
     pub text: String,
     /// What each column is for.
     pub uses: Vec<Use>,
@@ -41,11 +40,9 @@ pub struct Proposal {
 /// What a column is for.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Use {
-    /// Its name.
     pub column: String,
     /// `label`, `number`, `category`, …
     pub role: String,
-    /// Why.
     pub reason: String,
 }
 

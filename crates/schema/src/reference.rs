@@ -22,7 +22,6 @@ pub struct ConfigKey {
     pub need: Need,
     /// Which values are allowed, where its kind does not say.
     pub range: &'static str,
-    /// What it does.
     pub meaning: &'static str,
     /// How it is written.
     pub example: &'static str,
@@ -31,13 +30,9 @@ pub struct ConfigKey {
 /// What a value is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueKind {
-    /// A whole number.
     Integer,
-    /// A number.
     Number,
-    /// `true` or `false`.
     Boolean,
-    /// Text in quotes.
     Text,
     /// One of some texts.
     Choice(&'static [&'static str]),
@@ -62,14 +57,12 @@ pub enum ValueKind {
 pub enum Need {
     /// Always, within its section.
     Always,
-    /// Never.
     Never {
         /// What holds without it.
         default: &'static str,
     },
     /// Only with one value of the section's `kind` or `mode`.
     With {
-        /// That value.
         tag: &'static str,
         /// Whether it must be there then.
         is_required: bool,

@@ -31,7 +31,6 @@ pub enum RowScope {
 pub struct ColumnSplit {
     /// Name of the table.
     pub table: String,
-    /// The rows.
     pub rows: Range<u64>,
     /// The columns of each tile, ascending; at least two.
     pub columns: Vec<Range<usize>>,

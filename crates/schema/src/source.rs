@@ -75,7 +75,6 @@ pub enum DataFormat {
     Csv,
     /// Tab-separated text; `columns` or a header line names the columns.
     Tsv,
-    /// Parquet.
     Parquet,
     /// NumPy's arrays as TorchRec and MLPerf keep them: `X_dense.npy`, `X_labels.npy`, and
     /// `X_sparse.npy` or `X_sparse_multi_hot.npz`; an input names one of them. Columns are named as
@@ -258,7 +257,6 @@ impl DenseColumn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NumberForm {
-    /// `-12.5` or `1e3`.
     #[default]
     Plain,
     /// `$1,234.50`, `(4.21)`, `12 %`, `1 234 EUR`: a point before the decimals, currency signs and
@@ -314,7 +312,6 @@ impl DatePart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DenseTransform {
-    /// The value itself.
     #[default]
     None,
     /// `ln(max(x, 0) + 1)`.

@@ -46,7 +46,6 @@ pub struct HardwareSpec {
     pub l2: Option<f64>,
     /// Multiprocessors, compute units or cores.
     pub multiprocessors: u32,
-    /// Boost clock.
     pub clock_mhz: u32,
     /// Power limit; 0 where it is not known.
     pub power_w: u32,
@@ -71,20 +70,12 @@ impl HardwareSpec {
 pub enum HardwareError {
     /// No row of this name.
     #[error("hardware {name:?}: expected a known device, got none of that name; like it: {}", near.join(", "))]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The nearest names.
-        near: Vec<String>,
-    },
+    Unknown { name: String, near: Vec<String> },
     /// A count of devices or hosts that is none.
     #[error(
         "hardware {text:?}: expected DEVICE, DEVICExN or HOSTSxDEVICExN with counts from 1 to 65536, such as h100x8"
     )]
-    Count {
-        /// What was given.
-        text: String,
-    },
+    Count { text: String },
 }
 
 /// The device with a key or name, in any case.
@@ -114,15 +105,12 @@ fn nearest(wanted: &str) -> Vec<String> {
 /// Hosts with alike devices, and what joins them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topology {
-    /// Every rank's device.
     pub device: HardwareSpec,
-    /// Hosts.
     pub hosts: u32,
     /// Ranks of each host, one for each device.
     pub ranks_per_host: u32,
     /// Between devices of a host.
     pub within: Link,
-    /// Between hosts.
     pub between: Link,
 }
 

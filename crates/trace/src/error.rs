@@ -38,30 +38,17 @@ pub enum Error {
     },
     /// The operating system refused, or the compressed stream is none.
     #[error("{path}: cannot read the trace: {source}", path = path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The content is no trace.
     #[error("{path}: expected a trace, {reason}", path = path.display())]
     NotATrace {
-        /// The file.
         path: PathBuf,
         /// What was got instead, and where.
         reason: String,
     },
     /// A trace of a format that we read where we wrote it.
     #[error("{path}: expected a trace, got a {format} trace that {writer} wrote", path = path.display())]
-    ForeignTrace {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        format: &'static str,
-        /// Who wrote it.
-        writer: &'static str,
-    },
+    ForeignTrace { path: PathBuf, format: &'static str, writer: &'static str },
     /// A folder or an archive without any trace.
     #[error(
         "{path}: expected trace files, found none among {files} files{}",
@@ -76,12 +63,8 @@ pub enum Error {
         /// Name of the first one and what it is instead; empty if there is none.
         first: String,
     },
-    /// Nothing to read.
     #[error("{path}: expected a trace, got an empty file", path = path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
+    Empty { path: PathBuf },
     /// The reading was cancelled by who asked for it.
     #[error("reading was cancelled")]
     Cancelled,
@@ -90,7 +73,6 @@ pub enum Error {
     Ranks {
         /// How many traces there are.
         expected: usize,
-        /// The list.
         got: Vec<u32>,
     },
     /// The text of a trace's events cannot be read again.
@@ -98,7 +80,6 @@ pub enum Error {
     NoText {
         /// Where the trace came from.
         path: PathBuf,
-        /// Why.
         reason: String,
     },
 }

@@ -20,7 +20,6 @@ pub struct Offsets {
 /// The content of one file: one trace, or several that share only time.
 #[derive(Clone, Debug)]
 pub struct Merged<'a> {
-    /// By rank.
     pub parts: Vec<MergedPart<'a>>,
 }
 

@@ -45,7 +45,6 @@ pub struct Trace {
     pub origin: TraceOrigin,
     /// Everything outside the list of events.
     pub header: TraceHeader,
-    /// Every name, once.
     pub strings: Strings,
     /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
     pub stacks: BTreeMap<StringId, Vec<StackLine>>,
@@ -55,11 +54,8 @@ pub struct Trace {
     pub tracks: Vec<Track>,
     /// Events with a duration, in the order of the file.
     pub slices: Slices,
-    /// Arrows between slices.
     pub flows: Vec<Flow>,
-    /// Samples of counters.
     pub counters: Vec<Counter>,
-    /// Points in time.
     pub instants: Vec<Instant>,
     /// Allocations and frees of the memory profiler.
     pub allocations: Vec<Allocation>,

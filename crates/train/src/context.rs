@@ -11,11 +11,9 @@ use crate::profile::Profiler;
 
 /// Passed to every layer; owns no parameters.
 pub struct RankContext<B: Backend> {
-    /// What computes.
     pub device: B,
     /// In which order it does.
     pub queue: B::Queue,
-    /// This rank's ends.
     pub comm: Streams,
     /// Records operations while a trace is being taken.
     pub profiler: Profiler,

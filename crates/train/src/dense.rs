@@ -42,7 +42,6 @@ pub struct DenseWeight<B: Backend> {
 pub struct DenseVector<B: Backend> {
     name: String,
     shape: Vec<usize>,
-    /// The values.
     pub values: B::Vector,
     /// Of the values' length.
     pub gradient: B::Vector,
@@ -259,7 +258,6 @@ impl<B: Backend> Dense<B> {
 /// right after it. With other ranks it sends each gradient on its way as soon as it is complete,
 /// and updates all at its end.
 pub struct DenseStep<'a, B: Backend> {
-    /// The parameters.
     pub dense: &'a mut Dense<B>,
     scalars: &'a mut B::Scalars,
     /// How many, in the model's order, have been neither updated nor sent yet.

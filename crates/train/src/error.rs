@@ -30,7 +30,6 @@ pub enum Error {
     /// A configuration inside a checkpoint, or to be written into one, is not valid.
     #[error("{}: configuration: {source}", path.display())]
     Config {
-        /// The checkpoint.
         path: PathBuf,
         /// What is wrong with it.
         source: ConfigError,
@@ -38,7 +37,6 @@ pub enum Error {
     /// A manifest that is not a checkpoint's, or cut, or of an impossible content.
     #[error("{}: not a checkpoint manifest: {problem}", path.display())]
     Manifest {
-        /// The manifest.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -46,17 +44,14 @@ pub enum Error {
     /// A manifest written by a program that knows a format this one does not.
     #[error("{}: checkpoint format: expected version {expected}, got {got}", path.display())]
     ManifestVersion {
-        /// The manifest.
         path: PathBuf,
         /// The version this program reads.
         expected: u32,
-        /// The version found.
         got: u64,
     },
     /// A file's length differs from what the manifest says: it was cut or replaced.
     #[error("{}: expected {expected} bytes, got {got}", path.display())]
     FileLength {
-        /// The file.
         path: PathBuf,
         /// Bytes according to the manifest.
         expected: u64,
@@ -66,7 +61,6 @@ pub enum Error {
     /// A file that is not in the safetensors format.
     #[error("{}: not a safetensors file: {problem}", path.display())]
     TensorFile {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -75,7 +69,6 @@ pub enum Error {
     /// what is in it.
     #[error("{}: not a state dict: {problem}", path.display())]
     Pickled {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -83,11 +76,9 @@ pub enum Error {
     /// The bytes on disk are not the bytes written.
     #[error("{}: {tensor}: expected checksum {expected}, got {got}", path.display())]
     Checksum {
-        /// The damaged file.
         path: PathBuf,
         /// The damaged tensor, or `header` or `manifest`.
         tensor: String,
-        /// XXH3-64 when written.
         expected: Checksum,
         /// XXH3-64 of what is there.
         got: Checksum,
@@ -97,7 +88,6 @@ pub enum Error {
     TensorMissing {
         /// The checkpoint's folder or file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The shape asked for.
         expected: Vec<usize>,
@@ -107,9 +97,7 @@ pub enum Error {
     TensorUnexpected {
         /// The checkpoint's folder or file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Its shape.
         got: Vec<usize>,
     },
     /// A tensor has another shape than the model's.
@@ -117,21 +105,15 @@ pub enum Error {
     TensorShape {
         /// The checkpoint's folder or file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// The model's shape.
         expected: Vec<usize>,
-        /// The shape found.
         got: Vec<usize>,
     },
     /// The chunks of a checkpoint do not cover what was asked for, or not all of a table.
     #[error("{}: table {table:?}: expected chunks over {expected} values, got {got}", path.display())]
     Uncovered {
-        /// The checkpoint's folder.
         path: PathBuf,
-        /// The table.
         table: String,
-        /// Values asked for.
         expected: u64,
         /// Values the chunks cover.
         got: u64,
@@ -141,9 +123,7 @@ pub enum Error {
         "{}: table {table:?}: optimizer state: expected {expected}, got {got}", path.display()
     )]
     StateKind {
-        /// The checkpoint's folder.
         path: PathBuf,
-        /// The table.
         table: String,
         /// The optimizer asked for.
         expected: Optimizer,
@@ -156,7 +136,6 @@ pub enum Error {
         path.display(), difference.table, difference.after, difference.before
     )]
     OtherRowScope {
-        /// The checkpoint.
         path: PathBuf,
         /// The optimizer of the tables.
         optimizer: Optimizer,
@@ -166,9 +145,7 @@ pub enum Error {
     /// A file of states says that they are another rule's.
     #[error("{}: states of the {of}: expected those of {expected}, got those of {got}", path.display())]
     OtherRule {
-        /// The file.
         path: PathBuf,
-        /// Whose states.
         of: &'static str,
         /// The rule of the job.
         expected: Optimizer,
@@ -180,13 +157,11 @@ pub enum Error {
         "table {table:?}, sample {sample}, feature {feature}: expected an id in 0..{rows}, got {id}"
     )]
     RowOutOfRange {
-        /// The table.
         table: String,
         /// Sample in the batch of all ranks.
         sample: usize,
         /// Feature in the model's order.
         feature: usize,
-        /// The id.
         id: i64,
         /// Rows of the table.
         rows: u64,
@@ -194,7 +169,6 @@ pub enum Error {
     /// A batch does not have the model's shape.
     #[error("batch: {what}: expected {expected}, got {got}")]
     BatchShape {
-        /// Which part.
         what: &'static str,
         /// Values the model expects.
         expected: usize,
@@ -204,42 +178,24 @@ pub enum Error {
     /// A kernel refused its arguments.
     #[error(transparent)]
     Device(#[from] device::Error),
-    /// A collective failed.
     #[error(transparent)]
     Communication(#[from] comm::Error),
     /// A rank was asked for another run than rank 0.
     #[error("rank {rank}: its {subject} differs from that of rank 0")]
-    OtherRequest {
-        /// The rank.
-        rank: u32,
-        /// What differs.
-        subject: &'static str,
-    },
+    OtherRequest { rank: u32, subject: &'static str },
     /// A rank does not see the run folder of rank 0.
     #[error(
         "{}: expected a folder that all ranks share; rank {rank} on {host} does not see a file that \
          rank 0 wrote there", path.display()
     )]
-    NotShared {
-        /// The run folder.
-        path: PathBuf,
-        /// The rank.
-        rank: u32,
-        /// Its machine.
-        host: String,
-    },
+    NotShared { path: PathBuf, rank: u32, host: String },
     /// The data of a rank ended before that of rank 0.
     #[error("rank {rank}: no batch is left where rank 0 has one: its data is another")]
-    NoBatch {
-        /// The rank.
-        rank: u32,
-    },
+    NoBatch { rank: u32 },
     /// A rank said something that no rank of this version says.
     #[error("rank {rank}: expected {expected}, got {bytes} bytes of something else")]
     Reply {
-        /// The rank.
         rank: u32,
-        /// What is expected.
         expected: &'static str,
         /// How long the message is.
         bytes: usize,
@@ -250,7 +206,6 @@ pub enum Error {
     /// A checkpoint of another model, or of other optimizers.
     #[error("{}: {key}: the checkpoint has {expected}, got {got}", path.display())]
     OtherModel {
-        /// The checkpoint.
         path: PathBuf,
         /// The first key that differs.
         key: String,
@@ -265,23 +220,15 @@ pub enum Error {
         "{}: the checkpoint's fitted transforms differ from those of the training data {}",
         path.display(), data.display()
     )]
-    OtherTransforms {
-        /// The checkpoint.
-        path: PathBuf,
-        /// The dataset.
-        data: PathBuf,
-    },
+    OtherTransforms { path: PathBuf, data: PathBuf },
     /// A run is resumed on other rows.
     #[error(
         "{}: expected the {which} rows that the run began with, fingerprint {expected}; {} has {got}",
         path.display(), data.display()
     )]
     OtherRows {
-        /// The checkpoint.
         path: PathBuf,
-        /// Training or held-out.
         which: &'static str,
-        /// The dataset.
         data: PathBuf,
         /// Of the rows that the run began with.
         expected: Fingerprint,
@@ -291,7 +238,6 @@ pub enum Error {
     /// Training left the finite numbers: what follows would be worth nothing, and is not saved.
     #[error("step {step}: {what}; {}", last_saved(checkpoint.as_deref()))]
     Diverged {
-        /// Steps done.
         step: u64,
         /// The loss, or where the first such value stands.
         what: String,
@@ -303,19 +249,13 @@ pub enum Error {
     Value {
         /// The checkpoint or the file.
         path: PathBuf,
-        /// Where it stands.
         spot: Spot,
         /// The value expected there.
         expected: &'static str,
     },
     /// A model does not give probabilities on data that is to be evaluated.
     #[error("{}: {spoilt}", data.display())]
-    NotEvaluated {
-        /// The dataset.
-        data: PathBuf,
-        /// Which samples.
-        spoilt: NotFinite,
-    },
+    NotEvaluated { data: PathBuf, spoilt: NotFinite },
     /// No step of the run lies in the window to record.
     #[error(
         "steps to record: expected some of {}..{}, which are left of the run, got {}..{}",
@@ -329,17 +269,13 @@ pub enum Error {
     },
     /// Another process trains in this run folder.
     #[error("{}: another rowmill trains in this run folder", path.display())]
-    RunBusy {
-        /// The run folder.
-        path: PathBuf,
-    },
+    RunBusy { path: PathBuf },
     /// A trace could not be written.
     #[error(transparent)]
     Trace(#[from] trace::Error),
     /// A foreign state dict does not fit the model.
     #[error("{}: does not fit the model:{}", path.display(), listed(mismatches))]
     StateDict {
-        /// The file.
         path: PathBuf,
         /// Every tensor that does not fit.
         mismatches: Vec<Mismatch>,
@@ -347,7 +283,6 @@ pub enum Error {
     /// The model cannot be said in the other library's state dict.
     #[error("{target} has no such model: {problem}")]
     NotExpressible {
-        /// The other library.
         target: Dialect,
         /// Which part of the model, and what the library has instead.
         problem: String,

@@ -93,7 +93,6 @@ pub enum Initial {
     Bias(u64, (usize, usize)),
     /// A low-rank factor of a cross layer, `[output, input]`, Xavier-normal as in TorchRec.
     Factor(u64, (usize, usize)),
-    /// So many zeros.
     Zeros(usize),
 }
 

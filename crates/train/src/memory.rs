@@ -53,7 +53,6 @@ pub enum MemoryUse {
     DenseParameters,
     /// Outputs of layers, and pooled vectors.
     Activations,
-    /// Gradients of those.
     Gradients,
     /// Ids, pooled vectors and gradients between ranks or tiles.
     Exchange,
@@ -61,21 +60,17 @@ pub enum MemoryUse {
     RowUpdates,
     /// Rows decoded for the shuffle.
     Shuffle,
-    /// Batches ready ahead.
     Batches,
     /// Decoding and decompressing Parquet.
     Decoding,
     /// Vocabularies of exact ids.
     Vocabularies,
-    /// Recorded operations.
     Trace,
     /// Reading held-out rows, and their scores.
     Evaluation,
     /// Copies made to write a checkpoint, or to read one.
     Checkpoint,
-    /// Preparing raw files.
     Preparation,
-    /// Making up rows.
     Generation,
 }
 
@@ -119,7 +114,6 @@ pub enum MemoryPhase {
     Restoration,
     /// All rows of a small dataset are decoded, for the first batch.
     FirstRead,
-    /// A training step.
     Training,
     /// An evaluation between training steps.
     Evaluation,
@@ -147,16 +141,13 @@ impl MemoryPhase {
 /// Memory of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryPart {
-    /// What for.
     pub of: MemoryUse,
-    /// How much.
     pub bytes: Bytes,
 }
 
 /// All memory at one moment of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryMoment {
-    /// Which.
     pub when: MemoryPhase,
     /// Sum of the parts.
     pub total: Bytes,
@@ -167,7 +158,6 @@ pub struct MemoryMoment {
 /// The memory of a run, moment by moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEstimate {
-    /// At least one.
     pub moments: Vec<MemoryMoment>,
 }
 
@@ -188,15 +178,12 @@ impl MemoryEstimate {
 /// What an estimate depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RunShape<'a> {
-    /// The job.
     pub config: &'a JobConfig,
-    /// Who holds what.
     pub plan: &'a ShardingPlan,
     /// Threads over all ranks, or over the processes of this host.
     pub threads: usize,
     /// Where ranks are processes: those of this host, each of which reads all data.
     pub processes: Option<&'a [Rank]>,
-    /// The training data.
     pub train: &'a DataShape,
     /// Rows of it to train on.
     pub train_rows: u64,
@@ -215,22 +202,16 @@ pub struct RunShape<'a> {
 /// The source of a run's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightSource {
-    /// They are drawn.
     Initial,
-    /// A checkpoint.
     Checkpoint,
 }
 
 /// Which data of a run has to be prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawData {
-    /// None.
     Neither,
-    /// That of training.
     Training,
-    /// That of evaluation.
     Evaluation,
-    /// Both.
     Both,
 }
 

@@ -13,7 +13,6 @@ use serde::Serialize;
 /// The figures of one evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Number of samples.
     pub samples: u64,
     /// Mean of the training loss; NaN without samples.
     pub loss: f64,
@@ -39,7 +38,6 @@ pub struct GroupAuc {
     pub auc: f64,
     /// Groups with both labels.
     pub groups: u64,
-    /// Their samples.
     pub samples: u64,
 }
 
@@ -108,7 +106,6 @@ pub enum NotFinite {
     Samples {
         /// The first, counted from 0.
         first: u64,
-        /// How many.
         count: u64,
     },
     /// Every probability is a number, but the sum of the losses is not finite.

@@ -29,7 +29,6 @@ use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleShare<'a> {
-    /// This rank's samples.
     pub batch: &'a Batch,
     /// Number of the first of them in the global batch.
     pub first_sample: usize,

@@ -18,7 +18,6 @@ pub struct DenseParameter {
     pub name: String,
     /// `[out, in]` for a weight, `[out]` for a bias.
     pub shape: Vec<usize>,
-    /// The values, row-major.
     pub weight: Vec<f32>,
     /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad; for Adam
     /// and LAMB all means, then all mean squares.
@@ -97,7 +96,6 @@ pub struct Spot {
     pub column: usize,
     /// `weight`, or the name of a part of the optimizer's state.
     pub part: &'static str,
-    /// The value.
     pub value: f32,
 }
 

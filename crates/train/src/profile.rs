@@ -21,7 +21,6 @@ struct OfDevice {
     begin: Nanos,
     /// Operations of the open step, as the host went through them.
     pending: Vec<(Op, [Nanos; 2])>,
-    /// The first error.
     error: Option<Error>,
 }
 

@@ -220,7 +220,6 @@ impl<B: Backend> Regression<B> {
         Ok(sum)
     }
 
-    /// Appends rows, scaled.
     fn put(&mut self, rows: &[f32]) -> Result<(), Error> {
         let columns = self.inputs.len();
         if !rows.len().is_multiple_of(columns) || rows.is_empty() {

@@ -38,11 +38,9 @@ const LOCK_WAIT: Duration = Duration::from_millis(20);
 /// What is to be trained, on what, and where its results go.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// The job.
     pub config: JobConfig,
     /// Who holds what; its world size is the number of ranks.
     pub plan: ShardingPlan,
-    /// Training data.
     pub train: Arc<data::Dataset>,
     /// The rows of `train` to train on.
     pub train_rows: Range<u64>,
@@ -58,7 +56,6 @@ pub struct RunRequest {
     pub rule_change: RuleChange,
     /// Bytes of the buckets in which dense gradients go to other ranks, about.
     pub bucket_bytes: usize,
-    /// Steps to record.
     pub trace: Option<TraceRequest>,
     /// Set to end the run after the step in progress, with a checkpoint; on any rank.
     pub stop: Arc<AtomicBool>,
@@ -97,7 +94,6 @@ pub struct TraceRequest {
 /// What happened since the last log line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoggedInterval {
-    /// Steps done.
     pub step: u64,
     /// Epoch of the last batch.
     pub epoch: u64,
@@ -119,7 +115,6 @@ pub enum RunEvent<'a> {
     /// The tables' optimizer looks at rows, and columns are split: another rule than on whole rows.
     /// Or the rule changes from here on. Comes before [`RunEvent::Started`].
     RowScope {
-        /// The tables' optimizer.
         optimizer: Optimizer,
         /// Over which columns of a row it works from here on.
         scope: &'a RowScope,
@@ -133,9 +128,7 @@ pub enum RunEvent<'a> {
         /// Its folder from now on.
         to: &'a Path,
     },
-    /// The run begins.
     Started {
-        /// Steps done before.
         step: u64,
         /// Steps at the end of the run.
         total_steps: u64,
@@ -144,7 +137,6 @@ pub enum RunEvent<'a> {
     },
     /// One training step is done.
     Stepped {
-        /// Steps done.
         step: u64,
         /// Samples trained on since the beginning.
         samples: u64,
@@ -152,23 +144,12 @@ pub enum RunEvent<'a> {
     /// A log line is due.
     Interval(&'a LoggedInterval),
     /// An evaluation goes on.
-    Evaluating {
-        /// Samples done.
-        samples: u64,
-        /// Samples in all.
-        total: u64,
-    },
+    Evaluating { samples: u64, total: u64 },
     /// An evaluation is done.
-    Evaluated {
-        /// Steps done.
-        step: u64,
-        /// The result.
-        evaluation: &'a Evaluation,
-    },
+    Evaluated { step: u64, evaluation: &'a Evaluation },
     /// What training has made of the tables, as of the checkpoint that [`RunEvent::Saved`] reports
     /// next.
     Tables {
-        /// Steps done.
         step: u64,
         /// Each table of the model.
         tables: &'a [TableUse],
@@ -176,16 +157,7 @@ pub enum RunEvent<'a> {
     /// A checkpoint is about to be written.
     Saving,
     /// A checkpoint was written.
-    Saved {
-        /// Steps done.
-        step: u64,
-        /// Its folder.
-        path: &'a Path,
-        /// Its size.
-        bytes: u64,
-        /// Time it took.
-        seconds: f64,
-    },
+    Saved { step: u64, path: &'a Path, bytes: u64, seconds: f64 },
     /// Trace files were written.
     Traced {
         /// One Kineto trace and one execution trace per rank.
@@ -198,20 +170,15 @@ pub enum RunEvent<'a> {
 /// The checkpoint with the best held-out figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestCheckpoint {
-    /// Its step.
     pub step: u64,
-    /// By which figure.
     pub by: Figure,
-    /// The figure.
     pub figure: f64,
-    /// Its folder.
     pub folder: PathBuf,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
-    /// Steps done.
     pub step: u64,
     /// Samples trained on, over all sessions of the run.
     pub samples: u64,
@@ -221,13 +188,11 @@ pub struct RunOutcome {
     pub input_wait_share: f64,
     /// Mean loss since the last multiple of `log_every` steps, or of the last such interval.
     pub loss: f64,
-    /// The last evaluation.
     pub evaluation: Option<Evaluation>,
     /// The best one, where the run keeps its checkpoint.
     pub best: Option<BestCheckpoint>,
     /// Whether it ended before its last step because evaluations got no better.
     pub out_of_patience: bool,
-    /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
     /// Ids of this session's training samples beyond the length of their table's sequences, which
     /// were not looked up.

@@ -12,7 +12,6 @@ use crate::parameter::TileView;
 /// One table after some steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableUse {
-    /// Its name.
     pub table: String,
     /// Rows whose weights are no longer those they were drawn as: all that were looked up and had a
     /// gradient. Of a table with imported weights, every row.

@@ -98,7 +98,6 @@ impl PendingLoads {
 /// An instruction in a line such as `/*27f0*/ @!P5 LDG.E.128.CONSTANT R16, desc[UR6][R20.64] ;`.
 struct Instruction<'a> {
     has_predicate: bool,
-    /// With its suffixes.
     operation: &'a str,
     operands: &'a str,
 }

@@ -11,7 +11,6 @@ const LIST: &str = "xtask/ratchet.toml";
 
 /// One thing that is counted.
 pub struct Count {
-    /// The rule.
     pub rule: &'static str,
     /// Its table of the list.
     pub table: &'static str,
@@ -64,7 +63,6 @@ impl Count {
         }
     }
 
-    /// By package.
     fn listed(&self, tree: &SourceTree) -> Result<BTreeMap<String, usize>, Error> {
         let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
         let text = tree.text(LIST).unwrap_or_default();

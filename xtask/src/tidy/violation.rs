@@ -3,7 +3,6 @@
 /// One breach of one rule.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// The file.
     pub path: String,
     /// The line, from 1; 0 for the whole file.
     pub line: usize,

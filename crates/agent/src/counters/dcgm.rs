@@ -33,11 +33,8 @@ pub struct DcgmPage {
 /// One line of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSample {
-    /// The metric.
     pub name: String,
-    /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 

@@ -27,9 +27,7 @@ pub struct HostCounters {
     pub memory_total: u64,
     /// Bytes that a new program could have.
     pub memory_available: u64,
-    /// By network device.
     pub networks: BTreeMap<String, Network>,
-    /// By disk.
     pub disks: BTreeMap<String, Disk>,
     /// By InfiniBand device and port: bytes received and sent.
     pub infiniband: BTreeMap<String, (u64, u64)>,
@@ -40,7 +38,6 @@ pub struct HostCounters {
 pub struct HostSample {
     /// Busy seconds of all CPUs.
     pub busy_s: f64,
-    /// CPUs.
     pub cores: usize,
     /// Bytes that a new program could have.
     pub memory_available: u64,

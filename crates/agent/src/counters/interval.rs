@@ -24,7 +24,6 @@ const RANGES_MAX: usize = 64;
 pub struct ReadingTime {
     /// On the clock that never jumps.
     pub monotonic_ns: u64,
-    /// Since 1970.
     pub unix_ns: u64,
 }
 
@@ -117,7 +116,6 @@ pub struct Pipes {
 pub struct IntervalSums {
     /// Seconds that lie between readings close enough.
     pub observed_s: f64,
-    /// Readings.
     pub reads: u64,
     /// Readings that contradict the last one.
     pub suspect: u64,
@@ -155,7 +153,6 @@ pub struct IntervalSums {
     pub memory_clock_hz_s: Option<f64>,
     /// Seconds held down, by reason.
     pub throttle_s: BTreeMap<&'static str, f64>,
-    /// Errors, by kind.
     pub errors: BTreeMap<&'static str, u64>,
     /// Errors that came as events, by their number.
     pub xids: BTreeMap<u64, u64>,
@@ -166,7 +163,6 @@ pub struct IntervalSums {
 pub struct IntervalRow {
     /// When it began, seconds since 1970: a multiple of its length.
     pub start_unix_s: u64,
-    /// What was summed.
     #[serde(flatten)]
     pub sums: IntervalSums,
     /// The last reading of memory in use, and the largest.

@@ -22,7 +22,6 @@ pub struct Watch {
 /// An interval that ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// When it began.
     pub start_unix_s: u64,
     /// Whether a clock that was set back has shown it before: it is no row then.
     pub is_repeated: bool,

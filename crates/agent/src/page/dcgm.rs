@@ -22,7 +22,6 @@ pub struct Field {
     pub name: String,
     /// `gauge`, `counter` or `label`.
     pub kind: String,
-    /// Its help.
     pub help: String,
 }
 

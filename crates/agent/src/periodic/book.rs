@@ -44,7 +44,6 @@ pub struct Book {
 pub struct Workflow {
     /// The user whose processes are of it.
     pub uid: u32,
-    /// Its name.
     pub name: String,
 }
 
@@ -57,9 +56,7 @@ pub struct Ledger {
     pub lost: u32,
     /// Bytes that the profiler wrote today.
     pub bytes: u64,
-    /// Steps made today.
     pub steps: u64,
-    /// Steps recorded today.
     pub recorded: u64,
     /// Steps since the last kept trace, which the next one represents.
     pub since: u64,
@@ -90,15 +87,11 @@ pub struct Ledger {
 /// Counts since the agent began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Traces kept.
     pub written: u64,
-    /// Traces lost.
     pub lost: u64,
     /// Bytes that the profiler wrote.
     pub bytes: u64,
-    /// Steps made.
     pub steps: u64,
-    /// Steps recorded.
     pub recorded: u64,
     /// Slots that went by without a trace, by the reason.
     pub skipped: BTreeMap<Wait, u64>,
@@ -123,7 +116,6 @@ pub enum Wait {
     Paused,
     /// Profilers are busy, or asked already.
     Busy,
-    /// Nobody trains.
     NotTraining,
     /// Too few steps to compare with.
     TooNew,

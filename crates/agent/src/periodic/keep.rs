@@ -14,25 +14,18 @@ const SAMPLE: &str = "sample.json";
 /// A kept trace and its weight.
 #[derive(Debug, Serialize)]
 pub struct KeptTrace<'a> {
-    /// Of this form.
     pub version: u32,
-    /// Its name.
     pub token: &'a str,
     /// When it was requested.
     pub begun_unix_ms: u64,
-    /// The host.
     pub host: &'a str,
-    /// The workflow type.
     pub workflow: &'a str,
     /// Its job, by its scheduler.
     pub job: Option<&'a str>,
     /// Its user; `None` where the process ended meanwhile.
     pub uid: u32,
-    /// The process.
     pub pid: u32,
-    /// Its rank.
     pub rank: Option<u32>,
-    /// Steps it has.
     pub steps: u32,
     /// How many steps of the workflow type on this host each of its steps represents.
     pub weight: f64,
@@ -42,7 +35,6 @@ pub struct KeptTrace<'a> {
     pub step_ns_while: Option<f64>,
     /// Standard deviation of the slowdown without a trace, as a share.
     pub slowdown_spread: Option<f64>,
-    /// The trace.
     pub file: &'a TraceFile,
 }
 

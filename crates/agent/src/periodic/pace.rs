@@ -13,7 +13,6 @@ const WINDOWS_MIN: usize = 4;
 /// A number of steps whose time is known, and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timed {
-    /// How many.
     pub steps: u64,
     /// Nanoseconds of all of them.
     pub ns: u64,

@@ -70,11 +70,9 @@ pub struct TraceBudgets {
 /// A key whose value cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Which.
     pub what: String,
     /// What it may be.
     pub expected: &'static str,
-    /// What it is.
     pub got: String,
 }
 

@@ -26,7 +26,6 @@ pub enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// Measured directly.
     High,
     /// A heuristic, or rests on inferred waits.
     Medium,
@@ -44,13 +43,9 @@ pub enum FindingCategory {
     Launch,
     /// Devices that wait for the host.
     Host,
-    /// Copies and sets.
     Copy,
-    /// What kernels achieve.
     Kernel,
-    /// Collectives.
     Communication,
-    /// Device memory.
     Memory,
     /// A rule of the user's.
     Own,
@@ -207,20 +202,16 @@ pub enum SavingSource {
 /// A measurement or a limit with its name, which says the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Number {
-    /// Such as `calls_per_step`.
     pub name: &'static str,
-    /// The value.
     pub value: f64,
 }
 
 /// A row that shows what was found, for all of its name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Proof {
-    /// The rank.
     pub rank: u32,
     /// The longest such row of the trace.
     pub row: Option<u32>,
-    /// Its name.
     pub name: String,
     /// The operators and annotations around it, outermost first.
     pub within: Vec<String>,
@@ -237,14 +228,12 @@ pub struct Proof {
 /// The edits of the dependency graph that stand for a cure. Computes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Remedy {
-    /// Made together.
     pub edits: Vec<RowEdit>,
 }
 
 /// What happens to the nodes of some rows of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowEdit {
-    /// The rank.
     pub rank: u32,
     /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
     #[serde(serialize_with = "runs")]
@@ -253,7 +242,6 @@ pub struct RowEdit {
     /// covers, or frames of Python. The spans of a thread do not overlap.
     #[serde(skip)]
     pub spans: Vec<(TrackId, Interval)>,
-    /// What happens.
     pub action: Action,
 }
 
@@ -358,11 +346,9 @@ fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
 /// What a rank's step would consist of without the rows of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
-    /// The rank.
     pub rank: u32,
     /// The host's share of its critical path, percent.
     pub host_pct: f64,
-    /// The devices'.
     pub device_pct: f64,
     /// Waiting for other ranks.
     pub wait_pct: f64,

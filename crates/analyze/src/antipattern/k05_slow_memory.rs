@@ -96,7 +96,6 @@ pub(super) struct Traffic {
     pub read: u64,
     /// Of the largest tensor that it reads: what the kernel before may have written.
     pub passed: u64,
-    /// Of its result.
     pub written: u64,
 }
 

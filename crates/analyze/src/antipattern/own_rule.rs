@@ -13,14 +13,12 @@ pub struct OwnRule {
     pub id: String,
     /// What it is called.
     pub title: String,
-    /// Which table.
     pub table: TraceTable,
     /// Conditions on its columns, all of which a row must meet: `name=~gemm total_ns>1000000`.
     #[serde(rename = "where")]
     pub condition: String,
     /// What to do about it.
     pub advice: String,
-    /// Its severity.
     #[serde(default = "medium")]
     pub severity: Severity,
 }
@@ -29,21 +27,13 @@ pub struct OwnRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceTable {
-    /// `trace breakdown`.
     Breakdown,
-    /// `trace idle`.
     Idle,
-    /// `trace kernels`.
     Kernels,
-    /// `trace ops`.
     Ops,
-    /// `trace launches`.
     Launches,
-    /// `trace queue`.
     Queue,
-    /// `trace memory`.
     Memory,
-    /// `trace steps`.
     Steps,
     /// `trace collectives --by rank`.
     Collectives,

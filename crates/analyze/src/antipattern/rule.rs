@@ -7,7 +7,6 @@ use crate::job::{JobFacts, RankFacts};
 
 /// An antipattern that can be found.
 pub struct Rule {
-    /// Such as `L01`.
     pub id: &'static str,
     /// Such as `tiny-kernel storm`.
     pub title: &'static str,
@@ -40,7 +39,6 @@ pub struct Limit {
     pub name: &'static str,
     /// Unless the user says otherwise.
     pub default: f64,
-    /// What it is.
     pub meaning: &'static str,
 }
 

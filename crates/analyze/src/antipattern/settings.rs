@@ -32,7 +32,6 @@ pub struct RuleSettings {
 pub struct Suppression {
     /// A finding's key, or a rule for all of its findings.
     pub key: String,
-    /// Why it stays.
     pub reason: String,
 }
 

@@ -23,13 +23,11 @@ pub enum CollectiveOperation {
     Gather,
     /// Every rank gets its part of one rank's values.
     Scatter,
-    /// Nothing but waiting.
     Barrier,
     /// NCCL's kernel of sends and receives, where nothing says what for; all-to-all is made of it.
     SendReceive,
     /// A message between two ranks.
     PointToPoint,
-    /// Something else.
     Other,
 }
 

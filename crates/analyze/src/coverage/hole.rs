@@ -186,7 +186,6 @@ impl IdGap {
 
 /// The gaps in ascending ids.
 struct Gaps {
-    /// The largest first.
     largest: Vec<IdGap>,
     count: usize,
     ids: usize,

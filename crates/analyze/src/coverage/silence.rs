@@ -24,9 +24,7 @@ const LARGE_PCT: u64 = 5;
 #[derive(Default)]
 struct OperatorStretch {
     start: i64,
-    /// Per name.
     counts: HashMap<u32, u64>,
-    /// All of them.
     count: u64,
     is_large: bool,
 }

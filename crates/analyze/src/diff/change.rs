@@ -13,13 +13,11 @@ pub struct PartChange {
     pub before_ns: i64,
     /// Median over the units after.
     pub after_ns: i64,
-    /// `after_ns − before_ns`.
     pub delta_ns: i64,
     /// Mean over the units before: only means add up to the mean unit.
     pub before_mean_ns: i64,
     /// Mean over the units after.
     pub after_mean_ns: i64,
-    /// `after_mean_ns − before_mean_ns`.
     pub mean_delta_ns: i64,
     /// Of all windows, before.
     pub before_pct: Option<f64>,
@@ -28,7 +26,6 @@ pub struct PartChange {
     /// Of the time from the first to the last device work of each rank, before: without what a
     /// recording has around it.
     pub before_span_pct: Option<f64>,
-    /// The same, after.
     pub after_span_pct: Option<f64>,
     /// `mean_delta_ns` of the change of the mean unit.
     pub explained_pct: Option<f64>,
@@ -59,11 +56,8 @@ pub enum DiffSubject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// On both.
     Both,
-    /// Only after.
     Added,
-    /// Only before.
     Removed,
 }
 
@@ -90,7 +84,6 @@ pub struct SpentChange {
     pub before_ns: i64,
     /// Of a unit, after.
     pub after_ns: i64,
-    /// `after_ns − before_ns`.
     pub delta_ns: i64,
     /// `delta_ns` of the unit before.
     pub unit_pct: Option<f64>,

@@ -32,7 +32,6 @@ pub struct Spent {
 /// What was spent on one thing.
 #[derive(Debug, Default)]
 pub struct SpentRow {
-    /// How often.
     pub count: u64,
     /// Nanoseconds per unit, up to the last in which it is.
     pub ns: Vec<i64>,

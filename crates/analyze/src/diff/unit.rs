@@ -32,7 +32,6 @@ impl DiffUnit {
 
 /// A rank with its units.
 pub struct RankUnits<'a> {
-    /// The analysed part.
     pub scope: &'a Scope<'a>,
     /// What ran inside what.
     pub tree: &'a OperatorTree,

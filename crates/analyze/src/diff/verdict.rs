@@ -29,7 +29,6 @@ pub struct DiffVerdict {
     pub before_median_ns: i64,
     /// The median unit after.
     pub after_median_ns: i64,
-    /// `after_ns − before_ns`.
     pub delta_ns: i64,
     /// `delta_ns` of the unit before.
     pub delta_pct: Option<f64>,

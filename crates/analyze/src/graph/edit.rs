@@ -37,7 +37,6 @@ pub struct Edit {
     /// Edges that are scaled with them, and how many nanoseconds of each; other actions find theirs
     /// by the nodes.
     pub edges: Vec<(EdgeId, i64)>,
-    /// What happens.
     pub action: Action,
 }
 

@@ -42,7 +42,6 @@ pub use rows::RowNodes;
 /// Where a rank's window begins and ends in the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// The rank.
     pub rank: u32,
     /// A moment at the start of the window.
     pub start: NodeId,

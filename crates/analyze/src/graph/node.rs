@@ -50,7 +50,6 @@ pub enum EdgeKind {
 /// What happens, for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphNode {
-    /// What.
     pub kind: NodeKind,
     /// Nanoseconds from start to end.
     pub weight: i64,
@@ -59,9 +58,7 @@ pub struct GraphNode {
 /// What must end before what can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Why.
     pub kind: EdgeKind,
-    /// What must end.
     pub source: NodeId,
     /// What waits for it.
     pub target: NodeId,

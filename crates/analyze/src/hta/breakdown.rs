@@ -17,7 +17,6 @@ const CLASSES: [(WorkClass, &str); 3] = [
 /// A row of `get_temporal_breakdown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Temporal {
-    /// `rank`.
     pub rank: u32,
     /// `kernel_time(us)`: from the first start to the end of the last part of the union.
     pub window_ns: i64,
@@ -28,18 +27,14 @@ pub struct Temporal {
     /// `non_compute_time(us)`: what is left. That tool stops with an assertion where it is
     /// negative, which rounding can make it.
     pub non_compute_ns: i64,
-    /// `idle_time_pctg`, two decimals.
     pub idle_pct: Option<f64>,
-    /// `compute_time_pctg`, two decimals.
     pub compute_pct: Option<f64>,
-    /// `non_compute_time_pctg`, two decimals.
     pub non_compute_pct: Option<f64>,
 }
 
 /// A row of `get_comm_comp_overlap`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overlap {
-    /// `rank`.
     pub rank: u32,
     /// The union of the rows whose names say communication; not printed there.
     pub communication_ns: i64,
@@ -56,7 +51,6 @@ pub struct KernelType {
     /// `kernel_type`: the classes that run and no other, joined by `+` where that tool writes
     /// ` overlapping `. A set that never lasts a microsecond is left out.
     pub classes: String,
-    /// `sum`.
     pub exclusive_ns: i64,
     /// `percentage`: of the sum over the rows, one decimal.
     pub busy_pct: Option<f64>,

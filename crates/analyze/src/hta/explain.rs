@@ -9,30 +9,23 @@ use super::{View, ViewRow};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HtaTable {
-    /// `get_temporal_breakdown`.
     Temporal,
-    /// `get_idle_time_breakdown`.
     Idle,
-    /// `get_comm_comp_overlap`.
     Overlap,
     /// The types of `get_gpu_kernel_breakdown`.
     KernelTypes,
     /// The names of `get_gpu_kernel_breakdown`.
     Kernels,
-    /// `get_cuda_kernel_launch_stats`.
     Launches,
-    /// `get_queue_length_summary`.
     Queue,
 }
 
 /// A way in which that tool's table differs from our analysis of the same matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The table.
     pub table: HtaTable,
     /// What that tool does.
     pub hta: &'static str,
-    /// What rowmill does.
     pub rowmill: &'static str,
     /// How many rows of these traces it touches; `None` where it is not a matter of rows.
     pub row_count: Option<u64>,

@@ -26,11 +26,9 @@ pub enum IdleCause {
 /// A row of `get_idle_time_breakdown`: only causes that occur have one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Idle {
-    /// `rank`.
     pub rank: u32,
     /// `stream`, in the order of first appearance.
     pub stream: i32,
-    /// `idle_category`.
     pub cause: IdleCause,
     /// `idle_time`: the sum of the gaps from the previous row's end, negative ones included.
     pub idle_ns: i64,

@@ -11,11 +11,9 @@ use crate::classify::WorkClass;
 /// A row of `get_gpu_kernel_breakdown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HtaKernel {
-    /// `name`.
     pub name: String,
     /// `kernel_type`, decided by the name alone. Rows of no type are not in the table.
     pub class: WorkClass,
-    /// `rank`.
     pub rank: u32,
     /// How many rows; not printed there.
     pub count: u64,

@@ -18,13 +18,9 @@ const LAUNCHES: [&str; 5] = [
 /// A row of `get_cuda_kernel_launch_stats`: a call and one of the rows it launched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Launch {
-    /// The rank.
     pub rank: u32,
-    /// `correlation`.
     pub correlation: u64,
-    /// `cpu_duration`.
     pub call_ns: i64,
-    /// `gpu_duration`.
     pub device_ns: i64,
     /// `launch_delay`: from the call's end to the start on the device, negative ones taken as 0.
     pub delay_ns: i64,
@@ -42,15 +38,11 @@ pub struct Cutoffs {
 /// Sums over a rank's launches and the numbers of those that tool plots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchSummary {
-    /// The rank.
     pub rank: u32,
     /// Pairs of a call and a row it launched.
     pub work_count: u64,
-    /// Sum of `cpu_duration`.
     pub call_ns: i64,
-    /// Sum of `gpu_duration`.
     pub device_ns: i64,
-    /// Sum of `launch_delay`.
     pub delay_ns: i64,
     /// Shorter on the device than their call, which is no outlier.
     pub short_count: u64,

@@ -25,9 +25,7 @@ const LAUNCHES: [&str; 12] = [
 /// weighted by time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueSummary {
-    /// `rank`.
     pub rank: u32,
-    /// `stream`.
     pub stream: i32,
     /// `count`: launches and starts on the device.
     pub change_count: u64,

@@ -13,7 +13,6 @@ const WHOLE_CONTEXT: i32 = i32::MAX;
 /// One rank as Holistic Trace Analysis sees it.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
-    /// The rank's trace.
     pub trace: &'a Trace,
     /// What it takes for device work: every kept row with an argument `stream` other than −1,
     /// waits (`cuda_sync`) and operators with a stream included.
@@ -33,7 +32,6 @@ pub struct View<'a> {
 pub struct ViewRow {
     /// Place among the slices.
     pub row: u32,
-    /// Start, rounded up.
     pub start_us: i64,
     /// End rounded down, minus start: may be −1.
     pub duration_us: i64,

@@ -38,54 +38,41 @@ pub enum DeviceCause {
     Unlinked,
     /// Before the first work of the device.
     Head,
-    /// Behind the last.
     Tail,
 }
 
 /// One cause's share of a device's idle time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceIdle {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The cause.
     pub cause: DeviceCause,
     /// In how many gaps it has a part.
     pub gap_count: u64,
-    /// All these parts.
     pub idle_ns: i64,
     /// Of the device's idle time.
     pub idle_pct: Option<f64>,
-    /// Of the window.
     pub window_pct: Option<f64>,
     /// What of it lies in gaps that began while the thread waited for the device.
     pub after_sync_ns: i64,
     /// The smallest part of a gap.
     pub min_ns: i64,
-    /// The median.
     pub p50_ns: i64,
-    /// The mean.
     pub mean_ns: f64,
-    /// The largest.
     pub max_ns: i64,
 }
 
 /// Who owns idle time of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleOwner {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The cause.
     pub cause: DeviceCause,
     /// The innermost operator, frame of Python or range of the user that ran, or that launched
     /// what the device waited for; else the call. `None` where nothing was recorded.
     pub owner: Option<String>,
     /// In how many gaps it has a part.
     pub gap_count: u64,
-    /// All these parts.
     pub idle_ns: i64,
     /// Of the device's idle time.
     pub idle_pct: Option<f64>,
@@ -94,15 +81,12 @@ pub struct IdleOwner {
 /// A stretch of the window in which no stream of a device worked.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gap {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
     /// Absolute nanoseconds.
     pub start_ns: i64,
     /// Absolute nanoseconds.
     pub end_ns: i64,
-    /// Its length.
     pub idle_ns: i64,
     /// The cause of most of it.
     pub cause: DeviceCause,

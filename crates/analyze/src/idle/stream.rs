@@ -29,29 +29,18 @@ pub enum StreamCause {
 /// One cause's share of a stream's idle time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamIdle {
-    /// The rank.
     pub rank: u32,
-    /// The device.
     pub device: i32,
-    /// The stream.
     pub stream: i32,
-    /// The cause.
     pub cause: StreamCause,
-    /// How many gaps.
     pub gap_count: u64,
-    /// All of them.
     pub idle_ns: i64,
     /// Of the stream's idle time.
     pub idle_pct: Option<f64>,
-    /// Of the window.
     pub window_pct: Option<f64>,
-    /// The shortest.
     pub min_ns: i64,
-    /// The median.
     pub p50_ns: i64,
-    /// The mean.
     pub mean_ns: f64,
-    /// The longest.
     pub max_ns: i64,
 }
 

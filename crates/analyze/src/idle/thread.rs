@@ -40,7 +40,6 @@ pub(super) struct HostThreads<'a> {
     /// Per node of `tree`.
     known: Vec<RowContext>,
     frames: &'a Frames,
-    /// Per frame.
     of_frames: Vec<RowContext>,
     /// Per name.
     traits: Vec<Traits>,

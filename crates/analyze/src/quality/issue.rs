@@ -12,9 +12,7 @@ use crate::scope::Scope;
 pub enum Severity {
     /// The recording is not whole.
     Broken,
-    /// Figures are wrong.
     Error,
-    /// Figures may mislead.
     Warning,
     /// Something cannot be said.
     Info,
@@ -25,7 +23,6 @@ pub enum Severity {
 pub struct Issue {
     /// Stable name of the kind of issue, such as `lost-device-rows`.
     pub id: &'static str,
-    /// Its severity.
     pub severity: Severity,
     /// The rank; `None` for the job as a whole.
     pub rank: Option<u32>,

@@ -19,7 +19,6 @@ pub enum Era {
     KinetoBaseTime,
     /// `EventList.export_chrome_trace` of PyTorch's autograd profiler: no categories.
     Autograd,
-    /// torch_npu for Ascend.
     Ascend,
     /// A run of ours.
     Rowmill,

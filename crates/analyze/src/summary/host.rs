@@ -14,9 +14,7 @@ use crate::{ops, tree};
 /// Operators of one name over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OwnTime {
-    /// The name.
     pub name: String,
-    /// How often.
     pub count: u64,
     /// Outside what they called.
     pub own_ns: i64,
@@ -29,13 +27,10 @@ pub struct OwnTime {
 /// One thread of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ThreadTime {
-    /// The rank.
     pub rank: u32,
-    /// Process and thread.
     pub thread: String,
     /// Operators that start in the window, those inside others included.
     pub operator_count: u64,
-    /// An operator runs.
     pub operator_ns: i64,
     /// Of the rank's window.
     pub window_pct: Option<f64>,

@@ -24,14 +24,12 @@ pub struct TopKernel {
     pub busy_pct: Option<f64>,
     /// The rank with most of it.
     pub rank_max: u32,
-    /// Its durations there.
     pub rank_max_ns: i64,
 }
 
 /// Outermost operators of one name over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopOperator {
-    /// The name.
     pub name: String,
     /// How often, on all ranks.
     pub count: u64,
@@ -39,7 +37,6 @@ pub struct TopOperator {
     pub host_ns: i64,
     /// Pieces of device work launched inside.
     pub kernel_count: u64,
-    /// Their durations.
     pub device_ns: i64,
     /// Of the busy time of all ranks.
     pub busy_pct: Option<f64>,

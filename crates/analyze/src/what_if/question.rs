@@ -16,9 +16,7 @@ use crate::scope::Scope;
 pub struct Question {
     /// As it was given.
     pub text: String,
-    /// All must agree.
     pub selectors: Vec<Selector>,
-    /// What happens.
     pub action: Action,
 }
 
@@ -33,14 +31,12 @@ pub enum Selector {
     Name(Pattern),
     /// Time of these categories, untraced time and delays included.
     Categories(Vec<PathCategory>),
-    /// One rank.
     Rank(u32),
 }
 
 /// A name.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// The whole name.
     Exact(String),
     /// A regular expression, looked for anywhere in it.
     Matches(Regex),

@@ -27,7 +27,6 @@ fn calls_that_put_work_on_a_device_are_launches() {
     assert!(!others.iter().any(|call| is_launch(call)));
 }
 
-/// Starts in hours.
 fn starts(base: i64, hours: &[i64]) -> Trace {
     const HOUR: i64 = 3_600_000_000_000;
     let mut trace = Trace::default();

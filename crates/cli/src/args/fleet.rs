@@ -150,7 +150,6 @@ pub struct FleetTrace {
 pub enum Align {
     /// By the step time.
     Auto,
-    /// This one.
     Given(u32),
 }
 

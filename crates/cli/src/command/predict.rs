@@ -86,7 +86,6 @@ pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
 pub struct Steps {
     /// The annotations that delimit them; `None` where the whole recording is one step.
     mark: Option<StepMark>,
-    /// Per rank.
     spans: Vec<Vec<Span>>,
 }
 
@@ -219,7 +218,6 @@ fn write_traces(folder: &Path, program: &Program, simulation: &Simulation) -> Re
     Ok(())
 }
 
-/// Reads a calibration.
 fn calibration(path: &PathBuf) -> Result<Calibration, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let read = Calibration::from_json(&text);

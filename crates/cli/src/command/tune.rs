@@ -44,7 +44,6 @@ struct SettingRow {
     predicted_samples_per_s: f64,
     measured_ns: Option<i64>,
     measured_samples_per_s: Option<f64>,
-    /// Of the prediction.
     error_pct: Option<f64>,
     /// Of "as many samples per second as now".
     baseline_error_pct: Option<f64>,

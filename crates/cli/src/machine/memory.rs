@@ -16,7 +16,6 @@ use serde::Serialize;
 pub struct Available {
     /// Memory the whole process may take.
     pub bytes: Bytes,
-    /// What limits it.
     pub limit: Limit,
 }
 

@@ -14,7 +14,6 @@ pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/read
 pub struct ResolvedJob {
     /// What the user called it: a path or a ready-made name.
     pub origin: String,
-    /// What it says.
     pub config: JobConfig,
 }
 

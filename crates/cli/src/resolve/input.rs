@@ -29,7 +29,6 @@ const KEY_VERSION: u8 = 2;
 pub struct InputSource<'a> {
     /// Files, `-`, or one prepared folder.
     pub paths: &'a [String],
-    /// The columns.
     pub config: &'a DataConfig,
     /// Transforms and vocabularies to use; fitted on the input itself if none.
     pub fitted: Option<&'a Fitted>,
@@ -317,7 +316,6 @@ type InputRows = (Arc<Dataset>, Range<u64>);
 pub struct Inputs {
     /// What is trained on.
     pub train: Arc<Dataset>,
-    /// Its rows.
     pub train_rows: Range<u64>,
     held_out: Range<u64>,
 }

@@ -120,9 +120,7 @@ impl MemoryLook {
 /// A run as far as its memory depends on it.
 #[derive(Clone, Debug)]
 pub struct RunSize<'a> {
-    /// The job.
     pub job: &'a ResolvedJob,
-    /// Its data.
     pub look: MemoryLook,
     /// How tables are split.
     pub tiling: &'a Tiling,
@@ -252,7 +250,6 @@ impl<'a> RunSize<'a> {
 /// Memory a run needs, and memory available to it.
 #[derive(Debug, Serialize)]
 pub struct MemoryRoom {
-    /// What it takes.
     pub estimate: MemoryEstimate,
     /// Memory available, if known.
     pub available: Option<Available>,
@@ -283,10 +280,14 @@ pub fn largest(peak: &MemoryMoment) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// Fewer rows per table are enough, fewer samples per batch, or either.
-    Either { rows_cap: Option<u64>, batch_size: Option<usize> },
-    /// Both are needed.
-    Both { rows_cap: u64, batch_size: usize },
-    /// Neither is enough.
+    Either {
+        rows_cap: Option<u64>,
+        batch_size: Option<usize>,
+    },
+    Both {
+        rows_cap: u64,
+        batch_size: usize,
+    },
     Nothing,
     /// The run resumes a checkpoint, which fixes both.
     Resumed,

@@ -15,7 +15,6 @@ pub struct Workload {
     pub job: ResolvedJob,
     /// How tables are split.
     pub tiling: Tiling,
-    /// Who holds what.
     pub plan: ShardingPlan,
     /// How each feature is used.
     pub features: Vec<FeatureStats>,

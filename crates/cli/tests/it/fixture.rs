@@ -94,9 +94,7 @@ impl Place {
 pub struct Ran {
     /// Its exit code, if it was not killed.
     pub code: Option<i32>,
-    /// Results.
     pub stdout: String,
-    /// Messages.
     pub stderr: String,
 }
 

@@ -191,7 +191,6 @@ pub struct MpiFunctions<H> {
 /// What MPI said at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Initialized {
-    /// This rank.
     pub rank: usize,
     /// How many there are.
     pub size: usize,

@@ -3,7 +3,6 @@
 /// A family of launchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LauncherKind {
-    /// Open MPI's `mpirun`.
     OpenMpi,
     /// MPICH's `mpirun`, and those that speak the same (PMI).
     Hydra,
@@ -43,7 +42,6 @@ impl LauncherKind {
 /// A launcher and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// Which.
     pub kind: LauncherKind,
     /// Processes that it started.
     pub size: u32,

@@ -81,7 +81,6 @@ pub enum OpenError {
     NoSymbol {
         /// As it was asked for.
         library: String,
-        /// The function.
         symbol: String,
     },
 }

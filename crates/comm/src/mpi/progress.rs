@@ -32,7 +32,6 @@ pub enum ProgressTask {
 
 /// What the thread shares with those that ask.
 pub struct ProgressShared {
-    /// Where messages arrive.
     pub mailbox: Mailbox,
     /// Buffers between two uses.
     pub pool: Pool,
@@ -104,7 +103,6 @@ enum Incoming<H> {
     Idle,
     /// A header, with its payload if that is small.
     Header(Transfer<H>),
-    /// A payload.
     Payload(MessageHeader, Transfer<H>),
 }
 

@@ -79,9 +79,7 @@ struct LineFields {
 /// Where the fields of a line stand: Criteo's layout with or without the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineForm {
-    /// 40 fields.
     Labelled,
-    /// 39 fields.
     Unlabelled,
 }
 

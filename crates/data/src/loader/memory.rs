@@ -41,7 +41,6 @@ impl LoaderMemory {
 /// What a loader reads.
 #[derive(Clone, Debug)]
 pub struct LoaderShape<'a> {
-    /// The dataset.
     pub data: &'a DataShape,
     /// The features in use.
     pub features: &'a FeaturePlan,
@@ -51,7 +50,6 @@ pub struct LoaderShape<'a> {
     pub batch_size: usize,
     /// Rows held and shuffled together; 0 in the order of the dataset.
     pub shuffle_rows: usize,
-    /// Epochs in all.
     pub epochs: u64,
 }
 

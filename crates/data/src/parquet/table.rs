@@ -20,14 +20,12 @@ pub enum ColumnValues {
     Unsigned(Vec<Option<u64>>),
     /// 64-bit floats.
     Floats(Vec<Option<f64>>),
-    /// Text.
     Text(Vec<Option<String>>),
 }
 
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableColumn {
-    /// Its name.
     pub name: String,
     /// Its values, as many as in every other column.
     pub values: ColumnValues,

@@ -18,7 +18,6 @@ const ROWS: usize = 10;
 /// A column that alone predicts the label almost perfectly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
-    /// Its name.
     pub column: String,
     /// AUC of the label by this column alone, on rows of the sample.
     pub auc: f64,

@@ -34,7 +34,6 @@ static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::of_process()
 
 pub(super) struct Client {
     env: Env,
-    /// For objects.
     agent: Result<Agent, RemoteProblem>,
     wire: Wire,
     keys: Mutex<Option<Option<sign::Keys>>>,

@@ -7,42 +7,32 @@ use std::io;
 pub enum RemoteProblem {
     /// The address names nothing that could be an object.
     #[error("expected {expected}")]
-    Address {
-        /// What would do.
-        expected: &'static str,
-    },
+    Address { expected: &'static str },
     /// No server could be reached.
     #[error("no answer from {host} after {tries} tries: {reason}")]
     Unreachable {
-        /// Host and port.
         host: String,
         /// How often it was tried.
         tries: u32,
-        /// The last failure.
         reason: String,
     },
     /// There is no such object.
     #[error("not found (HTTP status {status}{detail})")]
     NotFound {
-        /// The status.
         status: u16,
         /// What the server says.
         detail: String,
     },
-    /// The server refuses.
     #[error("access denied (HTTP status {status}{detail}); asked {credentials}")]
     Denied {
-        /// The status.
         status: u16,
         /// What the server says.
         detail: String,
-        /// With which credentials.
         credentials: String,
     },
     /// Any other answer that does not help.
     #[error("expected the object, got HTTP status {status}{detail}")]
     Status {
-        /// The status.
         status: u16,
         /// What the server says.
         detail: String,
@@ -52,7 +42,6 @@ pub enum RemoteProblem {
     Changed {
         /// As it was opened.
         expected: String,
-        /// As it is.
         got: String,
     },
     /// Credentials are configured but cannot be used.

@@ -85,7 +85,6 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As in `20130524T000000Z`.
 fn time(now: u64) -> String {
     let (year, month, day) = datetime::date((now / 86_400).cast_signed());
     let second = now % 86_400;

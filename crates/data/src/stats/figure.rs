@@ -11,13 +11,9 @@ pub struct DenseStats {
     pub missing_share: f64,
     /// Values that are infinite.
     pub not_finite: u64,
-    /// Least value.
     pub minimum: Option<f64>,
-    /// Mean.
     pub mean: Option<f64>,
-    /// Population deviation.
     pub deviation: Option<f64>,
-    /// Greatest value.
     pub maximum: Option<f64>,
     /// Quantiles at 0.01, 0.25, 0.5, 0.75 and 0.99 (nearest rank; the median
     /// of an even number is the mean of the two in the middle); of a sample beyond 65,536 rows.
@@ -51,8 +47,6 @@ pub struct CategoricalStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountMethod {
-    /// By counting.
     Exact,
-    /// By an estimate.
     Estimate,
 }

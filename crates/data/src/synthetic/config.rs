@@ -12,7 +12,6 @@ const CRITEO_FEATURES: usize = 26;
 /// rows of a shorter file are the first rows of a longer one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticConfig {
-    /// Number of rows.
     pub rows: u64,
     /// Seed of the planted model and of the rows.
     pub seed: u64,
@@ -39,7 +38,6 @@ pub struct SyntheticFeature {
     pub cardinality: u64,
     /// How often each id occurs.
     pub distribution: IndexDistribution,
-    /// Ids per row.
     pub hotness: Hotness,
 }
 

@@ -45,7 +45,6 @@ struct State {
 /// Serves until the process ends.
 #[derive(Clone)]
 pub struct Server {
-    /// As in `127.0.0.1:1234`.
     pub host: String,
     state: Arc<Mutex<State>>,
 }

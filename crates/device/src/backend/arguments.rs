@@ -19,7 +19,6 @@ pub struct LinearForward<'a, B: Backend> {
     pub activation: Activation,
     /// Output, `[B, N]`.
     pub y: &'a mut B::Matrix,
-    /// B.
     pub samples: usize,
 }
 
@@ -33,7 +32,6 @@ pub struct LinearBackwardInput<'a, B: Backend> {
     pub gradient: InputGradient<'a, B>,
     /// Gradient of the input, `[B, K]`.
     pub d_x: &'a mut B::Matrix,
-    /// B.
     pub samples: usize,
 }
 
@@ -47,7 +45,6 @@ pub struct LinearBackwardWeight<'a, B: Backend> {
     pub weight: &'a mut B::Weight,
     /// Gradient of the bias, `[N]`.
     pub d_bias: Option<&'a mut B::Vector>,
-    /// B.
     pub samples: usize,
 }
 
@@ -95,11 +92,9 @@ pub struct ColumnBackwardInput<'a, B: Backend> {
 
 /// Arguments of [`Backend::update_vector`].
 pub struct VectorUpdate<'a, B: Backend> {
-    /// Values.
     pub values: &'a mut B::Vector,
     /// Gradient, of the values' length.
     pub gradient: &'a mut B::Vector,
-    /// Optimizer state.
     pub state: &'a mut B::Vector,
     /// Elements of a row: only row-wise Adagrad asks.
     pub dim: usize,
@@ -109,13 +104,11 @@ pub struct VectorUpdate<'a, B: Backend> {
 pub struct CrossForward<'a, B: Backend> {
     /// Input of the first cross layer.
     pub x0: &'a B::Matrix,
-    /// `W (V x)`.
     pub u: &'a B::Matrix,
     /// `[N]`.
     pub bias: &'a B::Vector,
     /// Input of this layer.
     pub x: &'a B::Matrix,
-    /// Output.
     pub out: &'a mut B::Matrix,
     /// B and N.
     pub shape: (usize, usize),
@@ -127,11 +120,9 @@ pub struct CrossBackward<'a, B: Backend> {
     pub d_out: &'a B::Matrix,
     /// Input of the first cross layer.
     pub x0: &'a B::Matrix,
-    /// `W (V x)`.
     pub u: &'a B::Matrix,
     /// `[N]`.
     pub bias: &'a B::Vector,
-    /// Gradient of `u`.
     pub d_u: &'a mut B::Matrix,
     /// Gradient of the bias, `[N]`.
     pub d_bias: &'a mut B::Vector,
@@ -145,7 +136,6 @@ pub struct CrossBackward<'a, B: Backend> {
 
 /// Arguments of [`Backend::interaction_forward`].
 pub struct InteractionForward<'a, B: Backend> {
-    /// The shape.
     pub shape: interaction::Shape,
     /// Vector 0 of each sample, f32 `[B, D]`.
     pub dense: &'a B::Matrix,
@@ -157,7 +147,6 @@ pub struct InteractionForward<'a, B: Backend> {
 
 /// Arguments of [`Backend::interaction_backward`].
 pub struct InteractionBackward<'a, B: Backend> {
-    /// The shape.
     pub shape: interaction::Shape,
     /// Vector 0 of each sample, f32 `[B, D]`.
     pub dense: &'a B::Matrix,
@@ -165,16 +154,13 @@ pub struct InteractionBackward<'a, B: Backend> {
     pub pooled: &'a B::Vector,
     /// Gradient of the output, f32 `[B, width]`.
     pub d_out: &'a B::Matrix,
-    /// Gradient of `dense`.
     pub d_dense: &'a mut B::Matrix,
-    /// Gradient of `pooled`.
     pub d_pooled: &'a mut B::Vector,
 }
 
 /// What [`Backend::join`] puts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinShape {
-    /// B.
     pub rows: usize,
     /// Columns of the matrix.
     pub left: usize,
@@ -184,7 +170,6 @@ pub struct JoinShape {
 
 /// Arguments of [`Backend::loss`].
 pub struct LossArguments<'a, B: Backend> {
-    /// Which loss.
     pub kind: Loss,
     /// `[B]`.
     pub logits: &'a B::Vector,

@@ -28,7 +28,6 @@ pub use tables::CpuTables;
 #[derive(Debug)]
 pub struct CpuWeight {
     values: LinearWeight,
-    /// In panels.
     gradient: Array<f32>,
     state: Vec<f32>,
     optimizer: Optimizer,

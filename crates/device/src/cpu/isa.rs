@@ -33,7 +33,6 @@ pub struct Avx512Bf16(());
 /// that a run keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Products {
-    /// `vdpbf16ps` multiplies pairs.
     Pairs,
     /// Factors are widened to f32, which is exact, and multiplied by the kernels of f32.
     Widened,

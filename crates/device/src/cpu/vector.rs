@@ -42,7 +42,6 @@ pub(crate) trait Vector: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// Lane-wise `self / other`.
     unsafe fn div(self, other: Self) -> Self;
-    /// Lane-wise square root.
     unsafe fn sqrt(self) -> Self;
     /// Sum of 16 lanes held in `16 / LANES` registers (`high` is ignored by 16-lane registers),
     /// by halving: lane `i` plus lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.

@@ -106,7 +106,6 @@ function_table! {
 pub struct Product<'a> {
     /// `A`: `[m, k]`, or `[k, m]` where it is transposed; and `B`: `[k, n]`, or `[n, k]`.
     pub factors: [&'a Buffer; 2],
-    /// The result.
     pub to: &'a Buffer,
     /// `[n]`, f32; only into f32.
     pub bias: Option<&'a Buffer>,
@@ -121,9 +120,7 @@ pub struct ProductForm {
     pub sizes: [usize; 3],
     /// Whether `A` and `B` lie transposed.
     pub transposed: [bool; 2],
-    /// Of both factors.
     pub factors: NumberFormat,
-    /// Of the result.
     pub result: NumberFormat,
     /// Whether what is there is added to: β is 1, not 0.
     pub accumulates: bool,

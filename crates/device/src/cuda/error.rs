@@ -11,38 +11,23 @@ use super::libraries::RejectedLibrary;
 pub enum DriverError {
     /// The driver of the GPU is not installed here.
     #[error("no GPU driver: none of {names} can be opened")]
-    NoDriver {
-        /// The library's names.
-        names: &'static str,
-    },
+    NoDriver { names: &'static str },
     /// A library is there, but of a version that lacks what is needed.
     #[error("{library} has no function {function}: its version is too old or too new")]
-    NoFunction {
-        /// The library.
-        library: &'static str,
-        /// What it lacks.
-        function: String,
-    },
+    NoFunction { library: &'static str, function: String },
     /// TF32 is a format of GPUs.
     #[error("only cuda and cuda:N multiply in TF32")]
     NoTf32,
     /// There is no device of this number.
     #[error("device cuda:{ordinal}: the driver offers {count} devices")]
-    NoDevice {
-        /// As asked for.
-        ordinal: usize,
-        /// Devices there are.
-        count: usize,
-    },
+    NoDevice { ordinal: usize, count: usize },
     /// A call of the driver failed.
     #[error("{}{call}: {problem} (code {code}){}", of_operation(operation.as_deref()),
             later_hint(operation.as_deref(), *code))]
     Call {
-        /// The driver's function.
         call: &'static str,
         /// The kernel or copy that failed, if it is known.
         operation: Option<String>,
-        /// Its result.
         code: u32,
         /// What the driver says of it.
         problem: String,
@@ -70,7 +55,6 @@ pub enum DriverError {
     /// A kernel's source does not compile.
     #[error("{source_name} does not compile for {target}:\n{log}")]
     Compile {
-        /// The source.
         source_name: String,
         /// The architecture, or the compiler of the emulator.
         target: String,
@@ -80,19 +64,13 @@ pub enum DriverError {
     /// A file of the cache of compiled kernels.
     #[error("{path}: {problem}", path = path.display())]
     Cache {
-        /// The file.
         path: PathBuf,
         /// The operating system's error.
         problem: String,
     },
     /// A module has no kernel of this name.
     #[error("{source_name} has no kernel {kernel:?}")]
-    NoKernel {
-        /// The source.
-        source_name: String,
-        /// The kernel.
-        kernel: String,
-    },
+    NoKernel { source_name: String, kernel: String },
     /// A launch or a copy does not fit what it is made with.
     #[error("{of}: {what}: expected {expected}, got {got}")]
     Extent {
@@ -100,9 +78,7 @@ pub enum DriverError {
         of: String,
         /// What does not fit.
         what: &'static str,
-        /// What would.
         expected: usize,
-        /// What was passed.
         got: usize,
     },
     /// A kernel did what it must not do; the emulator only.
@@ -113,7 +89,6 @@ pub enum DriverError {
 /// A mistake of a kernel that the emulator found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The kernel.
     pub kernel: String,
     /// Its file and line, as far as known.
     pub place: SourceLine,
@@ -121,7 +96,6 @@ pub struct Fault {
     pub block: u32,
     /// Number of the thread in it.
     pub thread: u32,
-    /// What happened.
     pub kind: FaultKind,
 }
 
@@ -139,7 +113,6 @@ pub struct SourceLine {
 pub enum FaultKind {
     /// A load or store that lies in no buffer, in no shared memory and not in the thread's own.
     Outside {
-        /// `load` or `store`.
         access: &'static str,
         /// Bytes of it.
         bytes: u64,
@@ -148,7 +121,6 @@ pub enum FaultKind {
     },
     /// A load or store at an address that is no multiple of its size.
     Misaligned {
-        /// `load` or `store`.
         access: &'static str,
         /// The required alignment of the address.
         bytes: u64,
@@ -157,7 +129,6 @@ pub enum FaultKind {
     Race {
         /// `load` or `store`: the later one.
         access: &'static str,
-        /// The earlier access.
         other: SourceLine,
         /// Its block; `None` where there are several.
         block: Option<u32>,
@@ -173,7 +144,6 @@ pub enum FaultKind {
     },
     /// A lane that is named in the mask of a shuffle or ballot and did not arrive at it.
     LaneMissing {
-        /// The mask.
         mask: u32,
         /// The thread that is missing.
         missing: u32,

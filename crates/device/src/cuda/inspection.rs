@@ -10,7 +10,6 @@ use super::loader::{LibraryReport, LibraryVersion, SharedLibrary, function_table
 use super::nvrtc::Nvrtc;
 
 function_table! {
-    /// Functions of `nccl.h`.
     NcclFunctions {
         ncclGetVersion: fn(*mut c_int) -> c_int;
     }

@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 pub enum CudaLibrary {
     /// The compiler of kernels.
     Nvrtc,
-    /// Matrix products.
     CublasLt,
-    /// Collectives between GPUs.
     Nccl,
 }
 

@@ -41,7 +41,6 @@ pub(super) struct NativeDevice {
     pub name: String,
     context: usize,
     compute_capability: [c_int; 2],
-    /// Such as `sm_90a`.
     architecture: String,
     driver_version: LibraryVersion,
     elapsed_time: ElapsedTime,

@@ -60,7 +60,6 @@ pub struct Compiled {
 /// What a kernel uses of a multiprocessor, by the assembler's own words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The kernel.
     pub kernel: String,
     /// Registers of a thread.
     pub registers: u32,

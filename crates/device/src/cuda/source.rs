@@ -13,6 +13,5 @@ pub const PRELUDE: &str = concat!(
 pub struct KernelSource {
     /// Its place below `crates/device/src`, for messages.
     pub name: &'static str,
-    /// The text.
     pub text: &'static str,
 }

@@ -7,7 +7,6 @@ use crate::real::Real;
 /// A rule with this step's constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateRule<R = f32> {
-    /// Which formula.
     pub kind: Optimizer,
     /// η of this step, schedule included.
     pub learning_rate: R,
@@ -26,7 +25,6 @@ pub struct UpdateRule<R = f32> {
 /// A running mean `old + take · (new − old)`, and the factor that it enters the step with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunningMean<R = f32> {
-    /// 1 − β.
     pub take: R,
     /// `1 / (1 − βᵗ)` at step t = 1, 2, …, which corrects the mean's start at 0. Under SparseAdam
     /// `√(1 − β₂ᵗ) / (1 − β₁ᵗ)` of the gradients and 1 of their squares.

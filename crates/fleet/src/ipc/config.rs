@@ -17,14 +17,12 @@ const WARMUP_ITERATIONS: u32 = 2;
 pub enum Trigger {
     /// Whole iterations, counted by `optimizer.step()` or the profiler's `step()`.
     Iterations {
-        /// Iterations recorded.
         count: u32,
         /// Begins at a multiple of this iteration: the same one on every rank.
         align: u32,
     },
     /// A span of time.
     Duration {
-        /// How long.
         length: Duration,
         /// Seconds the profiler runs before.
         warmup_s: u32,
@@ -44,16 +42,13 @@ pub struct Detail {
     pub flops: Switch,
     /// The modules operators belong to.
     pub modules: Switch,
-    /// Allocations.
     pub memory: Switch,
 }
 
 /// On or off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
-    /// Recorded.
     On,
-    /// Left out.
     #[default]
     Off,
 }
@@ -76,19 +71,10 @@ pub struct Config {
 pub enum RequestTextError {
     /// A character that ends a value.
     #[error("{what} {text:?}: Kineto's configuration cannot hold '=', '#' or a line break in it")]
-    Character {
-        /// Which value.
-        what: &'static str,
-        /// The value.
-        text: String,
-    },
+    Character { what: &'static str, text: String },
     /// A path that Kineto would not use.
     #[error("{}: expected an absolute path without '..' that ends in .json", path.display())]
-    Path {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Nothing to record.
+    Path { path: PathBuf },
     #[error("expected at least one iteration or millisecond to record, got 0")]
     Nothing,
 }

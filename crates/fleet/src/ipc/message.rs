@@ -59,7 +59,6 @@ pub enum MessageError {
     /// A payload of the wrong size for its kind.
     #[error("{kind} message: expected {expected} bytes of payload, got {got}")]
     Payload {
-        /// `ctxt` or `req`.
         kind: &'static str,
         /// As the fields say.
         expected: usize,

@@ -29,7 +29,6 @@ pub enum RequestState {
     Sent,
     /// The process has polled again, so it has read the request.
     Acknowledged,
-    /// The profiler runs.
     Started,
     /// The trace is whole where the process wrote it; it is being copied.
     Finished,
@@ -59,7 +58,6 @@ impl RequestState {
 pub enum Reason {
     /// Its profiler was in use all the time.
     Busy,
-    /// The process ended.
     Killed,
     /// It may not write where traces have to go.
     Unwritable(String),
@@ -71,7 +69,6 @@ pub enum Reason {
     Stopped,
     /// It took the request and did not begin.
     NotStarted,
-    /// It stopped asking.
     Silent,
     /// It writes, but nothing comes.
     Stalled,
@@ -136,9 +133,7 @@ impl fmt::Display for Reason {
 pub enum Timing {
     /// At an iteration: whenever the job gets there.
     Iterations,
-    /// At a time.
     At {
-        /// When recording begins.
         start: Duration,
         /// How long the profiler runs before.
         warmup: Duration,

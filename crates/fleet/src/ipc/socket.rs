@@ -61,38 +61,22 @@ impl SocketPlace {
 pub enum SocketError {
     /// Another daemon has the name.
     #[error("{place}: another daemon answers there already")]
-    Taken {
-        /// The name.
-        place: String,
-    },
+    Taken { place: String },
     /// No client could name its socket in it.
     #[error("{}: expected a socket folder of at most {FOLDER_MAX} bytes, got {got}", folder.display())]
     FolderLong {
-        /// The folder.
         folder: PathBuf,
         /// Its bytes.
         got: usize,
     },
     /// Another user has the name, and we may not remove it.
     #[error("{place}: user {uid} has taken the name")]
-    Foreign {
-        /// The name.
-        place: String,
-        /// The user.
-        uid: u32,
-    },
+    Foreign { place: String, uid: u32 },
     /// Others could exchange the socket.
     #[error(transparent)]
     Unsafe(#[from] UntrustedError),
-    /// The system refuses.
     #[error("{place}: cannot open a socket: {source}")]
-    Open {
-        /// The name.
-        place: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Reading fails.
+    Open { place: String, source: io::Error },
     #[error("cannot read from the socket: {0}")]
     Receive(io::Error),
 }
@@ -112,16 +96,13 @@ impl SocketError {
 pub struct Peer {
     /// The process, in our numbers; 0 where we cannot see it.
     pub pid: u32,
-    /// Its user.
     pub uid: u32,
 }
 
 /// A message as it came.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Who sent it.
     pub peer: Peer,
-    /// The content.
     pub bytes: Vec<u8>,
     /// How long it had waited in the kernel's queue; `None` where the kernel does not say.
     pub age: Option<Duration>,

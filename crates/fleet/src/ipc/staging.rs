@@ -30,24 +30,13 @@ const HEAD: u64 = 1 << 20;
 pub enum StagingError {
     /// Kineto's folder is not there.
     #[error("{}: no such folder ({VARIABLE} of the process)", folder.display())]
-    Missing {
-        /// The folder.
-        folder: PathBuf,
-    },
+    Missing { folder: PathBuf },
     /// Kineto's folder is no absolute path.
     #[error("{}: expected an absolute path without '..' ({VARIABLE} of the process)", folder.display())]
-    Relative {
-        /// The folder.
-        folder: PathBuf,
-    },
+    Relative { folder: PathBuf },
     /// Kineto's folder cannot be used, or no folder be made in it.
     #[error("{source} ({VARIABLE} of the process is {})", folder.display())]
-    Unusable {
-        /// Kineto's folder.
-        folder: PathBuf,
-        /// Why.
-        source: untrusted::UntrustedError,
-    },
+    Unusable { folder: PathBuf, source: untrusted::UntrustedError },
 }
 
 /// The folder of one process's trace; removed when dropped, as far as it holds the process's files.

@@ -34,7 +34,6 @@ pub struct Copying {
 pub struct Insertion {
     /// They come before this byte of the file.
     pub at: u64,
-    /// What is inserted.
     pub text: String,
 }
 

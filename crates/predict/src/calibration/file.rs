@@ -213,7 +213,6 @@ fn works(
     Ok(all)
 }
 
-/// Samples by key.
 fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
     let mut all = BTreeMap::new();
     for row in rows {

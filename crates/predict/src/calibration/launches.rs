@@ -29,7 +29,6 @@ pub type ByOperator = BTreeMap<String, BTreeMap<String, Vec<Variant>>>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// How often.
     pub count: u64,
     /// Its calls, in order.
     pub calls: Vec<Called>,
@@ -47,7 +46,6 @@ pub struct Called {
     /// The streams whose last work it waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaits: Vec<i32>,
-    /// When it returned.
     pub returns: Returns,
 }
 
@@ -57,14 +55,12 @@ pub struct Called {
 pub struct Launched {
     /// Kernel, copy or set.
     pub kind: WorkKind,
-    /// Its name.
     pub name: String,
     /// The keys of its samples with their counts; several if equal sizes did unequal work.
     pub details: BTreeMap<String, u64>,
     /// Bytes of a copy or a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Its stream's number.
     pub stream: i32,
     /// Of a collective in which ranks met: the operation, and bytes of the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,9 +10,7 @@ use crate::recording::text_bytes;
 /// Lines through what operators took by the bytes of their tensors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Opaque {
-    /// Work of devices.
     work: Transfer,
-    /// Operators without calls.
     host: Transfer,
 }
 

@@ -32,7 +32,6 @@ pub fn factors(calibration: &Calibration) -> Vec<f64> {
     groups.iter().filter(|group| group.len() > 1).flat_map(|group| of_group(group)).collect()
 }
 
-/// By recording.
 fn times(calibration: &Calibration) -> Vec<Times<'_>> {
     let recordings = &calibration.recordings;
     let mut times: Vec<Times<'_>> = recordings.iter().map(|_| Times::new()).collect();

@@ -10,9 +10,7 @@ use crate::program::{Action, Program, Rank, Segment, Work};
 /// A program and the size it was recorded at.
 #[derive(Clone, Copy, Debug)]
 pub struct Sized<'a> {
-    /// The step.
     pub program: &'a Program,
-    /// Its size.
     pub size: u64,
 }
 

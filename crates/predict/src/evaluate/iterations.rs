@@ -12,7 +12,6 @@ use crate::simulate;
 /// What the first steps of a recording say of the rest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IterationRow {
-    /// The rank.
     pub rank: u32,
     /// Steps that samples were taken of.
     pub calibrated_steps: usize,
@@ -22,7 +21,6 @@ pub struct IterationRow {
     pub measured_ns: i64,
     /// Predicted: the mean over the programs of the steps that samples were taken of.
     pub step_ns: i64,
-    /// Of the recorded.
     pub error_pct: f64,
     /// Of "as long as the first ones in the mean".
     pub baseline_error_pct: f64,

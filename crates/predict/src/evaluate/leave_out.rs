@@ -14,13 +14,10 @@ use crate::simulate;
 /// A rank whose samples were not used.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOutRow {
-    /// The rank.
     pub rank: u32,
-    /// Recorded.
     pub measured_ns: i64,
     /// Predicted, with the recorded starts of all ranks; the other ranks have their own segments.
     pub step_ns: i64,
-    /// Of the recorded.
     pub error_pct: f64,
     /// The same with the other ranks priced alike, which hides that the slowest of them counts.
     pub all_priced_error_pct: f64,
@@ -30,7 +27,6 @@ pub struct LeftOutRow {
     pub together_own_ns: i64,
     /// The same, by what the others cost.
     pub together_ns: i64,
-    /// Of the former.
     pub together_error_pct: f64,
     /// The same with the other ranks priced alike.
     pub together_all_priced_error_pct: f64,

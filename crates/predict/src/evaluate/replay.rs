@@ -15,9 +15,7 @@ use crate::simulate::{self, Simulation};
 pub struct Replay {
     /// What was derived from the calibrated ranks.
     pub constants: Constants,
-    /// Every rank.
     pub ranks: Vec<RankRow>,
-    /// When everything happens.
     pub simulation: Simulation,
 }
 

@@ -32,9 +32,7 @@ const OWN: Settings = Settings { rounds: 200, leaves: 7, rate: 0.06, rows: 4, fe
 /// Trees over the lines of all devices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trees<'a> {
-    /// Of their features.
     pub bins: &'a Bins,
-    /// The trees.
     pub pooled: &'a Forest,
 }
 
@@ -179,7 +177,6 @@ fn of_kernels(kind: Kind, trees: Trees<'_>, rows: &[Measured]) -> Result<DeviceM
     Ok(DeviceModel { interval: Interval::flat(low, high), ..model })
 }
 
-/// `ln(measured ÷ predicted)`.
 fn off(model: &DeviceModel, row: &Measured, trees: Trees<'_>) -> f64 {
     let found = model.latency(trees.bins, Some(trees.pooled), (&row.work, row.device));
     (row.latency_ns / found.ns).ln()

@@ -20,11 +20,8 @@ pub const CACHE_SHARE: f64 = 0.9;
 /// The lookups of one table in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLookup {
-    /// Bags.
     pub batch: u64,
-    /// Rows.
     pub rows: u64,
-    /// Columns, in `f32`.
     pub dim: u64,
     /// Ids of a bag, on average.
     pub pooling: f64,

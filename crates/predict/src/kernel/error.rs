@@ -5,50 +5,29 @@
 pub enum Error {
     /// Sizes that make no work.
     #[error("{kind}: expected {expected}, got {}", listed(sizes))]
-    Shape {
-        /// Of which kind.
-        kind: &'static str,
-        /// What was given.
-        sizes: Vec<u64>,
-        /// The expected value.
-        expected: String,
-    },
+    Shape { kind: &'static str, sizes: Vec<u64>, expected: String },
     /// An operation that no model is for.
     #[error("operation {name:?}: expected one of {}", known.join(", "))]
-    Operation {
-        /// Its name.
-        name: String,
-        /// Those there are.
-        known: Vec<&'static str>,
-    },
+    Operation { name: String, known: Vec<&'static str> },
     /// A table of measurements without a column.
     #[error("expected a column {column:?}, got {}", names(got))]
-    Column {
-        /// The column.
-        column: &'static str,
-        /// Those there are.
-        got: Vec<String>,
-    },
+    Column { column: &'static str, got: Vec<String> },
     /// Rows of a table that are no measurements.
     #[error(
         "{count} of {rows} rows are no measurements; line {line}: expected {expected}, got {got:?}"
     )]
     Rows {
-        /// How many.
         count: usize,
-        /// Of how many.
         rows: usize,
         /// The line of the first.
         line: u64,
         /// The value expected there.
         expected: String,
-        /// What stands there.
         got: String,
     },
     /// Too few rows to learn from.
     #[error("{kind}: expected at least {expected} rows to learn from, got {got}")]
     TooFew {
-        /// Of which kind.
         kind: &'static str,
         /// How many are needed.
         expected: usize,
@@ -57,20 +36,10 @@ pub enum Error {
     },
     /// A file that is no model of this version.
     #[error("kernel model: expected {expected}, got {got}")]
-    Model {
-        /// The expected value.
-        expected: String,
-        /// What stands there.
-        got: String,
-    },
+    Model { expected: String, got: String },
     /// Measurements of different machines.
     #[error("expected measurements of one machine, {expected}, got {got}")]
-    OtherCpu {
-        /// The first machine.
-        expected: String,
-        /// The other one.
-        got: String,
-    },
+    OtherCpu { expected: String, got: String },
     /// A device that is not known.
     #[error(transparent)]
     Hardware(#[from] schema::topology::HardwareError),

@@ -13,27 +13,22 @@ use super::train::{DeviceRows, by_device};
 /// Errors of one kind on one device.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelRow {
-    /// The kind.
     pub kind: &'static str,
-    /// The device.
     pub device: String,
     /// Rows above the floor, which errors are of; of kinds that wait for memory only those whose
     /// kernels are long enough to show.
     pub rows: usize,
     /// Geometric mean of the absolute errors of max(roofline, floor).
     pub roofline_gmae_pct: f64,
-    /// Mean of them.
     pub roofline_mape_pct: f64,
     /// The same of the published roofline, whose peaks are those that the tables reached.
     pub measured_peak_gmae_pct: f64,
-    /// Mean of them.
     pub measured_peak_mape_pct: f64,
     /// Of the published MLP, where one was trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mlp: Option<MlpRow>,
     /// Geometric mean of the absolute errors of the model.
     pub gmae_pct: f64,
-    /// Mean of them.
     pub mape_pct: f64,
     /// Mean of them over rows of at least twice the floor: mostly kernel.
     pub kernel_mape_pct: f64,
@@ -57,7 +52,6 @@ pub struct MlpRow {
     pub calibrate_gmae_pct: f64,
     /// Geometric mean of its absolute errors on test rows above the floor.
     pub gmae_pct: f64,
-    /// Mean of them.
     pub mape_pct: f64,
 }
 

@@ -8,9 +8,7 @@ use serde::Serialize;
 pub struct MlpSetting {
     /// Hidden layers, each followed by ReLU.
     pub layers: usize,
-    /// Outputs of each.
     pub width: usize,
-    /// The rule.
     #[serde(serialize_with = "by_name")]
     pub optimizer: Optimizer,
     /// Of the rule: with SGD ten times that of the grid.

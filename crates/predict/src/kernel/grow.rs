@@ -10,7 +10,6 @@ use super::forest::{Forest, LEAF_MOST, LEAVES, Tree};
 /// How a forest is grown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Trees.
     pub rounds: usize,
     /// Leaves of a tree.
     pub leaves: usize,
@@ -35,9 +34,7 @@ const BINS: usize = 256;
 pub struct Table {
     /// Features of a row.
     pub features: usize,
-    /// Row by row.
     pub bins: Vec<u8>,
-    /// Row by row.
     pub targets: Vec<f32>,
 }
 

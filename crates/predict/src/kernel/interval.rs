@@ -16,7 +16,6 @@ const GROUPS: usize = 4;
 pub struct Interval {
     /// Where groups end, rising; one fewer than there are groups.
     ends: Vec<f32>,
-    /// Per group.
     low: Vec<f32>,
     high: Vec<f32>,
 }

@@ -23,9 +23,7 @@ const DRAWS: u64 = 5;
 /// One device left out.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeftOutRow {
-    /// The kind.
     pub kind: &'static str,
-    /// The device.
     pub device: String,
     /// Test rows above the floor, as in [`KernelRow::rows`](super::evaluate::KernelRow::rows).
     pub rows: usize,

@@ -21,7 +21,6 @@ pub struct Point {
     pub roofline_ns: f64,
     /// What the host took.
     pub floor_ns: f64,
-    /// What was measured.
     pub latency_ns: f64,
 }
 

@@ -10,11 +10,8 @@ use super::work::{Element, Kind, Work};
 /// What one call of an operation took.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// What was done.
     pub work: Work,
-    /// Where.
     pub device: &'static HardwareSpec,
-    /// How long.
     pub latency_ns: f64,
     /// What took that long.
     pub timed: Timed,
@@ -56,7 +53,6 @@ pub struct Table {
     /// Rows that are no measurements, and the first of them.
     refused: usize,
     first: Option<(u64, String, String)>,
-    /// What was read.
     measured: Vec<Measured>,
 }
 

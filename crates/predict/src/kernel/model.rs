@@ -27,9 +27,7 @@ const WIDENING: f64 = 0.25;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// The table.
     pub name: String,
-    /// Its rows.
     pub rows: usize,
     /// A checksum of its text.
     pub checksum: String,
@@ -100,7 +98,6 @@ pub struct DeviceModel {
     /// Rows it was learnt from.
     pub(super) rows: usize,
     pub(super) floors: Floors,
-    /// What was measured.
     pub(super) timed: Timed,
     /// What measurements are made of.
     pub(super) line: Line,
@@ -166,13 +163,10 @@ pub(super) fn latency(
 /// A size that no training row had.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outside {
-    /// Which size.
     pub size: &'static str,
-    /// What was asked.
     pub asked: u64,
     /// The least and the most of training.
     pub least: u64,
-    /// The most.
     pub most: u64,
 }
 
@@ -198,11 +192,9 @@ impl Domain {
 /// What a kernel takes, without what the host adds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Price {
-    /// The estimate.
     pub mean_ns: f64,
     /// Nine of ten lie between this …
     pub low_ns: f64,
-    /// … and this.
     pub high_ns: f64,
     /// The evidence behind it.
     pub domain: Domain,

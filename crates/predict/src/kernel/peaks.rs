@@ -11,7 +11,6 @@ use super::work::{Kind, Work};
 /// What a device reached, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredPeaks {
-    /// In products.
     pub flops: f64,
     /// Moved by kernels that wait for memory.
     pub bytes: f64,

@@ -23,15 +23,11 @@ pub struct MlpExamples {
 /// What an MLP is to learn: a kind on a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpProblem {
-    /// The kind.
     pub kind: Kind,
     /// Key of the device.
     pub device: String,
-    /// To learn from.
     pub train: MlpExamples,
-    /// To choose by.
     pub calibrate: MlpExamples,
-    /// To judge by.
     pub test: MlpExamples,
 }
 
@@ -96,7 +92,6 @@ pub trait Regressor {
 /// The MLP that was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenMlp {
-    /// The kind.
     pub kind: Kind,
     /// Key of the device.
     pub device: String,

@@ -30,7 +30,6 @@ const BEYOND_L2: f64 = 4.0;
 /// A measured kernel of a suite.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteMeasured {
-    /// What was done.
     pub work: SuiteWork,
     /// How long the kernel took.
     pub ns: f64,
@@ -39,9 +38,7 @@ pub struct SuiteMeasured {
 /// A kernel by what prices it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuiteWork {
-    /// A learnt model.
     Learnt(Work),
-    /// What it moves.
     Single(SingleWork),
 }
 
@@ -66,9 +63,7 @@ impl SuiteWork {
 /// Geometric mean and mean of absolute errors, in per cent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ErrorPair {
-    /// Geometric mean.
     pub gmae_pct: f64,
-    /// Mean.
     pub mape_pct: f64,
 }
 
@@ -95,7 +90,6 @@ impl ErrorPair {
 pub struct SuiteRow {
     /// As the paper calls it, where it has it; `L` are tables beyond L2, `H` hit rates.
     pub kernel: &'static str,
-    /// Shapes.
     pub shapes: usize,
     /// The least errors of the paper's three devices.
     pub paper: Option<ErrorPair>,
@@ -265,7 +259,6 @@ type Pairs = Vec<(f64, f64)>;
 struct Judged {
     published: Pairs,
     no_rows: Pairs,
-    /// Of each draw.
     twenty: Vec<Pairs>,
     all: Pairs,
     /// Rows within their intervals.

@@ -93,7 +93,6 @@ fn fold_of(row: &Measured) -> u64 {
 
 /// The rows of one device, and what the host added to them.
 pub(super) struct DeviceRows {
-    /// The device.
     pub device: &'static HardwareSpec,
     /// Its rows in the order they were given.
     pub rows: Vec<Measured>,

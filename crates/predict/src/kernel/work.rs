@@ -11,15 +11,12 @@ const F32: u128 = 4;
 /// An element-wise operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element {
-    /// `a + b`
     Add,
     /// `a · b`
     Mul,
     /// Gaussian error linear unit.
     Gelu,
-    /// `max(a, 0)`
     Relu,
-    /// Hyperbolic tangent.
     Tanh,
 }
 
@@ -61,7 +58,6 @@ pub enum Kind {
     Conv,
     /// Layer normalization over rows.
     LayerNorm,
-    /// Softmax over rows.
     Softmax,
     /// One operation on every element.
     ElementWise,

@@ -33,7 +33,6 @@ pub type Unknown = BTreeMap<String, u64>;
 /// A step of execution traces.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
-    /// The step.
     pub program: Program,
     /// How many steps every trace has.
     pub steps: usize,

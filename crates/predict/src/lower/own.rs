@@ -13,7 +13,6 @@ use crate::Error;
 pub struct Workload<'a> {
     /// The model and its rules; `training.batch_size` are the samples of all ranks.
     pub config: &'a JobConfig,
-    /// Who holds what.
     pub plan: &'a ShardingPlan,
     /// How each feature is used, in the model's order.
     pub features: &'a [FeatureStats],

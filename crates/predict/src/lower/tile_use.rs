@@ -12,11 +12,8 @@ pub struct TileUse {
     pub table: usize,
     /// The rank that holds it.
     pub rank: usize,
-    /// Its columns.
     pub dim: usize,
-    /// Its rows.
     pub rows: u64,
-    /// Of a weight.
     pub weight_bytes: usize,
     /// Bags: a position of a sequence is one.
     pub bags: usize,

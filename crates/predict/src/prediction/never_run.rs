@@ -14,7 +14,6 @@ use crate::simulate::{self, Simulation};
 /// A rank's predicted step; see [`PredictionRow`](super::PredictionRow).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NeverRunRow {
-    /// The rank.
     pub rank: u32,
     /// Predicted, on the host.
     pub step_ns: i64,
@@ -24,7 +23,6 @@ pub struct NeverRunRow {
     pub low_ns: i64,
     /// 95 % of the draws are shorter.
     pub high_ns: i64,
-    /// Any device works.
     pub busy_ns: i64,
     /// None does, of the time from the first device work to the last.
     pub idle_pct: f64,
@@ -39,9 +37,7 @@ pub struct NeverRunRow {
 /// A step that was never recorded.
 #[derive(Clone, Debug)]
 pub struct NeverRun {
-    /// When everything happens.
     pub simulation: Simulation,
-    /// Per rank.
     pub rows: Vec<NeverRunRow>,
 }
 

@@ -16,7 +16,6 @@ pub enum Subject {
     Operator,
     /// The host between operators, before what is named.
     Between,
-    /// Device work.
     Work,
     /// The transfer of a collective.
     Transfer,
@@ -27,7 +26,6 @@ pub enum Subject {
 pub struct NextRow {
     /// What kind of thing it is.
     pub subject: Subject,
-    /// Its name.
     pub name: String,
     /// How many there are, of all ranks.
     pub count: u64,

@@ -17,21 +17,16 @@ use crate::simulate::{self, Simulation};
 pub struct WhatIfRow {
     /// What the edits are called.
     pub edits: String,
-    /// The rank.
     pub rank: u32,
-    /// Without edits, predicted.
     pub base_ns: i64,
-    /// With them.
     pub step_ns: i64,
     /// 5 % of the draws are shorter.
     pub low_ns: i64,
     /// 95 % of the draws are shorter.
     pub high_ns: i64,
-    /// What they gain.
     pub saving_ns: i64,
     /// Of the step without them.
     pub saving_pct: f64,
-    /// Any device works.
     pub busy_ns: i64,
     /// None does, of the time from the first device work to the last.
     pub idle_pct: f64,
@@ -39,18 +34,15 @@ pub struct WhatIfRow {
     pub measured_pct: f64,
     /// See there.
     pub modelled_pct: f64,
-    /// See there.
     pub unknown_pct: f64,
 }
 
 /// The step with edits.
 #[derive(Clone, Debug)]
 pub struct WhatIf {
-    /// The edited program.
     pub program: Program,
     /// When everything of it happens.
     pub simulation: Simulation,
-    /// Per rank.
     pub rows: Vec<WhatIfRow>,
 }
 

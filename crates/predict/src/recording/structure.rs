@@ -10,7 +10,6 @@ use trace::store::TrackId;
 /// Dependencies in the traces of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Structure {
-    /// By scope.
     pub(super) ranks: Vec<RankWaits>,
     /// The collectives that all ranks of their group were seen in.
     pub(super) meetings: Vec<Meeting>,

@@ -36,7 +36,6 @@ pub enum Basis {
     Extended,
     /// Those of other devices.
     OtherDevices,
-    /// A formula.
     Formula,
 }
 
@@ -84,11 +83,8 @@ impl Models {
 /// An operation with its price.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpPrice {
-    /// The operation.
     pub op: &'static str,
-    /// Its sizes.
     pub shapes: Vec<Vec<usize>>,
-    /// Kernels.
     pub launches: u32,
     /// All of them, one after the other.
     pub time: Estimate,

@@ -5,11 +5,8 @@ use serde::Serialize;
 /// A time and what it lies between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The estimate.
     pub mean_ns: f64,
-    /// The least.
     pub low_ns: f64,
-    /// The most.
     pub high_ns: f64,
 }
 

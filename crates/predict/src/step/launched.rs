@@ -48,15 +48,12 @@ const UNMEASURED: (f64, f64) = (0.5, 2.0);
 /// Device time that the step of a rank launches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchedRow {
-    /// The rank.
     pub rank: u32,
-    /// Recorded.
     pub measured_ns: i64,
     /// Kernels, copies and sets, recorded.
     pub works: usize,
     /// By kernel models, from the execution trace alone.
     pub models_ns: i64,
-    /// Operators that launch.
     pub operators: usize,
     /// Of the recorded.
     pub models_error_pct: f64,
@@ -64,7 +61,6 @@ pub struct LaunchedRow {
     pub other_error_pct: Option<f64>,
     /// The largest of these errors.
     pub other_worst_pct: Option<f64>,
-    /// Whose it is.
     pub other_worst_rank: Option<u32>,
 }
 
@@ -72,17 +68,12 @@ pub struct LaunchedRow {
 /// Exchanges between ranks are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LaunchedPrice {
-    /// The rank.
     pub rank: u32,
     /// All kernels, one after the other.
     pub device_ns: f64,
-    /// The least.
     pub low_ns: f64,
-    /// The most.
     pub high_ns: f64,
-    /// Operators that launch.
     pub kernels: usize,
-    /// Matrix products.
     pub products_ns: f64,
     /// Pooled lookups and updates of their rows.
     pub embeddings_ns: f64,

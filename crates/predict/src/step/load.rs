@@ -97,9 +97,7 @@ pub struct RankLoad {
     pub uses: f64,
     /// Bags looked up in a batch.
     pub bags: f64,
-    /// The lookup.
     pub forward: Estimate,
-    /// The row updates.
     pub backward: Estimate,
     /// Bytes of weights.
     pub weights: u64,

@@ -24,7 +24,6 @@ const NONE: u32 = u32::MAX;
 /// What a plan comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
-    /// The step.
     pub step: Estimate,
     /// Memory of the rank that takes most.
     pub peak_bytes: u64,

@@ -9,19 +9,13 @@ use super::StepPrice;
 pub struct SweepRow {
     /// The configuration.
     pub model: String,
-    /// The hardware.
     pub hardware: String,
     /// Samples of a step.
     pub batch_size: usize,
-    /// Ranks.
     pub ranks: u32,
-    /// The step.
     pub step_ns: f64,
-    /// The least.
     pub low_ns: f64,
-    /// The most.
     pub high_ns: f64,
-    /// Speed.
     pub samples_per_s: f64,
     /// Memory of the rank that takes most.
     pub peak_bytes: u64,

@@ -16,7 +16,6 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// What an operator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Do {
-    /// Launches a kernel.
     Kernel,
     /// Launches a kernel and waits for it.
     Item,

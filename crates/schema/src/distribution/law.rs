@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum IdLaw {
-    /// Every id alike.
     #[default]
     Uniform,
-    /// By Zipf's law.
     Zipf {
         /// Skew, 0 or more; 1.05 is typical of production tables.
         exponent: f64,

@@ -34,16 +34,10 @@ pub enum ReuseError {
     },
     /// No section has the name.
     #[error("no section {name:?}; there are {known}")]
-    NoSection {
-        /// The name.
-        name: String,
-        /// Those there are.
-        known: String,
-    },
+    NoSection { name: String, known: String },
     /// A section lacks something.
     #[error("section {section:?}: expected {expected}")]
     Section {
-        /// Its name.
         section: String,
         /// What is missing or wrong.
         expected: &'static str,

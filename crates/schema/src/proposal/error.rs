@@ -10,21 +10,14 @@ pub enum ProposalError {
     NoLabel {
         /// Columns with two values.
         candidates: Vec<String>,
-        /// All columns.
         columns: Vec<String>,
     },
     /// The label that was asked for is not there.
     #[error("no column {label:?} for the label among {}", listed(columns))]
-    NoSuchColumn {
-        /// Its name.
-        label: String,
-        /// All columns.
-        columns: Vec<String>,
-    },
+    NoSuchColumn { label: String, columns: Vec<String> },
     /// The label has values that mean nothing to a model of two classes.
     #[error("column {label:?}: expected two values or ratings for a label, got {distinct} values")]
     NoClasses {
-        /// Its name.
         label: String,
         /// How many it has.
         distinct: u64,
@@ -34,7 +27,6 @@ pub enum ProposalError {
         "column {label:?}: expected a label, got values of the type {kind}, which no reader handles"
     )]
     UnreadableLabel {
-        /// Its name.
         label: String,
         /// Its type in the file.
         kind: String,

@@ -6,15 +6,12 @@ use crate::facts::ColumnFacts;
 /// What the proposal is to be for.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    /// The model's name.
     pub name: String,
     /// The command that asked, for the first line.
     pub command: String,
     /// The label, where it is not to be found by its name and values.
     pub label: Option<String>,
-    /// Training files.
     pub train: Vec<String>,
-    /// Held-out files.
     pub evaluation: Vec<String>,
     /// Values of the label in the held-out files.
     pub evaluation_labels: Vec<String>,

@@ -8,16 +8,25 @@ use crate::unit::count;
 /// What a column is for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
-    /// Nothing.
     LeftOut(LeftOut),
-    /// A dense input.
-    Number { transform: DenseTransform, form: NumberForm, is_category: bool },
+    Number {
+        transform: DenseTransform,
+        form: NumberForm,
+        is_category: bool,
+    },
     /// Parts of a time as dense inputs.
-    Time { format: Option<String>, parts: Vec<DatePart> },
-    /// A table.
-    Category { is_integer: bool },
+    Time {
+        format: Option<String>,
+        parts: Vec<DatePart>,
+    },
+    Category {
+        is_integer: bool,
+    },
     /// A table with several ids a row.
-    List { separator: Option<String>, is_integer: bool },
+    List {
+        separator: Option<String>,
+        is_integer: bool,
+    },
 }
 
 /// Why a column is left out.

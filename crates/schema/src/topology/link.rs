@@ -41,12 +41,7 @@ pub enum LinkError {
     #[error(
         "link: expected sizes above 0 in rising order and times above 0, got {bytes} B in {ns} ns"
     )]
-    Point {
-        /// The size.
-        bytes: f64,
-        /// The time.
-        ns: f64,
-    },
+    Point { bytes: f64, ns: f64 },
 }
 
 /// A link: `α + size ÷ BW(size)`, as a rising line through measured sizes.

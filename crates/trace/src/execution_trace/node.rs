@@ -11,7 +11,6 @@ pub struct Node {
     pub id: u64,
     /// Id of the node around it; the process is its own.
     pub parent: u64,
-    /// Name.
     pub name: StringId,
     /// `rf_id`: what joins it to Kineto's `Record function id`; 0 for threads and the process.
     pub record_function: u64,
@@ -19,7 +18,6 @@ pub struct Node {
     pub forward_parent: u64,
     /// `seq_id`, joining forward to backward operators; −1 if none.
     pub sequence: i64,
-    /// What opened it.
     pub scope: RecordScope,
     /// PyTorch's own number of the thread, from 1.
     pub thread: u64,
@@ -31,9 +29,7 @@ pub struct Node {
     pub kernel_backend: StringId,
     /// Generated source of the kernel; empty if unknown.
     pub kernel_file: StringId,
-    /// Inputs, by position.
     pub inputs: Vec<Argument>,
-    /// Outputs, by position.
     pub outputs: Vec<Argument>,
     /// What a `record_param_comms` node moves.
     pub collective: Option<Box<NodeCollective>>,
@@ -44,21 +40,18 @@ pub struct Node {
 /// What opened a node; PyTorch's `RecordScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordScope {
-    /// 0: an operator.
     #[default]
     Function,
     /// 1: an operator of autograd.
     BackwardFunction,
     /// 7: a label of the user or the framework.
     User,
-    /// Any other number.
     Other(u64),
 }
 
 /// A process group, from the node `## process_group:init ##`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Its name.
     pub name: String,
     /// Its description; empty if unknown.
     pub description: String,
@@ -66,7 +59,6 @@ pub struct ProcessGroup {
     pub backend: String,
     /// Its members; empty stands for all ranks.
     pub ranks: Vec<u32>,
-    /// How many members.
     pub size: Option<u32>,
 }
 

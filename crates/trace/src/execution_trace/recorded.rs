@@ -15,7 +15,6 @@ pub struct ExecutionTrace {
     pub origin: TraceOrigin,
     /// Such as `1.1.1-chakra.0.0.4`; empty if the file has none.
     pub schema: String,
-    /// The process.
     pub pid: Option<u64>,
     /// Begin of the recording, `YYYY-MM-DD HH:MM:SS` in the writer's time zone.
     pub time: String,

@@ -7,18 +7,14 @@ use crate::store::StringId;
 pub struct Argument {
     /// Type as the file has it, such as `Tensor(float)` or `GenericList[Int,Int]`.
     pub kind: StringId,
-    /// The value.
     pub value: TraceValue,
 }
 
 /// A value of any type. Texts such as `<Stream>` stand for what cannot be written down.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TraceValue {
-    /// No value: `<None>`.
     None,
-    /// A truth value.
     Bool(bool),
-    /// An integer.
     Int(i64),
     /// An integer greater than `i64::MAX`, such as an address.
     Unsigned(u64),
@@ -26,7 +22,6 @@ pub enum TraceValue {
     Float(f64),
     /// A text, a device, a data type.
     Text(StringId),
-    /// A tensor.
     Tensor(Box<NodeTensor>),
     /// A list or a tuple; PyTorch cuts lists off after 4096 elements.
     List(Vec<TraceValue>),
@@ -42,7 +37,6 @@ pub struct NodeTensor {
     pub storage: u64,
     /// First element within the storage.
     pub offset: u64,
-    /// Number of elements.
     pub elements: u64,
     /// Bytes of an element.
     pub element_bytes: u64,

@@ -11,13 +11,10 @@ use crate::store::{Allocation, Collective, LaunchShape, StringId};
 pub enum ArgumentValue<'a> {
     /// A whole number, not negative.
     Unsigned(u64),
-    /// A whole number.
     Signed(i64),
-    /// A number.
     Float(f64),
     /// A number of single precision.
     Single(f32),
-    /// A text.
     Text(&'a str),
     /// x, y and z.
     Three([u32; 3]),

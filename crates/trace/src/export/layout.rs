@@ -14,7 +14,6 @@ pub struct Process {
     pub part: usize,
     /// Its id, unique over all parts.
     pub pid: TrackKey,
-    /// What it is.
     pub class: ProcessClass,
     /// Its name; empty if unknown.
     pub name: String,
@@ -29,7 +28,6 @@ pub struct Process {
 pub enum ProcessClass {
     /// A process of the operating system.
     Host,
-    /// A device.
     Device,
     /// Rows of the profiler.
     Other,

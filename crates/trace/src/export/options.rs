@@ -32,9 +32,7 @@ pub enum WhichArguments {
 /// A counter that was computed: queue length, exposed communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Counter {
-    /// Whose it is.
     pub rank: u32,
-    /// Its name.
     pub name: String,
     /// Its unit; may be empty.
     pub unit: String,
@@ -51,9 +49,7 @@ pub struct ExportedEvents {
     pub slices_moved: u64,
     /// Of those, how many have their typed arguments only: their text could not be read again.
     pub slices_typed_only: u64,
-    /// Ends of arrows.
     pub flows: u64,
-    /// Samples of counters.
     pub counters: u64,
     /// Points in time, allocations included.
     pub instants: u64,

@@ -40,50 +40,32 @@ pub struct Graph {
 /// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeKind {
-    /// 0.
     Invalid,
-    /// 1.
     Metadata,
     /// 2: a load from remote or slow memory.
     MemoryLoad,
     /// 3: a store to remote or slow memory.
     MemoryStore,
-    /// 4: computation.
     Compute,
-    /// 5.
     Send,
-    /// 6.
     Receive,
-    /// 7.
     Collective,
-    /// Any other number.
     Other(i32),
 }
 
 /// What a collective does, attribute `comm_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CollectiveKind {
-    /// 0.
     AllReduce,
-    /// 1.
     Reduce,
-    /// 2.
     AllGather,
-    /// 3.
     Gather,
-    /// 4.
     Scatter,
-    /// 5.
     Broadcast,
-    /// 6.
     AllToAll,
-    /// 7.
     ReduceScatter,
-    /// 8.
     ReduceScatterBlock,
-    /// 9.
     Barrier,
-    /// Any other number.
     Other(u64),
 }
 

@@ -5,11 +5,8 @@ use schema::{Op, Pass, Precision};
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
-    /// f32.
     Float,
-    /// bf16.
     BFloat16,
-    /// i64.
     Long,
 }
 

@@ -151,7 +151,6 @@ fn anchors(a: &[Name], b: &[Name], run: usize) -> AlignedPairs {
     ascending(&pairs)
 }
 
-/// FNV-1a over names.
 fn hash(run: &[Name]) -> u64 {
     run.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
         (hash ^ u64::from(*name)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -14,7 +14,6 @@ pub const OTHER: Name = u32::MAX;
 pub struct Sequence {
     /// The thread's number, or the track's.
     pub key: u64,
-    /// The names.
     pub names: Vec<Name>,
     /// The nodes, or the rows.
     pub places: Vec<u32>,

@@ -10,7 +10,6 @@ const EXACT: u64 = 1 << 53;
 pub enum IdKind {
     /// Calls to device work.
     Correlation,
-    /// Events to operators.
     External,
     /// Events to execution traces.
     RecordFunction,
@@ -20,7 +19,6 @@ pub enum IdKind {
     Sequence,
     /// Frames, their parents and modules.
     Python,
-    /// Ends of arrows.
     Flow,
     /// Recorded events of a device.
     DeviceEvent,
@@ -42,10 +40,12 @@ pub struct Namespace {
 
 #[derive(Clone, Debug)]
 enum Numbering {
-    /// Add this.
     Prefix(u64),
     /// Count: ids too large for a prefix get their place among the rank's sorted ids.
-    Place { sorted: Vec<u64>, first: u64 },
+    Place {
+        sorted: Vec<u64>,
+        first: u64,
+    },
 }
 
 /// The namespaces of the traces of one job.

@@ -29,9 +29,7 @@ const CHANGED: &str = "the file has changed since";
 /// Events of one trace.
 #[derive(Clone, Copy)]
 pub struct TraceRows<'a> {
-    /// The trace.
     pub trace: &'a Trace,
-    /// Its rows.
     pub rows: &'a [u32],
 }
 

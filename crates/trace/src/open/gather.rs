@@ -109,7 +109,6 @@ fn each<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Reads one file.
 fn file(
     unit: &ListedFile,
     threads: usize,

@@ -36,14 +36,12 @@ pub enum PumpMessage {
     Skipped(String, &'static str),
     /// A failure outside of all texts.
     Failed(EarlyEnd),
-    /// Nothing follows.
     Done,
 }
 
 /// Why a text or an archive ends early.
 #[derive(Debug)]
 pub enum EarlyEnd {
-    /// The system refused.
     System(io::Error),
     /// The compressed stream or the archive ends in the middle.
     Ended(String),
@@ -125,7 +123,6 @@ struct Gone;
 
 /// The sending side.
 pub struct Pump {
-    /// Where messages go.
     pub out: SyncSender<PumpMessage>,
     /// Blocks to be used again.
     pub back: Receiver<Vec<u8>>,

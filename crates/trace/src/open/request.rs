@@ -37,7 +37,6 @@ pub struct ReadProgress {
 /// What a reading found.
 #[derive(Clone, Debug, Default)]
 pub struct JobReading {
-    /// The traces.
     pub job: Job,
     /// Files of folders and archives that are no traces.
     pub skipped: Vec<Skipped>,
@@ -46,7 +45,6 @@ pub struct JobReading {
 /// A file of a folder or an archive that is no trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// The file.
     pub path: PathBuf,
     /// The member of an archive.
     pub member: Option<String>,

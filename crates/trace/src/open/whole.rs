@@ -15,11 +15,8 @@ use crate::store::{Encoding, Trace, TraceOrigin};
 
 /// A file, or a member of an archive.
 pub struct WholeText<'a> {
-    /// Its path.
     pub path: &'a Path,
-    /// The member.
     pub member: Option<String>,
-    /// Its format.
     pub format: &'a Timeline,
     /// How that is read.
     pub reader: &'a WholeFile,
@@ -56,9 +53,7 @@ pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trac
 
 /// The bytes of a file, and how they are read.
 pub struct Reread {
-    /// How.
     pub reader: &'static WholeFile,
-    /// All of them.
     pub bytes: Vec<u8>,
 }
 

@@ -5,7 +5,6 @@ use schema::{Nanos, Op};
 /// Who ran, and where: what a trace says once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunInfo {
-    /// This participant, `0..world_size`.
     pub rank: u32,
     /// Participants of the job.
     pub world_size: u32,

@@ -9,7 +9,6 @@ pub struct LaunchShape {
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
     pub block: [u32; 3],
-    /// Registers per thread.
     pub registers: u32,
     /// Bytes of shared memory per block.
     pub shared_memory: u32,
@@ -24,7 +23,6 @@ pub struct LaunchShape {
 /// What a collective moves and among whom. Texts are empty, numbers `None` where unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collective {
-    /// `allreduce`, `all_to_allv`, …
     pub name: StringId,
     /// Type of an element: `Float`, `BFloat16`, …
     pub dtype: StringId,
@@ -51,9 +49,7 @@ pub struct Collective {
 /// A frame of Python: parents are authoritative, not times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PythonFrame {
-    /// `Python id`.
     pub id: u64,
-    /// `Python parent id`.
     pub parent: Option<u64>,
     /// `Python module id`.
     pub module: Option<u64>,
@@ -71,10 +67,8 @@ pub struct StackLine {
 /// What a `cuda_sync` slice waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncWait {
-    /// `wait_on_stream`.
     pub stream: Option<i64>,
     /// `wait_on_cuda_event_record_corr_id`: the correlation of the `cudaEventRecord` call.
     pub record_correlation: Option<u64>,
-    /// `wait_on_cuda_event_id`.
     pub event: Option<u64>,
 }

@@ -5,7 +5,6 @@
 pub struct Category {
     /// The spelling, such as `cuda_runtime` or, in 2021, `Runtime`.
     pub name: String,
-    /// What it means.
     pub kind: EventKind,
 }
 
@@ -38,7 +37,6 @@ pub enum EventKind {
     Overhead,
     /// The span of the whole recording (`Trace`).
     Window,
-    /// Anything else.
     Other,
 }
 

@@ -41,7 +41,6 @@ impl TraceHeader {
 /// A device of the host; 0 or empty where the file has no such field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceProperties {
-    /// Ordinal.
     pub id: i64,
     /// Such as `NVIDIA A100-SXM4-40GB`.
     pub name: String,
@@ -49,7 +48,6 @@ pub struct DeviceProperties {
     pub memory_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (u32, u32),
-    /// Streaming multiprocessors.
     pub sm_count: u32,
     /// Threads of a multiprocessor.
     pub threads_per_sm: u32,
@@ -60,22 +58,16 @@ pub struct DeviceProperties {
 /// The job's ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distributed {
-    /// `nccl`, `gloo`, `mtia:hccl,cpu:gloo`.
     pub backend: String,
-    /// This file's rank.
     pub rank: Option<u32>,
-    /// All ranks.
     pub world_size: Option<u32>,
-    /// The process groups.
     pub groups: Vec<ProcessGroup>,
 }
 
 /// A process group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Its name.
     pub name: String,
-    /// Its description.
     pub description: String,
     /// Its members; empty if unknown.
     pub ranks: Vec<u32>,

@@ -60,7 +60,6 @@ pub enum Loss {
 /// One kind's count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LossCount {
-    /// How often.
     pub count: u64,
     /// The first ones: where (byte of the uncompressed text), expected, got.
     pub first: Vec<String>,

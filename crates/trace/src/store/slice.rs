@@ -15,7 +15,6 @@ pub struct Slices {
     pub start: Vec<i64>,
     /// Nanoseconds, at least 0.
     pub duration: Vec<i64>,
-    /// Name.
     pub name: Vec<StringId>,
     /// Place in the trace's categories.
     pub category: Vec<u8>,
@@ -41,13 +40,10 @@ pub struct Slices {
     pub collective: Sparse<Collective>,
     /// `Sequence number`, joining forward to backward operators.
     pub sequence: Sparse<i64>,
-    /// `Fwd thread id`.
     pub forward_thread: Sparse<u64>,
     /// `Record function id`, joining to execution traces.
     pub record_function: Sparse<u64>,
-    /// `Ev Idx`.
     pub event_index: Sparse<u64>,
-    /// Python frames.
     pub python: Sparse<PythonFrame>,
     /// `Call stack` of operators, before 2022: see [`Trace::stack`](super::Trace::stack).
     pub call_stack: Sparse<StringId>,
@@ -64,11 +60,8 @@ pub struct Slices {
 pub struct NewSlice<'a> {
     /// Category as files spell it.
     pub category: &'a str,
-    /// Name.
     pub name: &'a str,
-    /// Process, or device.
     pub pid: TrackKey,
-    /// Thread, or stream.
     pub tid: TrackKey,
     /// Absolute nanoseconds.
     pub start: i64,
@@ -76,11 +69,8 @@ pub struct NewSlice<'a> {
     pub duration: i64,
     /// Joins calls to device work.
     pub correlation: Option<u64>,
-    /// Joins to operators.
     pub external_id: Option<u64>,
-    /// Argument `stream`.
     pub stream: Option<i32>,
-    /// Argument `device`.
     pub device: Option<i32>,
     /// Where its text begins.
     pub offset: Option<u64>,

@@ -39,7 +39,6 @@ struct Victim {
 enum Form {
     /// A file as it lies there.
     File,
-    /// An unpacked text.
     Text,
 }
 

@@ -39,7 +39,6 @@ fn orphans(trace: &Trace) -> usize {
         .count()
 }
 
-/// Launches without work.
 fn barren(trace: &Trace) -> usize {
     let work = trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let done: BTreeSet<u64> = work.filter_map(|row| trace.slices.correlation(row)).collect();

@@ -85,7 +85,6 @@ struct Decoded {
     events: Vec<(u64, u64, u64, String)>,
     /// By arrow: how many ends.
     arrows: BTreeMap<u64, u64>,
-    /// Keys of arguments.
     keys: BTreeSet<String>,
 }
 

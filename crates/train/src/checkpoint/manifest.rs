@@ -22,15 +22,12 @@ const FORMAT: &str = "rowmill-checkpoint";
 pub struct Manifest {
     /// XXH3-64 of the manifest's own text with these sixteen digits as zeros. Must stay first.
     pub(super) checksum: Checksum,
-    /// Always `rowmill-checkpoint`.
     pub(super) format: String,
     /// [`VERSION`] when written.
     pub version: u32,
     /// Program and version that wrote it.
     pub created_by: String,
-    /// Training steps taken.
     pub step: u64,
-    /// Samples trained on.
     pub samples: u64,
     /// Ranks that wrote it; any number may read it.
     pub world_size: u32,
@@ -55,7 +52,6 @@ pub struct Manifest {
     pub data: SeenData,
     /// Every file besides the manifest.
     pub files: Vec<FileRecord>,
-    /// Every tensor.
     pub chunks: Vec<Chunk>,
 }
 
@@ -74,7 +70,6 @@ pub struct SeenData {
 pub struct Seeds {
     /// Of the initial weights.
     pub model: u64,
-    /// Of the shuffle.
     pub training: u64,
 }
 
@@ -83,7 +78,6 @@ pub struct Seeds {
 pub struct FileRecord {
     /// Name within the folder.
     pub name: String,
-    /// Its length.
     pub bytes: u64,
     /// XXH3-64 of everything before the tensors' values.
     pub header_checksum: Checksum,
@@ -94,13 +88,9 @@ pub struct FileRecord {
 pub struct Chunk {
     /// The file it lies in.
     pub file: String,
-    /// Its name there.
     pub tensor: String,
-    /// What it is.
     pub content: TensorContent,
-    /// Its shape.
     pub shape: Vec<usize>,
-    /// Its values' format.
     #[serde(default)]
     pub data_type: DataType,
     /// XXH3-64 of its bytes.
@@ -167,9 +157,7 @@ impl TensorContent {
 pub struct TablePart {
     /// Name of the table.
     pub table: String,
-    /// Its rows.
     pub rows: Range<u64>,
-    /// Its columns.
     pub columns: Range<usize>,
 }
 

@@ -49,9 +49,7 @@ enum Role {
 /// `write_…`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WrittenFile {
-    /// The file.
     pub file: FileRecord,
-    /// Its tensors.
     pub chunks: Vec<Chunk>,
 }
 
@@ -64,9 +62,7 @@ pub type ReadTile<'a> = &'a mut dyn FnMut(
 /// What a manifest says besides the tensors.
 #[derive(Clone, Debug)]
 pub struct Meta<'a> {
-    /// Samples trained on.
     pub samples: u64,
-    /// The job.
     pub config: &'a JobConfig,
     /// The tiling at writing.
     pub plan: &'a ShardingPlan,
@@ -83,7 +79,6 @@ pub struct Meta<'a> {
 /// A checkpoint that stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its folder.
     pub folder: PathBuf,
     /// Bytes of all its files.
     pub bytes: u64,

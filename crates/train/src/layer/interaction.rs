@@ -154,7 +154,6 @@ pub struct InteractionGiven<'a, B: Backend> {
     pub pooled: &'a B::Vector,
     /// Gradient of the output, `[B, width]`.
     pub d_out: &'a B::Matrix,
-    /// B.
     pub samples: usize,
 }
 

@@ -27,7 +27,6 @@ pub struct LogitGiven<'a, B: Backend> {
     pub d_y: &'a B::Vector,
     /// Whether the input is the output of a ReLU, whose gradient is then taken too.
     pub after_relu: bool,
-    /// B.
     pub samples: usize,
 }
 

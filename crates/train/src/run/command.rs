@@ -14,7 +14,6 @@ pub enum Command {
     Evaluate(Held),
     /// Write parameters into the checkpoint of this step, which rank 0 begins and commits.
     Save {
-        /// Steps done.
         step: u64,
         /// Whether the parameters must give a finite loss on the last batch.
         probe: bool,

@@ -17,7 +17,6 @@ use crate::checkpoint::{Checkpoint, SeenData};
 pub struct LossTally {
     /// Σ of the samples' losses.
     pub sum: f64,
-    /// Samples.
     pub samples: u64,
 }
 
@@ -31,7 +30,6 @@ impl LossTally {
 /// Checkpoint content besides parameters; exact, so floating-point values are stored as bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunProgress {
-    /// Batches consumed.
     pub loader: Position,
     tally_sum_bits: u64,
     tally_samples: u64,
@@ -98,9 +96,7 @@ impl RunProgress {
 
 /// The state all ranks begin with.
 pub struct StartState {
-    /// Steps done.
     pub step: u64,
-    /// Samples trained on.
     pub samples: u64,
     /// Data position and losses; none at a fresh start.
     pub progress: Option<RunProgress>,

@@ -59,32 +59,26 @@ pub enum Mismatch {
     Missing {
         /// Name in the state dict.
         name: String,
-        /// The model's shape.
         expected: Vec<usize>,
     },
     /// The file has it, the model does not.
     Unexpected {
         /// Name in the state dict.
         name: String,
-        /// Its shape.
         got: Vec<usize>,
     },
     /// Both have it, in different shapes.
     Shape {
         /// Name in the state dict.
         name: String,
-        /// The model's shape.
         expected: Vec<usize>,
-        /// The file's shape.
         got: Vec<usize>,
     },
     /// Its values are no floating-point numbers.
     Kind {
         /// Name in the state dict.
         name: String,
-        /// The model's dtype.
         expected: &'static str,
-        /// The file's dtype.
         got: String,
     },
 }

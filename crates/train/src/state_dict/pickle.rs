@@ -14,7 +14,6 @@ pub(super) enum PickleValue {
     Other,
     /// An integer or a truth value.
     Int(i64),
-    /// A text.
     Text(String),
     /// A list or tuple.
     Sequence(Vec<Id>),
@@ -39,7 +38,6 @@ pub(super) enum PickleValue {
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<PickleValue>,
-    /// The result.
     pub root: Id,
 }
 
@@ -129,7 +127,6 @@ impl<'a> PickleMachine<'a> {
         Self { bytes, at: 0, values: Vec::new(), stack: Vec::new(), memo }
     }
 
-    /// One instruction.
     fn step(&mut self) -> Stepped {
         let code = self.take(1)?[0];
         match code {

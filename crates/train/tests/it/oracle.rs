@@ -17,7 +17,6 @@ pub struct Oracle<'a> {
     plan: &'a ShardingPlan,
     pub dense: BTreeMap<String, Vector>,
     dense_state: BTreeMap<String, Vec<[f64; 2]>>,
-    /// Steps taken.
     step: i32,
     /// Whole tables, `[rows, dim]`.
     pub tables: Vec<Vector>,

@@ -78,7 +78,6 @@ fn an_id_that_the_device_finds_stops_the_steps_that_were_given_to_it() {
     assert_eq!(weights(&context, &model), before);
 }
 
-/// All dense values.
 fn weights<B: Backend>(context: &RankContext<B>, model: &Model<B>) -> Vec<Vec<f32>> {
     let parameters = model.dense().to_parameters(context.on()).unwrap();
     parameters.into_iter().map(|parameter| parameter.weight).collect()

@@ -20,7 +20,6 @@ pub(super) struct Chain {
     pub steps: Vec<ThreadNode>,
     /// Whether it ran operators or launched anything.
     pub works: bool,
-    /// By step.
     pub hand_offs: Vec<HandOff>,
 }
 

@@ -20,11 +20,9 @@ pub enum PathCategory {
     PythonFrame,
     /// A thread between what was recorded of it: Python, mostly, where no frames were recorded.
     UntracedHost,
-    /// Loading input.
     DataLoading,
     /// From the end of a launch to the start of its work, with nothing before it on the stream.
     LaunchDelay,
-    /// A device computes.
     Compute,
     /// A device copies or sets memory.
     Memory,
@@ -59,7 +57,6 @@ pub const CATEGORIES: [PathCategory; 13] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
-    /// The host's.
     Host,
     /// The devices', what passes before they begin included.
     Device,
@@ -87,7 +84,6 @@ pub struct ThreadLabel {
     pub start: i64,
     /// Absolute nanoseconds.
     pub end: i64,
-    /// The innermost annotation.
     pub row: u32,
 }
 

@@ -9,7 +9,6 @@ use crate::scope::Scope;
 pub struct RowNodes {
     /// Per scope, per row of its trace, and one behind: its first place in `nodes`.
     first: Vec<Vec<u32>>,
-    /// Per scope.
     nodes: Vec<Vec<NodeId>>,
 }
 

@@ -14,7 +14,6 @@ use crate::scope::Scope;
 /// What is known of waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
-    /// Per name.
     calls: Vec<CallKind>,
     /// Rows of `cuda_sync` by correlation.
     syncs: Vec<(u64, u32)>,

@@ -14,9 +14,7 @@ use crate::render;
 /// One recorded step.
 #[derive(Clone, Debug)]
 pub struct BenchStep {
-    /// All of it.
     pub seconds: f64,
-    /// Its operations.
     pub spans: Vec<OpSpan>,
 }
 
@@ -28,7 +26,6 @@ pub struct OperationRow {
     pub ms: f64,
     pub pct_of_step: f64,
     pub gflop: f64,
-    /// Useful gigabytes.
     pub gb: f64,
     pub gflop_per_s: f64,
     pub gb_per_s: f64,

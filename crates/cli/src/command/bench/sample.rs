@@ -24,9 +24,7 @@ pub struct Conditions {
 /// Something measured.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchSample<T> {
-    /// What.
     pub value: T,
-    /// Meanwhile.
     pub conditions: Conditions,
 }
 
@@ -226,7 +224,6 @@ pub struct Spread {
 /// How well samples could be taken; part of every report.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quality {
-    /// Samples taken.
     pub samples: usize,
     /// Of those, how many did not count.
     pub rejected_samples: usize,

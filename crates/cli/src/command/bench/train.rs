@@ -82,7 +82,6 @@ struct TrainReport {
     breakdown: Breakdown,
     /// Steps from one wait for the device to the next.
     wait_every: usize,
-    /// Every sample.
     steps: Vec<TimedStep>,
     interrupted: bool,
 }

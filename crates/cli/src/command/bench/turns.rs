@@ -26,7 +26,6 @@ pub struct TimedCall {
 /// How often each case is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
-    /// Different operations.
     pub cases: usize,
     /// Calls of each in a turn.
     pub calls: u64,

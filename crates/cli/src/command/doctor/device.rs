@@ -19,7 +19,6 @@ use crate::resolve::{Session, device};
 #[derive(Serialize)]
 struct Diagnosis {
     devices: Vec<CheckedGpu>,
-    /// The driver first.
     libraries: Vec<CheckedLibrary>,
     /// Folder of compiled kernels.
     kernels: Option<PathBuf>,
@@ -39,7 +38,6 @@ struct Diagnosis {
 struct CheckedGpu {
     device: String,
     name: String,
-    /// Such as 9.0.
     compute_capability: String,
     free_bytes: usize,
     total_bytes: usize,

@@ -20,7 +20,6 @@ struct Diagnosis {
     /// The library that `rowmill train` would take.
     taken: Option<String>,
     ranks: Option<usize>,
-    /// This one.
     rank: Option<usize>,
     threads: Option<&'static str>,
     /// Why training over MPI would not work.

@@ -106,7 +106,6 @@ fn text(key: &ConfigKey) -> String {
     format!("{}\n  {}\n{}", key.path, key.meaning, render::facts(&rows))
 }
 
-/// `docs/configuration.md`.
 fn markdown() -> String {
     let mut out = "# Configuration\n\n\
         Every key of a job's TOML, made by `rowmill explain config --as markdown`. One key: \

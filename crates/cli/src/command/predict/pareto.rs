@@ -29,7 +29,6 @@ const COLOURS: [&str; 8] =
 pub struct PooledRow {
     /// Ids of a bag.
     pub pooling: u32,
-    /// The step.
     #[serde(flatten)]
     pub step: SweepRow,
 }

@@ -90,7 +90,6 @@ struct MemoryRow<'a> {
 
 /// A priced step with its memory.
 pub struct PricedStep {
-    /// The step.
     pub price: StepPrice,
     /// What memory is for, of the rank that takes most or of all together.
     memory: Vec<(String, u64)>,

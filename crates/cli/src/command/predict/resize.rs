@@ -31,7 +31,6 @@ struct Row {
     unknown_pct: f64,
     /// Mean of the steps recorded at this size.
     measured_ns: Option<i64>,
-    /// Of the measured.
     error_pct: Option<f64>,
     /// Of the line through the mean steps of both recordings.
     baseline_error_pct: Option<f64>,

@@ -27,7 +27,6 @@ struct Row {
     predicted: WhatIfRow,
     /// Mean of the steps recorded after the edits were made.
     measured_ns: Option<i64>,
-    /// Of the measured.
     error_pct: Option<f64>,
     /// Of "as long as without the edits".
     baseline_error_pct: Option<f64>,
@@ -37,9 +36,7 @@ struct Row {
 
 /// The steps of a rank after the edits were made.
 pub struct Measured {
-    /// The rank.
     pub rank: u32,
-    /// Their mean.
     pub mean_ns: f64,
     /// Their coefficient of variation.
     pub noise_pct: f64,

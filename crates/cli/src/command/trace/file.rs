@@ -60,13 +60,11 @@ struct EventRow<'a> {
 
 /// What is to be written, and where.
 pub struct WrittenTraceFile<'a> {
-    /// The traces.
     pub paths: &'a [PathBuf],
     /// The file or folder.
     pub out: &'a Path,
     /// The selected ranks; none: all.
     pub ranks: &'a [u32],
-    /// The session.
     pub session: &'a Session,
 }
 

@@ -23,7 +23,6 @@ use crate::world::World;
 /// What a rank trains, whatever its own command line says.
 #[derive(Serialize, Deserialize)]
 pub struct ProcessRun {
-    /// As TOML.
     config: String,
     /// As the JSON of a plan's file.
     plan: String,

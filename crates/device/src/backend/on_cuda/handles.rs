@@ -21,7 +21,6 @@ pub(super) const NARROW: usize = size_of::<u16>();
 /// A stream with what its operations work in.
 #[derive(Debug)]
 pub struct Queue {
-    /// The stream.
     pub stream: Arc<Stream>,
     /// Partial sums over the rows of a matrix; operations of one queue use it one after the other.
     partials: RefCell<Option<Buffer>>,
@@ -140,7 +139,6 @@ pub(super) struct WeightBuffers {
     pub gradient: Buffer,
     /// As it is saved.
     pub state: Buffer,
-    /// Of LAMB.
     pub scratch: Option<Buffer>,
 }
 

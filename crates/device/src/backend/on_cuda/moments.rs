@@ -12,7 +12,6 @@ pub struct QueueMoments {
     stream: Arc<Stream>,
     zero: StreamEvent,
     events: Vec<StreamEvent>,
-    /// Of `events`.
     marked: usize,
 }
 

@@ -23,11 +23,9 @@ pub struct DeviceForward<'a> {
     pub x0: &'a Buffer,
     /// `W (V x)` without bias.
     pub u: &'a Buffer,
-    /// Bias.
     pub bias: &'a Buffer,
     /// Input of this layer.
     pub x: &'a Buffer,
-    /// Output, overwritten.
     pub out: &'a Buffer,
 }
 
@@ -38,7 +36,6 @@ pub struct DeviceBackward<'a> {
     pub x0: &'a Buffer,
     /// `W (V x)` without bias.
     pub u: &'a Buffer,
-    /// Bias.
     pub bias: &'a Buffer,
     /// Gradient of the output.
     pub d_out: &'a Buffer,

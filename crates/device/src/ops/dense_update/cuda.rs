@@ -29,7 +29,6 @@ pub struct DeviceParameter<'a> {
     pub state: Option<&'a Buffer>,
     /// u32 `[1]`: nothing is updated unless it is 0.
     pub stop: &'a Buffer,
-    /// Elements.
     pub elements: usize,
     /// Elements of a row.
     pub dim: usize,

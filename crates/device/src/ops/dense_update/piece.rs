@@ -4,11 +4,14 @@
 #[derive(Clone, Copy)]
 pub(super) enum PieceTask {
     /// The rule, on rows of so many elements.
-    Update { row: usize },
+    Update {
+        row: usize,
+    },
     /// LAMB's moments and sums of squares.
     Moments,
-    /// LAMB's step.
-    Apply { ratio: f32 },
+    Apply {
+        ratio: f32,
+    },
 }
 
 /// The part of a parameter that one chunk works on.

@@ -33,7 +33,6 @@ pub struct WorkspaceShape {
     pub capacity: usize,
     /// Rows of all tiles.
     pub rows: usize,
-    /// Tiles.
     pub tiles: usize,
     /// D of the widest tile.
     pub widest: usize,

@@ -43,7 +43,6 @@ pub struct BackwardArguments<'a, 'tile> {
     pub output: SlotOutput,
     /// Gradient of that output.
     pub gradient: &'a [f32],
-    /// The row update.
     pub rule: UpdateRule,
     /// Random bits of this step, for writing to 16-bit tables.
     pub rounding: CounterRng,
@@ -56,7 +55,6 @@ pub struct ScratchShape {
     pub ids: usize,
     /// Bags of a batch, over all slots.
     pub bags: usize,
-    /// Slots.
     pub slots: usize,
     /// Values of the gradient.
     pub gradient: usize,
@@ -67,7 +65,6 @@ pub struct ScratchShape {
 /// Whether ids or bags have factors that are not 1 for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
-    /// None has.
     Absent,
     /// Weights of ids, or scales of bags.
     Present,

@@ -27,7 +27,6 @@ pub struct OracleTile<R> {
     pub weights: Vec<R>,
     /// `[rows, Optimizer::state_per_row(dim)]`.
     pub state: Vec<R>,
-    /// Columns.
     pub dim: usize,
 }
 

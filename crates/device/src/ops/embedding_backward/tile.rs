@@ -29,9 +29,7 @@ pub struct TileMut<'a> {
 pub struct TileOrigin {
     /// Number of the table.
     pub table: u32,
-    /// First row.
     pub row: u64,
-    /// First column.
     pub column: u32,
 }
 

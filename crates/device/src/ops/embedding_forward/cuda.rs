@@ -116,9 +116,7 @@ pub struct DeviceLookup<'a> {
     pub weights: Option<&'a Buffer>,
     /// A factor per bag, f32 `[F·B]`.
     pub bag_scales: Option<&'a Buffer>,
-    /// F.
     pub features: usize,
-    /// B.
     pub batch_size: usize,
     /// D of the widest tile.
     pub widest: usize,

@@ -41,7 +41,6 @@ pub struct ForwardArguments<'a> {
     pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; `1/L` makes the sum a mean.
     pub bag_scales: Option<&'a [f32]>,
-    /// What is written.
     pub output: SlotOutput,
     /// `[B, Σ D]`, or the rows of [`SlotOutput::Sequence`]; overwritten.
     pub out: &'a mut [f32],

@@ -3,13 +3,11 @@
 /// Columns of a pooled vector that one rank looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PooledColumns {
-    /// The rank.
     pub rank: usize,
     /// First column in what that rank gives.
     pub from: usize,
     /// First column of the pooled vector.
     pub to: usize,
-    /// Number of columns.
     pub len: usize,
     /// Whether this is the first partial sum of these columns: it is written, later ones are added.
     pub first: bool,
@@ -22,7 +20,6 @@ pub struct OwnedColumns {
     pub from: usize,
     /// First column of what that rank gets.
     pub to: usize,
-    /// Number of columns.
     pub len: usize,
 }
 

@@ -79,7 +79,6 @@ pub struct DeviceGiven<'a> {
     pub own: (usize, &'a Buffer),
     /// The matrices of all ranks one after the other; this rank's place is not read.
     pub others: Option<&'a Buffer>,
-    /// Rows.
     pub samples: usize,
 }
 

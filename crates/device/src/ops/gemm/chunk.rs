@@ -20,7 +20,6 @@ pub(super) const WIDE_PANELS: usize = 3;
 /// What becomes of a tile's sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Finish<'a> {
-    /// They are stored.
     Store,
     /// They are added to what is there.
     Add,
@@ -50,13 +49,10 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) b: *const W,
     pub(super) sink: &'a SumSink<'a>,
     pub(super) finish: Finish<'a>,
-    /// Rows of C.
     pub(super) samples: usize,
     /// Rows of A, of which row 0 is that of C even where it holds the chunk's rows alone.
     pub(super) a_samples: usize,
-    /// Words.
     pub(super) inner: usize,
-    /// Of C.
     pub(super) columns: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,

@@ -25,9 +25,7 @@ const BLOCK_ROWS: usize = 64;
 /// A matrix and how its numbers lie: bf16 takes 2 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    /// The matrix.
     pub matrix: &'a Buffer,
-    /// Of its numbers.
     pub precision: Precision,
 }
 
@@ -50,18 +48,14 @@ impl<'a> Operand<'a> {
 /// Sizes of a linear layer's products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
-    /// B, samples.
     pub b: usize,
-    /// N, outputs.
     pub n: usize,
-    /// K, inputs.
     pub k: usize,
 }
 
 /// The output of a product, and what is done with its sums.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductTarget<'a> {
-    /// The matrix.
     pub to: Operand<'a>,
     /// What follows the sums.
     pub epilogue: Epilogue<'a>,
@@ -70,7 +64,6 @@ pub struct ProductTarget<'a> {
 /// What a product does with what it has computed.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
-    /// Nothing.
     Plain,
     /// `max(y, 0)`; NaN stays NaN.
     Relu,
@@ -89,7 +82,6 @@ impl<'a> ProductTarget<'a> {
 /// Whether a product joins what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// It is overwritten.
     Write,
     /// It is added to.
     Add,

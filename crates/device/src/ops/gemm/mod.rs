@@ -63,7 +63,6 @@ const PIECES: usize = 4;
 /// The activation after the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// Nothing.
     None,
     /// `max(y, 0)`; NaN stays.
     Relu,
@@ -82,14 +81,12 @@ pub struct LinearForward<'a> {
     pub activation: Activation,
     /// Output, `[B, N]`, overwritten.
     pub y: OperandMut<'a>,
-    /// B, samples.
     pub b: usize,
 }
 
 /// What becomes of the gradient of the input.
 #[derive(Clone, Copy, Debug)]
 pub enum InputGradient<'a> {
-    /// It is written.
     Write,
     /// It is added to what is there: the input feeds more than this layer.
     Accumulate,
@@ -109,7 +106,6 @@ pub struct LinearBackwardInput<'a> {
     pub gradient: InputGradient<'a>,
     /// Gradient of the input, `[B, K]`.
     pub d_x: OperandMut<'a>,
-    /// B, samples.
     pub b: usize,
 }
 
@@ -124,11 +120,8 @@ pub struct LinearBackwardWeight<'a> {
     pub d_weight: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: Option<&'a mut [f32]>,
-    /// B, samples.
     pub b: usize,
-    /// K, inputs.
     pub k: usize,
-    /// N, outputs.
     pub n: usize,
 }
 

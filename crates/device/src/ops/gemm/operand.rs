@@ -12,16 +12,13 @@ use crate::ops::extent;
 /// A matrix that a product reads.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
-    /// In panels.
     F32(&'a [f32]),
-    /// In pairs.
     Bf16(PairMatrix<'a>),
 }
 
 /// A matrix that a product writes.
 #[derive(Debug)]
 pub enum OperandMut<'a> {
-    /// In panels.
     F32(&'a mut [f32]),
     /// In pairs, rounded to nearest.
     Bf16(PairsMut<'a>),

@@ -6,7 +6,6 @@ use super::{column_sums, pair};
 pub(super) trait Word: Copy + Send + Sync {
     /// Values of a word.
     const VALUES: usize;
-    /// One of them.
     fn value(self, place: usize) -> f32;
     /// Adds the sums over one panel, rows or pairs of rows of 32 words, of its first columns.
     fn add_column_sums(panel: &[Self], sums: &mut [f32]);

@@ -22,7 +22,6 @@ const CHUNK_SAMPLES: usize = 32;
 /// Arguments of [`forward`].
 #[derive(Debug)]
 pub struct Forward<'a> {
-    /// The shape.
     pub shape: Shape,
     /// Vector 0 of each sample, `[B, D]` in panels.
     pub dense: &'a [f32],
@@ -35,7 +34,6 @@ pub struct Forward<'a> {
 /// Arguments of [`backward`].
 #[derive(Debug)]
 pub struct Backward<'a> {
-    /// The shape.
     pub shape: Shape,
     /// Vector 0 of each sample, `[B, D]` in panels.
     pub dense: &'a [f32],

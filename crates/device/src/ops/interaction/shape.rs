@@ -5,7 +5,6 @@ use schema::TriangleOrder;
 /// The shape of an interaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// B, samples.
     pub b: usize,
     /// F, pooled vectors of a sample; with the dense one there are F + 1.
     pub features: usize,

@@ -37,11 +37,8 @@ pub struct Bucketise<'a> {
     pub blocks: &'a Buffer,
     /// Where each id was, u32 `[nnz]`, overwritten.
     pub positions: &'a Buffer,
-    /// F.
     pub features: usize,
-    /// B.
     pub batch_size: usize,
-    /// Shards.
     pub shards: usize,
 }
 
@@ -50,7 +47,6 @@ pub struct Bucketise<'a> {
 pub struct Regroup {
     /// Rows of both matrices.
     pub rows: usize,
-    /// Columns that go.
     pub columns: usize,
     /// Width and first column of the source.
     pub from: [usize; 2],

@@ -18,7 +18,6 @@ const CHUNK: usize = 512;
 /// Arguments of [`run`].
 #[derive(Debug)]
 pub struct LossArguments<'a> {
-    /// Which loss.
     pub kind: Loss,
     /// Logits, `[B]`.
     pub logits: &'a [f32],

@@ -12,7 +12,6 @@ pub struct SampleLoss<R> {
     pub loss: R,
     /// d loss / d logit.
     pub gradient: R,
-    /// sigmoid(logit).
     pub probability: R,
 }
 

@@ -36,7 +36,6 @@ pub struct ScanArguments<'a> {
     pub scratch: &'a Buffer,
     /// Address of the sum of all, 0 if it is not wanted.
     pub total: u64,
-    /// Numbers.
     pub count: usize,
     /// Format of `out` and `total`.
     pub sums: SumWidth,

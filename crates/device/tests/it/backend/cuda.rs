@@ -433,7 +433,6 @@ fn exchanges<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
     }
 }
 
-/// All of it.
 fn run<B: Backend>(device: &B, case: Case) -> Results {
     let mut bench = Bench::new(device, case.optimizer, case.b);
     products(&mut bench, case);

@@ -76,7 +76,6 @@ fn random_cases() -> Vec<Case> {
     random_sizes([4, 5, 90]).into_iter().enumerate().map(case).collect()
 }
 
-/// All of them.
 fn all_cases() -> impl Iterator<Item = (usize, Case)> {
     device_cases().into_iter().chain(random_cases()).enumerate()
 }

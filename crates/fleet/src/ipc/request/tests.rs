@@ -32,7 +32,6 @@ fn lost(reason: Reason) -> RequestState {
     RequestState::Lost(reason)
 }
 
-/// Sent and read.
 fn acknowledged(timing: Timing) -> CaptureRequest {
     let mut request = request(timing);
     assert_eq!(request.poll(s(1), true), Some("A=1\n"));

@@ -28,12 +28,10 @@ const PARTS: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindModel {
-    /// Of each amount.
     units: Units,
     left_over: LeftOver,
     /// The least and the most that works took, of what is predicted, in logarithms: nine of ten.
     interval: (f64, f64),
-    /// Works learnt from.
     works: usize,
     /// Least and most of each size.
     domain: Vec<(f32, f32)>,
@@ -55,11 +53,9 @@ enum LeftOver {
 /// A priced operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuPrice {
-    /// The estimate.
     pub mean_ns: f64,
     /// Nine of ten lie above this,
     pub low_ns: f64,
-    /// and below this.
     pub high_ns: f64,
     /// Whether every size lies within the measured ones.
     pub is_inside: bool,

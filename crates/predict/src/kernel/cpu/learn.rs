@@ -28,24 +28,18 @@ const JUDGED_OF: u64 = 5;
 /// A measured step and the workload it trained.
 #[derive(Clone, Copy, Debug)]
 pub struct Example<'a> {
-    /// What it trained.
     pub workload: Workload<'a>,
-    /// What it took.
     pub measured: &'a MeasuredStep,
 }
 
 /// Errors of the prices of a kind, on held-out steps and tables.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CpuKindErrors {
-    /// The operation.
     pub kind: String,
-    /// Works learnt from.
     pub learnt: usize,
-    /// Works judged.
     pub judged: usize,
     /// Geometric mean of absolute errors.
     pub gmae_pct: f64,
-    /// Their mean.
     pub mape_pct: f64,
     /// Share of works within the interval.
     pub covered_pct: f64,

@@ -62,7 +62,6 @@ pub struct MeasuredStep {
 pub struct EqualTables {
     /// Tables, each with a feature of its own.
     pub count: usize,
-    /// Rows of each.
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
@@ -70,9 +69,7 @@ pub struct EqualTables {
     pub pooling: usize,
     /// Bags of each table.
     pub batch_size: usize,
-    /// Of the rows.
     pub data_type: DataType,
-    /// Of the rows.
     pub optimizer: Optimizer,
     /// How often each row is looked up.
     pub ids: IndexDistribution,
@@ -82,7 +79,6 @@ pub struct EqualTables {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTables {
-    /// Which.
     pub tables: EqualTables,
     /// Minutes apart, each with tables built anew.
     pub rounds: Vec<TablesRound>,
@@ -105,9 +101,7 @@ pub struct TablesRound {
 /// Steps of one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSteps {
-    /// Where.
     pub machine: Machine,
-    /// Which.
     pub steps: Vec<MeasuredStep>,
     /// Lookups and row updates alone; none in earlier measurements.
     pub tables: Vec<MeasuredTables>,

@@ -29,7 +29,6 @@ const IN_STEPS: [&str; 6] = [
 pub struct CpuModel {
     /// [`MODEL_VERSION`].
     pub(super) rowmill_cpu: u32,
-    /// The CPU.
     pub machine: Machine,
     /// Median read bandwidth of all threads while steps were measured, GB/s.
     pub stream_gb_per_s: f64,

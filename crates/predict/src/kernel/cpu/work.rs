@@ -14,7 +14,6 @@ const PANEL: usize = 32;
 pub struct Context<'a> {
     /// The tiles of its rank.
     pub tiles: Vec<&'a TileUse>,
-    /// The CPU's.
     pub cores: Cores,
     /// The rule of the weights that products of a gradient update, where they do.
     pub updates: Option<Optimizer>,

@@ -15,7 +15,6 @@ use crate::Error;
 pub enum Kernel {
     /// A batch of products of matrices `m × k` and `k × n`.
     Product {
-        /// How many.
         batch: u64,
         /// Rows of the first.
         m: u64,
@@ -36,23 +35,19 @@ pub enum Kernel {
     Index,
     /// Pooled rows of tables: ids of all bags, and how many bags.
     Lookup {
-        /// Ids.
         ids: u64,
-        /// Bags.
         bags: u64,
     },
     /// The update of the rows of a lookup.
     Update,
     /// Sums of all before each element; several kernels.
     Scan,
-    /// Anything else.
     Other,
 }
 
 /// A kernel that an operator launches, with the bytes of what it reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What it computes.
     pub kernel: Kernel,
     /// Bytes.
     pub bytes: u64,

@@ -26,7 +26,6 @@ pub struct Done {
 /// How many times as much as was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// Time of works.
     pub time: f64,
     /// Bytes of messages.
     pub bytes: f64,
@@ -42,7 +41,6 @@ type Scaled = Vec<(Called, Scale)>;
 
 /// An execution trace beside what a calibration knows.
 pub struct Knowledge<'a> {
-    /// The trace.
     pub trace: &'a ExecutionTrace,
     /// What lies in what.
     pub tree: &'a NodeForest,

@@ -12,18 +12,14 @@ pub struct Item {
     pub key: u64,
     /// Place of the thread.
     pub thread: usize,
-    /// The node.
     pub node: u32,
-    /// What.
     pub what: What,
 }
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A label begins.
     Begin,
-    /// It ends.
     End,
     /// An outermost operator, with all inside.
     Operator,
@@ -43,7 +39,6 @@ pub struct Thread {
 pub struct Step {
     /// The label around it; `None` where nothing marks steps.
     pub root: Option<u32>,
-    /// Its first id.
     pub first: u64,
     /// The first id behind it.
     pub behind: u64,

@@ -29,7 +29,6 @@ const KEYS_OF_EIGHT_BYTES: &str = "DeviceRadixSortPolicy<long";
 /// What is sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
-    /// How many.
     pub keys: u64,
     /// Bits in which keys differ.
     pub bits: u64,

@@ -35,7 +35,6 @@ pub struct Written {
 pub struct Usual<'a> {
     /// The call that launches.
     pub call: &'a str,
-    /// The stream's number.
     pub stream: i32,
     /// Whether the calibration knows work of a device.
     pub has_device: bool,
@@ -96,7 +95,6 @@ struct State {
     actions: Vec<Action>,
     /// Per thread: how many of its operators are over for sure when this one goes on.
     seen: Vec<usize>,
-    /// Operators so far.
     done: usize,
     /// What it waits for in its next pause, if anything: the signal, and whether it begins with it.
     gap: Option<(u32, bool)>,
@@ -134,7 +132,6 @@ struct Writer<'a, 'b> {
     threads: Vec<State>,
     storages: Storages,
     operators: Vec<Operator>,
-    /// Per stream's place.
     streams: BTreeMap<u32, Queue>,
     signals: u32,
 }

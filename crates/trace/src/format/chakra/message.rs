@@ -17,7 +17,6 @@ pub struct ChakraNode {
     /// Unique in the file.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Name.
     #[prost(string, tag = "2")]
     pub name: String,
     /// Use [`ChakraNode::kind`].
@@ -35,13 +34,10 @@ pub struct ChakraNode {
     /// Microseconds.
     #[prost(uint64, tag = "7")]
     pub duration_us: u64,
-    /// Inputs.
     #[prost(message, optional, tag = "8")]
     pub inputs: Option<Io>,
-    /// Outputs.
     #[prost(message, optional, tag = "9")]
     pub outputs: Option<Io>,
-    /// Everything else.
     #[prost(message, repeated, tag = "10")]
     pub attributes: Vec<Attribute>,
 }
@@ -63,13 +59,11 @@ pub struct Io {
 /// A name and a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attribute {
-    /// Name.
     #[prost(string, tag = "1")]
     pub name: String,
     /// What it means; mostly empty.
     #[prost(string, tag = "2")]
     pub documentation: String,
-    /// The value.
     #[prost(
         oneof = "AttributeValue",
         tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, \
@@ -81,85 +75,71 @@ pub struct Attribute {
 /// The value of an attribute: one of fifteen types, alone or as a list.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum AttributeValue {
-    /// `double`.
     #[prost(double, tag = "3")]
     Double(f64),
     /// A list of `double`.
     #[prost(message, tag = "4")]
     DoubleList(Doubles),
-    /// `float`.
     #[prost(float, tag = "5")]
     Float(f32),
     /// A list of `float`.
     #[prost(message, tag = "6")]
     FloatList(Floats),
-    /// `int32`.
     #[prost(int32, tag = "7")]
     Int32(i32),
     /// A list of `int32`.
     #[prost(message, tag = "8")]
     Int32List(Int32s),
-    /// `int64`.
     #[prost(int64, tag = "9")]
     Int64(i64),
     /// A list of `int64`.
     #[prost(message, tag = "10")]
     Int64List(Int64s),
-    /// `uint32`.
     #[prost(uint32, tag = "11")]
     Uint32(u32),
     /// A list of `uint32`.
     #[prost(message, tag = "12")]
     Uint32List(Uint32s),
-    /// `uint64`.
     #[prost(uint64, tag = "13")]
     Uint64(u64),
     /// A list of `uint64`.
     #[prost(message, tag = "14")]
     Uint64List(Uint64s),
-    /// `sint32`.
     #[prost(sint32, tag = "15")]
     Sint32(i32),
     /// A list of `sint32`.
     #[prost(message, tag = "16")]
     Sint32List(Sint32s),
-    /// `sint64`.
     #[prost(sint64, tag = "17")]
     Sint64(i64),
     /// A list of `sint64`.
     #[prost(message, tag = "18")]
     Sint64List(Sint64s),
-    /// `fixed32`.
     #[prost(fixed32, tag = "19")]
     Fixed32(u32),
     /// A list of `fixed32`.
     #[prost(message, tag = "20")]
     Fixed32List(Fixed32s),
-    /// `fixed64`.
     #[prost(fixed64, tag = "21")]
     Fixed64(u64),
     /// A list of `fixed64`.
     #[prost(message, tag = "22")]
     Fixed64List(Fixed64s),
-    /// `sfixed32`.
     #[prost(sfixed32, tag = "23")]
     Sfixed32(i32),
     /// A list of `sfixed32`.
     #[prost(message, tag = "24")]
     Sfixed32List(Sfixed32s),
-    /// `sfixed64`.
     #[prost(sfixed64, tag = "25")]
     Sfixed64(i64),
     /// A list of `sfixed64`.
     #[prost(message, tag = "26")]
     Sfixed64List(Sfixed64s),
-    /// `bool`.
     #[prost(bool, tag = "27")]
     Bool(bool),
     /// A list of `bool`.
     #[prost(message, tag = "28")]
     BoolList(Bools),
-    /// `string`.
     #[prost(string, tag = "29")]
     Text(String),
     /// A list of `string`.
@@ -176,7 +156,6 @@ pub enum AttributeValue {
 /// A list of `double`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Doubles {
-    /// The list.
     #[prost(double, repeated, tag = "1")]
     pub values: Vec<f64>,
 }
@@ -184,7 +163,6 @@ pub struct Doubles {
 /// A list of `float`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Floats {
-    /// The list.
     #[prost(float, repeated, tag = "1")]
     pub values: Vec<f32>,
 }
@@ -192,7 +170,6 @@ pub struct Floats {
 /// A list of `int32`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Int32s {
-    /// The list.
     #[prost(int32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
@@ -200,7 +177,6 @@ pub struct Int32s {
 /// A list of `int64`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Int64s {
-    /// The list.
     #[prost(int64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
@@ -208,7 +184,6 @@ pub struct Int64s {
 /// A list of `uint32`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Uint32s {
-    /// The list.
     #[prost(uint32, repeated, tag = "1")]
     pub values: Vec<u32>,
 }
@@ -216,7 +191,6 @@ pub struct Uint32s {
 /// A list of `uint64`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Uint64s {
-    /// The list.
     #[prost(uint64, repeated, tag = "1")]
     pub values: Vec<u64>,
 }
@@ -224,7 +198,6 @@ pub struct Uint64s {
 /// A list of `sint32`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sint32s {
-    /// The list.
     #[prost(sint32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
@@ -232,7 +205,6 @@ pub struct Sint32s {
 /// A list of `sint64`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sint64s {
-    /// The list.
     #[prost(sint64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
@@ -240,7 +212,6 @@ pub struct Sint64s {
 /// A list of `fixed32`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Fixed32s {
-    /// The list.
     #[prost(fixed32, repeated, tag = "1")]
     pub values: Vec<u32>,
 }
@@ -248,7 +219,6 @@ pub struct Fixed32s {
 /// A list of `fixed64`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Fixed64s {
-    /// The list.
     #[prost(fixed64, repeated, tag = "1")]
     pub values: Vec<u64>,
 }
@@ -256,7 +226,6 @@ pub struct Fixed64s {
 /// A list of `sfixed32`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sfixed32s {
-    /// The list.
     #[prost(sfixed32, repeated, tag = "1")]
     pub values: Vec<i32>,
 }
@@ -264,7 +233,6 @@ pub struct Sfixed32s {
 /// A list of `sfixed64`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Sfixed64s {
-    /// The list.
     #[prost(sfixed64, repeated, tag = "1")]
     pub values: Vec<i64>,
 }
@@ -272,7 +240,6 @@ pub struct Sfixed64s {
 /// A list of `bool`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Bools {
-    /// The list.
     #[prost(bool, repeated, tag = "1")]
     pub values: Vec<bool>,
 }
@@ -280,7 +247,6 @@ pub struct Bools {
 /// A list of `string`.
 #[derive(Clone, PartialEq, Message)]
 pub struct StringList {
-    /// The list.
     #[prost(string, repeated, tag = "1")]
     pub values: Vec<String>,
 }
@@ -288,7 +254,6 @@ pub struct StringList {
 /// A list of `bytes`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ByteTexts {
-    /// The list.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub values: Vec<Vec<u8>>,
 }

@@ -41,9 +41,7 @@ pub struct Flow {
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The launch.
     Source,
-    /// The kernel.
     Target,
 }
 

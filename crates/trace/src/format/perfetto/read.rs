@@ -25,7 +25,6 @@ pub enum FileWriter {
     Rowmill,
     /// A later version of ours, or one before files could be read back.
     OtherRowmill,
-    /// Another program.
     Foreign,
 }
 

@@ -24,7 +24,6 @@ pub struct File {
     pub model: String,
     pub form: Option<String>,
     pub pooling: Option<u64>,
-    /// Traced ones.
     pub steps: Option<u64>,
     pub bytes: u64,
     pub sha256: String,

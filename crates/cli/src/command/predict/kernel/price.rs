@@ -30,7 +30,6 @@ struct Row {
 enum Asked {
     /// By a learnt model.
     Work(Work),
-    /// By a formula.
     Single(SingleWork),
     /// Between the ranks of a topology, with so many bytes of each.
     Exchange(RankExchange, u64),

@@ -36,7 +36,6 @@ pub struct Bench {
     pub cpu: Cpu,
     /// What the rate of reading memory is measured on.
     pub rows: RowSet,
-    /// Of the trainer.
     pub threads: usize,
     /// Of all steps so far: clocks are judged by the best.
     pub conditions: Vec<Conditions>,

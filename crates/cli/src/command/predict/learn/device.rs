@@ -14,7 +14,6 @@ pub const DEVICE_VERSION: u32 = 1;
 pub struct LearntDevice {
     /// [`DEVICE_VERSION`].
     pub rowmill_device: u32,
-    /// Its numbers.
     pub spec: HardwareSpec,
 }
 

@@ -22,7 +22,6 @@ pub struct SuiteFile {
     schema: String,
     version: u32,
     environments: BTreeMap<String, Environment>,
-    /// What was recorded.
     pub files: Vec<SuiteEntry>,
 }
 
@@ -39,9 +38,7 @@ struct Gpu {
 /// A recorded file.
 #[derive(Deserialize)]
 pub struct SuiteEntry {
-    /// Within the suite.
     pub path: PathBuf,
-    /// What it holds.
     pub kind: String,
 }
 

@@ -3,7 +3,6 @@
 
 /// A piece of text that should be one node.
 pub struct NodeText<'a> {
-    /// Where it begins.
     pub at: usize,
     /// From its opening to its closing bracket, if the brackets match.
     pub whole: Option<&'a [u8]>,

@@ -84,7 +84,6 @@ enum Mode {
     HeaderLost,
     /// In the list of events.
     Events(ListState),
-    /// Behind everything.
     Done,
 }
 

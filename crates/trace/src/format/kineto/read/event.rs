@@ -7,7 +7,6 @@ use super::key::{ARGUMENTS, Argument};
 pub struct TextRange {
     /// Behind the opening quote.
     pub start: usize,
-    /// The closing quote.
     pub end: usize,
     /// Printable ASCII without escapes: the content is the text.
     pub plain: bool,
@@ -27,9 +26,7 @@ pub enum Id {
     /// No such key, or no value with a meaning.
     #[default]
     Missing,
-    /// An integer.
     Number(i64),
-    /// A string.
     Text(TextRange),
     /// A number beyond an `i64`, or no integer.
     Other(TextRange),
@@ -38,7 +35,6 @@ pub enum Id {
 /// A time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Time {
-    /// No such key.
     #[default]
     Missing,
     /// No number, or one that does not fit.
@@ -50,13 +46,11 @@ pub enum Time {
 /// The value of an argument that should be an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Integer {
-    /// 0 or more.
     Unsigned(u64),
     /// Below 0, by its magnitude.
     Negative(u64),
     /// None: null, or the text of an address.
     Missing,
-    /// Another value.
     Bad,
 }
 
@@ -65,19 +59,12 @@ pub enum Integer {
 pub struct KeptEvent {
     /// `ph`; `None` if it has none.
     pub phase: Option<TextRange>,
-    /// `cat`.
     pub category: TextRange,
-    /// `name`.
     pub name: TextRange,
-    /// `pid`.
     pub process: Id,
-    /// `tid`.
     pub thread: Id,
-    /// `ts`.
     pub time: Time,
-    /// `dur`.
     pub duration: Time,
-    /// `id`.
     pub id: Id,
     /// Where the arguments start, behind their bracket; 0 if there are none.
     pub arguments: usize,
@@ -94,7 +81,6 @@ pub struct KeptEvent {
     magnitude: [u64; ARGUMENTS],
     content: [TextRange; ARGUMENTS],
     triples: [[u32; 3]; 2],
-    /// `finished` is `false`.
     pub unfinished: bool,
 }
 

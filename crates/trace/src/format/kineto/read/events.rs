@@ -12,7 +12,6 @@ use crate::store::Loss;
 /// Where in the list of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListState {
-    /// Between two events.
     Between,
     /// Behind something broken, looking for an event.
     Lost,
@@ -37,7 +36,6 @@ impl Scanner {
 /// A stretch of the file's text.
 #[derive(Clone, Copy)]
 pub struct TextStretch<'a> {
-    /// The text.
     pub text: &'a [u8],
     /// Byte of the file at which it starts.
     pub offset: u64,

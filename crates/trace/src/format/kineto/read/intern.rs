@@ -80,7 +80,6 @@ pub enum InternedNumber {
     Again(u32),
     /// The user's first use.
     First(u32),
-    /// Nobody's before.
     New(u32),
 }
 

@@ -3,27 +3,18 @@
 /// What a key of an event, or of its arguments, makes the scanner do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyStep {
-    /// `ph`.
     Phase,
-    /// `cat`.
     Category,
-    /// `name`.
     Name,
-    /// `pid`.
     Process,
-    /// `tid`.
     Thread,
-    /// `ts`.
     Time,
-    /// `dur`.
     Duration,
     /// `id` of a flow.
     Id,
-    /// `args`, an object.
     Arguments,
     /// One of the arguments we keep.
     Keep(Argument),
-    /// Any other key.
     Skip,
     /// `args` that are no object: skipped, and never predicted, because the same text stands before
     /// those that are.
@@ -95,9 +86,7 @@ pub enum ValueForm {
     Integer,
     /// A number, or a text of one.
     Float,
-    /// Three integers.
     Triple,
-    /// A text.
     Text,
     /// `true` or `false`; or any value, if only its being there matters.
     Flag,

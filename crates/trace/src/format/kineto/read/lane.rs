@@ -28,9 +28,7 @@ pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
 /// Positions of marks in 64 bytes, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkBits {
-    /// `"`.
     pub quote: u64,
-    /// `\`.
     pub backslash: u64,
     /// `[`.
     pub open: u64,

@@ -23,9 +23,7 @@ pub struct Merge {
 /// What a list of events turned out to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// Events.
     Events,
-    /// Nothing at all.
     Nothing,
     /// Only what is no event.
     Losses,

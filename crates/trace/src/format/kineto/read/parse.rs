@@ -11,9 +11,7 @@ use super::scan::{self, Bracket, Scanned, Stop};
 /// How strictly to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseRule {
-    /// As JSON.
     Strict,
-    /// Repairing strings.
     Lenient,
 }
 

@@ -17,13 +17,11 @@ pub struct TextPart {
     pub flows: Vec<Flow>,
     /// The worker's category of each flow.
     pub flow_categories: Vec<u16>,
-    /// Counters.
     pub counters: Vec<Counter>,
     /// Instants; their category is in `instant_categories`.
     pub instants: Vec<Instant>,
     /// The worker's category of each instant.
     pub instant_categories: Vec<u16>,
-    /// Allocations.
     pub allocations: Vec<Allocation>,
     /// Begins and ends, in order.
     pub edges: Vec<Edge>,
@@ -33,7 +31,6 @@ pub struct TextPart {
     pub letters: Letters,
     /// Events of any other phase.
     pub phases: BTreeMap<String, u64>,
-    /// What was lost.
     pub losses: Losses,
     /// What this part uses of the worker's numbers, in order of first use.
     pub used: Used,
@@ -52,11 +49,8 @@ impl Default for Letters {
 /// The worker's numbers in order of first use, with what the new ones among them stand for.
 #[derive(Debug, Default)]
 pub struct Used {
-    /// Texts.
     pub texts: Vec<u32>,
-    /// Categories.
     pub categories: Vec<u32>,
-    /// Tracks.
     pub tracks: Vec<u32>,
     /// Texts the worker met first here, in order of their numbers.
     pub new_texts: Vec<Box<str>>,
@@ -71,9 +65,7 @@ pub struct Used {
 pub struct Edge {
     /// The slice that begins here; `None` for an end.
     pub row: Option<u32>,
-    /// Its track.
     pub track: u32,
-    /// When.
     pub time: i64,
     /// Where in the text.
     pub offset: u64,
@@ -82,20 +74,16 @@ pub struct Edge {
 /// A name given by a metadata event.
 #[derive(Clone, Debug)]
 pub struct TrackName {
-    /// What is named.
     pub what: Named,
     /// The track of the event.
     pub track: u32,
-    /// The name.
     pub text: Box<str>,
 }
 
 /// What a metadata event names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// The thread.
     Thread,
-    /// The process.
     Process,
     /// The process, in other words.
     ProcessLabel,
@@ -104,9 +92,7 @@ pub enum Named {
 /// A process or thread id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadId {
-    /// A number.
     Number(i64),
-    /// A text.
     Text(Box<str>),
 }
 

@@ -14,7 +14,6 @@ use crate::store::{
 pub struct EventSink<'a> {
     /// What the worker numbers.
     pub tables: &'a mut WorkerTables,
-    /// The columns.
     pub part: &'a mut TextPart,
 }
 
@@ -23,7 +22,6 @@ pub struct EventSink<'a> {
 pub struct EventSource<'a> {
     /// The text its contents are ranges of.
     pub text: &'a [u8],
-    /// What was read.
     pub event: &'a KeptEvent,
     /// Byte of the file.
     pub offset: u64,
@@ -369,7 +367,6 @@ fn flow_id(source: EventSource<'_>) -> Option<u64> {
     }
 }
 
-/// FNV-1a.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

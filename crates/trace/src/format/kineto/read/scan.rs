@@ -207,7 +207,6 @@ pub fn skip_nested_by(
 pub enum Bracket {
     /// `[ ]`.
     Array,
-    /// `{ }`.
     Object,
 }
 

@@ -3,7 +3,6 @@
 /// A decoded text, and how many of its faults were repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
-    /// The text.
     pub text: String,
     /// Control characters, unescaped quotes and escapes that are none; kept as they stand.
     pub faults: u32,

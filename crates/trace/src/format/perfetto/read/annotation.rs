@@ -10,7 +10,6 @@ use crate::format::perfetto::field::{annotation, event, interned};
 /// A value of an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AnnotationValue<'a> {
-    /// There is none.
     Nothing,
     Unsigned(u64),
     Signed(i64),
@@ -19,7 +18,6 @@ pub enum AnnotationValue<'a> {
     Text(&'a str),
     /// JSON of any kind.
     Json(&'a str),
-    /// Three numbers.
     Three([u32; 3]),
 }
 
