@@ -7,9 +7,11 @@
 mod collective;
 mod node;
 mod open;
+mod read;
 mod recorded;
 mod tree;
 mod value;
+pub(crate) mod write;
 
 pub use collective::NodeCollective;
 pub use node::{Node, ProcessGroup, RecordScope};
@@ -19,7 +21,6 @@ pub use tree::NodeForest;
 pub use value::{Argument, NodeTensor, TraceValue};
 
 use crate::Error;
-use crate::format::execution_trace::read as json;
 
 /// Reads one execution trace from its JSON text. Slightly broken text is repaired, or the nodes
 /// that are whole are kept; [`ExecutionTrace::losses`] counts what was not.
@@ -27,5 +28,5 @@ use crate::format::execution_trace::read as json;
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.
 pub fn read_text(text: &[u8]) -> Result<ExecutionTrace, Error> {
-    json::read(text)
+    read::parse(text)
 }

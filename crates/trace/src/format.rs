@@ -1,15 +1,14 @@
 //! The trace formats we know, one file or folder each, and what they share about an operation.
 
 pub mod chakra;
-pub mod execution_trace;
 pub mod kineto;
 pub mod perfetto;
 
 pub(crate) mod blocks;
-mod collective;
-mod identity;
+pub(crate) mod collective;
+pub(crate) mod identity;
 pub(crate) mod json_keys;
-mod tensor;
+pub(crate) mod tensor;
 pub(crate) mod timeline;
 
 use timeline::Timeline;

@@ -10,12 +10,12 @@ mod event;
 mod find;
 mod gather;
 mod gunzip;
-mod look;
 mod pump;
 mod rank;
 mod request;
+mod sniff;
 mod stream;
-mod whole;
+mod whole_file;
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 pub use event::{TraceRows, arguments, arguments_of, event_texts};
 pub(crate) use find::has_ending;
 pub(crate) use gunzip::Gunzip;
-pub use request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped};
+pub use request::{JobReading, ReadControl, ReadProgress, ReadRequest, Skipped};
 
 use crate::Error;
 use crate::format::blocks::Blocks;
@@ -37,8 +37,8 @@ use crate::store::{Job, Trace};
 /// As [`read_with`], never [`Error::Cancelled`].
 pub fn read(request: &ReadRequest) -> Result<Job, Error> {
     let never = AtomicBool::new(false);
-    let attendance = Attendance { progress: &|_| {}, cancelled: &never };
-    read_with(request, &attendance).map(|reading| reading.job)
+    let control = ReadControl { progress: &|_| {}, cancelled: &never };
+    read_with(request, &control).map(|reading| reading.job)
 }
 
 /// Reads all traces under the request's paths, telling how far it is.
@@ -47,8 +47,8 @@ pub fn read(request: &ReadRequest) -> Result<Job, Error> {
 /// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
 /// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any;
 /// [`Error::Cancelled`].
-pub fn read_with(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
-    gather::traces(request, attendance)
+pub fn read_with(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
+    gather::traces(request, control)
 }
 
 /// Numbers the traces of a reading anew: the first of `ranks` for the first trace under the
@@ -75,7 +75,7 @@ pub fn assign_ranks(job: &mut Job, request: &ReadRequest, ranks: &[u32]) -> Resu
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
-        let reason = format!("got {} ({})", look::words(&look::recognise(text)), problem.reason);
+        let reason = format!("got {} ({})", sniff::describe(&sniff::sniff(text)), problem.reason);
         Error::NotATrace { path: PathBuf::from("text"), reason }
     })?;
     trace.origin.text_bytes = text.len() as u64;
@@ -84,9 +84,9 @@ pub fn parse(text: &[u8]) -> Result<Trace, Error> {
 
 /// What a text looks like, in words.
 pub(crate) fn looks_like(text: &[u8]) -> String {
-    match look::recognise(text) {
-        look::TextLook::Timeline(format) => format!("a {} trace", format.name),
-        look => look::words(&look),
+    match sniff::sniff(text) {
+        sniff::TextKind::Timeline(format) => format!("a {} trace", format.name),
+        look => sniff::describe(&look),
     }
 }
 

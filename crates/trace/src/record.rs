@@ -12,8 +12,8 @@ pub use clock::Clock;
 pub(crate) use spans::StepSpan;
 pub use spans::{OpSpan, Recorder, RunInfo};
 
-use crate::format::{execution_trace, kineto};
-use crate::{Error, file};
+use crate::format::kineto;
+use crate::{Error, execution_trace, file};
 
 impl Recorder {
     /// Writes all steps as a Kineto trace (Chrome JSON).
@@ -43,6 +43,6 @@ impl Recorder {
         let Some(index) = self.recorded().position(|recorded| recorded.number == step) else {
             return Err(Error::StepNotRecorded { path: path_buf, step, first, last });
         };
-        file::put(path, |out| execution_trace::write(self, index, out))
+        file::put(path, |out| execution_trace::write::write_step(self, index, out))
     }
 }

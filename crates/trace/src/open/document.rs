@@ -60,7 +60,7 @@ impl<T> Documents<'_, T> {
         loop {
             match stream.part() {
                 StreamPart::Text(member) => {
-                    let bytes = whole(&mut stream).map_err(Error::read(path))?;
+                    let bytes = read_to_end(&mut stream).map_err(Error::read(path))?;
                     let failure = stream.finish();
                     if let Some(EarlyEnd::System(source)) = failure {
                         return Err(Error::read(path)(source));
@@ -122,7 +122,7 @@ impl<T> Documents<'_, T> {
 }
 
 /// All of the current text.
-pub fn whole(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
+pub fn read_to_end(stream: &mut TextStream<'_>) -> std::io::Result<Vec<u8>> {
     let (mut bytes, mut block) = (Vec::new(), Vec::new());
     while stream.next(&mut block)? {
         bytes.extend_from_slice(&block);

@@ -14,7 +14,7 @@ use super::argument;
 use super::find;
 use super::pump::{self, PumpShared};
 use super::stream::{StreamPart, StreamReader, TextStream};
-use super::whole;
+use super::whole_file;
 use crate::Error;
 use crate::format::blocks::Blocks;
 use crate::store::{Encoding, Trace, TraceOrigin};
@@ -96,12 +96,12 @@ fn whole_arguments(
     all: &[TraceRows<'_>],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
-    let mut last: Option<(&TraceOrigin, Option<whole::Reread>)> = None;
+    let mut last: Option<(&TraceOrigin, Option<whole_file::Reread>)> = None;
     let mut results = Vec::with_capacity(all.len());
     for events in all {
         let origin = &events.trace.origin;
         if !last.as_ref().is_some_and(|(of, _)| *of == origin) {
-            match whole::bytes_of(origin) {
+            match whole_file::reread(origin) {
                 Ok(file) => last = Some((origin, file)),
                 Err(error) => {
                     results.push(Err(error));
@@ -119,12 +119,12 @@ fn whole_arguments(
 
 /// The arguments of one trace in its file, which is none of its format any more if it is `None`.
 fn of_whole(
-    file: Option<&whole::Reread>,
+    file: Option<&whole_file::Reread>,
     events: &TraceRows<'_>,
 ) -> Result<Vec<Map<String, Value>>, Error> {
     let path = &events.trace.origin.path;
     let no_text = |reason: String| Error::NoText { path: path.clone(), reason };
-    let Some(whole::Reread { reader, bytes }) = file else {
+    let Some(whole_file::Reread { reader, bytes }) = file else {
         return Err(no_text(CHANGED.to_owned()));
     };
     let order: Vec<u64> =

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::capture;
 use super::find::{self, By, ListedFile};
-use super::look::{self, TextLook};
 use super::pump::{EarlyEnd, PumpShared};
 use super::rank;
-use super::request::{Attendance, JobReading, ReadProgress, ReadRequest, Skipped, no_traces};
+use super::request::{JobReading, ReadControl, ReadProgress, ReadRequest, Skipped, no_traces};
+use super::sniff::{self, TextKind};
 use super::stream::{StreamPart, StreamReader, TextStream};
-use super::whole;
+use super::whole_file;
 use crate::Error;
 use crate::format::kineto;
 use crate::format::timeline::ReadTimeline;
@@ -27,15 +27,15 @@ struct FileTraces {
 }
 
 /// Reads all traces under the request's paths.
-pub fn traces(request: &ReadRequest, attendance: &Attendance<'_>) -> Result<JobReading, Error> {
+pub fn traces(request: &ReadRequest, control: &ReadControl<'_>) -> Result<JobReading, Error> {
     let found = find::files(request, find::may_be_timeline)?;
     let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
     let bytes = Arc::new(AtomicU64::new(0));
     let tell = || {
         let bytes_read = bytes.load(Ordering::Relaxed);
-        (attendance.progress)(ReadProgress { bytes_read, bytes_total });
+        (control.progress)(ReadProgress { bytes_read, bytes_total });
     };
-    let cancelled = attendance.cancelled;
+    let cancelled = control.cancelled;
     let reader = StreamReader { wanted: find::may_be_timeline, cancelled, progress: &tell };
     let contents = each(&found.units, request.threads, |unit, threads| {
         let shared = PumpShared { all_bytes: Arc::clone(&bytes), ..PumpShared::default() };
@@ -158,23 +158,23 @@ fn text(
     (path, member): (&PathBuf, Option<String>),
     (by, threads): (By, usize),
 ) -> Result<(), Error> {
-    let look = look::recognise(stream.head());
+    let look = sniff::sniff(stream.head());
     let is_empty = stream.head().is_empty();
     let format = match (&look, by) {
-        (TextLook::Timeline(format), By::Folder) if format.endings.is_empty() => {
+        (TextKind::Timeline(format), By::Folder) if format.endings.is_empty() => {
             let reason = format!("a {} trace, which is read only by its own name", format.name);
             content.skipped.push(Skipped { path: path.clone(), member, reason, is_lost: false });
             return Ok(());
         }
-        (TextLook::Timeline(format), _) => Some(*format),
+        (TextKind::Timeline(format), _) => Some(*format),
         // A damaged beginning hides what was named.
-        (TextLook::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
+        (TextKind::Other(_), By::Name) if !is_empty => Some(&kineto::TIMELINE),
         _ => None,
     };
     let parsed = match format.map(|format| (format, &format.read)) {
         Some((format, ReadTimeline::Whole(reader))) => {
-            let file = whole::WholeText { path, member, format, reader };
-            content.traces.extend(whole::read(stream, file)?);
+            let file = whole_file::WholeText { path, member, format, reader };
+            content.traces.extend(whole_file::read(stream, file)?);
             return Ok(());
         }
         Some((_, ReadTimeline::Blocks(read))) => Some(read(stream, threads)),
@@ -197,10 +197,10 @@ fn text(
             content.traces.push(trace);
             return Ok(());
         }
-        Some(Err(reason)) => format!("{} ({reason})", look::words(&look)),
-        None => look::words(&look),
+        Some(Err(reason)) => format!("{} ({reason})", sniff::describe(&look)),
+        None => sniff::describe(&look),
     };
-    let is_timeline = matches!(look, TextLook::Timeline(_));
+    let is_timeline = matches!(look, TextKind::Timeline(_));
     let is_lost = failure.is_some() || is_empty || is_timeline || is_blank(&look);
     let reason = match failure {
         Some(failure) if is_empty => failure.loss().1,
@@ -221,8 +221,8 @@ fn text(
 }
 
 /// Whether a text has no content: what a disk that filled up or a job that was killed leaves.
-fn is_blank(look: &TextLook) -> bool {
-    let TextLook::Other(words) = look else { return false };
+fn is_blank(look: &TextKind) -> bool {
+    let TextKind::Other(words) = look else { return false };
     ["an empty file", "white space only", "zero bytes only"].contains(&words.as_str())
 }
 

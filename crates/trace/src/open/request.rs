@@ -18,7 +18,7 @@ pub struct ReadRequest {
 
 /// How a reading is attended.
 #[derive(Clone, Copy)]
-pub struct Attendance<'a> {
+pub struct ReadControl<'a> {
     /// Called every few megabytes, from any thread.
     pub progress: &'a (dyn Fn(ReadProgress) + Sync),
     /// Set it to end the reading with [`Error::Cancelled`].

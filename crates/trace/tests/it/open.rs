@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value};
 use trace::Error;
-use trace::open::{self, Attendance, ReadProgress, ReadRequest, TraceRows};
+use trace::open::{self, ReadControl, ReadProgress, ReadRequest, TraceRows};
 use trace::store::{Job, Loss, Trace};
 
 /// A trace of `count` kernels, `rank` in its content if there is one.
@@ -116,9 +116,9 @@ fn folders_are_read_to_all_levels_without_what_is_hidden_or_something_else() {
     write(at, "picture.png", b"\x89PNG\r\n\x1a\n");
     write(at, "zero.json", b"");
     let never = AtomicBool::new(false);
-    let attendance = Attendance { progress: &|_| {}, cancelled: &never };
+    let control = ReadControl { progress: &|_| {}, cancelled: &never };
     let request = ReadRequest { paths: vec![at.to_path_buf()], threads: 3 };
-    let reading = open::read_with(&request, &attendance).unwrap();
+    let reading = open::read_with(&request, &control).unwrap();
     assert_eq!(
         listed(&reading.job, at),
         ["deep/er/rank_0.json.gz - 0 2", "rank_1.json - 1 1", "more.tgz rank_2.json 2 3"]
@@ -320,15 +320,15 @@ fn progress_ends_at_the_total_and_a_cancelled_reading_says_so() {
     let total = paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     let (seen, cancelled) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let note = |progress: ReadProgress| seen.lock().unwrap().push(progress);
-    let attendance = Attendance { progress: &note, cancelled: &cancelled };
+    let control = ReadControl { progress: &note, cancelled: &cancelled };
     let request = ReadRequest { paths, threads: 2 };
-    open::read_with(&request, &attendance).unwrap();
+    open::read_with(&request, &control).unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().all(|progress| progress.bytes_total == Some(total)));
     assert_eq!(seen.iter().map(|progress| progress.bytes_read).max(), Some(total));
     let stop = |_: ReadProgress| cancelled.store(true, Ordering::Relaxed);
-    let attendance = Attendance { progress: &stop, cancelled: &cancelled };
-    assert!(matches!(open::read_with(&request, &attendance), Err(Error::Cancelled)));
+    let control = ReadControl { progress: &stop, cancelled: &cancelled };
+    assert!(matches!(open::read_with(&request, &control), Err(Error::Cancelled)));
 }
 
 #[test]

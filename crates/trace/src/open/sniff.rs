@@ -16,7 +16,7 @@ const SEEN: usize = 256;
 
 /// What a text looks like.
 #[derive(Clone)]
-pub enum TextLook {
+pub enum TextKind {
     /// The timeline of a rank, or those of several.
     Timeline(&'static Timeline),
     /// Nodes: a PyTorch execution trace.
@@ -26,35 +26,35 @@ pub enum TextLook {
 }
 
 /// What a text looks like that begins with `head`.
-pub fn recognise(head: &[u8]) -> TextLook {
+pub fn sniff(head: &[u8]) -> TextKind {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
-        return TextLook::Other(name.to_owned());
+        return TextKind::Other(name.to_owned());
     }
     if let Some(format) = TIMELINES.iter().find(|format| (format.recognises)(head)) {
-        return TextLook::Timeline(format);
+        return TextKind::Timeline(format);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match text.first() {
         Some(b'{') => object(text),
         Some(b'[') => array(text[1..].trim_ascii_start()),
-        _ => TextLook::Other(beginning(text)),
+        _ => TextKind::Other(beginning(text)),
     }
 }
 
 /// In words, for messages.
-pub fn words(look: &TextLook) -> String {
-    match look {
-        TextLook::Timeline(format) => match format.read {
+pub fn describe(kind: &TextKind) -> String {
+    match kind {
+        TextKind::Timeline(format) => match format.read {
             // It reads what is damaged, so what it refuses is more than that.
             ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
             ReadTimeline::Whole(_) => format!("a {} trace", format.name),
         },
-        TextLook::ExecutionTrace => "a PyTorch execution trace".to_owned(),
-        TextLook::Other(words) => words.clone(),
+        TextKind::ExecutionTrace => "a PyTorch execution trace".to_owned(),
+        TextKind::Other(words) => words.clone(),
     }
 }
 
-fn object(text: &[u8]) -> TextLook {
+fn object(text: &[u8]) -> TextKind {
     let mut keys = Vec::new();
     each_key(text, |key| {
         keys.push(String::from_utf8_lossy(key).into_owned());
@@ -62,23 +62,23 @@ fn object(text: &[u8]) -> TextLook {
     });
     let has = |key: &str| keys.iter().any(|known| known == key);
     if has("schema") && (has("nodes") || has("pid")) {
-        return TextLook::ExecutionTrace;
+        return TextKind::ExecutionTrace;
     }
     if keys.is_empty() {
-        return TextLook::Other("an empty JSON object".to_owned());
+        return TextKind::Other("an empty JSON object".to_owned());
     }
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.truncate(NAMED);
     let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
-    TextLook::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
+    TextKind::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
 }
 
-fn array(items: &[u8]) -> TextLook {
+fn array(items: &[u8]) -> TextKind {
     let what = match items.first() {
         Some(b'{') => "a JSON array of something else than events",
         _ => "a JSON array without events",
     };
-    TextLook::Other(what.to_owned())
+    TextKind::Other(what.to_owned())
 }
 
 fn beginning(text: &[u8]) -> String {
@@ -92,11 +92,11 @@ fn beginning(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{TextLook, recognise, words};
+    use super::{TextKind, describe, sniff};
     use crate::format::kineto;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(words(&recognise(text.as_bytes())), expected, "{text}");
+        assert_eq!(describe(&sniff(text.as_bytes())), expected, "{text}");
     }
 
     #[test]
@@ -106,8 +106,8 @@ mod tests {
             "\u{feff} {\"a\": {\"b\": [1, \"}\"]}, \"schemaVersion\" : 1, ",
             r#"[{"name": "x", "ph": "X""#,
         ] {
-            let is_kineto = matches!(recognise(text.as_bytes()),
-                TextLook::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
+            let is_kineto = matches!(sniff(text.as_bytes()),
+                TextKind::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
             assert!(is_kineto, "{text}");
         }
         check(r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, "a PyTorch execution trace");

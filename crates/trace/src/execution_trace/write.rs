@@ -7,15 +7,14 @@
 
 mod calendar;
 mod node;
-pub mod read;
 
 use std::io::{self, Write};
 
 use schema::{GemmProduct, Op, Pass};
 
-use super::collective;
-use super::identity::{self, NumberedStep, OperationIdentity};
-use super::tensor;
+use crate::format::collective;
+use crate::format::identity::{self, NumberedStep, OperationIdentity};
+use crate::format::tensor;
 use crate::record::{OpSpan, Recorder, RunInfo};
 use node::{Attribute, Endpoints, IdCounter, WrittenNode};
 
@@ -40,7 +39,7 @@ enum WrittenScope {
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Result<()> {
+pub fn write_step(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Result<()> {
     let info = recorder.info();
     let Some(numbered) = identity::number(recorder).nth(index) else {
         return Ok(());

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use super::document::whole;
+use super::document::read_to_end;
 use super::find;
-use super::look::{self, TextLook};
 use super::pump::{EarlyEnd, PumpShared};
+use super::sniff::{self, TextKind};
 use super::stream::{StreamPart, StreamReader, TextStream};
 use crate::Error;
 use crate::format::timeline::{ReadTimeline, Timeline, WholeFile};
@@ -29,7 +29,7 @@ pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trac
     if let Some(writer) = (file.reader.foreign_writer)(stream.head()) {
         return Err(Error::ForeignTrace { path, format, writer });
     }
-    let bytes = whole(stream).map_err(Error::read(file.path))?;
+    let bytes = read_to_end(stream).map_err(Error::read(file.path))?;
     let failure = stream.finish();
     let damaged = |reason: String| Error::NotATrace {
         path: path.clone(),
@@ -58,7 +58,7 @@ pub struct Reread {
 }
 
 /// What a trace was read from, if that still is such a file.
-pub fn bytes_of(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
+pub fn reread(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     let path: &PathBuf = &origin.path;
     let never = AtomicBool::new(false);
     let reader =
@@ -68,14 +68,14 @@ pub fn bytes_of(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     loop {
         match stream.part() {
             StreamPart::Text(member) if member == origin.member => {
-                let TextLook::Timeline(format) = look::recognise(stream.head()) else {
+                let TextKind::Timeline(format) = sniff::sniff(stream.head()) else {
                     return Ok(None);
                 };
                 let ReadTimeline::Whole(reader) = &format.read else { return Ok(None) };
                 if (reader.foreign_writer)(stream.head()).is_some() {
                     return Ok(None);
                 }
-                let bytes = whole(&mut stream).map_err(Error::read(path))?;
+                let bytes = read_to_end(&mut stream).map_err(Error::read(path))?;
                 return Ok(Some(Reread { reader, bytes }));
             }
             StreamPart::Done => return Ok(None),

@@ -24,7 +24,7 @@ const GROUPS: &str = "## process_group:init ##";
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.
-pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
+pub fn parse(text: &[u8]) -> Result<ExecutionTrace, Error> {
     let Some((head, begin)) = scan::begin_of_nodes(text) else {
         let got = if text.is_empty() { "got nothing" } else { "got none" };
         let reason = format!("a list of \"nodes\" in {} bytes of text, {got}", text.len());
