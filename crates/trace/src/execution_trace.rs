@@ -1,8 +1,9 @@
-//! PyTorch execution traces: which operators ran, on which tensors, nested in which.
+//! PyTorch execution traces: which operators ran, on which tensors, and how they nest.
 //!
-//! The one in-memory form of all schemas, 1.0.0 to 1.1.1-chakra. Knows no times (they are in the
-//! Kineto trace, see [`crate::link`]) and no file format (`format::execution_trace::read`).
-//! Dependencies through storages are left to the simulator.
+//! One in-memory form covers all schemas from 1.0.0 to 1.1.1-chakra. Times are not part of it: they
+//! are in the Kineto trace, which [`crate::link`] joins to it. `read` parses the JSON, `write`
+//! writes the steps of our own recorder. Data flow through shared storages is reconstructed by the
+//! simulator.
 
 mod collective;
 mod node;
@@ -22,8 +23,8 @@ pub use value::{Argument, NodeTensor, TraceValue};
 
 use crate::Error;
 
-/// Reads one execution trace from its JSON text. Slightly broken text is repaired, or the nodes
-/// that are whole are kept; [`ExecutionTrace::losses`] counts what was not.
+/// Reads one execution trace from its JSON text. Slightly broken text is repaired. If that fails,
+/// the intact nodes are kept, and [`ExecutionTrace::losses`] counts the rest.
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.

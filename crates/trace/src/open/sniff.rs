@@ -1,7 +1,7 @@
-//! What a text is, by its beginning: a timeline of one of [`TIMELINES`], an execution trace, or
-//! something else.
+//! Detects the format of a text by its beginning: a timeline of one of [`TIMELINES`], an execution
+//! trace, or something else.
 //!
-//! The reader checks that the text is whole and valid.
+//! Whether the text is complete and valid is checked by the format's reader.
 
 use schema::file_form as form;
 
@@ -9,28 +9,28 @@ use crate::format::TIMELINES;
 use crate::format::json_keys::each_key;
 use crate::format::timeline::{ReadTimeline, Timeline};
 
-/// Keys of a text that are named in messages.
+/// Number of keys that messages list.
 const NAMED: usize = 4;
-/// Keys that are looked at before a text counts as something else.
+/// Limit of the number of keys that are examined.
 const SEEN: usize = 256;
 
-/// What a text looks like.
+/// The detected format of a text.
 #[derive(Clone)]
 pub enum TextKind {
-    /// The timeline of a rank, or those of several.
+    /// A timeline of one rank or several.
     Timeline(&'static Timeline),
-    /// Nodes: a PyTorch execution trace.
+    /// A PyTorch execution trace, which has nodes instead of events.
     ExecutionTrace,
-    /// What else, in words.
+    /// Any other content, described in words.
     Other(String),
 }
 
-/// What a text looks like that begins with `head`.
+/// Detects the format of a text that begins with `head`.
 pub fn sniff(head: &[u8]) -> TextKind {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
         return TextKind::Other(name.to_owned());
     }
-    if let Some(format) = TIMELINES.iter().find(|format| (format.recognises)(head)) {
+    if let Some(format) = TIMELINES.iter().find(|format| (format.recognizes)(head)) {
         return TextKind::Timeline(format);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
@@ -41,11 +41,11 @@ pub fn sniff(head: &[u8]) -> TextKind {
     }
 }
 
-/// In words, for messages.
+/// Describes the format for messages.
 pub fn describe(kind: &TextKind) -> String {
     match kind {
         TextKind::Timeline(format) => match format.read {
-            // It reads what is damaged, so what it refuses is more than that.
+            // This format accepts damaged traces. If it rejects one, the damage is severe.
             ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
             ReadTimeline::Whole(_) => format!("a {} trace", format.name),
         },
@@ -60,7 +60,7 @@ fn object(text: &[u8]) -> TextKind {
         keys.push(String::from_utf8_lossy(key).into_owned());
         keys.len() < SEEN
     });
-    let has = |key: &str| keys.iter().any(|known| known == key);
+    let has = |key: &str| keys.iter().any(|present| present == key);
     if has("schema") && (has("nodes") || has("pid")) {
         return TextKind::ExecutionTrace;
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_at_the_top_tell() {
+    fn formats_are_detected_by_top_level_keys() {
         for text in [
             r#"{"traceEvents": []}"#,
             "\u{feff} {\"a\": {\"b\": [1, \"}\"]}, \"schemaVersion\" : 1, ",

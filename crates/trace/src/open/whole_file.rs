@@ -1,5 +1,5 @@
-//! Timelines that are read as whole files: a damaged one is refused, one of another writer is
-//! refused by name.
+//! Reads timelines in formats that need the complete file. Damaged files, and files of other
+//! programs, are rejected.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -13,16 +13,15 @@ use crate::Error;
 use crate::format::timeline::{ReadTimeline, Timeline, WholeFile};
 use crate::store::{Encoding, Trace, TraceOrigin};
 
-/// A file, or a member of an archive.
+/// A text to be read as a whole: a file, or a member of an archive.
 pub struct WholeText<'a> {
     pub path: &'a Path,
     pub member: Option<String>,
     pub format: &'a Timeline,
-    /// How that is read.
     pub reader: &'a WholeFile,
 }
 
-/// The traces of the current text.
+/// Reads the traces of the current text.
 pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trace>, Error> {
     let path = file.path.to_path_buf();
     let format = file.format.name;
@@ -51,13 +50,13 @@ pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trac
     Ok(traces)
 }
 
-/// The bytes of a file, and how they are read.
+/// The bytes of a file, and the functions of its format.
 pub struct Reread {
     pub reader: &'static WholeFile,
     pub bytes: Vec<u8>,
 }
 
-/// What a trace was read from, if that still is such a file.
+/// Reads the source file of a trace again. `None` if its format has changed.
 pub fn reread(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     let path: &PathBuf = &origin.path;
     let never = AtomicBool::new(false);
