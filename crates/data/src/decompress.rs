@@ -50,7 +50,7 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
         let mut head = [0; 4];
         // A pipe has no bytes that could be read twice.
         let is_zip =
-            file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
+            file.read_at(&mut head, 0).is_ok() && file_form::recognize(&head) == FileForm::Zip;
         if is_zip {
             return decompressed(archive::only_member(path, tap)?).map_err(Error::read(path));
         }
@@ -63,7 +63,7 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
 pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     let head = start(input)?;
-    if file_form::recognise(&head) != FileForm::Plain || utf16::order(&head).is_some() {
+    if file_form::recognize(&head) != FileForm::Plain || utf16::order(&head).is_some() {
         let mut read = open(input, tap)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -122,7 +122,7 @@ fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
 fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
     let head = head(&mut raw, file_form::HEAD)?;
     let order = utf16::order(&head);
-    let form = if depth < DEPTH { file_form::recognise(&head) } else { FileForm::Plain };
+    let form = if depth < DEPTH { file_form::recognize(&head) } else { FileForm::Plain };
     let whole = Cursor::new(head).chain(raw);
     let content: Box<dyn Read + Send> = match (form, order) {
         (FileForm::Gzip, _) => Box::new(Members { current: Some(GzDecoder::new(buffered(whole))) }),

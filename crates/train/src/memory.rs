@@ -367,7 +367,7 @@ fn batch_bytes(run: &RunShape<'_>) -> u64 {
     let (samples, features) = (batch_size(run), run.config.model.features());
     let ids: f64 = features.iter().map(|feature| run.train.ids_of(feature.name)).sum();
     let ids = (ids * samples as f64) as usize;
-    schema::Batch::bytes(samples, run.train.dense, (features.len(), ids)) as u64
+    schema::Batch::bytes(samples, run.train.dense, features.len(), ids) as u64
 }
 
 fn loader(run: &RunShape<'_>) -> LoaderMemory {

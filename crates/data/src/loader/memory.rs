@@ -85,7 +85,7 @@ impl LoaderShape<'_> {
         let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
         let of_features = (features, (ids * samples as f64) as usize);
-        let content = schema::Batch::bytes(samples, self.data.dense, of_features);
+        let content = schema::Batch::bytes(samples, self.data.dense, of_features.0, of_features.1);
         let batch = (content + size_of::<Loaded>() + ALLOCATIONS * ALLOCATION_BYTES) as f64;
         let filling = Filling::bytes(samples * features, of_features.1) as u64;
         (held as f64 * batch / samples.max(1) as f64) as u64 + filling

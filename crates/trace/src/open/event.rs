@@ -245,7 +245,7 @@ fn span(trace: &Trace, row: u32) -> (u64, u64) {
 fn is_plain(path: &Path) -> io::Result<bool> {
     let mut head = Vec::new();
     pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
-    Ok(form::recognise(&head) == FileForm::Plain)
+    Ok(form::recognize(&head) == FileForm::Plain)
 }
 
 fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {

@@ -147,7 +147,7 @@ impl Pump {
         depth: usize,
     ) -> Result<(), Gone> {
         let mut input = Peeked::new(input);
-        let form = if depth < DEPTH { form::recognise(&input.head) } else { FileForm::Plain };
+        let form = if depth < DEPTH { form::recognize(&input.head) } else { FileForm::Plain };
         match form {
             FileForm::Gzip => {
                 let packed = BufReader::with_capacity(READ, input);
@@ -238,7 +238,7 @@ impl Pump {
     ) -> Result<(), Gone> {
         let size = entry.size();
         let mut entry = Peeked::new(entry);
-        if form::recognise(&entry.head) == FileForm::Plain {
+        if form::recognize(&entry.head) == FileForm::Plain {
             self.send(PumpMessage::Begin(Some(name)))?;
             return self.text(&mut entry, Some(size));
         }

@@ -79,7 +79,7 @@ impl<'a> TextStream<'a> {
             true => None,
             false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
         };
-        let source = if regular.is_some() && form::recognise(input.head()?) == FileForm::Plain {
+        let source = if regular.is_some() && form::recognize(input.head()?) == FileForm::Plain {
             TextSource::Plain(input)
         } else {
             let (out, messages) = mpsc::sync_channel(WAITING);
