@@ -4,13 +4,16 @@
 
 Runs every verb of `trace` and the verbs of `predict` that need nothing but a recording, with `--format json`, on each recording with
 both programs, and compares all numbers in their order. Texts and the names of keys may differ, because wording may change: verbs whose
-texts differ are only counted. Prints each verb and recording whose numbers or exit status differ, and exits with 1 if there is one.
+texts differ are only counted. Then trains ten small models with both and compares the bytes of their checkpoints. Prints each verb and
+recording whose numbers or exit status differ and each model whose weights do, and exits with 1 if there is one.
 """
 import argparse
+import hashlib
 import itertools
 import json
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +21,8 @@ TRACE = ["breakdown", "idle", "kernels", "ops", "overlap", "launches", "queue", 
          "critical-path", "findings", "doctor"]
 PREDICT = ["overheads", "next", "findings", "evaluate"]
 VERBS = [("trace", verb) for verb in TRACE] + [("predict", verb) for verb in PREDICT]
+MODELS = [[], ["training.precision=bf16"], ["batch_size=97"], *([f"optimizer.sparse.kind={kind}"] for kind in
+          ("sgd", "rowwise_adagrad", "sparse_adam", "adam", "lamb")), ["ranks=2"], ["ranks=4"]]
 LARGEST = 60_000_000
 
 
@@ -53,6 +58,20 @@ def answer(program, verb, path):
     return done.returncode, list(numbers(document)), done.stdout
 
 
+def weights(program, settings):
+    """Digest of the tensors that a program writes for a small model."""
+    ranks = [setting.split("=")[1] for setting in settings if setting.startswith("ranks=")]
+    options = [part for setting in settings if not setting.startswith("ranks=") for part in ("--set", setting)]
+    options += ["--ranks", *ranks] if ranks else []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        command = [program, "train", "adult-income", "--synthetic", "8192", "--run", str(run), *options]
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
+        files = sorted((run / "checkpoints").rglob("*.safetensors"))
+        assert files, f"{' '.join(command)} wrote no checkpoint"
+        return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
 def compare(task, before, after):
     verb, path = task
     old, new = answer(before, verb, path), answer(after, verb, path)
@@ -81,7 +100,9 @@ def main():
                 print(line)
     print(f"{len(tasks)} commands: {counts['same']} print the same bytes, {counts['worded']} the same numbers in other words, "
           f"{counts['differs']} differ")
-    return int(counts["differs"] > 0)
+    other = [settings for settings in MODELS if weights(args.before, settings) != weights(args.after, settings)]
+    print(f"{len(MODELS)} models: {len(MODELS) - len(other)} with the same weights", *(f"differs: {settings}" for settings in other), sep="\n")
+    return int(counts["differs"] > 0 or bool(other))
 
 
 if __name__ == "__main__":
