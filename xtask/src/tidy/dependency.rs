@@ -8,7 +8,7 @@ use crate::tree::SourceTree;
 const RULE: &str = "edge";
 
 /// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
@@ -16,17 +16,46 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("comm", &["schema", "device"]),
     ("train", &["schema", "comm", "data", "device", "trace"]),
     ("analyze", &["schema", "trace"]),
-    ("predict", &["schema", "analyze", "trace"]),
+    ("kernel_model", &["schema", "analyze", "trace"]),
+    ("predict", &["schema", "analyze", "kernel_model", "trace"]),
     ("plan", &["schema", "predict"]),
     ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
     ("agent", &["schema", "fleet"]),
     ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
     (
+        "bench",
+        &[
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
+        ],
+    ),
+    (
         "cli",
         &[
-            "schema", "train", "analyze", "predict", "plan", "fleet", "report", "data", "trace",
-            "device", "comm",
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
+            "bench",
         ],
     ),
     (
