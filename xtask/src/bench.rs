@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: runs the benches of `bench/definitions` and records their figures.
-//! Measures nothing itself; the product does. Knows nothing of what is inside.
+//! The product measures; this task chooses definitions and stores results.
 
 mod definition;
 mod record;
@@ -16,23 +16,23 @@ use definition::Definition;
 use record::BenchRecord;
 
 pub const HELP: &str = "\
-Runs the benches of bench/definitions and appends their figures to
+Runs the benchmarks of bench/definitions and appends their figures to
 bench/record/<machine>/<date>.csv, one row per figure.
 
 Usage: cargo xtask bench [NAME]... [OPTIONS]
 
 Options:
-  --list          the definitions, and stop
-  --repeats N     turns of each bench [default: the bench's own]
-  --threads N     threads of each bench [default: all cores]
-  --no-record     print only
+  --list          list the definitions and exit
+  --repeats N     repetitions of each benchmark [default: the benchmark's own]
+  --threads N     threads of each benchmark [default: all cores]
+  --no-record     print the figures without recording them
 
-Each definition is a `rowmill bench …` with the figures of its JSON that count. `rowmill bench` takes
-turns with the limits of the machine and rejects disturbed samples; how many, the apparent clock and
-the share of foreign CPU stand in each row. What a definition says of a loss must come out: a wrong
-kernel fails instead of winning.";
+Each definition is a `rowmill bench …` command and names the figures of its JSON output to record.
+`rowmill bench` measures in turns with the limits of the machine and rejects disturbed samples. Each
+row has their number, the apparent clock and the CPU share of other processes. A definition may state
+the expected loss, so that a kernel with wrong results fails instead of being fast.";
 
-/// What was asked for.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BenchRequest {
     names: Vec<String>,
@@ -42,6 +42,7 @@ struct BenchRequest {
     print_only: bool,
 }
 
+/// Builds the product, runs the chosen benchmarks and records their figures.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let request = parse(arguments)?;
     let root = tree::root();
@@ -116,7 +117,7 @@ fn measure(
     Ok(record)
 }
 
-/// The last line of `--format json`.
+/// Parses the last line of `--format json`, which is the final report.
 fn report(output: &str) -> Result<Value, String> {
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))

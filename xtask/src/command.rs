@@ -1,10 +1,10 @@
-//! Starting programs: what is run is shown as it would be typed. Knows no task.
+//! Starts programs and shows each command as it would be typed.
 
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// Runs a program with its output shown; fails if it does.
+/// Runs a program with its output visible. Fails if the program fails.
 pub fn run(command: &mut Command) -> Result<(), Error> {
     let line = line(command);
     eprintln!("$ {line}");
@@ -15,7 +15,7 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-/// Runs a program with its standard error shown and gives its standard output.
+/// Runs a program with its standard error visible and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String, Error> {
     let line = line(command);
     let output = command.stderr(Stdio::inherit()).output();
@@ -26,13 +26,13 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program starts and succeeds, silently.
+/// Whether a program starts and succeeds; its output is hidden.
 pub fn works(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
-/// The command as typed.
+/// The command line as it would be typed.
 pub fn line(command: &Command) -> String {
     let mut parts = vec![command.get_program().to_string_lossy().into_owned()];
     for argument in command.get_args() {
@@ -43,15 +43,15 @@ pub fn line(command: &Command) -> String {
     parts.join(" ")
 }
 
-/// The cargo that started this program, started as a person would.
+/// The cargo that started this program, in an environment as in a user's shell.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut cargo);
     cargo
 }
 
-/// Takes from `command` what cargo says of this package: where these variables differ from those of
-/// a cargo that a person starts, `ring` is built anew, and all above it.
+/// Removes the variables by which cargo describes this package. If they differ from those of a
+/// cargo that a user starts, `ring` is rebuilt, and everything that depends on it.
 pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();

@@ -1,9 +1,9 @@
-//! Finds the functions of a masked Rust file with their length and number of parameters.
-//! A brace counter, not a parser: knows nothing of types or macros.
+//! Finds the functions of a masked Rust file with their length and number of parameters. It counts
+//! braces and does not parse, so it also works inside macros.
 
 use crate::mask::{is_word, line_of, words};
 
-/// One function with a body.
+/// A function with a body, and its size.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
@@ -11,7 +11,7 @@ pub struct Function {
     pub line: usize,
     /// Lines of code between its braces; blank lines and comments do not count.
     pub length: usize,
-    /// Parameters, the receiver included.
+    /// Number of parameters, the receiver included.
     pub parameters: usize,
 }
 
@@ -70,7 +70,7 @@ fn matching(bytes: &[u8], open: usize) -> Option<usize> {
     None
 }
 
-/// The opening brace of the body; none for a declaration that ends in a semicolon.
+/// The opening brace of the body; `None` for a declaration without a body.
 fn body_start(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match bytes.get(at)? {

@@ -18,9 +18,10 @@ Options:
 
 Edges that other edges imply are left out of the two pictures; the text has all of them.";
 
-/// A crate to the crates it names.
+/// For each crate, the crates that it depends on.
 type Graph = BTreeMap<String, Vec<String>>;
 
+/// Prints the dependencies in the requested form.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let tree = SourceTree::read(&tree::root())?;
@@ -28,8 +29,8 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     match arguments[..] {
         [] => print!("{}", text(&inner)),
         ["--external"] => print!("{}", text(&outer)),
-        ["--mermaid"] => print!("{}", mermaid(&reduced(&inner))),
-        ["--dot"] => print!("{}", dot(&reduced(&inner))),
+        ["--mermaid"] => print!("{}", mermaid(&remove_implied(&inner))),
+        ["--dot"] => print!("{}", dot(&remove_implied(&inner))),
         _ => {
             let problem = format!("unknown arguments {arguments:?}");
             return Err(Error::Usage { task: "graph", problem });
@@ -38,7 +39,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Edges among our own crates, and edges to all others.
+/// Reads the edges among our own crates, and the edges to all others.
 fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
     let packages = tree.packages();
@@ -53,7 +54,7 @@ fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     Ok((inner, outer))
 }
 
-/// Steps to the lowest crate.
+/// The number of steps to the lowest crate.
 fn depth(graph: &Graph, name: &str) -> usize {
     let below = graph.get(name).into_iter().flatten();
     below.map(|other| depth(graph, other) + 1).max().unwrap_or(0)
@@ -63,8 +64,8 @@ fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
     graph.get(from).into_iter().flatten().any(|next| next == to || reaches(graph, next, to))
 }
 
-/// Without edges that a longer way implies.
-fn reduced(graph: &Graph) -> Graph {
+/// The graph without edges that a longer path implies.
+fn remove_implied(graph: &Graph) -> Graph {
     let mut kept = graph.clone();
     for edges in kept.values_mut() {
         let all = edges.clone();
@@ -104,7 +105,7 @@ fn dot(graph: &Graph) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{dot, mermaid, read, reduced, text};
+    use super::{dot, mermaid, read, remove_implied, text};
     use crate::tree::SourceTree;
 
     fn tree() -> SourceTree {
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn pictures_leave_out_implied_edges() {
-        let graph = reduced(&read(&tree()).unwrap().0);
+        let graph = remove_implied(&read(&tree()).unwrap().0);
         assert!(
             dot(&graph).contains("train -> trace;") && !dot(&graph).contains("train -> schema")
         );

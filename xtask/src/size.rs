@@ -1,10 +1,11 @@
-//! `cargo xtask size`: where the lines are. Judges nothing; `tidy` does.
+//! `cargo xtask size`: lines per crate and file. `tidy` judges sizes; this task only prints them.
 
 use std::collections::BTreeMap;
 
 use crate::error::Error;
 use crate::function;
 use crate::mask::mask;
+use crate::tidy::source::{is_test_file, without_tests};
 use crate::tree::{self, SourceTree};
 
 pub const HELP: &str = "\
@@ -19,6 +20,7 @@ Options:
 `lines` are all lines; `code` leaves out blank lines and comments; `tests` are the lines of code in
 test files and behind `#[cfg(test)]`, a part of `code`.";
 
+/// Lines of one file, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LineCount {
     all: usize,
@@ -34,6 +36,7 @@ impl std::ops::AddAssign for LineCount {
     }
 }
 
+/// Prints the three tables.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let (files, functions) = parse(arguments)?;
     let tree = SourceTree::read(&tree::root())?;
@@ -63,15 +66,10 @@ fn usage(problem: String) -> Error {
 }
 
 fn lines_of(path: &str, text: &str) -> LineCount {
-    let code = mask(text).code;
-    let count = |text: &str| text.lines().filter(|line| !line.trim().is_empty()).count();
-    let all_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
-    let product = if all_tests { "" } else { code.split("#[cfg(test)]").next().unwrap_or("") };
-    LineCount {
-        all: text.lines().count(),
-        code: count(&code),
-        tests: count(&code) - count(product),
-    }
+    let count = |text: &str| mask(text).code.lines().filter(|line| !line.trim().is_empty()).count();
+    let product = if is_test_file(path) { 0 } else { count(&without_tests(text)) };
+    let code = count(text);
+    LineCount { all: text.lines().count(), code, tests: code - product }
 }
 
 fn print_crates(tree: &SourceTree) {
@@ -120,7 +118,7 @@ mod tests {
     use super::{LineCount, lines_of};
 
     #[test]
-    fn tests_are_told_from_code() {
+    fn lines_of_tests_are_counted_apart() {
         let text = "//! x\n\nfn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
         assert_eq!(lines_of("crates/a/src/b.rs", text), LineCount { all: 6, code: 4, tests: 3 });
         assert_eq!(lines_of("crates/a/tests/it/main.rs", "//! x\nfn a() {}").tests, 1);

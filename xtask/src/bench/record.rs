@@ -1,5 +1,4 @@
-//! What a bench found, as CSV rows with the machine they were found on, one per figure. Runs
-//! nothing.
+//! Results of a benchmark as CSV rows, one per figure, with the machine on which it was measured.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -13,16 +12,16 @@ use crate::bench::definition::{self, Definition};
 use crate::command;
 use crate::error::Error;
 
-/// What one run of a definition found.
+/// The results of one run of a benchmark definition.
 pub struct BenchRecord {
     definition: String,
     command: String,
-    /// Names and values.
+    /// Pairs of name and value.
     figures: Vec<(String, f64)>,
     quality: Quality,
 }
 
-/// How well the run could be measured; empty where the bench does not say.
+/// How reliable the measurement is. A field is empty if the benchmark does not report it.
 #[derive(Debug, Default, PartialEq)]
 struct Quality {
     samples: Option<f64>,
@@ -36,7 +35,7 @@ const HEADER: &str = "date,machine,cpus,kernel,commit,definition,figure,value,sa
                       rejected_samples,trusted,apparent_clock_ghz,foreign_cpu,command";
 
 impl BenchRecord {
-    /// The figures of `definition` in the report that `command` printed.
+    /// Takes the figures that `definition` names from the report that `command` printed.
     pub fn new(definition: &Definition, command: String, report: &Value) -> Result<Self, String> {
         definition.check(report)?;
         let figure = |place: &String| Ok((place.clone(), definition::figure(report, place)?));
@@ -55,11 +54,11 @@ impl BenchRecord {
         })
     }
 
-    /// A line per figure for people.
+    /// One line of text per figure, for the terminal.
     pub fn summary(&self) -> String {
         let mut text = String::new();
         for (figure, value) in &self.figures {
-            // A string never fails to take text.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{:<28} {figure:<44} {value:>14.2}", self.definition);
         }
         let Quality { samples, rejected_samples, trusted, apparent_clock_ghz, .. } = &self.quality;
@@ -92,14 +91,14 @@ impl BenchRecord {
         for (figure, value) in &self.figures {
             let definition = &self.definition;
             let row = format!("{place},{definition},{figure},{value:.3},{quality},\"{command}\"");
-            // A string never fails to take text.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{row}");
         }
         text
     }
 }
 
-/// Appends rows to today's file of this machine.
+/// Appends the rows to today's file of this machine and returns its path.
 pub fn append(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
     let (machine, cpus) = machine();
     let date = date(SystemTime::now());
@@ -123,7 +122,7 @@ pub fn append(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The processor's name as a folder name, and how many there are.
+/// The processor's name as the name of a folder, and the number of processors.
 fn machine() -> (String, usize) {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -142,7 +141,7 @@ fn folder_name(text: &str) -> String {
 /// `2026-01-31` in UTC. Days to a date by Howard Hinnant's `civil_from_days`.
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // Counted from 0000-03-01, so that a leap day ends its year.
+    // Days count from 0000-03-01, so that a leap day is the last day of its year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year_of_era = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_has_a_row_that_says_how_it_was_measured() {
+    fn every_figure_has_a_row_with_its_quality() {
         let definition = crate::bench::definition::read_all(&crate::tree::root()).unwrap();
         let gemm = definition.iter().find(|definition| definition.name == "gemm").unwrap();
         let mut report = json!({"samples": 15, "rejected_samples": 2, "trusted": true,

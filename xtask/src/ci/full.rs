@@ -1,4 +1,4 @@
-//! Stages that are slow or heavy: licences, comparison with the Python tools, long property tests.
+//! The stages of `--full`: licences, comparison with Python tools, long property tests and others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,43 +9,44 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What the traces must open in, pinned: the tool's launch names and rounding change between
-/// versions.
+/// The Python tool that must open our traces. It is pinned, because its launch names and rounding
+/// change between versions.
 const TRACE_PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
-/// Whose schema decodes merged traces.
+/// The packages whose schema decodes merged traces.
 const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
-/// Eight ranks of one job, among the fixtures.
+/// Traces of eight ranks of one job, below the folder of fixtures.
 const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
-/// What exported weights must agree with.
+/// PyTorch, which must compute the same scores from exported weights.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
-/// What must read the figures of a run.
+/// TensorBoard, which must read the metrics of a run.
 const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
-/// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
+/// The packages that record a suite of PyTorch runs; the same torch as in `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
-/// Whose processes are captured: the protocol was measured with it.
+/// The PyTorch whose processes are captured: the protocol was tested with this version.
 pub const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
-/// The server of S3 that data is read from.
+/// The S3 server from which training data is read.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
-/// Scrapes the agent's pages, and checks rules.
+/// Prometheus scrapes the agent's pages; its `promtool` checks rules.
 pub const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
-/// How long a process swaps the file that is captured; the everyday run has three seconds.
+/// Seconds during which a process swaps the file that is captured; the everyday run has three.
 const CAPTURE_RACE_S: &str = "30";
-/// Keeps what is compared small: a few steps on a few rows.
+/// The training run that is compared, kept small: 100 steps on tables of at most 2000 rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
 
-/// Cases per property; the everyday run has the library's default of 256.
+/// Cases per property test; the everyday run has the library's default of 256.
 const CASES: &str = "20000";
-/// Random shapes of each GPU kernel; the everyday run has two.
+/// Random shapes per GPU kernel; the everyday run has two.
 const SHAPES: &str = "40";
 
+/// Checks the licences of all dependencies by cargo-deny.
 pub fn licences() -> Result<String, Error> {
     tool::install_subcommand("deny", "cargo-deny")?;
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
 }
 
-/// Trains on made data, opens the trace and the exported weights in Python, and takes the same
-/// steps as PyTorch.
+/// Trains on synthetic data, opens the trace and the exported weights in Python, and compares steps
+/// with PyTorch.
 pub fn compare() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
@@ -92,7 +93,7 @@ pub fn compare() -> Result<String, Error> {
 /// Merges the traces of eight ranks, and opens the results in Python.
 fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
     let fixtures = fixtures(root);
-    // The product runs in another folder.
+    // The product runs in another folder, so the path must be absolute.
     let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
         return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
     };
@@ -114,7 +115,7 @@ pub(super) fn fixtures(root: &Path) -> PathBuf {
     std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }
 
-/// The interpreter of a virtual environment with `packages`, made where it is missing.
+/// The interpreter of a virtual environment with `packages`, which is created if it is missing.
 pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
     let python = folder.join("bin/python");
     if !python.exists() {
@@ -131,7 +132,7 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     command
 }
 
-/// Trains on data in a store that speaks S3.
+/// Trains on data from an S3 server.
 pub fn objects() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
@@ -141,7 +142,7 @@ pub fn objects() -> Result<String, Error> {
     Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
 }
 
-/// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
+/// Captures traces of running PyTorch jobs, and of a process that keeps swapping the captured file.
 pub fn capture() -> Result<String, Error> {
     let root = tree::root();
     let mut race = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "swaps_files"]);
@@ -167,14 +168,14 @@ pub fn capture() -> Result<String, Error> {
     Ok(missing.unwrap_or_else(|| format!("{} answers", CAPTURE_PACKAGES[0])))
 }
 
-/// Records a small suite of PyTorch runs and checks it as the recorded ones are checked.
+/// Records a small suite of PyTorch runs and checks it by the tests of the recorded suites.
 pub fn suite() -> Result<String, Error> {
     let root = tree::root();
     let requirements = root.join(SUITE_REQUIREMENTS).display().to_string();
     let python = environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
     let collect = |name: &str| {
         let mut command = Command::new(&python);
-        // What is checked is a suite's form; threads that wait for each other only take time.
+        // Only the form of the suite is checked; more threads would only wait for each other.
         command.arg(root.join("bench/collect").join(name)).env("OMP_NUM_THREADS", "1");
         command
     };
@@ -189,7 +190,7 @@ pub fn suite() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_SUITE", &folder)).map(|()| "a fresh suite is whole".to_owned())
 }
 
-/// Starts ranks as processes under each launcher, and loses them in every way.
+/// Starts ranks as processes under each launcher, and kills or hangs them in every way.
 pub fn processes() -> Result<String, Error> {
     let launchers = [tool::OPEN_MPI, tool::MPICH];
     let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_program).collect();
@@ -200,13 +201,14 @@ pub fn processes() -> Result<String, Error> {
     Ok(if missing.is_empty() { "under both launchers".to_owned() } else { missing.join("; ") })
 }
 
+/// Runs the property tests with many more cases than the everyday run.
 pub fn fuzz() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
     command::run(tests.env("PROPTEST_CASES", CASES).env("ROWMILL_SHAPES", SHAPES))?;
     Ok(format!("{CASES} cases a property, {SHAPES} random shapes a GPU kernel"))
 }
 
-/// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
+/// Removes the guards of every GPU kernel one at a time and expects a test to fail each time.
 pub fn mutation() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
     command::run(tests.env("ROWMILL_MUTATION", "full"))?;
@@ -218,18 +220,16 @@ pub fn mutation() -> Result<String, Error> {
 pub fn sanitizers() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "sanitizers::"]);
     command::run(tests.env("ROWMILL_SANITIZERS", "full"))?;
-    // With a target named, build scripts and macros are left as they are.
+    // With an explicit target, RUSTFLAGS do not apply to build scripts and macros.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let words = ["test", "--release", "-p", "device", "--lib", "--tests", "--target", &target];
     let mut tests = cargo(&words);
     tests.args(["--target-dir", "target/address", "--", "--skip", "cuda"]);
-    // A stable compiler has the sanitizer's library, but takes the flag only if it is told to.
+    // A stable compiler has the sanitizer's library but accepts the flag only with RUSTC_BOOTSTRAP.
     tests.env("RUSTC_BOOTSTRAP", "1").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     tests.env("RUSTFLAGS", "-Zsanitizer=address -Cdebug-assertions");
     command::run(&mut tests)?;
-    Ok("no kernel makes AddressSanitizer or UndefinedBehaviorSanitizer speak, nor does an \
-        operation of the CPU"
-        .to_owned())
+    Ok("no reports of AddressSanitizer or UndefinedBehaviorSanitizer".to_owned())
 }
 
 /// Trains every configuration under a memory limit, one after the other.
@@ -239,14 +239,15 @@ pub fn memory() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
 }
 
-/// Trains every configuration under every ready-made plan, and writes its steps down.
+/// Trains every configuration under every ready-made plan and compares the recorded step with the
+/// program that `predict` derives from the configuration.
 pub fn written() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
     command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
-/// Predicts a third of the changes that the kept evidence is of, then makes them; and holds cures
-/// of the recorded suite against their predictions.
+/// Predicts a third of the changes in the recorded evidence, then makes and measures them. Compares
+/// remedies of the recorded suite with their predictions too.
 pub fn evidence() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "rowmill"]))?;
@@ -262,8 +263,8 @@ pub fn evidence() -> Result<String, Error> {
     Ok("each measured step within 10 % of what was predicted before".to_owned())
 }
 
-/// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often
-/// than every day.
+/// Damages prepared data, checkpoints and the traces of the fixtures in more places than the
+/// everyday run.
 pub fn corruption() -> Result<String, Error> {
     let damaged = |package: &str, test: &str| {
         let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", test]);

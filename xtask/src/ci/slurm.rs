@@ -14,31 +14,31 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What Slurm consists of.
+/// The programs of Slurm, with their Debian packages.
 pub const DAEMONS: [Program; 4] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("srun", "slurm-client"),
 ];
-/// What it starts; `pmix` also needs [`PMIX`].
+/// The MPI launchers that Slurm starts; `pmix` also needs [`PMIX`].
 const LAUNCHED: [Program; 2] = [tool::OPEN_MPI, tool::MPICH];
 /// The name under which the `pmix` plugin opens its library, and the package that has it.
 const PMIX: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmix.so", "libpmix-dev");
-/// How long the daemons may take to offer the machine.
+/// The daemons must offer the machine within this time.
 const STARTING: Duration = Duration::from_secs(30);
 const STEPS: u32 = 60;
-/// Of the fixtures.
+/// Training data, below the folder of fixtures.
 const DATA: &str = "adult/adult-train.csv.gz";
 
-/// What a user of `docs/running-on-a-cluster.md` submits.
+/// The batch script of `docs/running-on-a-cluster.md`.
 const SCRIPT: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 #SBATCH --signal=USR1@120
 srun --mpi=pmix ROWMILL train adult-income --train DATA --run batch --sharding row --set training.steps=60 --resume
 ";
 
-/// As [`SCRIPT`], of a run that would not end by itself.
+/// Like [`SCRIPT`], for a run that does not end by itself.
 const ENDLESS: &str = "#!/bin/sh
 #SBATCH --ntasks=2
 srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sharding row --set training.steps=1000000 --set training.epochs=1000000 --set training.log_every=10
@@ -127,9 +127,9 @@ pub fn fresh(folder: &Path) -> Result<PathBuf, Error> {
 /// What a configuration has beside the least.
 #[derive(Debug, Default)]
 pub struct More {
-    /// Words of the machine's line.
+    /// Additional words for the line of the node.
     pub node: String,
-    /// Further lines.
+    /// Additional lines at the end of the configuration.
     pub lines: String,
 }
 
@@ -268,7 +268,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
-            // By its own id; what has ended by itself is no matter.
+            // The child is killed by its own id. A daemon that has already ended is not an error.
             drop(daemon.kill());
             drop(daemon.wait());
         }

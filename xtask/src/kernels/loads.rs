@@ -55,7 +55,8 @@ pub fn in_flight(disassembly: &str, source: &str, marked: &[u32]) -> BTreeMap<St
     least
 }
 
-/// Whether a line such as `//## File "a/b.cu", line 3 inlined at "c.cu", line 9` names a marked line.
+/// Whether a line such as `//## File "a/b.cu", line 3 inlined at "c.cu", line 9` names a marked
+/// line.
 fn is_in(line: &str, source: &str, marked: &[u32]) -> bool {
     line.split('"').collect::<Vec<_>>().windows(2).any(|pair| {
         let number = pair[1].strip_prefix(", line ").and_then(|rest| rest.split(' ').next());

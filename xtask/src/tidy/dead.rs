@@ -1,4 +1,5 @@
-//! Files nobody reaches: sources no `mod` leads to, configurations and test data no text names.
+//! Finds files that nothing reaches: sources without a `mod`, configurations and test data without
+//! a mention.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +9,11 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "dead";
 
-/// Folders whose files must be named somewhere; `cargo xtask bench` runs every definition.
+/// Folders whose files must be mentioned somewhere. Benchmark definitions are exempt, because
+/// `cargo xtask bench` runs all of them.
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
+/// Finds unreachable sources and unmentioned files.
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = unreached(tree);
     found.extend(unnamed(tree));
@@ -119,7 +122,7 @@ fn unnamed(tree: &SourceTree) -> Vec<Violation> {
         let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
         let file = path.rsplit('/').next().unwrap_or(path);
         let stem = file.split('.').next().unwrap_or(file);
-        // A folder's note of origin names all of its files, which proves nothing.
+        // The note of origin in a folder names all its files, so a mention there proves nothing.
         let names = |(other, text): (&str, &str)| {
             let reads =
                 [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_nobody_names_is_dead() {
+    fn an_unmentioned_configuration_is_dead() {
         let files = [
             ("README.md", "rowmill train configs/dlrm-default.toml"),
             ("configs/dlrm-default.toml", ""),

@@ -1,4 +1,5 @@
-//! Which crate may depend on which, who owns a heavy dependency, and that none is listed unused.
+//! Checks the dependencies of each crate: only allowed edges exist, a heavy dependency has one
+//! owner, and every listed dependency is used.
 
 use crate::error::Error;
 use crate::mask::{mask, words};
@@ -7,7 +8,7 @@ use crate::tree::SourceTree;
 
 const RULE: &str = "edge";
 
-/// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
+/// The allowed edges between crates, planned crates included.
 const EDGES: [(&str, &[&str]); 18] = [
     ("schema", &[]),
     ("device", &["schema"]),
@@ -90,10 +91,14 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];
 
-/// Dependencies listed for their features alone: what the agent and the tests switch on in a shared
-/// one is switched on for the product too, so that it compiles once for all.
+/// Dependencies that are listed only for their features. The product enables the features that the
+/// agent and the tests need, so that a shared dependency compiles once.
 const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 
+/// Checks the manifest of every package.
+///
+/// # Errors
+/// A manifest is malformed.
 pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
     let mut found = Vec::new();
@@ -132,7 +137,8 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
         let allowed = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
         return Some(format!("{name} may depend on {allowed}; got {dependency}"));
     }
-    let owned = |prefixes: &[&str]| prefixes.iter().any(|prefix| is_of(dependency, prefix));
+    let owned =
+        |prefixes: &[&str]| prefixes.iter().any(|prefix| matches_prefix(dependency, prefix));
     let (_, owners) = OWNERS.iter().find(|(prefixes, _)| owned(prefixes))?;
     if owners.contains(&name) {
         return None;
@@ -142,7 +148,7 @@ fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
 }
 
 /// `clap` covers `clap` and `clap_complete`; `arrow-` covers `arrow-array`; `gemm` not `gemmology`.
-fn is_of(dependency: &str, prefix: &str) -> bool {
+fn matches_prefix(dependency: &str, prefix: &str) -> bool {
     dependency.strip_prefix(prefix).is_some_and(|rest| {
         rest.is_empty() || prefix.ends_with('-') || rest.starts_with(['-', '_'])
     })

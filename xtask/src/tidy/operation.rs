@@ -1,4 +1,5 @@
-//! One folder per operation of `device`, with the same files in each, so that a missing twin shows.
+//! Each operation of `device` is a folder with the same files, so that a missing implementation
+//! shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +9,10 @@ use crate::tree::SourceTree;
 const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
 
-/// Operations whose GPU twin is a library call: `cuda.rs` without `kernel.cu`.
+/// Operations that call a library on the GPU, so that they have `cuda.rs` without `kernel.cu`.
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
 
+/// Finds operations without one of the required files.
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut operations: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut found = Vec::new();
@@ -75,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_twins_come_in_pairs() {
+    fn a_launch_and_its_kernel_come_in_pairs() {
         let both = ["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"];
         check("quantize", &both, &[]);
         check("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loose_file_is_no_operation() {
+    fn an_operation_in_a_single_file_is_refused() {
         let tree =
             crate::tree::SourceTree::new(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
         assert_eq!(super::check(&tree).len(), 1);

@@ -1,4 +1,4 @@
-//! What every source looks like: its opening, its lines, its to-dos, its tests.
+//! Checks the form of every source: its opening comment, its lines, its to-dos and its tests.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,17 @@ use crate::tidy::violation::Violation;
 use crate::tree::SourceTree;
 
 const RULE: &str = "text";
-/// The margin.
+/// The limit of a line, in characters.
 pub const COLUMNS: usize = 100;
 const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
+/// Checks the form of every Rust source.
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = test_binaries(tree);
     for (path, text) in tree.rust() {
         let mut report = |line, problem| found.push(Violation::new(RULE, path, line, problem));
         if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
-            report(1, "expected `//!`: what the file owns and what it does not know".to_owned());
+            report(1, "expected `//!`: what the file is for".to_owned());
         }
         let masked = mask(text);
         let lines = text.lines().zip(masked.comments.lines()).zip(masked.code.lines());
@@ -37,7 +38,7 @@ fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
         return Some("trailing blanks".to_owned());
     }
     let columns = line.chars().count();
-    // Strings and links are not broken for the sake of a margin.
+    // Strings and links may be longer, because breaking them makes them harder to read.
     let in_string = line.contains('"') || code.trim().is_empty() && comment.trim().is_empty();
     if columns > COLUMNS && !in_string && !line.contains("http") {
         return Some(format!("expected at most {COLUMNS} columns, got {columns}"));
@@ -48,7 +49,7 @@ fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
     (!issue).then(|| format!("{to_do} without an issue number"))
 }
 
-/// One integration test binary per crate: each further one links the whole crate again.
+/// Finds further integration test binaries: each of them links the whole crate again.
 fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
     let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in tree.rust() {
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_file_opens_with_its_purpose() {
-        expect("use a;\n", "what it does not know");
+        expect("use a;\n", "what the file is for");
         assert_eq!(found("//! Owns a.\n"), Vec::<String>::new());
         assert_eq!(check(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
     }

@@ -1,4 +1,5 @@
-//! `unsafe` has addresses, says what it asks for, and names the fact that makes each use sound.
+//! `unsafe` appears only in listed places, documents what a caller must ensure, and names the fact
+//! that makes each use sound.
 
 use crate::mask::{line_of, mask, words};
 use crate::tidy::violation::Violation;
@@ -8,7 +9,7 @@ const RULE: &str = "unsafe";
 
 const ADDRESSES: [&str; 3] =
     ["crates/device/src/", "crates/python/src/", "crates/comm/src/mpi/ffi.rs"];
-/// Ways to say that somebody checked something, without saying what.
+/// Phrases that refer to a check without naming the fact that was checked.
 const EMPTY: [&str; 7] = [
     "SAFETY: see ",
     "SAFETY: as ",
@@ -19,6 +20,7 @@ const EMPTY: [&str; 7] = [
     "the trait's contract.",
 ];
 
+/// Finds `unsafe` in other places and without a reason.
 pub fn check(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
@@ -37,8 +39,8 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
     found
 }
 
-/// Functions whose documentation, or that of the trait that they belong to, does not say what a
-/// caller must see to. What implements a trait keeps to the trait's.
+/// Finds unsafe functions without `# Safety` in their documentation or in that of their trait.
+/// Implementations of a trait follow the documentation of the trait.
 fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), code.lines().collect());
     let mut found = Vec::new();
@@ -46,9 +48,9 @@ fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
         let Some(name) = declared(line) else { continue };
         let owner = owner(&code, at);
         let is_of_trait = owner.is_some_and(|owner| code[owner].contains(" for "));
-        let is_said =
+        let has_safety =
             |item: usize| documentation(&lines, item).any(|line| line.contains("# Safety"));
-        if is_of_trait || is_said(at) || owner.is_some_and(is_said) {
+        if is_of_trait || has_safety(at) || owner.is_some_and(has_safety) {
             continue;
         }
         let problem = format!("expected `# Safety` in the documentation of `{name}`");
@@ -92,12 +94,12 @@ fn documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a
     lines[..item].iter().rev().map(|line| line.trim()).take_while(is_before)
 }
 
-/// Comments that name no fact.
+/// Finds SAFETY comments that name no fact.
 fn empty(path: &str, comments: &str) -> Vec<Violation> {
     let lines = comments.lines().enumerate();
     let is_empty = |line: &str| EMPTY.iter().any(|words| line.contains(words));
     let found = lines.filter(|(_, line)| line.contains("SAFETY:") && is_empty(line));
-    let problem = "expected the fact and who checked it, got a formula";
+    let problem = "expected the fact and who checked it, got a phrase";
     found.map(|(at, _)| Violation::new(RULE, path, at + 1, problem.to_owned())).collect()
 }
 
@@ -107,12 +109,12 @@ mod tests {
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
-    fn of_device(text: &str) -> Vec<String> {
+    fn check_device(text: &str) -> Vec<String> {
         shown(&check(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
     }
 
     #[test]
-    fn it_has_addresses() {
+    fn unsafe_elsewhere_is_refused() {
         let text = "//! about unsafe\n#![expect(unsafe_code)]\nfn f() { unsafe { g() } }";
         let found = shown(&check(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
         let expected = "crates/data/src/a.rs:3 unsafe: `unsafe` belongs to device and \
@@ -124,25 +126,28 @@ mod tests {
     }
 
     #[test]
-    fn a_function_says_what_it_asks_for_or_its_trait_does() {
-        let said = "/// # Safety\n/// Long enough.\n#[inline]\npub unsafe fn f() {}";
-        assert_eq!(of_device(said), [""; 0]);
-        assert_eq!(of_device("/// # Safety\n/// All.\ntrait T {\n    unsafe fn f();\n}"), [""; 0]);
-        assert_eq!(of_device("impl T for u8 {\n    unsafe fn f() {}\n}"), [""; 0]);
-        let own = "impl<V: T> Of<V> {\n    /// Adds.\n    pub unsafe fn add<W>() {}\n}";
+    fn an_unsafe_function_or_its_trait_has_a_safety_section() {
+        let documented = "/// # Safety\n/// Long enough.\n#[inline]\npub unsafe fn f() {}";
+        assert_eq!(check_device(documented), [""; 0]);
+        assert_eq!(
+            check_device("/// # Safety\n/// All.\ntrait T {\n    unsafe fn f();\n}"),
+            [""; 0]
+        );
+        assert_eq!(check_device("impl T for u8 {\n    unsafe fn f() {}\n}"), [""; 0]);
+        let own = "impl<V: T> Sum<V> {\n    /// Adds.\n    pub unsafe fn add<W>() {}\n}";
         let problem = "expected `# Safety` in the documentation of `add`";
-        assert_eq!(of_device(own), [format!("crates/device/src/a.rs:3 unsafe: {problem}")]);
-        assert_eq!(of_device("type F = unsafe fn();\n"), [""; 0]);
+        assert_eq!(check_device(own), [format!("crates/device/src/a.rs:3 unsafe: {problem}")]);
+        assert_eq!(check_device("type F = unsafe fn();\n"), [""; 0]);
     }
 
     #[test]
-    fn a_formula_is_no_reason() {
-        for formula in ["see above.", "the caller's promise.", "checked; the caller's promise."] {
-            let text = format!("fn f() {{\n    // SAFETY: {formula}\n    unsafe {{ g() }}\n}}");
-            let problem = "expected the fact and who checked it, got a formula";
+    fn a_phrase_without_a_fact_is_refused() {
+        for phrase in ["see above.", "the caller's promise.", "checked; the caller's promise."] {
+            let text = format!("fn f() {{\n    // SAFETY: {phrase}\n    unsafe {{ g() }}\n}}");
+            let problem = "expected the fact and who checked it, got a phrase";
             let expected = format!("crates/device/src/a.rs:2 unsafe: {problem}");
-            assert_eq!(of_device(&text), [expected]);
+            assert_eq!(check_device(&text), [expected]);
         }
-        assert_eq!(of_device("// SAFETY: `at < len`, as `new` checked.\n"), [""; 0]);
+        assert_eq!(check_device("// SAFETY: `at < len`, as `new` checked.\n"), [""; 0]);
     }
 }

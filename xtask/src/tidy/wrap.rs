@@ -1,10 +1,9 @@
-//! `cargo xtask tidy --fix`: wraps comments over the margin and strips trailing blanks. Changes no
-//! code.
+//! `cargo xtask tidy --fix` wraps long comments and strips trailing blanks. It changes no code.
 
 use crate::tidy::text::COLUMNS;
 
-/// The text with its comments within the margin. Tables, indented and fenced blocks stay as they
-/// are.
+/// Wraps the comments of a text at the line limit. Tables, indented and fenced blocks are
+/// unchanged.
 pub fn wrap(text: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut carried: Option<(String, String)> = None;
@@ -39,7 +38,8 @@ pub fn wrap(text: &str) -> String {
     out.join("\n")
 }
 
-/// Indent and comment mark with its blank, and the rest; no prefix where the line is not a comment.
+/// Splits a line into its indent with the comment mark, and the rest. The first part is empty if
+/// the line is not a comment.
 fn split(line: &str) -> (&str, &str) {
     let indent = line.len() - line.trim_start().len();
     let marks = ["/// ", "//! ", "// "];
@@ -47,7 +47,7 @@ fn split(line: &str) -> (&str, &str) {
     line.split_at(mark.map_or(0, |mark| indent + mark.len()))
 }
 
-/// Whether a comment line goes on with the sentence of the line before it.
+/// Whether a comment line continues the paragraph of the line before it.
 fn continues(body: &str) -> bool {
     let first = body.chars().next();
     first.is_some_and(|c| c.is_alphanumeric() || "`([\"'".contains(c))
