@@ -9,7 +9,7 @@ use crate::tree::SourceTree;
 const RULE: &str = "edge";
 
 /// The allowed edges between crates, planned crates included.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
@@ -17,13 +17,30 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("comm", &["schema", "device"]),
     ("train", &["schema", "comm", "data", "device", "trace"]),
     ("analyze", &["schema", "trace"]),
-    ("kernel_model", &["schema", "analyze", "trace"]),
+    ("kernel_model", &["schema"]),
     ("predict", &["schema", "analyze", "kernel_model", "trace"]),
     ("plan", &["schema", "predict"]),
     ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
     ("agent", &["schema", "fleet"]),
     ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
+    (
+        "setup",
+        &[
+            "schema",
+            "train",
+            "analyze",
+            "kernel_model",
+            "predict",
+            "plan",
+            "fleet",
+            "report",
+            "data",
+            "trace",
+            "device",
+            "comm",
+        ],
+    ),
     (
         "bench",
         &[
@@ -39,6 +56,7 @@ const EDGES: [(&str, &[&str]); 18] = [
             "trace",
             "device",
             "comm",
+            "setup",
         ],
     ),
     (
@@ -56,6 +74,7 @@ const EDGES: [(&str, &[&str]); 18] = [
             "trace",
             "device",
             "comm",
+            "setup",
             "bench",
         ],
     ),
@@ -81,7 +100,7 @@ const OWNERS: [(&[&str], &[&str]); 18] = [
     (&["safetensors"], &["train"]),
     (
         &["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"],
-        &["cli", "agent", "hub"],
+        &["setup", "bench", "cli", "agent", "hub"],
     ),
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["agent", "hub"]),
