@@ -44,9 +44,9 @@ struct BenchRequest {
 
 /// Builds the product, runs the chosen benchmarks and records their figures.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
-    let request = parse(arguments)?;
+    let request = parse_arguments(arguments)?;
     let root = tree::root();
-    let definitions = chosen(definition::read_all(&root)?, &request.names)?;
+    let definitions = choose_definitions(definition::read_all(&root)?, &request.names)?;
     if request.list {
         for definition in &definitions {
             println!("{:<24} {}", definition.name, definition.about);
@@ -56,18 +56,18 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     command::run(command::cargo().args(["build", "--release"]).current_dir(&root))?;
     let mut records = Vec::new();
     for definition in &definitions {
-        let record = measure(&root, definition, &request)?;
-        println!("{}", record.summary());
+        let record = run_definition(&root, definition, &request)?;
+        println!("{}", record.format_summary());
         records.push(record);
     }
     if !request.print_only {
-        let path = record::append(&root, &records)?;
+        let path = record::append_records(&root, &records)?;
         println!("recorded in {}", path.display());
     }
     Ok(())
 }
 
-fn parse(arguments: &[String]) -> Result<BenchRequest, Error> {
+fn parse_arguments(arguments: &[String]) -> Result<BenchRequest, Error> {
     let wrong = |problem| Error::Usage { task: "bench", problem };
     let mut request = BenchRequest::default();
     let mut rest = arguments.iter();
@@ -91,7 +91,7 @@ fn parse(arguments: &[String]) -> Result<BenchRequest, Error> {
     Ok(request)
 }
 
-fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Error> {
+fn choose_definitions(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Error> {
     let known: Vec<String> = all.iter().map(|definition| definition.name.clone()).collect();
     if let Some(name) = names.iter().find(|name| !known.contains(name)) {
         let problem = format!("expected one of {}, got {name:?}", known.join(", "));
@@ -101,7 +101,7 @@ fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Err
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-fn measure(
+fn run_definition(
     root: &Path,
     definition: &Definition,
     request: &BenchRequest,
@@ -110,38 +110,39 @@ fn measure(
     let arguments = definition.arguments(&options);
     let shown = format!("rowmill {}", arguments.join(" "));
     let mut bench = Command::new(root.join("target/release/rowmill"));
-    let output = command::output(bench.args(&arguments).current_dir(root))?;
-    let record = report(&output)
+    let output = command::capture_output(bench.args(&arguments).current_dir(root))?;
+    let record = parse_report(&output)
         .and_then(|report| BenchRecord::new(definition, shown.clone(), &report))
         .map_err(|problem| Error::Program { command: shown, problem })?;
     Ok(record)
 }
 
 /// Parses the last line of `--format json`, which is the final report.
-fn report(output: &str) -> Result<Value, String> {
+fn parse_report(output: &str) -> Result<Value, String> {
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BenchRequest, parse, report};
+    use super::{BenchRequest, parse_arguments, parse_report};
 
     #[test]
     fn arguments() {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let request = parse(&owned(&["dlrm-ddp", "--repeats", "3", "--no-record"])).unwrap();
+        let request =
+            parse_arguments(&owned(&["dlrm-ddp", "--repeats", "3", "--no-record"])).unwrap();
         let names = owned(&["dlrm-ddp"]);
         let expected =
             BenchRequest { names, repeats: Some(3), print_only: true, ..BenchRequest::default() };
         assert_eq!(request, expected);
-        assert!(parse(&owned(&["--repeats", "0"])).is_err());
+        assert!(parse_arguments(&owned(&["--repeats", "0"])).is_err());
     }
 
     #[test]
     fn the_last_line_is_the_report() {
-        let report = report("{\"step\":1}\n{\"step\":9}\n\n").unwrap();
+        let report = parse_report("{\"step\":1}\n{\"step\":9}\n\n").unwrap();
         assert_eq!(report["step"], 9);
-        assert!(super::report("hello").unwrap_err().ends_with("in \"hello\""));
+        assert!(super::parse_report("hello").unwrap_err().ends_with("in \"hello\""));
     }
 }

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 /// Runs a program with its output visible. Fails if the program fails.
 pub fn run(command: &mut Command) -> Result<(), Error> {
-    let line = line(command);
+    let line = command_line(command);
     eprintln!("$ {line}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -16,8 +16,8 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
 }
 
 /// Runs a program with its standard error visible and returns its standard output.
-pub fn output(command: &mut Command) -> Result<String, Error> {
-    let line = line(command);
+pub fn capture_output(command: &mut Command) -> Result<String, Error> {
+    let line = command_line(command);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|source| Error::Start { command: line.clone(), source })?;
     if !output.status.success() {
@@ -27,13 +27,13 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
 }
 
 /// Whether a program starts and succeeds; its output is hidden.
-pub fn works(command: &mut Command) -> bool {
+pub fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())
 }
 
 /// The command line as it would be typed.
-pub fn line(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let mut parts = vec![command.get_program().to_string_lossy().into_owned()];
     for argument in command.get_args() {
         let argument = argument.to_string_lossy();
@@ -69,13 +69,13 @@ mod tests {
     fn arguments_with_spaces_are_quoted() {
         let mut command = Command::new("git");
         command.args(["commit", "-m", "two words", ""]);
-        assert_eq!(super::line(&command), r#"git commit -m "two words" """#);
+        assert_eq!(super::command_line(&command), r#"git commit -m "two words" """#);
     }
 
     #[test]
     fn a_failing_program_is_an_error_with_its_status() {
         let error = super::run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
         assert_eq!(error.to_string(), "`sh -c \"exit 3\"` failed: exit status: 3");
-        assert!(!super::works(&mut Command::new("no-such-program-here")));
+        assert!(!super::succeeds(&mut Command::new("no-such-program-here")));
     }
 }

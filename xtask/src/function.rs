@@ -16,11 +16,11 @@ pub struct Function {
 }
 
 /// All functions with a body, in order; nested ones count on their own as well.
-pub fn find(code: &str) -> Vec<Function> {
-    words(code, "fn").filter_map(|at| function(code, at)).collect()
+pub fn find_functions(code: &str) -> Vec<Function> {
+    words(code, "fn").filter_map(|at| parse_function(code, at)).collect()
 }
 
-fn function(code: &str, at: usize) -> Option<Function> {
+fn parse_function(code: &str, at: usize) -> Option<Function> {
     let bytes = code.as_bytes();
     let start = at + 2 + code[at + 2..].bytes().take_while(u8::is_ascii_whitespace).count();
     let end = start + code[start..].bytes().take_while(|&byte| is_word(byte)).count();
@@ -28,14 +28,14 @@ fn function(code: &str, at: usize) -> Option<Function> {
         return None;
     }
     let open = skip_generics(bytes, end)?;
-    let close = matching(bytes, open)?;
+    let close = find_closing(bytes, open)?;
     let body = body_start(bytes, close + 1)?;
-    let last = matching(bytes, body)?;
+    let last = find_closing(bytes, body)?;
     Some(Function {
         name: code[start..end].to_owned(),
         line: line_of(code, at),
         length: code[body + 1..last].lines().filter(|line| !line.trim().is_empty()).count(),
-        parameters: parameters(&code[open + 1..close]),
+        parameters: count_parameters(&code[open + 1..close]),
     })
 }
 
@@ -55,7 +55,7 @@ fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 /// The position of the brace or parenthesis that closes the one at `open`.
-fn matching(bytes: &[u8], open: usize) -> Option<usize> {
+fn find_closing(bytes: &[u8], open: usize) -> Option<usize> {
     let mut depth = 0;
     for (at, byte) in bytes.iter().enumerate().skip(open) {
         match byte {
@@ -76,14 +76,14 @@ fn body_start(bytes: &[u8], mut at: usize) -> Option<usize> {
         match bytes.get(at)? {
             b'{' => return Some(at),
             b';' => return None,
-            b'(' | b'[' => at = matching(bytes, at)?,
+            b'(' | b'[' => at = find_closing(bytes, at)?,
             _ => {}
         }
         at += 1;
     }
 }
 
-fn parameters(list: &str) -> usize {
+fn count_parameters(list: &str) -> usize {
     let bytes = list.as_bytes();
     let (mut depth, mut count, mut filled) = (0, 0, false);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -105,11 +105,11 @@ fn parameters(list: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::find;
+    use super::find_functions;
     use crate::mask::mask;
 
     fn check(text: &str, expected: &[(&str, usize, usize)]) {
-        let found = find(&mask(text).code);
+        let found = find_functions(&mask(text).code);
         let found: Vec<_> =
             found.iter().map(|f| (f.name.as_str(), f.length, f.parameters)).collect();
         assert_eq!(found, expected);

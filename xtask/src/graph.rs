@@ -25,12 +25,12 @@ type Graph = BTreeMap<String, Vec<String>>;
 pub fn run(arguments: &[String]) -> Result<(), Error> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let tree = SourceTree::read(&tree::root())?;
-    let (inner, outer) = read(&tree)?;
+    let (inner, outer) = read_graphs(&tree)?;
     match arguments[..] {
-        [] => print!("{}", text(&inner)),
-        ["--external"] => print!("{}", text(&outer)),
-        ["--mermaid"] => print!("{}", mermaid(&remove_implied(&inner))),
-        ["--dot"] => print!("{}", dot(&remove_implied(&inner))),
+        [] => print!("{}", format_text(&inner)),
+        ["--external"] => print!("{}", format_text(&outer)),
+        ["--mermaid"] => print!("{}", format_mermaid(&remove_implied(&inner))),
+        ["--dot"] => print!("{}", format_dot(&remove_implied(&inner))),
         _ => {
             let problem = format!("unknown arguments {arguments:?}");
             return Err(Error::Usage { task: "graph", problem });
@@ -40,7 +40,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
 }
 
 /// Reads the edges among our own crates, and the edges to all others.
-fn read(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
+fn read_graphs(tree: &SourceTree) -> Result<(Graph, Graph), Error> {
     let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
     let packages = tree.packages();
     let own: Vec<String> = packages.iter().map(|package| short(package)).collect();
@@ -74,7 +74,7 @@ fn remove_implied(graph: &Graph) -> Graph {
     kept
 }
 
-fn text(graph: &Graph) -> String {
+fn format_text(graph: &Graph) -> String {
     let mut names: Vec<&String> = graph.keys().collect();
     names.sort_by_key(|name| (std::cmp::Reverse(depth(graph, name)), *name));
     let mut out = String::new();
@@ -85,7 +85,7 @@ fn text(graph: &Graph) -> String {
     out
 }
 
-fn mermaid(graph: &Graph) -> String {
+fn format_mermaid(graph: &Graph) -> String {
     let mut out = String::from("flowchart TD\n");
     for (from, edges) in graph {
         out += &format!("    {from}\n");
@@ -94,7 +94,7 @@ fn mermaid(graph: &Graph) -> String {
     out
 }
 
-fn dot(graph: &Graph) -> String {
+fn format_dot(graph: &Graph) -> String {
     let mut out = String::from("digraph rowmill {\n    node [shape=box];\n");
     for (from, edges) in graph {
         out += &format!("    {from};\n");
@@ -105,7 +105,7 @@ fn dot(graph: &Graph) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{dot, mermaid, read, remove_implied, text};
+    use super::{format_dot, format_mermaid, format_text, read_graphs, remove_implied};
     use crate::tree::SourceTree;
 
     fn tree() -> SourceTree {
@@ -118,18 +118,19 @@ mod tests {
 
     #[test]
     fn the_text_has_every_edge_from_the_top() {
-        let (inner, outer) = read(&tree()).unwrap();
+        let (inner, outer) = read_graphs(&tree()).unwrap();
         let expected = "2 train    → schema trace\n1 trace    → schema\n0 schema  \n";
-        assert_eq!(text(&inner), expected);
+        assert_eq!(format_text(&inner), expected);
         assert_eq!(outer["train"], ["libc"]);
     }
 
     #[test]
     fn pictures_leave_out_implied_edges() {
-        let graph = remove_implied(&read(&tree()).unwrap().0);
+        let graph = remove_implied(&read_graphs(&tree()).unwrap().0);
         assert!(
-            dot(&graph).contains("train -> trace;") && !dot(&graph).contains("train -> schema")
+            format_dot(&graph).contains("train -> trace;")
+                && !format_dot(&graph).contains("train -> schema")
         );
-        assert!(mermaid(&graph).contains("trace --> schema"));
+        assert!(format_mermaid(&graph).contains("trace --> schema"));
     }
 }

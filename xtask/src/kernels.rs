@@ -100,7 +100,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let mut used = parse(&compile((toolkit, &libraries), &out)?);
+    let mut used = parse_table(&compile((toolkit, &libraries), &out)?);
     if let Some(package) = toolkit.disassembler {
         count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
     }
@@ -111,7 +111,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         );
     }
     let path = root.join(RECORD);
-    let recorded = parse(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
+    let recorded = parse_table(&std::fs::read_to_string(&path).map_err(Error::io(&path))?);
     let (recorded, mut others): (FigureTable, FigureTable) =
         recorded.into_iter().partition(|(kernel, _)| toolkit.knows(kernel));
     if record {
@@ -129,16 +129,16 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
 
 /// The stage of `ci` for current architectures. It is skipped, with a note, if pip is missing.
 pub fn stage() -> Result<String, Error> {
-    compiled_with(&[])
+    compile_as_stage(&[])
 }
 
 /// The stage of `ci` for V100.
 pub fn stage_sm_70() -> Result<String, Error> {
-    compiled_with(&["--sm-70".to_owned()])
+    compile_as_stage(&["--sm-70".to_owned()])
 }
 
-fn compiled_with(arguments: &[String]) -> Result<String, Error> {
-    if !command::works(Command::new("python3").args(["-m", "pip", "--version"])) {
+fn compile_as_stage(arguments: &[String]) -> Result<String, Error> {
+    if !command::succeeds(Command::new("python3").args(["-m", "pip", "--version"])) {
         return Ok("SKIPPED kernels under NVRTC: python3 with pip is not there".to_owned());
     }
     run(arguments).map(|()| "all compile, and use what is recorded".to_owned())
@@ -184,8 +184,8 @@ fn count_loads(
             return Ok(FigureTable::new());
         }
         let mut command = Command::new(disassembler);
-        let listing = command::output(command.args(["-c", "-gi"]).arg(out.join(file)))?;
-        let counts = loads::in_flight(&listing, source, &marked);
+        let listing = command::capture_output(command.args(["-c", "-gi"]).arg(out.join(file)))?;
+        let counts = loads::count_in_flight(&listing, source, &marked);
         let named = |(kernel, count)| (format!("{architecture} {kernel}"), [0, 0, 0, count]);
         Ok(counts.into_iter().map(named).collect())
     };
@@ -220,7 +220,7 @@ fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String
 /// The first line of the file of records.
 const HEAD: &str = "architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\tloads_in_flight\n";
 
-/// Formats a table as [`parse`] reads it.
+/// Formats a table as [`parse_table`] reads it.
 fn format_table(table: &FigureTable) -> String {
     let line = |(kernel, figures): (&String, &KernelFigures)| {
         let figures = figures.map(|figure| figure.to_string()).join("\t");
@@ -229,7 +229,7 @@ fn format_table(table: &FigureTable) -> String {
     table.iter().map(line).fold(HEAD.to_owned(), |text, line| text + &line)
 }
 
-fn parse(text: &str) -> FigureTable {
+fn parse_table(text: &str) -> FigureTable {
     let line = |line: &str| {
         let cells: Vec<&str> = line.split('\t').collect();
         let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
@@ -278,13 +278,13 @@ fn find_problems(used: &FigureTable, recorded: &FigureTable) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{find_problems, format_table, parse};
+    use super::{find_problems, format_table, parse_table};
 
     #[test]
     fn a_kernel_that_uses_more_is_named() {
         let recorded =
-            parse("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
-        let used = parse("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
+            parse_table("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
+        let used = parse_table("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
         assert_eq!(
             find_problems(&used, &recorded),
             [
@@ -294,18 +294,18 @@ mod tests {
             ]
         );
         assert!(find_problems(&recorded, &recorded).is_empty());
-        assert_eq!(parse(&format_table(&recorded)), recorded);
-        let spilling = parse("sm_80\ta\t20\t0\t65\n");
+        assert_eq!(parse_table(&format_table(&recorded)), recorded);
+        let spilling = parse_table("sm_80\ta\t20\t0\t65\n");
         assert_eq!(find_problems(&spilling, &spilling), ["sm_80 a: spills 65 B"]);
-        let waiting = parse("sm_80\ta\t20\t0\t0\t1\n");
+        let waiting = parse_table("sm_80\ta\t20\t0\t0\t1\n");
         let what = "sm_80 a: loads in flight";
         assert_eq!(
             find_problems(&waiting, &waiting),
             [format!("{what}: expected at least 4, got 1")]
         );
-        let flying = parse("sm_80\ta\t20\t0\t0\t4\n");
+        let flying = parse_table("sm_80\ta\t20\t0\t0\t4\n");
         assert!(find_problems(&flying, &flying).is_empty());
-        let unmarked = parse("sm_80\ta\t20\t0\t0\n");
+        let unmarked = parse_table("sm_80\ta\t20\t0\t0\n");
         assert_eq!(find_problems(&unmarked, &flying), [format!("{what}: at least 4, got 0")]);
         assert!(super::CUDA_13.knows("sm_80 a") && !super::CUDA_12.knows("sm_80 a"));
     }

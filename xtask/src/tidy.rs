@@ -72,12 +72,12 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let root = tree::root();
     match arguments[..] {
         [] => {}
-        ["--fix"] => fix(&root, "")?,
-        ["--fix", folder] => fix(&root, folder)?,
+        ["--fix"] => fix_sources(&root, "")?,
+        ["--fix", folder] => fix_sources(&root, folder)?,
         ["--counts"] => {
             let tree = SourceTree::read(&root)?;
             let sources = source::parse(&tree)?;
-            print!("{}", measure::table(&tree, &sources, &counts(&tree, &sources)));
+            print!("{}", measure::table(&tree, &sources, &count_all(&tree, &sources)));
             return Ok(());
         }
         _ => {
@@ -86,7 +86,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         }
     }
     let tree = SourceTree::read(&root)?;
-    let violations = check(&tree)?;
+    let violations = find_violations(&tree)?;
     for Violation { path, line, rule, problem } in &violations {
         match line {
             0 => println!("{path}: {rule}: {problem}"),
@@ -100,20 +100,20 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     Err(Error::Check { what: format!("{} breaches of the rules", violations.len()) })
 }
 
-fn fix(root: &Path, folder: &str) -> Result<(), Error> {
+fn fix_sources(root: &Path, folder: &str) -> Result<(), Error> {
     let tree = SourceTree::read(root)?;
     let write = |path: &str, text: &str| {
         println!("{path}: fixed");
         std::fs::write(root.join(path), text).map_err(Error::io(path))
     };
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(folder)) {
-        let wrapped = wrap::wrap(text);
+        let wrapped = wrap::wrap_comments(text);
         if wrapped != text {
             write(path, &wrapped)?;
         }
     }
     let ratchet = tree.text(count::LIST).unwrap_or_default();
-    let counts = counts(&tree, &source::parse(&tree)?);
+    let counts = count_all(&tree, &source::parse(&tree)?);
     let lowered = counts.iter().fold(ratchet.to_owned(), |text, count| count.lower(&text));
     if lowered != ratchet {
         write(count::LIST, &lowered)?;
@@ -122,26 +122,26 @@ fn fix(root: &Path, folder: &str) -> Result<(), Error> {
 }
 
 /// Everything that the ratchet counts by package.
-fn counts(tree: &SourceTree, sources: &Sources) -> Vec<Count> {
+fn count_all(tree: &SourceTree, sources: &Sources) -> Vec<Count> {
     let mut all = vec![circle::count(sources), homonym::count(sources), verb::count(sources)];
     all.extend(parameter::count(sources));
     all.extend(comment::count(tree, sources));
     all
 }
 
-fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
-    let mut all = dependency::check(tree)?;
-    for count in counts(tree, &source::parse(tree)?) {
+fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
+    let mut all = dependency::find_violations(tree)?;
+    for count in count_all(tree, &source::parse(tree)?) {
         all.extend(count.check(tree)?);
     }
-    all.extend(boundary::check(tree));
-    all.extend(purity::check(tree));
-    all.extend(unsafe_code::check(tree));
-    all.extend(ratchet::check(tree)?);
-    all.extend(operation::check(tree));
-    all.extend(dead::check(tree));
-    all.extend(name::check(tree));
-    all.extend(text::check(tree));
+    all.extend(boundary::find_violations(tree));
+    all.extend(purity::find_violations(tree));
+    all.extend(unsafe_code::find_violations(tree));
+    all.extend(ratchet::find_violations(tree)?);
+    all.extend(operation::find_violations(tree));
+    all.extend(dead::find_violations(tree));
+    all.extend(name::find_violations(tree));
+    all.extend(text::find_violations(tree));
     all.sort();
     Ok(all)
 }

@@ -48,9 +48,9 @@ while True:
 ";
 
 /// Measures the cost of the binary for old systems by `bench/compare/agent_cost.py`.
-pub fn cost() -> Result<String, Error> {
+pub fn measure_cost() -> Result<String, Error> {
     let root = tree::root();
-    let binary = old_glibc(&root)?;
+    let binary = build_for_old_glibc(&root)?;
     let mut script = Command::new("python3");
     script.arg(root.join("bench/compare/agent_cost.py")).arg("--agent").arg(binary);
     command::run(script.args(["--seconds", WATCHED_S, "--old-glibc", "--judge"]))?;
@@ -58,10 +58,11 @@ pub fn cost() -> Result<String, Error> {
 }
 
 /// Attacks the agent as an unprivileged user and as peers without a token, all at once.
-pub fn attacks() -> Result<String, Error> {
+pub fn attack_agent() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
-    let torch = full::environment(&root.join("target/venv-capture"), &full::CAPTURE_PACKAGES)?;
+    let torch =
+        full::create_environment(&root.join("target/venv-capture"), &full::CAPTURE_PACKAGES)?;
     let mut script = Command::new("python3");
     script.arg(root.join("bench/compare/agent_attacks.py")).arg("--agent");
     script.arg(root.join("target/release/rowmill-agent")).arg("--torch").arg(torch);
@@ -71,7 +72,7 @@ pub fn attacks() -> Result<String, Error> {
 
 /// Runs a real Prometheus with the rules and the dashboard of `deploy/` on simulated hosts that
 /// fail.
-pub fn prometheus() -> Result<String, Error> {
+pub fn scrape_simulated_hosts() -> Result<String, Error> {
     if let Some(missing) = tool::install_program(full::PROMETHEUS) {
         return Ok(missing);
     }
@@ -95,8 +96,8 @@ pub fn fuzz_parsers() -> Result<String, Error> {
 }
 
 /// Builds the agent against glibc 2.28 and returns the path of the binary.
-fn old_glibc(root: &Path) -> Result<PathBuf, Error> {
-    let python = full::environment(&root.join("target/venv-zig"), &ZIG_PACKAGES)?;
+fn build_for_old_glibc(root: &Path) -> Result<PathBuf, Error> {
+    let python = full::create_environment(&root.join("target/venv-zig"), &ZIG_PACKAGES)?;
     let bin = python.parent().unwrap_or(root).to_owned();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut build = cargo(&["zigbuild", "--release", "-p", "agent", "--target", TARGET]);
@@ -106,7 +107,7 @@ fn old_glibc(root: &Path) -> Result<PathBuf, Error> {
 
 /// Runs a Slurm job that holds a GPU without using it. The agent's page must show the owner and
 /// that the GPU is idle, from the prolog and from the job's environment, until the job ends.
-pub fn attribution() -> Result<String, Error> {
+pub fn check_owner() -> Result<String, Error> {
     if let Some(missing) = slurm::DAEMONS.into_iter().find_map(tool::install_program) {
         return Ok(missing);
     }
@@ -114,7 +115,7 @@ pub fn attribution() -> Result<String, Error> {
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
     // The path of a Unix socket has at most 107 bytes, so the folder lies in /tmp.
     let folder = PathBuf::from(format!("/tmp/rowmill-slurm-{}", std::process::id()));
-    slurm::fresh(&folder)?;
+    slurm::create_folder(&folder)?;
     // A failure returns before the folder is removed, so that its logs can be read.
     let outcome = check_idle_gpu(&root, &folder)?;
     fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
@@ -129,7 +130,7 @@ fn check_idle_gpu(root: &Path, folder: &Path) -> Result<String, Error> {
     let text = JOB.replace("FOLDER", &folder.display().to_string());
     fs::write(&job, text).map_err(Error::io(&job))?;
     let id =
-        cluster.said("sbatch", &["--parsable", "--output=job.log", &job.display().to_string()])?;
+        cluster.query("sbatch", &["--parsable", "--output=job.log", &job.display().to_string()])?;
     let id = id.trim();
     let idle = "rowmill_gpu_held_idle{gpu=\"0\"";
     let of_job = [format!("job_id=\"{id}\""), "gpu=\"0\"".to_owned()];
@@ -145,7 +146,7 @@ fn check_idle_gpu(root: &Path, folder: &Path) -> Result<String, Error> {
     agent.wait_until("the other GPU is nobody's", |page| {
         has_sample(page, "rowmill_gpu_held_idle{gpu=\"1\"", &[], "0")
     })?;
-    cluster.said("scancel", &[id])?;
+    cluster.query("scancel", &[id])?;
     agent.wait_until("nothing is held when the job has ended", |page| {
         has_sample(page, idle, &[], "0") && !page.contains(&of_job[0])
     })?;
@@ -196,9 +197,9 @@ fn write_gpu_files(root: &Path, folder: &Path) -> Result<(), Error> {
 }
 
 /// The lines by which the configuration of a Slurm with GPUs differs from one without.
-fn gpu_configuration(folder: &Path) -> slurm::More {
+fn gpu_configuration(folder: &Path) -> slurm::ExtraConfiguration {
     let folder = folder.display();
-    slurm::More {
+    slurm::ExtraConfiguration {
         node: format!("Gres=gpu:{GPUS} "),
         lines: format!(
             "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nProlog={folder}/prolog.sh\nEpilog={folder}/epilog.sh\nPrologFlags=Alloc\n"
@@ -230,7 +231,7 @@ impl Agent {
         fs::write(&config, text).map_err(Error::io(&config))?;
         let mut agent = Command::new(root.join("target/release/rowmill-agent"));
         agent.arg("--config").arg(config).env("ROWMILL_STUB_NVML", folder.join("scenario"));
-        let line = command::line(&agent);
+        let line = command::command_line(&agent);
         let child = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.map_err(|source| Error::Start { command: line, source })?;
         Ok(Self { child, address })

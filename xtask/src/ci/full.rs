@@ -40,14 +40,14 @@ const CASES: &str = "20000";
 const SHAPES: &str = "40";
 
 /// Checks the licences of all dependencies by cargo-deny.
-pub fn licences() -> Result<String, Error> {
+pub fn check_licences() -> Result<String, Error> {
     tool::install_subcommand("deny", "cargo-deny")?;
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
 }
 
 /// Trains on synthetic data, opens the trace and the exported weights in Python, and compares steps
 /// with PyTorch.
-pub fn compare() -> Result<String, Error> {
+pub fn compare_with_python() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
     let folder = root.join("target/compare");
@@ -65,22 +65,24 @@ pub fn compare() -> Result<String, Error> {
         let mut rowmill = Command::new(root.join("target/release/rowmill"));
         command::run(rowmill.args(words.split_whitespace()).current_dir(&folder))?;
     }
-    let python = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
-    let mut opens = script(&python, &root, "trace_opens.py");
+    let python = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    let mut opens = python_script(&python, &root, "trace_opens.py");
     command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
-    let merged = merged_opens(&root, &folder)?;
-    let python = environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
+    let merged = open_merged_traces(&root, &folder)?;
+    let python = create_environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
     for export in ["torch.safetensors", "torchrec.safetensors"] {
-        let mut agrees = script(&python, &root, "torch_agrees.py");
+        let mut agrees = python_script(&python, &root, "torch_agrees.py");
         agrees.args([export, "rows.txt", "probabilities.txt"]);
         command::run(agrees.current_dir(&folder))?;
     }
-    let mut files = script(&python, &root, "pytorch_files.py");
+    let mut files = python_script(&python, &root, "pytorch_files.py");
     files.arg("--rowmill").arg(root.join("target/release/rowmill"));
     command::run(files.current_dir(&folder))?;
-    let board = environment(&root.join("target/venv-tensorboard"), &TENSORBOARD_PACKAGES)?;
-    command::run(script(&board, &root, "tensorboard_opens.py").arg("run").current_dir(&folder))?;
-    let mut forced = script(&python, &root, "teacher_forced.py");
+    let board = create_environment(&root.join("target/venv-tensorboard"), &TENSORBOARD_PACKAGES)?;
+    command::run(
+        python_script(&board, &root, "tensorboard_opens.py").arg("run").current_dir(&folder),
+    )?;
+    let mut forced = python_script(&python, &root, "teacher_forced.py");
     forced.args(["--folder", "forced", "--output", "teacher_forced.json", "--rowmill"]);
     command::run(forced.arg(root.join("target/release/rowmill")).current_dir(&folder))?;
     let opens = TRACE_PACKAGES.join(" and ");
@@ -91,8 +93,8 @@ pub fn compare() -> Result<String, Error> {
 }
 
 /// Merges the traces of eight ranks, and opens the results in Python.
-fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
-    let fixtures = fixtures(root);
+fn open_merged_traces(root: &Path, folder: &Path) -> Result<String, Error> {
+    let fixtures = fixtures_folder(root);
     // The product runs in another folder, so the path must be absolute.
     let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
         return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
@@ -104,19 +106,19 @@ fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
         command::run(rowmill.current_dir(folder))?;
     }
     let packages = [TRACE_PACKAGES, PERFETTO_PACKAGES].concat();
-    let python = environment(&root.join("target/venv-traceinsight"), &packages)?;
-    let mut opens = script(&python, root, "merged_opens.py");
+    let python = create_environment(&root.join("target/venv-traceinsight"), &packages)?;
+    let mut opens = python_script(&python, root, "merged_opens.py");
     command::run(opens.args(merged).arg(&ranks).current_dir(folder))?;
     Ok(format!("merged traces open there and in {}", PERFETTO_PACKAGES[0]))
 }
 
-pub(super) fn fixtures(root: &Path) -> PathBuf {
+pub(super) fn fixtures_folder(root: &Path) -> PathBuf {
     let beside = || root.join("../shared/data");
     std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }
 
 /// The interpreter of a virtual environment with `packages`, which is created if it is missing.
-pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
+pub(super) fn create_environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
     let python = folder.join("bin/python");
     if !python.exists() {
         command::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
@@ -126,35 +128,35 @@ pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, E
     Ok(python)
 }
 
-fn script(python: &Path, root: &Path, name: &str) -> Command {
+fn python_script(python: &Path, root: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(root.join("bench/compare").join(name));
     command
 }
 
 /// Trains on data from an S3 server.
-pub fn objects() -> Result<String, Error> {
+pub fn train_on_objects() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
-    let python = environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
-    let mut script = script(&python, &root, "object_store.py");
+    let python = create_environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
+    let mut script = python_script(&python, &root, "object_store.py");
     command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
     Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
 }
 
 /// Captures traces of running PyTorch jobs, and of a process that keeps swapping the captured file.
-pub fn capture() -> Result<String, Error> {
+pub fn capture_jobs() -> Result<String, Error> {
     let root = tree::root();
     let mut race = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "swaps_files"]);
     command::run(race.env("ROWMILL_CAPTURE_RACE_S", CAPTURE_RACE_S))?;
     command::run(&mut cargo(&["build", "--release"]))?;
-    let python = environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
-    let mut jobs = script(&python, &root, "capture_jobs.py");
+    let python = create_environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
+    let mut jobs = python_script(&python, &root, "capture_jobs.py");
     command::run(jobs.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
     command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
-    let mut fleet = script(&python, &root, "fleet_jobs.py");
+    let mut fleet = python_script(&python, &root, "fleet_jobs.py");
     fleet.arg("--rowmill").arg(root.join("target/release/rowmill"));
-    let hta = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    let hta = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
     fleet.arg("--hta").arg(hta);
     command::run(fleet.arg("--agent").arg(root.join("target/release/rowmill-agent")))?;
     let missing = tool::install_program(PROMETHEUS);
@@ -169,10 +171,10 @@ pub fn capture() -> Result<String, Error> {
 }
 
 /// Records a small suite of PyTorch runs and checks it by the tests of the recorded suites.
-pub fn suite() -> Result<String, Error> {
+pub fn record_suite() -> Result<String, Error> {
     let root = tree::root();
     let requirements = root.join(SUITE_REQUIREMENTS).display().to_string();
-    let python = environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
+    let python = create_environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
     let collect = |name: &str| {
         let mut command = Command::new(&python);
         // Only the form of the suite is checked; more threads would only wait for each other.
@@ -191,7 +193,7 @@ pub fn suite() -> Result<String, Error> {
 }
 
 /// Starts ranks as processes under each launcher, and kills or hangs them in every way.
-pub fn processes() -> Result<String, Error> {
+pub fn run_processes() -> Result<String, Error> {
     let launchers = [tool::OPEN_MPI, tool::MPICH];
     let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_program).collect();
     for (package, tests) in [("comm", "mpi::"), ("rowmill", "processes::")] {
@@ -202,14 +204,14 @@ pub fn processes() -> Result<String, Error> {
 }
 
 /// Runs the property tests with many more cases than the everyday run.
-pub fn fuzz() -> Result<String, Error> {
+pub fn run_property_tests() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
     command::run(tests.env("PROPTEST_CASES", CASES).env("ROWMILL_SHAPES", SHAPES))?;
     Ok(format!("{CASES} cases a property, {SHAPES} random shapes a GPU kernel"))
 }
 
 /// Removes the guards of every GPU kernel one at a time and expects a test to fail each time.
-pub fn mutation() -> Result<String, Error> {
+pub fn remove_guards() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
     command::run(tests.env("ROWMILL_MUTATION", "full"))?;
     Ok("every guard is missed, or listed in crates/device/survivors.tsv".to_owned())
@@ -217,7 +219,7 @@ pub fn mutation() -> Result<String, Error> {
 
 /// Runs each GPU kernel on the emulator under the C++ compiler's own sanitizers, and the operations
 /// of the CPU under Rust's AddressSanitizer, where every part of a shared slice is checked too.
-pub fn sanitizers() -> Result<String, Error> {
+pub fn run_sanitizers() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "sanitizers::"]);
     command::run(tests.env("ROWMILL_SANITIZERS", "full"))?;
     // With an explicit target, RUSTFLAGS do not apply to build scripts and macros.
@@ -233,7 +235,7 @@ pub fn sanitizers() -> Result<String, Error> {
 }
 
 /// Trains every configuration under a memory limit, one after the other.
-pub fn memory() -> Result<String, Error> {
+pub fn train_under_limits() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
@@ -241,14 +243,14 @@ pub fn memory() -> Result<String, Error> {
 
 /// Trains every configuration under every ready-made plan and compares the recorded step with the
 /// program that `predict` derives from the configuration.
-pub fn written() -> Result<String, Error> {
+pub fn compare_programs() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
     command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
 /// Predicts a third of the changes in the recorded evidence, then makes and measures them. Compares
 /// remedies of the recorded suite with their predictions too.
-pub fn evidence() -> Result<String, Error> {
+pub fn check_evidence() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release", "-p", "rowmill"]))?;
     let script = |name: &str| {
@@ -265,14 +267,14 @@ pub fn evidence() -> Result<String, Error> {
 
 /// Damages prepared data, checkpoints and the traces of the fixtures in more places than the
 /// everyday run.
-pub fn corruption() -> Result<String, Error> {
+pub fn damage_files() -> Result<String, Error> {
     let damaged = |package: &str, test: &str| {
         let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", test]);
         command::run(tests.env("ROWMILL_CORRUPTION", "full"))
     };
     damaged("train", "damage")?;
     let weights = "no flipped bit leads to other weights";
-    let traces = fixtures(&tree::root()).join("traces");
+    let traces = fixtures_folder(&tree::root()).join("traces");
     if !traces.is_dir() {
         return Ok(format!("{weights}; SKIPPED traces: no {}", traces.display()));
     }

@@ -48,7 +48,7 @@ pub fn run() -> Result<String, Error> {
     for page in PAGES {
         let path = root.join(page);
         let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        let found = self::blocks(page, &text);
+        let found = self::find_blocks(page, &text);
         if found.is_empty() {
             return Err(Error::Check { what: format!("{page}: expected ```sh blocks, got none") });
         }
@@ -56,7 +56,7 @@ pub fn run() -> Result<String, Error> {
     }
     command::run(&mut cargo(&["build", "--release"]))?;
     let (target, folder) = (root.join("target"), root.join("target/readme"));
-    prepare(&root, &folder)?;
+    prepare_folder(&root, &folder)?;
     let mut skipped = 0;
     for block in &blocks {
         let name = block.name();
@@ -74,7 +74,7 @@ pub fn run() -> Result<String, Error> {
     Ok(format!("{} blocks run, {skipped} skipped", blocks.len() - skipped))
 }
 
-fn prepare(root: &Path, folder: &Path) -> Result<(), Error> {
+fn prepare_folder(root: &Path, folder: &Path) -> Result<(), Error> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
@@ -113,7 +113,7 @@ impl ScriptBlock {
     }
 }
 
-fn blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
+fn find_blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
     let mut found = Vec::new();
     let (mut open, mut other, mut skip) = (None::<ScriptBlock>, false, None);
     for (number, line) in text.lines().enumerate() {
@@ -128,7 +128,7 @@ fn blocks(page: &'static str, text: &str) -> Vec<ScriptBlock> {
             }
             (None, Some(_)) => (other, skip) = (true, None),
             (None, None) if line.trim().is_empty() => {}
-            (None, None) => skip = reason(line),
+            (None, None) => skip = skip_reason(line),
         }
     }
     found
@@ -139,7 +139,7 @@ fn command_of(line: &str) -> &str {
     line.strip_prefix("$ ").unwrap_or(line)
 }
 
-fn reason(line: &str) -> Option<String> {
+fn skip_reason(line: &str) -> Option<String> {
     let inside = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?;
     Some(inside.trim().strip_prefix("ci: skip")?.trim().to_owned())
 }
@@ -148,13 +148,13 @@ fn reason(line: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::{ScriptBlock, blocks, run_block};
+    use super::{ScriptBlock, find_blocks, run_block};
 
     #[test]
     fn blocks_are_found_with_their_lines_and_reasons() {
         let text = "# x\n```sh\n$ a --b\nc\n```\n```text\nd\n```\n\
                     <!-- ci: skip needs a GPU -->\n\n```sh\ne\n```\n```sh\nf\n```\n";
-        let found = blocks("README.md", text);
+        let found = find_blocks("README.md", text);
         let found: Vec<_> = found
             .iter()
             .map(|block| (block.line, block.script.as_str(), block.skip.as_deref()))

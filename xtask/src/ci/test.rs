@@ -44,7 +44,7 @@ pub fn run_documentation() -> Result<String, Error> {
 
 /// Runs a test command and counts its results. Shows the output without that of passing tests.
 fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Error> {
-    let line = command::line(command);
+    let line = command::command_line(command);
     eprintln!("$ {line}");
     let start = |source| Error::Start { command: line.clone(), source };
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;

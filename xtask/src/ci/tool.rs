@@ -4,23 +4,24 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::ci::cargo::cargo;
-use crate::command::{run, works};
+use crate::command::{run, succeeds};
 use crate::error::Error;
 
 /// Makes sure that rustfmt and clippy are there.
 pub fn install() -> Result<String, Error> {
     for (subcommand, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        if !works(&mut cargo(&[subcommand, "--version"])) {
+        if !succeeds(&mut cargo(&[subcommand, "--version"])) {
             run(Command::new("rustup").args(["component", "add", component]))?;
         }
     }
-    let python = if works(Command::new("python3").arg("--version")) { "present" } else { "absent" };
+    let python =
+        if succeeds(Command::new("python3").arg("--version")) { "present" } else { "absent" };
     Ok(format!("python3 {python} (needed by --full only)"))
 }
 
 /// Installs a cargo subcommand from the registry if it is missing.
 pub fn install_subcommand(subcommand: &str, package: &str) -> Result<(), Error> {
-    if works(&mut cargo(&[subcommand, "--version"])) {
+    if succeeds(&mut cargo(&[subcommand, "--version"])) {
         return Ok(());
     }
     run(&mut cargo(&["install", package, "--locked"]))
@@ -39,7 +40,7 @@ pub const MPICH: Program = ("mpirun.mpich", "mpich");
 /// that need the program then skip themselves.
 pub fn install_program((program, package): Program) -> Option<String> {
     // The daemons of Slurm accept only the short form.
-    if ["--version", "-V"].iter().any(|version| works(Command::new(program).arg(version))) {
+    if ["--version", "-V"].iter().any(|version| succeeds(Command::new(program).arg(version))) {
         return None;
     }
     let skipped = |why: &str| Some(format!("SKIPPED tests with {program}: {package}: {why}"));

@@ -14,7 +14,7 @@ const CPU_TYPES: [&str; 8] =
 const MODULES: [&str; 2] = ["panels", "pairs"];
 
 /// Finds the names of the CPU and its layouts in `train`.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(FOLDER)) {
         let code = mask(text).code;
@@ -33,14 +33,14 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     #[test]
     fn the_trainer_names_no_device_and_no_layout() {
         let text = "//! panels\nuse device::Cpu;\nfn f() { panels::len(1, 2) }\n";
-        let found = |path: &str| shown(&check(&SourceTree::new(&[(path, text)])));
+        let found = |path: &str| shown(&find_violations(&SourceTree::new(&[(path, text)])));
         assert_eq!(
             found("crates/train/src/layer/a.rs"),
             [

@@ -19,7 +19,7 @@ type Path = Vec<String>;
 /// Counts the files in circles.
 pub fn count(sources: &Sources) -> Count {
     let files_in_circles = sources.iter().map(|(package, files)| {
-        let circles = circles(package, files);
+        let circles = find_circles(package, files);
         (package.clone(), circles.concat())
     });
     let places = files_in_circles.collect();
@@ -27,17 +27,17 @@ pub fn count(sources: &Sources) -> Count {
 }
 
 /// The circles of a package, each as a list of module names.
-fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
+fn find_circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
     let below = format!("{package}/src/").len();
-    let files = files.iter().map(|(path, file)| (module(&path[below..]), file));
+    let files = files.iter().map(|(path, file)| (module_path(&path[below..]), file));
     let files: BTreeMap<Path, &File> = files.collect();
-    let re_exports = re_exports(&files);
+    let re_exports = find_re_exports(&files);
     let modules: BTreeSet<&Path> = files.keys().collect();
     let edges: BTreeMap<Path, BTreeSet<Path>> = files
         .iter()
         .map(|(own, file)| {
             let paths = Imports::collect(own, &modules, file).into_iter();
-            let owners = paths.map(|path| owner(&path, &modules, &re_exports, 0));
+            let owners = paths.map(|path| resolve_owner(&path, &modules, &re_exports, 0));
             (own.clone(), owners.filter(|other| other != own && modules.contains(other)).collect())
         })
         .collect();
@@ -45,12 +45,12 @@ fn circles(package: &str, files: &[(String, File)]) -> Vec<Vec<String>> {
         true => "lib".to_owned(),
         false => module.join("::"),
     };
-    let all = connected(&edges).into_iter();
+    let all = find_groups(&edges).into_iter();
     all.map(|files| files.iter().map(name).collect()).collect()
 }
 
 /// The module path of a file below `src/`.
-fn module(file: &str) -> Path {
+fn module_path(file: &str) -> Path {
     let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
     match file {
         "lib" | "main" => Vec::new(),
@@ -59,7 +59,7 @@ fn module(file: &str) -> Path {
 }
 
 /// Finds the re-exports: module and name to the path of the item.
-fn re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
+fn find_re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
     let modules: BTreeSet<&Path> = files.keys().collect();
     let mut found = BTreeMap::new();
     for (own, file) in files {
@@ -69,9 +69,9 @@ fn re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
         });
         for item in public {
             let mut names = Vec::new();
-            expand(&item.tree, &mut Vec::new(), &mut names);
+            expand_use(&item.tree, &mut Vec::new(), &mut names);
             for (name, path) in names {
-                let Some(path) = absolute(own, &modules, &path) else { continue };
+                let Some(path) = resolve_path(own, &modules, &path) else { continue };
                 found.insert([own.as_slice(), &[name]].concat(), path);
             }
         }
@@ -80,12 +80,12 @@ fn re_exports(files: &BTreeMap<Path, &File>) -> BTreeMap<Path, Path> {
 }
 
 /// Lists every name that a `use` imports, with its path.
-fn expand(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
+fn expand_use(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
     let with = |last: String| [before.as_slice(), &[last]].concat();
     match tree {
         UseTree::Path(path) => {
             before.push(path.ident.to_string());
-            expand(&path.tree, before, names);
+            expand_use(&path.tree, before, names);
             before.pop();
         }
         UseTree::Name(name) if name.ident == "self" => {
@@ -97,14 +97,14 @@ fn expand(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
         }
         UseTree::Glob(_) => names.push(("*".to_owned(), before.clone())),
         UseTree::Group(group) => {
-            group.items.iter().for_each(|tree| expand(tree, before, names));
+            group.items.iter().for_each(|tree| expand_use(tree, before, names));
         }
     }
 }
 
 /// Resolves a path in module `own` to one from the crate's root; `None` if it leads out of the
 /// crate.
-fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
+fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
     let (first, rest) = path.split_first()?;
     match first.as_str() {
         "crate" => Some(rest.to_vec()),
@@ -113,7 +113,7 @@ fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Pa
             let (_, parent) = own.split_last()?;
             let parent = parent.to_vec();
             match rest.first().map(String::as_str) {
-                Some("super") => absolute(&parent, modules, rest),
+                Some("super") => resolve_path(&parent, modules, rest),
                 _ => Some([parent.as_slice(), rest].concat()),
             }
         }
@@ -125,7 +125,7 @@ fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Pa
 }
 
 /// The module that defines the item of a path, after following re-exports.
-fn owner(
+fn resolve_owner(
     path: &[String],
     modules: &BTreeSet<&Path>,
     re_exports: &BTreeMap<Path, Path>,
@@ -139,7 +139,7 @@ fn owner(
             module = next;
         } else if let Some(other) = re_exports.get(&next).filter(|_| depth < DEEPEST) {
             let other = [other.as_slice(), &path[at + 1..]].concat();
-            return owner(&other, modules, re_exports, depth + 1);
+            return resolve_owner(&other, modules, re_exports, depth + 1);
         } else {
             break;
         }
@@ -163,7 +163,7 @@ impl<'a> Imports<'a> {
     }
 
     fn take(&mut self, path: &[String]) {
-        self.found.extend(absolute(&self.module, self.modules, path));
+        self.found.extend(resolve_path(&self.module, self.modules, path));
     }
 }
 
@@ -188,7 +188,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
             return;
         }
         let mut names = Vec::new();
-        expand(&item.tree, &mut Vec::new(), &mut names);
+        expand_use(&item.tree, &mut Vec::new(), &mut names);
         names.iter().for_each(|(_, path)| self.take(path));
     }
 
@@ -205,9 +205,9 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 }
 
 /// Finds groups of at least two nodes that reach each other.
-fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
+fn find_groups(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
-        edges.keys().map(|from| (from, reachable(edges, from))).collect();
+        edges.keys().map(|from| (from, find_reachable(edges, from))).collect();
     let mut left: BTreeSet<&Path> = edges.keys().collect();
     let mut groups = Vec::new();
     while let Some(first) = left.pop_first() {
@@ -223,7 +223,10 @@ fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
     groups
 }
 
-fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTreeSet<&'a Path> {
+fn find_reachable<'a>(
+    edges: &'a BTreeMap<Path, BTreeSet<Path>>,
+    from: &Path,
+) -> BTreeSet<&'a Path> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&Path> = edges[from].iter().collect();
     while let Some(next) = open.pop() {

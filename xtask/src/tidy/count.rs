@@ -32,7 +32,8 @@ impl Count {
         let mut listed = self.listed(tree)?;
         let mut breaches = Vec::new();
         for (package, places) in &self.places {
-            let Some(problem) = self.judge(package, places.len(), listed.remove(package)) else {
+            let Some(problem) = self.judge_count(package, places.len(), listed.remove(package))
+            else {
                 continue;
             };
             let problem = format!("{problem}: {}", places.join(", "));
@@ -68,7 +69,7 @@ impl Count {
         kept
     }
 
-    fn judge(&self, package: &str, got: usize, listed: Option<usize>) -> Option<String> {
+    fn judge_count(&self, package: &str, got: usize, listed: Option<usize>) -> Option<String> {
         let Self { table, what, .. } = self;
         match listed {
             None if got > 0 => Some(format!("expected no {what}, got {got}")),

@@ -14,16 +14,16 @@ const RULE: &str = "dead";
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
 /// Finds unreachable sources and unmentioned files.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
-    let mut found = unreached(tree);
-    found.extend(unnamed(tree));
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
+    let mut found = find_unreached(tree);
+    found.extend(find_unmentioned(tree));
     found
 }
 
-fn unreached(tree: &SourceTree) -> Vec<Violation> {
+fn find_unreached(tree: &SourceTree) -> Vec<Violation> {
     let mut reached = BTreeSet::new();
     for (path, _) in tree.rust().filter(|(path, _)| is_root(path)) {
-        follow(tree, path, &mut reached);
+        follow_modules(tree, path, &mut reached);
     }
     let mut found = Vec::new();
     for (path, _) in tree.rust().filter(|(path, _)| is_ours(path) && !reached.contains(*path)) {
@@ -59,7 +59,7 @@ fn is_root(path: &str) -> bool {
     )
 }
 
-fn follow(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
+fn follow_modules(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
     if !reached.insert(path.to_owned()) {
         return;
     }
@@ -68,17 +68,17 @@ fn follow(tree: &SourceTree, path: &str, reached: &mut BTreeSet<String>) {
     let stem = file.trim_end_matches(".rs");
     let own =
         if is_root(path) || stem == "mod" { folder.into() } else { format!("{folder}/{stem}") };
-    for module in modules(&code) {
+    for module in declared_modules(&code) {
         for file in [format!("{own}/{module}.rs"), format!("{own}/{module}/mod.rs")] {
             if tree.text(&file).is_some() {
-                follow(tree, &file, reached);
+                follow_modules(tree, &file, reached);
             }
         }
     }
 }
 
 /// Paths, relative to the file's own folder, of the modules it declares without a body.
-fn modules(code: &str) -> Vec<String> {
+fn declared_modules(code: &str) -> Vec<String> {
     let bytes = code.as_bytes();
     let mut found = Vec::new();
     for at in words(code, "mod") {
@@ -88,7 +88,7 @@ fn modules(code: &str) -> Vec<String> {
         if length == 0 || !rest.starts_with(';') {
             continue;
         }
-        let mut path = enclosing(bytes, code, at);
+        let mut path = enclosing_modules(bytes, code, at);
         path.push(code[start..start + length].to_owned());
         found.push(path.join("/"));
     }
@@ -96,7 +96,7 @@ fn modules(code: &str) -> Vec<String> {
 }
 
 /// Names of the inline modules around a position.
-fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
+fn enclosing_modules(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     let mut open: Vec<Option<String>> = Vec::new();
     for (position, byte) in bytes[..at].iter().enumerate() {
         match byte {
@@ -116,7 +116,7 @@ fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
     open.into_iter().flatten().collect()
 }
 
-fn unnamed(tree: &SourceTree) -> Vec<Violation> {
+fn find_unmentioned(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, _) in tree.files() {
         let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
@@ -154,11 +154,14 @@ fn mentions(text: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tree::SourceTree;
 
     fn dead(files: &[(&str, &str)]) -> Vec<String> {
-        check(&SourceTree::new(files)).into_iter().map(|violation| violation.path).collect()
+        find_violations(&SourceTree::new(files))
+            .into_iter()
+            .map(|violation| violation.path)
+            .collect()
     }
 
     #[test]

@@ -118,7 +118,7 @@ const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 ///
 /// # Errors
 /// A manifest is malformed.
-pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
+pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
     let mut found = Vec::new();
     for package in &packages {
@@ -186,14 +186,14 @@ fn is_named(tree: &SourceTree, folder: &str, dependency: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn found(name: &str, manifest: &str, source: &str) -> Vec<String> {
         let folder = if name == "xtask" { "xtask".to_owned() } else { format!("crates/{name}") };
         let (toml, lib) = (format!("{folder}/Cargo.toml"), format!("{folder}/src/lib.rs"));
-        shown(&check(&SourceTree::new(&[(&toml, manifest), (&lib, source)])).unwrap())
+        shown(&find_violations(&SourceTree::new(&[(&toml, manifest), (&lib, source)])).unwrap())
     }
 
     #[test]

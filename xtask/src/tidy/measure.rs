@@ -111,7 +111,7 @@ impl Measure {
 #[cfg(test)]
 mod tests {
     use super::table;
-    use crate::tidy::{counts, source};
+    use crate::tidy::{count_all, source};
     use crate::tree::SourceTree;
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
             ("xtask/Cargo.toml", ""),
         ]);
         let sources = source::parse(&tree).unwrap();
-        let table = table(&tree, &sources, &counts(&tree, &sources));
+        let table = table(&tree, &sources, &count_all(&tree, &sources));
         let words = |line: usize| -> Vec<&str> {
             table.lines().nth(line).unwrap().split_whitespace().collect()
         };

@@ -12,7 +12,7 @@ const BANNED: [&str; 10] = [
 ];
 
 /// Finds files and types with such names.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files() {
         for part in path.split('/') {
@@ -60,11 +60,11 @@ fn is_banned_type(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tree::SourceTree;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&SourceTree::new(&[(path, text)]))
+        find_violations(&SourceTree::new(&[(path, text)]))
             .into_iter()
             .map(|violation| violation.line)
             .collect()

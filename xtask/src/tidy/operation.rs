@@ -13,7 +13,7 @@ const FOLDER: &str = "crates/device/src/ops/";
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
 
 /// Finds operations without one of the required files.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut operations: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut found = Vec::new();
     for (path, text) in tree.files() {
@@ -30,14 +30,14 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
         }
     }
     for (operation, files) in &operations {
-        for problem in judge(operation, files) {
+        for problem in judge_files(operation, files) {
             found.push(Violation::new(RULE, &format!("{FOLDER}{operation}"), 0, problem));
         }
     }
     found
 }
 
-fn judge(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
+fn judge_files(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for file in ["mod.rs", "scalar.rs"] {
         if !files.contains(file) {
@@ -60,16 +60,16 @@ fn judge(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::judge;
+    use super::judge_files;
 
-    fn check(operation: &str, files: &[&str], expected: &[&str]) {
-        assert_eq!(judge(operation, &files.iter().copied().collect()), expected);
+    fn find_violations(operation: &str, files: &[&str], expected: &[&str]) {
+        assert_eq!(judge_files(operation, &files.iter().copied().collect()), expected);
     }
 
     #[test]
     fn contract_and_oracle_are_demanded() {
-        check("loss", &["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"], &[]);
-        check(
+        find_violations("loss", &["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"], &[]);
+        find_violations(
             "loss",
             &["mod.rs", "cuda.rs", "kernel.cu"],
             &[r#"expected scalar.rs, got {"cuda.rs", "kernel.cu", "mod.rs"}"#],
@@ -79,16 +79,16 @@ mod tests {
     #[test]
     fn a_launch_and_its_kernel_come_in_pairs() {
         let both = ["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"];
-        check("quantize", &both, &[]);
-        check("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
-        check("quantize", &both[..2], &["no cuda.rs, the operation's launch on a GPU"]);
-        check("gemm", &both[..3], &[]);
+        find_violations("quantize", &both, &[]);
+        find_violations("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
+        find_violations("quantize", &both[..2], &["no cuda.rs, the operation's launch on a GPU"]);
+        find_violations("gemm", &both[..3], &[]);
     }
 
     #[test]
     fn an_operation_in_a_single_file_is_refused() {
         let tree =
             crate::tree::SourceTree::new(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
-        assert_eq!(super::check(&tree).len(), 1);
+        assert_eq!(super::find_violations(&tree).len(), 1);
     }
 }

@@ -20,7 +20,7 @@ const IMPURE: [&str; 9] = [
 ];
 
 /// Finds impure names in the pure crates.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
         let Some(name) = PURE.iter().find(|name| path.starts_with(&format!("crates/{name}/src/")))
@@ -43,18 +43,18 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     #[test]
     fn a_clock_in_a_pure_crate_is_named_with_its_line() {
         let text = "//! x\nuse std::time::Instant;\n#[cfg(test)]\nmod tests { use std::fs; }";
-        let found = shown(&check(&SourceTree::new(&[("crates/plan/src/a.rs", text)])));
+        let found = shown(&find_violations(&SourceTree::new(&[("crates/plan/src/a.rs", text)])));
         assert_eq!(
             found,
             ["crates/plan/src/a.rs:2 purity: plan is pure; `Instant` belongs to the binaries"]
         );
-        assert_eq!(check(&SourceTree::new(&[("crates/train/src/a.rs", text)])), []);
+        assert_eq!(find_violations(&SourceTree::new(&[("crates/train/src/a.rs", text)])), []);
     }
 }

@@ -35,7 +35,7 @@ struct Size {
 ///
 /// # Errors
 /// The list is malformed.
-pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
+pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     let mut listed = read_list(tree)?;
     let mut found = Vec::new();
     let entries = listed.len();
@@ -43,9 +43,9 @@ pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
         let problem = format!("expected at most {ENTRIES_AT_MOST} entries, got {entries}");
         found.push(Violation::new(RULE, LIST, 0, problem));
     }
-    for size in sizes(tree) {
+    for size in measure_sizes(tree) {
         let key = (size.kind.to_owned(), size.place.clone());
-        if let Some(problem) = judge(&size, listed.remove(&key)) {
+        if let Some(problem) = judge_size(&size, listed.remove(&key)) {
             found.push(Violation::new(RULE, &size.path, size.line, problem));
         }
     }
@@ -56,7 +56,7 @@ pub fn check(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
     Ok(found)
 }
 
-fn judge(size: &Size, listed: Option<usize>) -> Option<String> {
+fn judge_size(size: &Size, listed: Option<usize>) -> Option<String> {
     let Size { kind, place, got, limit, .. } = size;
     match listed {
         None => (got > limit).then(|| format!("{kind}: expected at most {limit}, got {got}")),
@@ -71,7 +71,7 @@ fn judge(size: &Size, listed: Option<usize>) -> Option<String> {
     }
 }
 
-fn sizes(tree: &SourceTree) -> Vec<Size> {
+fn measure_sizes(tree: &SourceTree) -> Vec<Size> {
     let mut all = Vec::new();
     for (path, text) in tree.rust() {
         let lines = text.lines().count();
@@ -85,7 +85,7 @@ fn sizes(tree: &SourceTree) -> Vec<Size> {
         });
         let kernel = KERNELS.iter().any(|folder| path.starts_with(folder));
         let longest = if kernel { KERNEL_LINES } else { FUNCTION_LINES };
-        for function in function::find(&mask(text).code) {
+        for function in function::find_functions(&mask(text).code) {
             let place = format!("{path}::{}", function.name);
             let (kind, path, line) = ("functions", path.to_owned(), function.line);
             all.push(Size { kind, path, line, place, got: function.length, limit: longest });
@@ -115,7 +115,7 @@ fn read_list(tree: &SourceTree) -> Result<BTreeMap<(String, String), usize>, Err
 
 #[cfg(test)]
 mod tests {
-    use super::{Size, check, judge};
+    use super::{Size, find_violations, judge_size};
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        shown(&check(&SourceTree::new(&[(path, text)])).unwrap())
+        shown(&find_violations(&SourceTree::new(&[(path, text)])).unwrap())
     }
 
     #[test]
@@ -147,7 +147,10 @@ mod tests {
     fn the_list_only_shrinks() {
         let verdict = |got, listed| {
             let (path, place) = (String::new(), "p::f".to_owned());
-            judge(&Size { kind: "functions", path, line: 1, place, got, limit: 100 }, Some(listed))
+            judge_size(
+                &Size { kind: "functions", path, line: 1, place, got, limit: 100 },
+                Some(listed),
+            )
         };
         assert_eq!(verdict(110, 110), None);
         assert!(verdict(111, 110).unwrap().contains("may only shrink, got 111"));
@@ -161,7 +164,7 @@ mod tests {
         let text = long_function(101);
         let tree =
             SourceTree::new(&[("crates/data/src/a.rs", &text), ("xtask/ratchet.toml", list)]);
-        let found = shown(&check(&tree).unwrap());
+        let found = shown(&find_violations(&tree).unwrap());
         assert_eq!(found, ["xtask/ratchet.toml:0 size: expected at most 0 entries, got 1"]);
     }
 }

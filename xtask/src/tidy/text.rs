@@ -12,8 +12,8 @@ pub const COLUMNS: usize = 100;
 const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
 
 /// Checks the form of every Rust source.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
-    let mut found = test_binaries(tree);
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
+    let mut found = find_test_binaries(tree);
     for (path, text) in tree.rust() {
         let mut report = |line, problem| found.push(Violation::new(RULE, path, line, problem));
         if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
@@ -22,7 +22,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
         let masked = mask(text);
         let lines = text.lines().zip(masked.comments.lines()).zip(masked.code.lines());
         for (number, ((line, comment), code)) in lines.enumerate() {
-            if let Some(problem) = judge(line, comment, code) {
+            if let Some(problem) = judge_line(line, comment, code) {
                 report(number + 1, problem);
             }
             if code.trim_start().starts_with("#[ignore") {
@@ -33,7 +33,7 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
     found
 }
 
-fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
+fn judge_line(line: &str, comment: &str, code: &str) -> Option<String> {
     if line.ends_with([' ', '\t']) {
         return Some("trailing blanks".to_owned());
     }
@@ -50,7 +50,7 @@ fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
 }
 
 /// Finds further integration test binaries: each of them links the whole crate again.
-fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
+fn find_test_binaries(tree: &SourceTree) -> Vec<Violation> {
     let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (path, _) in tree.rust() {
         let Some((package, own)) = path.split_once("/tests/") else { continue };
@@ -71,12 +71,12 @@ fn test_binaries(tree: &SourceTree) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn found(text: &str) -> Vec<String> {
-        shown(&check(&SourceTree::new(&[("crates/a/src/b.rs", text)])))
+        shown(&find_violations(&SourceTree::new(&[("crates/a/src/b.rs", text)])))
     }
 
     fn expect(text: &str, problem: &str) {
@@ -88,7 +88,7 @@ mod tests {
     fn a_file_opens_with_its_purpose() {
         expect("use a;\n", "what the file is for");
         assert_eq!(found("//! Owns a.\n"), Vec::<String>::new());
-        assert_eq!(check(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
+        assert_eq!(find_violations(&SourceTree::new(&[("crates/a/src/b/tests.rs", "use a;")])), []);
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
     fn tests_are_neither_ignored_nor_scattered() {
         expect("//! x\n#[ignore = \"slow\"]\nfn f() {}\n", "got #[ignore]");
         let files = [("crates/a/tests/b.rs", "//! x"), ("crates/a/tests/it/main.rs", "//! x")];
-        assert_eq!(check(&SourceTree::new(&files)).len(), 1);
-        assert_eq!(check(&SourceTree::new(&files[1..])), []);
+        assert_eq!(find_violations(&SourceTree::new(&files)).len(), 1);
+        assert_eq!(find_violations(&SourceTree::new(&files[1..])), []);
     }
 }

@@ -21,7 +21,7 @@ const EMPTY: [&str; 7] = [
 ];
 
 /// Finds `unsafe` in other places and without a reason.
-pub fn check(tree: &SourceTree) -> Vec<Violation> {
+pub fn find_violations(tree: &SourceTree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.rust() {
         let masked = mask(text);
@@ -33,23 +33,23 @@ pub fn check(tree: &SourceTree) -> Vec<Violation> {
             }
             continue;
         }
-        found.extend(undocumented(path, text, &masked.code));
-        found.extend(empty(path, &masked.comments));
+        found.extend(find_undocumented(path, text, &masked.code));
+        found.extend(find_empty_reasons(path, &masked.comments));
     }
     found
 }
 
 /// Finds unsafe functions without `# Safety` in their documentation or in that of their trait.
 /// Implementations of a trait follow the documentation of the trait.
-fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
+fn find_undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
     let (lines, code): (Vec<&str>, Vec<&str>) = (text.lines().collect(), code.lines().collect());
     let mut found = Vec::new();
     for (at, line) in code.iter().enumerate() {
-        let Some(name) = declared(line) else { continue };
-        let owner = owner(&code, at);
+        let Some(name) = declared_name(line) else { continue };
+        let owner = enclosing_item(&code, at);
         let is_of_trait = owner.is_some_and(|owner| code[owner].contains(" for "));
         let has_safety =
-            |item: usize| documentation(&lines, item).any(|line| line.contains("# Safety"));
+            |item: usize| item_documentation(&lines, item).any(|line| line.contains("# Safety"));
         if is_of_trait || has_safety(at) || owner.is_some_and(has_safety) {
             continue;
         }
@@ -60,7 +60,7 @@ fn undocumented(path: &str, text: &str, code: &str) -> Vec<Violation> {
 }
 
 /// The name of the unsafe function that a line declares.
-fn declared(line: &str) -> Option<&str> {
+fn declared_name(line: &str) -> Option<&str> {
     let (before, name) = line.split_once("unsafe fn ")?;
     let before = before.trim();
     if !(before.is_empty() || before.starts_with("pub") || before.ends_with("const")) {
@@ -70,7 +70,7 @@ fn declared(line: &str) -> Option<&str> {
 }
 
 /// The line of the trait or implementation around a line.
-fn owner(code: &[&str], at: usize) -> Option<usize> {
+fn enclosing_item(code: &[&str], at: usize) -> Option<usize> {
     let mut limit = indent(code[at]);
     for line in (0..at).rev().filter(|&line| !code[line].trim().is_empty()) {
         if indent(code[line]) < limit {
@@ -89,13 +89,13 @@ fn indent(line: &str) -> usize {
 }
 
 /// The lines of documentation and attributes before an item.
-fn documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
+fn item_documentation<'a>(lines: &[&'a str], item: usize) -> impl Iterator<Item = &'a str> {
     let is_before = |line: &&str| line.starts_with("///") || line.starts_with("#[");
     lines[..item].iter().rev().map(|line| line.trim()).take_while(is_before)
 }
 
 /// Finds SAFETY comments that name no fact.
-fn empty(path: &str, comments: &str) -> Vec<Violation> {
+fn find_empty_reasons(path: &str, comments: &str) -> Vec<Violation> {
     let lines = comments.lines().enumerate();
     let is_empty = |line: &str| EMPTY.iter().any(|words| line.contains(words));
     let found = lines.filter(|(_, line)| line.contains("SAFETY:") && is_empty(line));
@@ -105,23 +105,23 @@ fn empty(path: &str, comments: &str) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::find_violations;
     use crate::tidy::violation::shown;
     use crate::tree::SourceTree;
 
     fn check_device(text: &str) -> Vec<String> {
-        shown(&check(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
+        shown(&find_violations(&SourceTree::new(&[("crates/device/src/a.rs", text)])))
     }
 
     #[test]
     fn unsafe_elsewhere_is_refused() {
         let text = "//! about unsafe\n#![expect(unsafe_code)]\nfn f() { unsafe { g() } }";
-        let found = shown(&check(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
+        let found = shown(&find_violations(&SourceTree::new(&[("crates/data/src/a.rs", text)])));
         let expected = "crates/data/src/a.rs:3 unsafe: `unsafe` belongs to device and \
                         comm/mpi/ffi.rs; got it here";
         assert_eq!(found, [expected]);
         for path in ["crates/device/src/a.rs", "crates/comm/src/mpi/ffi.rs"] {
-            assert_eq!(check(&SourceTree::new(&[(path, text)])), []);
+            assert_eq!(find_violations(&SourceTree::new(&[(path, text)])), []);
         }
     }
 
