@@ -100,7 +100,7 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let libraries = install(&root, toolkit.package, [toolkit.folder, toolkit.libraries])?;
     let out = emit.unwrap_or_else(|| root.join("target/kernels"));
     std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
-    let mut used = parse_table(&compile((toolkit, &libraries), &out)?);
+    let mut used = parse_table(&compile(toolkit, &libraries, &out)?);
     if let Some(package) = toolkit.disassembler {
         count_loads(&root, &install(&root, package, DISASSEMBLER)?, &out, &mut used)?;
     }
@@ -207,7 +207,7 @@ fn count_loads(
 
 /// Compiles the kernels by a test of `device`, which writes the table of resources that is
 /// returned.
-fn compile((toolkit, libraries): (&Toolkit, &Path), out: &Path) -> Result<String, Error> {
+fn compile(toolkit: &Toolkit, libraries: &Path, out: &Path) -> Result<String, Error> {
     // `--workspace`, because `-p device` would rebuild its dependencies with other features.
     let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
