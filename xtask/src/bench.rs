@@ -119,6 +119,7 @@ fn run_definition(
 
 /// Parses the last line of `--format json`, which is the final report.
 fn parse_report(output: &str) -> Result<Value, String> {
+    // Warnings and progress of the product may precede the report.
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))
 }

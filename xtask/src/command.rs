@@ -45,6 +45,7 @@ pub fn command_line(command: &Command) -> String {
 
 /// The cargo that started this program, in an environment as in a user's shell.
 pub fn cargo() -> Command {
+    // The same toolchain as this program's, even if another one comes first in PATH.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     forget_package(&mut cargo);
     cargo

@@ -44,6 +44,7 @@ fn skip_generics(bytes: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0;
     loop {
         match bytes.get(at)? {
+            // The `>` of an arrow closes no generics.
             b'-' if bytes.get(at + 1) == Some(&b'>') => at += 1,
             b'<' => depth += 1,
             b'>' => depth -= 1,

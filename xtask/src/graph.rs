@@ -76,6 +76,7 @@ fn remove_implied(graph: &Graph) -> Graph {
 
 fn format_text(graph: &Graph) -> String {
     let mut names: Vec<&String> = graph.keys().collect();
+    // The deepest crates come first, so that every arrow points downwards.
     names.sort_by_key(|name| (std::cmp::Reverse(depth(graph, name)), *name));
     let mut out = String::new();
     for name in names {

@@ -190,6 +190,7 @@ fn count_loads(
         Ok(counts.into_iter().map(named).collect())
     };
     let counts: Vec<Result<FigureTable, Error>> = std::thread::scope(|scope| {
+        // One disassembly per source and architecture; they are independent of each other.
         let (lines, count) = (images.lines().skip(1), &count);
         let threads: Vec<_> = lines.map(|line| scope.spawn(move || count(line))).collect();
         let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);

@@ -61,6 +61,7 @@ fn first_sentence(text: &str) -> Option<String> {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
     let paragraph: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
     let paragraph = paragraph.join(" ");
+    // A period inside a sentence, as in `e.g. ids`, is not followed by a capital letter.
     let end = paragraph.match_indices(". ").map(|(at, _)| at).find(|&at| {
         let is_capital = |c: char| c.is_uppercase() || c == '`' || c == '[';
         paragraph[at + 2..].starts_with(is_capital)

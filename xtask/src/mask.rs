@@ -31,6 +31,7 @@ pub fn mask(text: &str) -> Masked {
         }
         at = end;
     }
+    // Blanking may split a character of several bytes inside a string, hence the lossy conversion.
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Masked { code: text(code), comments: text(comments) }
 }
@@ -47,6 +48,7 @@ fn next(bytes: &[u8], at: usize) -> (SourceToken, usize) {
     if rest[0] == b'"' {
         return (SourceToken::Literal, at + string(rest));
     }
+    // The `r` in `for` or `var` does not open a raw string.
     let after_word = at > 0 && is_word(bytes[at - 1]);
     if !after_word && let Some(length) = raw_string(rest) {
         return (SourceToken::Literal, at + length);

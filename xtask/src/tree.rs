@@ -54,6 +54,7 @@ impl SourceTree {
             if entry.is_file() {
                 self.read_file(&entry, path)?;
             } else if entry.is_dir()
+                // Hidden folders, build outputs and Python's `__pycache__` are not sources.
                 && !own.starts_with('.')
                 && own != "target"
                 && !own.starts_with('_')

@@ -112,6 +112,7 @@ pub fn append_records(root: &Path, records: &[BenchRecord]) -> Result<PathBuf, E
     };
     let kernel = first("uname", &["-r"]);
     let mut commit = first("git", &["rev-parse", "--short", "HEAD"]);
+    // Figures of uncommitted sources cannot be reproduced from the commit, so the row shows it.
     if !first("git", &["status", "--porcelain", "--untracked-files=no"]).is_empty() {
         commit += "+changes";
     }

@@ -219,6 +219,7 @@ impl Agent {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&stub);
         command::run(cc.arg(root.join("crates/agent/tests/it/stub_nvml.c")))?;
+        // The kernel chooses a free port; it is closed again so that the agent can bind it.
         let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::io(folder))?;
         let address = free.local_addr().map_err(Error::io(folder))?.to_string();
         drop(free);

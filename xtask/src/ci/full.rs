@@ -66,6 +66,7 @@ pub fn compare_with_python() -> Result<String, Error> {
         command::run(rowmill.args(words.split_whitespace()).current_dir(&folder))?;
     }
     let python = create_environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    // By default the tool rounds times, and its figures would differ from ours.
     let mut opens = python_script(&python, &root, "trace_opens.py");
     command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
     let merged = open_merged_traces(&root, &folder)?;
@@ -237,6 +238,7 @@ pub fn run_sanitizers() -> Result<String, Error> {
 /// Trains every configuration under a memory limit, one after the other.
 pub fn train_under_limits() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
+    // Two runs at once would share the limit of memory.
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
 }

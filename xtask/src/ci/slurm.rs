@@ -144,6 +144,7 @@ impl Cluster {
     pub fn start(folder: &Path, more: &ExtraConfiguration) -> Result<Self, Error> {
         let mut cluster = Self { folder: folder.to_owned(), daemons: Vec::new() };
         let at = |name: &str| folder.join(name).display().to_string();
+        // munged wants a key of 32 bytes at least; thirty UUIDs have 1,110.
         let random = fs::read("/proc/sys/kernel/random/uuid").map_err(Error::io(folder))?;
         let key = folder.join("munge.key");
         fs::write(&key, random.repeat(30)).map_err(Error::io(&key))?;
@@ -268,6 +269,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        // In reverse order, because slurmd and slurmctld authenticate through munged until they end.
         for daemon in self.daemons.iter_mut().rev() {
             // The child is killed by its own id. A daemon that has already ended is not an error.
             drop(daemon.kill());
@@ -281,6 +283,7 @@ fn format_configuration(folder: &Path, more: &ExtraConfiguration) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, folder) = (host.trim(), folder.display());
     let ExtraConfiguration { node, lines } = more;
+    // The batch script asks for two tasks, so Slurm must see two cores on any machine.
     let cores = std::thread::available_parallelism().map_or(1, usize::from).max(2);
     format!(
         "ClusterName=rowmill

@@ -50,6 +50,7 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<TestCount, Err
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;
     let mut count = TestCount::default();
     if let Some(stdout) = child.stdout.take() {
+        // Lines are shown as they arrive, because a full run takes many minutes.
         let mut is_passing = false;
         for text in BufReader::new(stdout).lines().map_while(Result::ok) {
             count.read(&text);

@@ -118,6 +118,7 @@ fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Optio
             }
         }
         _ => {
+            // A path without `crate`, `self` or `super` starts at a child module or at another crate.
             let child = [own.as_slice(), std::slice::from_ref(first)].concat();
             modules.contains(&child).then(|| [child.as_slice(), rest].concat())
         }
@@ -131,6 +132,7 @@ fn resolve_owner(
     re_exports: &BTreeMap<Path, Path>,
     depth: usize,
 ) -> Path {
+    // Re-exports may form a loop, in which no step leads to a definition.
     const DEEPEST: usize = 8;
     let mut module = Path::new();
     for (at, name) in path.iter().enumerate() {
@@ -206,6 +208,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 
 /// Finds groups of at least two nodes that reach each other.
 fn find_groups(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
+    // A crate has at most some hundred files, so a set of reachable files for each is cheap enough.
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
         edges.keys().map(|from| (from, find_reachable(edges, from))).collect();
     let mut left: BTreeSet<&Path> = edges.keys().collect();

@@ -50,6 +50,7 @@ impl Count {
     /// that has become 0 loses its line. Nothing is added.
     pub fn lower(&self, ratchet: &str) -> String {
         let header = format!("[{}]", self.table);
+        // Lines are edited as text, because writing a parsed table would lose its comments.
         let mut is_own = false;
         let mut kept = String::new();
         for line in ratchet.lines() {

@@ -127,6 +127,7 @@ fn find_unmentioned(tree: &SourceTree) -> Vec<Violation> {
             let reads =
                 [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
             let note = other.starts_with("testdata/") && *folder == "testdata/";
+            // The changelog also names files that were removed.
             let history = other == "CHANGELOG.md";
             other != path
                 && reads

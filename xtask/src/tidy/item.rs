@@ -104,6 +104,7 @@ impl<'ast> Visit<'ast> for Items {
         if is_test(attributes) || is_unit_test {
             return;
         }
+        // Fields and variants of the item are visited below and inherit the flag.
         self.is_help = is_help(attributes);
         let named = match item {
             SynItem::Struct(item) => Some((&item.ident, ItemKind::Type, &item.vis)),

@@ -60,6 +60,7 @@ fn measure(tree: &SourceTree, sources: &Sources, package: &str, counts: &[Count]
     let files = sources.get(package).into_iter().flatten();
     for (path, file) in files.filter(|(path, _)| !is_test_file(path)) {
         let text = without_tests(tree.text(path).unwrap_or_default());
+        // Strings are masked, so that `//` in an address or a script is not taken for a comment.
         let code = mask(&text).code;
         // Tests are blanked out, so their lines are those that are blank here and not in the file.
         let blanked = tree.text(path).unwrap_or_default().lines().zip(text.lines());
