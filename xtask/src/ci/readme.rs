@@ -91,7 +91,8 @@ fn run_block(block: &ScriptBlock, folder: &Path, programs: &Path) -> Result<(), 
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut bash = Command::new("bash");
-    // A reader would notice a failing command in the middle of a block or of a pipe, so bash must too.
+    // A reader would notice a failing command in the middle of a block or of a pipe, so bash must
+    // too.
     bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{}", block.script)]);
     // Cargo sets these variables for its children; a reader's shell does not have them.
     command::forget_package(&mut bash);

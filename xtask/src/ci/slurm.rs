@@ -269,7 +269,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // In reverse order, because slurmd and slurmctld authenticate through munged until they end.
+        // In reverse order, because slurmd and slurmctld authenticate through munged until they
+        // end.
         for daemon in self.daemons.iter_mut().rev() {
             // The child is killed by its own id. A daemon that has already ended is not an error.
             drop(daemon.kill());

@@ -118,7 +118,8 @@ fn resolve_path(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Optio
             }
         }
         _ => {
-            // A path without `crate`, `self` or `super` starts at a child module or at another crate.
+            // A path without `crate`, `self` or `super` starts at a child module or at another
+            // crate.
             let child = [own.as_slice(), std::slice::from_ref(first)].concat();
             modules.contains(&child).then(|| [child.as_slice(), rest].concat())
         }

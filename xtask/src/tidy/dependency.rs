@@ -130,7 +130,8 @@ pub fn find_violations(tree: &SourceTree) -> Result<Vec<Violation>, Error> {
             continue;
         };
         let dependencies = tree.dependencies(package)?;
-        // Tests follow the same edges: otherwise a crate could not be tested without those above it.
+        // Tests follow the same edges: otherwise a crate could not be tested without those above
+        // it.
         for dependency in dependencies.normal.iter().chain(&dependencies.development) {
             if let Some(problem) = refuse(name, allowed, dependency) {
                 report(problem);
