@@ -27,6 +27,7 @@ pub struct Quotas<K> {
     pruned: Duration,
 }
 
+/// A token bucket: the units left, and the time of the last refill.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     left: f64,

@@ -24,6 +24,7 @@ pub struct Sampler {
     targets: Vec<SampledProcess>,
 }
 
+/// The samples of one process so far.
 #[derive(Debug)]
 struct SampledProcess {
     process: Process,

@@ -72,6 +72,7 @@ pub struct ServerTally {
     pub sum_us: u64,
 }
 
+/// The state that the answering thread shares with its handle.
 #[derive(Debug)]
 struct ServerShared {
     table: Mutex<ServerTable>,
@@ -85,6 +86,7 @@ struct ServerShared {
     sum_us: AtomicU64,
 }
 
+/// The table of polling processes, protected by a lock.
 #[derive(Debug)]
 struct ServerTable {
     capture: Capture,

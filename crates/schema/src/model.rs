@@ -312,12 +312,12 @@ impl ModelConfig {
             .tables
             .iter()
             .flat_map(|table| std::iter::repeat_n(table.sequence_length, table.features.len()));
-        let of_feature = |(feature, length): (usize, Option<usize>)| -> usize {
+        let left_out_of_feature = |(feature, length): (usize, Option<usize>)| -> usize {
             let Some(length) = length else { return 0 };
             let beyond = |sample| sparse.bag(feature, sample).len().saturating_sub(length);
             (0..sparse.batch_size).map(beyond).sum()
         };
-        lengths.enumerate().map(of_feature).sum()
+        lengths.enumerate().map(left_out_of_feature).sum()
     }
 
     /// Returns the width of the bottom MLP's output.

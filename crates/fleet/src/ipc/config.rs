@@ -44,6 +44,7 @@ pub struct Detail {
     pub memory: Switch,
 }
 
+/// Whether an optional part of a trace is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Switch {
     On,

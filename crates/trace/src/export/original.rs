@@ -61,6 +61,7 @@ impl<'a> Originals<'a> {
     }
 }
 
+/// The part of an event that is deserialized: its arguments.
 #[derive(Deserialize)]
 struct OriginalEvent<'a> {
     #[serde(borrow, default)]

@@ -112,6 +112,7 @@ impl Tracks {
     }
 }
 
+/// The entry of `deviceProperties` for the thread pool.
 #[derive(Serialize)]
 struct DeviceProperties<'a> {
     id: u32,

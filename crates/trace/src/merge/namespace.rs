@@ -38,6 +38,7 @@ pub struct Namespace {
     devices: i64,
 }
 
+/// The way in which ids of one kind are kept apart.
 #[derive(Clone, Debug)]
 enum Numbering {
     Prefix(u64),

@@ -56,6 +56,7 @@ enum StreamState {
     Over,
 }
 
+/// The source of a stream: a file read directly, or an unpacking thread.
 enum TextSource {
     Plain(Input),
     Pumped { messages: Receiver<PumpMessage>, back: Sender<Vec<u8>> },

@@ -76,6 +76,7 @@ pub struct Attribute {
     value: Scalar,
 }
 
+/// The value of an attribute, in the types that are written.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Scalar {

@@ -39,6 +39,7 @@ pub struct Flow {
     pub id: u64,
 }
 
+/// The two ends of an arrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Source,

@@ -16,6 +16,7 @@ pub struct WrittenClock {
     unit: TimeUnit,
 }
 
+/// The notation of times in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeUnit {
     /// Microseconds without decimals, as written until 2023.

@@ -76,6 +76,7 @@ impl TextBehind {
     }
 }
 
+/// The position of a document reader relative to the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Before the first bracket.

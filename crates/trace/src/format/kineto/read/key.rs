@@ -22,6 +22,7 @@ pub enum KeyStep {
     End,
 }
 
+/// The arguments of events that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Argument {

@@ -34,6 +34,7 @@ const START: TreePlace = TreePlace(0);
 const BEHIND_ANY_OF_EVENT: TreePlace = TreePlace(1);
 const BEHIND_ANY_OF_ARGUMENTS: TreePlace = TreePlace(2);
 
+/// A node of the tree: a text between two values, and its successors.
 #[derive(Clone, Debug)]
 struct LayoutNode {
     text: [u8; LONGEST],

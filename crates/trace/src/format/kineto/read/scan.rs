@@ -5,6 +5,7 @@
 
 use super::lane;
 
+/// The reason why a scan has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The text ends before the value does.
@@ -19,6 +20,7 @@ pub type Scanned<T> = Result<T, Stop>;
 /// Deeper nesting is rejected as invalid. Kineto nests values four deep.
 pub const DEPTH_LIMIT: u32 = 64;
 
+/// Whether a byte is white space in JSON.
 #[inline(always)]
 pub fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
@@ -200,6 +202,7 @@ pub fn skip_nested_by(
     }
 }
 
+/// The two kinds of brackets in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bracket {
     Array,
