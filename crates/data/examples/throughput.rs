@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use data::{
     Begin, DEFAULT_ROW_GROUP_ROWS, Dataset, FeaturePlan, Loader, LoaderOptions, Position,
-    PrepareRequest, Shuffle, Strictness, criteo_tsv, default_threads, prepare,
+    PrepareRequest, Shuffle, Strictness, default_threads, prepare, scan_criteo_files,
 };
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn main() -> Outcome<()> {
 
     let mut blocks = Vec::new();
     timed("scan", bytes, || {
-        criteo_tsv::scan(&inputs, default_threads(), |block| {
+        scan_criteo_files(&inputs, default_threads(), |block| {
             blocks.push(block);
             Ok(())
         })?;

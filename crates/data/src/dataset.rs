@@ -2,14 +2,20 @@
 //!
 //! Knows nothing of batches; see `loader` for those.
 
+pub(crate) mod column_shape;
+pub(crate) mod fitted;
+pub(crate) mod manifest;
+pub(crate) mod part;
+pub(crate) mod prepared_rows;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::dataset::fitted::Fitted;
+use crate::dataset::manifest::Manifest;
+use crate::dataset::part::PartReader;
 use crate::error::Error;
-use crate::fitted::Fitted;
-use crate::manifest::Manifest;
-use crate::parquet::part::{self, PartReader};
 
 /// Labels decoded together.
 const LABELS_AT_ONCE: usize = 8192;

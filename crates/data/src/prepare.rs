@@ -6,33 +6,43 @@
 //! pattern; 0 if missing), of which the loader takes the unsigned value modulo the table's rows.
 //! List columns keep their lists; a missing list is empty, missing elements are left out.
 
+pub(crate) mod fit;
+pub(crate) mod request;
+pub(crate) mod resume;
+mod runs;
+pub(crate) mod shape;
+pub(crate) mod time_split;
+pub(crate) mod vocabulary;
+pub(crate) mod writer;
+
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use schema::source::IdMode;
 
-use crate::accept::Accept;
-use crate::block::BlockPace;
+use crate::dataset::fitted::{Applier, Fitted};
+use crate::dataset::prepared_rows::PreparedRows;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
-use crate::fit::{Categorical, FitPlan, Fitting};
-use crate::fitted::{Applier, Fitted};
-use crate::given::GivenColumns;
-use crate::integer_columns::IntegerColumns;
-use crate::layout::{LabelNeed, WantedColumns};
+use crate::input::origin::InputOrigin;
 use crate::loss::Losses;
-use crate::origin::InputOrigin;
-use crate::parted::{self, CutSide, OfPart, RowTimes, SideRows};
-use crate::progress::{DataProgress, Meter};
-use crate::request::PrepareRequest;
-use crate::resume::{self, Building};
-use crate::row::ParsedRow;
-use crate::rows::Rows;
+use crate::ordered;
+use crate::parse::block::BlockPace;
+use crate::parse::integer_columns::IntegerColumns;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::parsed_columns::ParsedColumns;
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
+use crate::parse::text;
+use crate::prepare::fit::{Categorical, FitPlan, Fitting};
+use crate::prepare::request::PrepareRequest;
+use crate::prepare::resume::Building;
+use crate::prepare::shape::DataShape;
+use crate::prepare::time_split::{CutSide, OfPart, RowTimes, SideRows};
+use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
-use crate::shape::DataShape;
-use crate::writer::{self, DatasetNotes, DatasetWriter, WriterOptions};
-use crate::{ordered, text, vocabulary};
+use crate::scan::progress::{DataProgress, Meter};
 
 /// A finished preparation.
 #[derive(Debug)]
@@ -171,7 +181,7 @@ fn cut(
         times.append(&mut block.taken.times);
         Ok(())
     })?;
-    parted::cut(times, request.hold_out)
+    time_split::cut(times, request.hold_out)
 }
 
 fn fit(
@@ -258,12 +268,12 @@ fn write(
 /// Counts rows that would be taken.
 struct RowCount<'a>(&'a FitPlan);
 
-impl Accept for RowCount<'_> {
+impl RowSink for RowCount<'_> {
     fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.0.categorical().check(row)
     }
 
-    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
+    fn accept_columns(&mut self, given: &ParsedColumns<'_>) -> bool {
         given.has_lists(&self.0.categorical().is_list)
     }
 
@@ -273,19 +283,19 @@ impl Accept for RowCount<'_> {
 /// Takes rows transformed as they are stored.
 pub(crate) struct Transformed<'a> {
     applier: &'a Applier<'a>,
-    pub rows: Rows,
+    pub rows: PreparedRows,
     categorical: Categorical,
 }
 
 impl<'a> Transformed<'a> {
     pub(crate) fn new(applier: &'a Applier<'a>, fitted: &Fitted, is_list: &[bool]) -> Self {
         let names = fitted.categorical.iter().map(|column| &column.column);
-        let rows = Rows::empty(fitted.dense.len(), is_list);
+        let rows = PreparedRows::empty(fitted.dense.len(), is_list);
         Self { applier, rows, categorical: Categorical::new(names, is_list) }
     }
 }
 
-impl Accept for Transformed<'_> {
+impl RowSink for Transformed<'_> {
     fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.rows.labels.push(row.label);
@@ -303,7 +313,7 @@ impl Accept for Transformed<'_> {
         Ok(())
     }
 
-    fn accept_given(&mut self, given: &GivenColumns<'_>) -> bool {
+    fn accept_columns(&mut self, given: &ParsedColumns<'_>) -> bool {
         if !given.has_lists(&self.categorical.is_list) {
             return false;
         }

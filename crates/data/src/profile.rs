@@ -13,15 +13,20 @@ use schema::DataConfig;
 use schema::facts::{ColumnFacts, FileFacts, KnownLayout};
 use schema::source::{CategoricalColumn, CategoryKind, DataFormat, LabelColumn, NumberForm};
 
-use crate::block::{BlockPace, RecordBlock, Shown};
 use crate::error::Error;
-use crate::layout::{LabelNeed, WantedColumns};
-use crate::limit::Strictness;
+use crate::input::partition;
 use crate::loss::Losses;
-use crate::progress::{DataProgress, Meter, Pass};
-use crate::reader::InputColumns;
+use crate::ordered;
+use crate::parse::block::{BlockPace, Shown};
+use crate::parse::criteo_tsv;
+use crate::parse::field;
+use crate::parse::format;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::reader::InputColumns;
 use crate::scan::ScanInputs;
-use crate::{criteo_tsv, field, format, ordered, partition};
+use crate::scan::limit::Strictness;
+use crate::scan::progress::{DataProgress, Meter, Pass};
+use crate::scan::record_block::RecordBlock;
 
 pub use leak::{Leak, find_leaks};
 
@@ -242,7 +247,7 @@ fn of_first_block(
     rows: usize,
 ) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
-    let tap = crate::origin::Tap::default();
+    let tap = crate::input::origin::Tap::default();
     source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
             block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {

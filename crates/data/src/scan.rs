@@ -2,25 +2,33 @@
 //!
 //! Knows neither a format nor the consumer of the rows.
 
+pub(crate) mod convert;
+pub(crate) mod criteo_files;
+pub(crate) mod limit;
+pub(crate) mod progress;
+pub(crate) mod record_block;
+pub(crate) mod resume_point;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use schema::DataConfig;
 
-use crate::accept::Accept;
-use crate::block::{BlockPace, LineStart, RecordBlock, Records};
-use crate::convert::{Parsed, convert};
-use crate::decompress::{self, STDIN};
 use crate::error::Error;
-use crate::format;
-use crate::ids;
-use crate::layout::{FieldLayout, LabelNeed, WantedColumns};
-use crate::limit::{Far, Strictness, check_early};
+use crate::input::decompress::{self, STDIN};
 use crate::loss::Losses;
-use crate::mark::Mark;
 use crate::ordered;
-use crate::progress::{Meter, Pass};
-use crate::reader::InputReading;
+use crate::parse::block::{BlockPace, LineStart, Records};
+use crate::parse::format;
+use crate::parse::ids;
+use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
+use crate::parse::reader::InputReading;
+use crate::parse::row_sink::RowSink;
+use crate::scan::convert::{Parsed, convert};
+use crate::scan::limit::{ReadProgress, Strictness, check_early};
+use crate::scan::progress::{Meter, Pass};
+use crate::scan::record_block::RecordBlock;
+use crate::scan::resume_point::ResumePoint;
 
 /// The inputs and how they are read.
 pub(crate) struct ScanInputs<'a> {
@@ -65,7 +73,7 @@ impl ScanInputs<'_> {
     }
 
     /// Reads everything once; `taker` makes what takes a block's rows, `take` gets it in order.
-    pub(crate) fn scan<A: Accept>(
+    pub(crate) fn scan<A: RowSink>(
         &self,
         meter: &mut Meter<'_>,
         taker: impl Fn() -> A + Sync,
@@ -75,17 +83,17 @@ impl ScanInputs<'_> {
     }
 
     /// Like [`Self::scan`] from a mark on; `take` gets a block's own mark too, if it can have one.
-    pub(crate) fn scan_from<A: Accept>(
+    pub(crate) fn scan_from<A: RowSink>(
         &self,
-        (from, meter): (Option<&Mark>, &mut Meter<'_>),
+        (from, meter): (Option<&ResumePoint>, &mut Meter<'_>),
         taker: impl Fn() -> A + Sync,
-        mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
+        mut take: impl FnMut(Parsed<A>, Option<ResumePoint>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
         let pass = meter.pass();
         let produce = |send: ordered::Send<'_, RecordBlock>| self.produce((from, &pass), send);
         let work = |block: RecordBlock| convert(&block, self.wanted, taker());
         let mut tally = FileTally::new(self, from);
-        let mut rows = from.map_or(0, Mark::rows_before);
+        let mut rows = from.map_or(0, ResumePoint::rows_before);
         let consume = |mut parsed: Parsed<A>| {
             let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
             tally.count(&mut parsed)?;
@@ -101,7 +109,7 @@ impl ScanInputs<'_> {
     /// Reads everything once, and sends it in blocks until `send` wants no more.
     pub(crate) fn produce(
         &self,
-        (from, pass): (Option<&Mark>, &Pass),
+        (from, pass): (Option<&ResumePoint>, &Pass),
         send: ordered::Send<'_, RecordBlock>,
     ) -> Result<(), Error> {
         let (reader, tap) = (format::reader(self.config), pass.tap());
@@ -114,7 +122,7 @@ impl ScanInputs<'_> {
             let mut stopped = false;
             let mut send = |layout: Arc<FieldLayout>, records: Box<dyn Records>| {
                 text += records.text_bytes() as u64;
-                let far = Far {
+                let far = ReadProgress {
                     bytes: pass.bytes(),
                     // Of a rest alone nobody knows how much text its beginning was.
                     bytes_total: from.map_or(pass.length(), |_| 0),
@@ -148,7 +156,7 @@ struct FileTally<'a> {
 }
 
 impl<'a> FileTally<'a> {
-    fn new(source: &'a ScanInputs<'a>, from: Option<&Mark>) -> Self {
+    fn new(source: &'a ScanInputs<'a>, from: Option<&ResumePoint>) -> Self {
         let files = source.inputs.len();
         let (rows, losses) = match from {
             None => (vec![0; files], vec![Losses::default(); files]),
@@ -158,8 +166,8 @@ impl<'a> FileTally<'a> {
     }
 
     /// The mark of a block that has not been counted yet.
-    fn mark(&self, file: usize, place: LineStart) -> Mark {
-        Mark { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
+    fn mark(&self, file: usize, place: LineStart) -> ResumePoint {
+        ResumePoint { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 
     fn count<A>(&mut self, parsed: &mut Parsed<A>) -> Result<(), Error> {

@@ -14,18 +14,18 @@ use schema::random::CounterRng;
 use schema::source::DenseColumn;
 use serde::Serialize;
 
-use crate::accept::Accept;
-use crate::block::BlockPace;
 use crate::dataset::Dataset;
+use crate::dataset::part;
 use crate::error::Error;
-use crate::layout::{LabelNeed, WantedColumns};
-use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::ordered;
-use crate::parquet::part;
-use crate::progress::{DataProgress, Meter};
-use crate::row::ParsedRow;
+use crate::parse::block::BlockPace;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
 use crate::scan::ScanInputs;
+use crate::scan::limit::Strictness;
+use crate::scan::progress::{DataProgress, Meter};
 
 pub use figure::{CategoricalStats, CountMethod, DenseStats};
 
@@ -211,7 +211,7 @@ impl BlockBags {
     }
 }
 
-impl Accept for BlockColumns {
+impl RowSink for BlockColumns {
     fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.labels.push(row.label);
         for (values, &value) in self.dense.iter_mut().zip(&row.dense) {

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use schema::facts::{ColumnFacts, ListFacts, TimeFacts};
 use schema::source::NumberForm;
 
-use crate::datetime;
-use crate::field;
-use crate::number_form;
-use crate::row::is_large;
+use crate::parse::datetime;
+use crate::parse::field;
+use crate::parse::number_form;
+use crate::parse::parsed_row::is_large;
 use crate::stats::category::CategoryTally;
 
 /// Most values that are kept as they are.

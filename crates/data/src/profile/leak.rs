@@ -7,7 +7,7 @@ use schema::source::LabelColumn;
 
 use super::sniff::is_missing;
 use super::{Profile, SampleColumn};
-use crate::field;
+use crate::parse::field;
 use crate::synthetic::score;
 
 /// AUC from which on a column alone predicts almost perfectly.

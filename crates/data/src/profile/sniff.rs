@@ -8,10 +8,14 @@ use std::path::Path;
 use schema::source::{DataFormat, NumberForm};
 
 use super::column::Tries;
-use crate::csv::{Punctuation, Splitter};
 use crate::error::Error;
-use crate::origin::Tap;
-use crate::{datetime, field, header, number_form, text};
+use crate::input::origin::Tap;
+use crate::parse::csv::{Punctuation, Splitter};
+use crate::parse::datetime;
+use crate::parse::field;
+use crate::parse::header;
+use crate::parse::number_form;
+use crate::parse::text;
 
 /// Bytes that are sampled.
 const SAMPLE_BYTES: u64 = 512 << 10;

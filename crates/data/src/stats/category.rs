@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use schema::random;
 
 use super::figure::{CategoricalStats, CountMethod};
-use crate::fitted::MixHasher;
+use crate::dataset::fitted::MixHasher;
 
 /// Categories counted one by one; those that appear later only enter the estimate.
 const EXACT_DISTINCT: usize = 1 << 17;

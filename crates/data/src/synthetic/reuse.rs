@@ -6,9 +6,9 @@ use std::path::Path;
 use schema::IndexDistribution;
 use schema::distribution::{ReuseError, ReuseHistogram};
 
-use crate::decompress;
 use crate::error::Error;
-use crate::origin::Tap;
+use crate::input::decompress;
+use crate::input::origin::Tap;
 
 /// Longest text: the published ones have 30 KB.
 const TEXT_BYTES: u64 = 16 << 20;

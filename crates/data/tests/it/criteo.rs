@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use data::{Dataset, criteo_tsv};
+use data::{Dataset, scan_criteo_files};
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
 
@@ -205,7 +205,7 @@ fn a_scan_gives_what_is_written() {
     let inputs = [folder.file("train.txt", odd.as_bytes())];
     for threads in [1, 7] {
         let mut rows = Vec::new();
-        let losses = criteo_tsv::scan(&inputs, threads, |columns| {
+        let losses = scan_criteo_files(&inputs, threads, |columns| {
             for row in 0..columns.len() {
                 let dense: Vec<i32> = columns.dense.iter().map(|column| column[row]).collect();
                 let ids: Vec<u32> = columns.categories.iter().map(|column| column[row]).collect();

@@ -1,0 +1,112 @@
+//! The files in a zip archive, each with a reader of its own, so that several are read together.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use flate2::CrcReader;
+use flate2::bufread::DeflateDecoder;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::error::Error;
+use crate::input::origin::Tap;
+
+/// Buffer of each file, of which there may be dozens.
+const BUFFER: usize = 64 << 10;
+/// File names that a message shows.
+const SHOWN: usize = 3;
+
+/// A file in an archive: where its bytes are and how they are packed.
+pub(crate) struct PackedFile {
+    pub name: String,
+    method: CompressionMethod,
+    start: u64,
+    length: u64,
+    checksum: u32,
+}
+
+/// The files of the archive `path` in its order.
+pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
+    let file = File::open(path).map_err(Error::open(path))?;
+    let damaged = |error: zip::result::ZipError| Error::read(path)(io::Error::other(error));
+    let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
+    let mut members = Vec::with_capacity(archive.len());
+    for index in 0..archive.len() {
+        let member = archive.by_index_raw(index).map_err(damaged)?;
+        let name = member.name().map_err(damaged)?.into_owned();
+        members.push(PackedFile {
+            start: member.data_start().unwrap_or_default(),
+            length: member.compressed_size(),
+            checksum: member.crc32(),
+            method: member.compression(),
+            name,
+        });
+    }
+    Ok(members)
+}
+
+/// The content of the one file in the archive `path`; folders and hidden files do not count.
+pub(crate) fn only_member(path: &Path, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+    let mut members = members(path)?;
+    members.retain(|member| !is_hidden(&member.name));
+    match &members[..] {
+        [member] => {
+            tap.whole(&path.display().to_string())?;
+            member.open(path, tap)
+        }
+        several => {
+            let is_there = |name: &str| several.iter().any(|member| member.name == name);
+            let names: Vec<&str> = several.iter().map(|member| &*member.name).collect();
+            let got = match names.len() {
+                _ if is_there("[Content_Types].xml") => {
+                    "an Excel workbook or another document".to_owned()
+                }
+                0 => "none".to_owned(),
+                count if count <= SHOWN => names.join(", "),
+                count => format!("{} and {} more", names[..SHOWN].join(", "), count - SHOWN),
+            };
+            Err(Error::Archive { path: path.to_owned(), got })
+        }
+    }
+}
+
+fn is_hidden(name: &str) -> bool {
+    name.ends_with('/')
+        || name.split('/').any(|part| part.starts_with(['.', '_']) && part.len() > 1)
+}
+
+impl PackedFile {
+    /// The unpacked content, whose checksum is compared at its end.
+    pub(crate) fn open(&self, path: &Path, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+        let mut file = File::open(path).map_err(Error::open(path))?;
+        file.seek(SeekFrom::Start(self.start)).map_err(Error::read(path))?;
+        let packed = BufReader::with_capacity(BUFFER, tap.stream(file.take(self.length)));
+        let content: Box<dyn Read + Send> = match self.method {
+            CompressionMethod::STORE => Box::new(packed),
+            CompressionMethod::DEFLATE => Box::new(DeflateDecoder::new(packed)),
+            _ => {
+                let name = &self.name;
+                let got =
+                    format!("{name}, which is neither stored nor deflated: {:?}", self.method);
+                return Err(Error::Archive { path: path.to_owned(), got });
+            }
+        };
+        Ok(Box::new(Checked { content: CrcReader::new(content), sum: self.checksum }))
+    }
+}
+
+/// Compares the checksum where the content ends.
+struct Checked {
+    content: CrcReader<Box<dyn Read + Send>>,
+    sum: u32,
+}
+
+impl Read for Checked {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.content.read(buffer)?;
+        if read == 0 && !buffer.is_empty() && self.content.crc().sum() != self.sum {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the checksum differs"));
+        }
+        Ok(read)
+    }
+}

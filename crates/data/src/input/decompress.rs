@@ -1,0 +1,205 @@
+//! Opens an input: plain, gzip (any number of members, zeros between and behind them as tapes and
+//! block devices leave them), zstd, bzip2, xz, or a zip archive of one file; a file, an object on a
+//! network, or `-` for standard input. Text in UTF-16 is given as UTF-8.
+//!
+//! The form is recognised by the first bytes, never by the name. Knows nothing of the content.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use bzip2::bufread::MultiBzDecoder;
+use flate2::bufread::GzDecoder;
+use lzma_rust2::XzReader;
+use schema::file_form::{self, FileForm};
+
+use crate::error::Error;
+use crate::input::archive;
+use crate::input::origin::Tap;
+use crate::input::remote::{Object, is_remote};
+use crate::input::utf16::{self, Utf16};
+
+/// The name of standard input.
+pub(crate) const STDIN: &str = "-";
+
+const BUFFER: usize = 256 * 1024;
+/// Bytes that [`start`] gives: as many as decide about any form but tar.
+const START: u64 = 16;
+/// Forms within each other that are unpacked, such as UTF-16 within gzip.
+const DEPTH: usize = 3;
+
+/// The decompressed content of `input`; `tap` receives the bytes taken from the file itself.
+pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+    let path = Path::new(input);
+    if input == STDIN {
+        decompressed(Box::new(tap.stream(io::stdin()))).map_err(Error::read(path))
+    } else if is_remote(input) {
+        let object = Object::open(input).map_err(Error::open(path))?;
+        decompressed(Box::new(tap.object(input, (&object, 0)))).map_err(Error::read(path))
+    } else {
+        let file = File::open(path).map_err(Error::open(path))?;
+        // Opening a folder succeeds; only reading it would fail, with a less helpful text.
+        if file.metadata().map_err(Error::open(path))?.is_dir() {
+            return Err(Error::open(path)(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "is a folder",
+            )));
+        }
+        let mut head = [0; 4];
+        // A pipe has no bytes that could be read twice.
+        let is_zip =
+            file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
+        if is_zip {
+            return decompressed(archive::only_member(path, tap)?).map_err(Error::read(path));
+        }
+        decompressed(Box::new(tap.file(input, (file, 0))?)).map_err(Error::read(path))
+    }
+}
+
+/// Like [`open`] from byte `offset` of the decompressed content on. A plain file is not read before
+/// it.
+pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+    let path = Path::new(input);
+    let head = start(input)?;
+    if file_form::recognise(&head) != FileForm::Plain || utf16::order(&head).is_some() {
+        let mut read = open(input, tap)?;
+        let before = &mut read.by_ref().take(offset);
+        io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
+        return Ok(read);
+    }
+    if is_remote(input) {
+        let object = Object::open(input).map_err(Error::open(path))?;
+        tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
+        let tapped = tap.object(input, (&object, offset));
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)));
+    }
+    let mut file = File::open(path).map_err(Error::open(path))?;
+    file.seek(SeekFrom::Start(offset)).map_err(Error::read(path))?;
+    tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
+    let tapped = tap.file(input, (file, offset))?;
+    Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)))
+}
+
+/// The first bytes of an input, or all where there are fewer.
+pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
+    let path = Path::new(input);
+    let mut start = Vec::new();
+    let mut read: Box<dyn Read> = match is_remote(input) {
+        true => Object::open(input).map_err(Error::open(path))?.read_from(0),
+        false => Box::new(File::open(path).map_err(Error::open(path))?),
+    };
+    read.by_ref().take(START).read_to_end(&mut start).map_err(Error::read(path))?;
+    Ok(start)
+}
+
+/// Sum of the sizes of the inputs; `None` where one is standard input, or an object whose length is
+/// unknown.
+pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
+    let mut total = 0;
+    for input in inputs {
+        if input == STDIN {
+            return Ok(None);
+        }
+        let path = PathBuf::from(input);
+        if is_remote(input) {
+            let object = Object::open(input).map_err(Error::open(&path))?;
+            let Some(bytes) = object.bytes() else { return Ok(None) };
+            total += bytes;
+            continue;
+        }
+        total += std::fs::metadata(&path).map_err(Error::open(&path))?.len();
+    }
+    Ok(Some(total))
+}
+
+fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
+    unpacked(raw, 0)
+}
+
+/// The content of `raw`, which is within `depth` other forms.
+fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
+    let head = head(&mut raw, file_form::HEAD)?;
+    let order = utf16::order(&head);
+    let form = if depth < DEPTH { file_form::recognise(&head) } else { FileForm::Plain };
+    let whole = Cursor::new(head).chain(raw);
+    let content: Box<dyn Read + Send> = match (form, order) {
+        (FileForm::Gzip, _) => Box::new(Members { current: Some(GzDecoder::new(buffered(whole))) }),
+        (FileForm::Zstd, _) => Box::new(zstd::Decoder::with_buffer(buffered(whole))?),
+        (FileForm::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
+        (FileForm::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
+        (_, Some(order)) => return Ok(Box::new(Utf16::new(buffered(whole), order))),
+        // What was unpacked comes in large pieces.
+        _ if depth > 0 => return Ok(Box::new(whole)),
+        _ => return Ok(Box::new(buffered(whole))),
+    };
+    unpacked(content, depth + 1)
+}
+
+fn buffered<R: Read>(read: R) -> BufReader<R> {
+    BufReader::with_capacity(BUFFER, read)
+}
+
+/// The first bytes of `read`, at most `most` of them and not beyond what came with a line end: no
+/// mark of a form has one behind its fourth byte, and a stream may wait for the answer to a short
+/// line.
+pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut head = vec![0; most];
+    let mut length = 0;
+    while length < most && !(length >= 4 && head[..length].contains(&b'\n')) {
+        match read.read(&mut head[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        // A line of three bytes, such as a label alone.
+        if head[..length].ends_with(b"\n") {
+            break;
+        }
+    }
+    head.truncate(length);
+    Ok(head)
+}
+
+/// The content of all members of a gzip file, one after the other.
+struct Members<R> {
+    /// `None` behind the last.
+    current: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.current {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            // Its checksum has been compared.
+            let rest = self.current.take().map(GzDecoder::into_inner);
+            if let Some(mut rest) = rest
+                && skip_zeros(&mut rest)?
+            {
+                self.current = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Passes over zeros; whether anything follows them.
+fn skip_zeros(read: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let bytes = match read.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        let zeros = bytes.iter().position(|&byte| byte != 0);
+        let (passed, ends) = (zeros.unwrap_or(bytes.len()), bytes.is_empty());
+        read.consume(passed);
+        if ends || zeros.is_some() {
+            return Ok(!ends);
+        }
+    }
+}

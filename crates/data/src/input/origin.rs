@@ -1,0 +1,411 @@
+//! Input files as they were when they were read: which file on the disk or version of an object,
+//! and what was in it. Tells whether a file still has the content that was prepared. Knows no
+//! format.
+
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::checksum::Fingerprint;
+use crate::error::Error;
+use crate::input::remote::{Object, is_remote};
+
+/// A change within this time of the one before may leave a file's times as they were: the coarsest
+/// clock of a file system ticks every two seconds.
+const TICK_NS: i128 = 2_000_000_000;
+/// Bytes read at a time only to be hashed.
+const PIECE: usize = 1 << 20;
+
+/// One input file as it was when it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputOrigin {
+    /// The file as it was named.
+    pub path: String,
+    identity: FileIdentity,
+    /// When `identity` was taken, before the first byte was read; nanoseconds since 1970.
+    seen_ns: i128,
+    /// XXH3-128 of all its bytes as they lie on the disk; `None` if not all were seen in order.
+    fingerprint: Option<Fingerprint>,
+    /// What was read so far, where the reading was interrupted.
+    start: Option<Beginning>,
+}
+
+/// What the file system says of a file: a change of its content changes at least one time. Or what
+/// a server says of an object: its length and version, the other numbers are 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified_ns: i128,
+    changed_ns: i128,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+}
+
+/// The first bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Beginning {
+    bytes: u64,
+    fingerprint: Fingerprint,
+}
+
+impl FileIdentity {
+    /// Of a regular file: of nothing else can the same content be read twice.
+    fn from_metadata(about: &Metadata) -> Option<Self> {
+        let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+        about.is_file().then(|| Self {
+            device: about.dev(),
+            inode: about.ino(),
+            bytes: about.len(),
+            modified_ns: ns(about.mtime(), about.mtime_nsec()),
+            changed_ns: ns(about.ctime(), about.ctime_nsec()),
+            version: None,
+        })
+    }
+
+    /// Of an object whose server says which version it is.
+    fn of_object(object: &Object) -> Option<Self> {
+        let (bytes, version) = (object.bytes()?, Some(object.version()?.to_owned()));
+        let (device, inode, modified_ns, changed_ns) = Default::default();
+        Some(Self { device, inode, bytes, modified_ns, changed_ns, version })
+    }
+}
+
+/// The bytes of a file or object, from its start.
+type ContentReader = Box<dyn Read + Send>;
+
+impl InputOrigin {
+    /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
+    /// for an object without a version.
+    fn open(path: &str) -> Result<Option<(ContentReader, Self)>, Error> {
+        let failed = || Error::open(Path::new(path));
+        if is_remote(path) {
+            let object = Object::open(path).map_err(failed())?;
+            return Ok(Self::of_object(path, &object).map(|origin| (object.read_from(0), origin)));
+        }
+        let file = File::open(path).map_err(failed())?;
+        Ok(Self::noted(path, &file)?.map(|origin| (Box::new(file) as _, origin)))
+    }
+
+    fn noted(path: &str, file: &File) -> Result<Option<Self>, Error> {
+        let about = file.metadata().map_err(Error::open(Path::new(path)))?;
+        Ok(FileIdentity::from_metadata(&about).map(|identity| Self::seen(path, identity)))
+    }
+
+    fn of_object(path: &str, object: &Object) -> Option<Self> {
+        FileIdentity::of_object(object).map(|identity| Self::seen(path, identity))
+    }
+
+    fn seen(path: &str, identity: FileIdentity) -> Self {
+        let (path, seen_ns) = (path.to_owned(), now_ns());
+        Self { path, identity, seen_ns, fingerprint: None, start: None }
+    }
+
+    /// Reads and hashes the whole file `path`; `progress` is given the bytes read. `None` for
+    /// what is no regular file.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Read`].
+    pub fn read(path: &str, progress: &mut dyn FnMut(u64)) -> Result<Option<Self>, Error> {
+        let Some((mut file, mut origin)) = Self::open(path)? else { return Ok(None) };
+        let hashed = hashed(&mut file, u64::MAX, progress).map_err(Error::read(Path::new(path)))?;
+        origin.fingerprint = Some(Fingerprint(hashed.hash.digest128()));
+        Ok(Some(origin))
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.identity.bytes
+    }
+
+    /// Whether the file system vouches for the file having the same content: it is the same file
+    /// with the same length and times, and these were old enough when they were noted that no later
+    /// change could have left them as they were. Of an object, whether its server names the same
+    /// version.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        if is_remote(&self.path) {
+            let now = Object::open(&self.path).ok().as_ref().and_then(FileIdentity::of_object);
+            return now.as_ref() == Some(&self.identity);
+        }
+        let identity =
+            std::fs::metadata(&self.path).ok().as_ref().and_then(FileIdentity::from_metadata);
+        identity.as_ref() == Some(&self.identity) && self.is_settled()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.identity.changed_ns + TICK_NS < self.seen_ns
+    }
+
+    /// Whether both were seen whole and had the same bytes.
+    #[must_use]
+    pub fn has_content_of(&self, other: &Self) -> bool {
+        self.identity.bytes == other.identity.bytes
+            && self.fingerprint.is_some()
+            && self.fingerprint == other.fingerprint
+    }
+}
+
+fn now_ns() -> i128 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos().cast_signed()
+}
+
+/// A hash of the first bytes of a file.
+#[derive(Clone)]
+struct Running {
+    hash: Xxh3Default,
+    /// Bytes hashed.
+    bytes: u64,
+    /// Where in the file the next bytes to be read lie; not beyond `bytes`.
+    at: u64,
+}
+
+impl Running {
+    fn new() -> Self {
+        Self { hash: Xxh3Default::new(), bytes: 0, at: 0 }
+    }
+
+    /// Takes what was read next; what was hashed before is passed over.
+    fn take(&mut self, read: &[u8]) {
+        let known = (self.bytes - self.at).min(read.len() as u64);
+        self.hash.update(&read[known as usize..]);
+        self.at += read.len() as u64;
+        self.bytes = self.bytes.max(self.at);
+    }
+}
+
+fn hashed(file: &mut impl Read, most: u64, progress: &mut dyn FnMut(u64)) -> io::Result<Running> {
+    let mut running = Running::new();
+    let mut buffer = vec![0; PIECE];
+    while running.bytes < most {
+        let room = (most - running.bytes).min(PIECE as u64) as usize;
+        match file.read(&mut buffer[..room]) {
+            Ok(0) => break,
+            Ok(read) => running.take(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        progress(running.bytes);
+    }
+    Ok(running)
+}
+
+/// The input files of one preparation, hashed while they are read.
+#[derive(Default)]
+pub(crate) struct Origins {
+    files: Mutex<BTreeMap<String, Noted>>,
+}
+
+struct Noted {
+    origin: InputOrigin,
+    running: Option<SharedOrigins>,
+}
+
+type SharedOrigins = Arc<Mutex<Running>>;
+
+impl Origins {
+    /// Those an interrupted preparation noted.
+    ///
+    /// # Errors
+    /// [`Error::InputChanged`] for a file that no longer begins as it did, or cannot be compared
+    /// any more.
+    pub(crate) fn resumed(noted: &[InputOrigin], folder: &Path) -> Result<Self, Error> {
+        let mut files = BTreeMap::new();
+        for origin in noted {
+            let noted = Self::compared(origin).transpose().unwrap_or_else(|| {
+                let (folder, path) = (folder.to_owned(), origin.path.clone().into());
+                Err(Error::InputChanged { folder, path })
+            })?;
+            files.insert(origin.path.clone(), noted);
+        }
+        Ok(Self { files: Mutex::new(files) })
+    }
+
+    /// The file of `origin` if it still has the bytes that were read.
+    fn compared(origin: &InputOrigin) -> Result<Option<Noted>, Error> {
+        if origin.is_untouched() {
+            // What follows the beginning will be read, but not hashed in one go with it.
+            let origin = InputOrigin { start: None, ..origin.clone() };
+            return Ok(Some(Noted { origin, running: None }));
+        }
+        let path = Path::new(&origin.path);
+        let Some((mut file, now)) = InputOrigin::open(&origin.path)? else { return Ok(None) };
+        let (length, expected) = match (origin.fingerprint, origin.start) {
+            (Some(whole), _) => (u64::MAX, whole),
+            (None, Some(start)) => (start.bytes, start.fingerprint),
+            (None, None) => return Ok(None),
+        };
+        let running = hashed(&mut file, length, &mut |_| {}).map_err(Error::read(path))?;
+        if Fingerprint(running.hash.digest128()) != expected {
+            return Ok(None);
+        }
+        let running = origin.fingerprint.is_none().then(|| Arc::new(Mutex::new(running)));
+        let origin = InputOrigin { fingerprint: origin.fingerprint, start: origin.start, ..now };
+        Ok(Some(Noted { origin, running }))
+    }
+
+    /// What is known of every file that was opened.
+    pub(crate) fn noted(&self) -> Vec<InputOrigin> {
+        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let noted = |noted: &Noted| {
+            let mut origin = noted.origin.clone();
+            if let (Some(running), None) = (&noted.running, origin.fingerprint) {
+                let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+                let fingerprint = Fingerprint(running.hash.digest128());
+                origin.start = Some(Beginning { bytes: running.bytes, fingerprint });
+            }
+            origin
+        };
+        files.values().map(noted).collect()
+    }
+
+    /// Notes a file that is read from byte `at` on; gives what hashes it on the way, if it can be.
+    fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedOrigins> {
+        let origin = origin?;
+        let path = origin.path.clone();
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = match files.get_mut(&path) {
+            None if at > 0 => return None,
+            None => {
+                let running = Arc::new(Mutex::new(Running::new()));
+                let noted = Noted { origin, running: Some(Arc::clone(&running)) };
+                files.insert(path, noted);
+                running
+            }
+            // Read once more, from its beginning: compared when its end is reached.
+            Some(noted) if at == 0 => {
+                Arc::clone(noted.running.insert(Arc::new(Mutex::new(Running::new()))))
+            }
+            Some(noted) => {
+                let shared = noted.running.take()?;
+                let mut running = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                if at > running.bytes {
+                    // Bytes in between would be missing.
+                    noted.origin.start = None;
+                    return None;
+                }
+                running.at = at;
+                drop(running);
+                Arc::clone(noted.running.insert(shared))
+            }
+        };
+        Some(running)
+    }
+
+    /// Notes an object whose bytes are read in no order: it is known by its version alone.
+    fn note_object(&self, path: &str, object: &Object) {
+        if let Some(origin) = InputOrigin::of_object(path, object) {
+            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            files.insert(path.to_owned(), Noted { origin, running: None });
+        }
+    }
+
+    /// Notes that the end of a file was reached.
+    fn end(&self, path: &str, running: &Running) -> io::Result<()> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(noted) = files.get_mut(path) else { return Ok(()) };
+        let fingerprint = Fingerprint(running.hash.digest128());
+        let before = noted.origin.fingerprint.replace(fingerprint);
+        noted.origin.start = None;
+        if before.is_some_and(|before| before != fingerprint) {
+            let problem = "its content changed while it was being prepared";
+            return Err(io::Error::other(problem));
+        }
+        Ok(())
+    }
+}
+
+/// Observes the bytes that a reader takes from a file.
+#[derive(Clone, Default)]
+pub(crate) struct Tap {
+    pub bytes_done: Arc<std::sync::atomic::AtomicU64>,
+    pub origins: Option<Arc<Origins>>,
+}
+
+impl Tap {
+    /// A reader of `file`, the file `path` from byte `at` on, that reports what it reads.
+    pub(crate) fn file(&self, path: &str, (file, at): (File, u64)) -> Result<Tapped<File>, Error> {
+        let running = match &self.origins {
+            Some(origins) => origins.begin(InputOrigin::noted(path, &file)?, at),
+            None => None,
+        };
+        Ok(Tapped { running, path: path.to_owned(), ..self.stream(file) })
+    }
+
+    /// The same of an object.
+    pub(crate) fn object(
+        &self,
+        path: &str,
+        (object, at): (&Object, u64),
+    ) -> Tapped<Box<dyn Read + Send>> {
+        let noted = || InputOrigin::of_object(path, object);
+        let running = self.origins.as_ref().and_then(|origins| origins.begin(noted(), at));
+        Tapped { running, path: path.to_owned(), ..self.stream(object.read_from(at)) }
+    }
+
+    /// Notes an object that is read in no order.
+    pub(crate) fn note_object(&self, path: &str, object: &Object) {
+        if let Some(origins) = &self.origins {
+            origins.note_object(path, object);
+        }
+    }
+
+    /// A reader whose bytes are only counted.
+    pub(crate) fn stream<R>(&self, inner: R) -> Tapped<R> {
+        Tapped { inner, path: String::new(), tap: self.clone(), running: None }
+    }
+
+    /// Hashes the whole file `path`, for those who read it in no order.
+    pub(crate) fn whole(&self, path: &str) -> Result<(), Error> {
+        let Some(origins) = &self.origins else { return Ok(()) };
+        let files = || origins.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = files().get(path).map(|noted| noted.origin.clone());
+        if known.is_some_and(|known| known.fingerprint.is_some() && known.is_untouched()) {
+            return Ok(());
+        }
+        let mut file = File::open(path).map_err(Error::open(Path::new(path)))?;
+        if origins.begin(InputOrigin::noted(path, &file)?, 0).is_none() {
+            return Ok(());
+        }
+        let hashed = hashed(&mut file, u64::MAX, &mut |_| {});
+        let ended = hashed.and_then(|running| origins.end(path, &running));
+        ended.map_err(Error::read(Path::new(path)))
+    }
+}
+
+/// A reader of a file that reports to a [`Tap`] what it reads.
+pub(crate) struct Tapped<R> {
+    inner: R,
+    path: String,
+    tap: Tap,
+    running: Option<SharedOrigins>,
+}
+
+impl<R: Read> Read for Tapped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.tap.bytes_done.fetch_add(read as u64, std::sync::atomic::Ordering::Relaxed);
+        let Some(running) = &self.running else { return Ok(read) };
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.take(&buffer[..read]);
+        if read == 0 && !buffer.is_empty() {
+            let whole = running.clone();
+            drop(running);
+            self.running = None;
+            if let Some(origins) = &self.tap.origins {
+                origins.end(&self.path, &whole)?;
+            }
+        }
+        Ok(read)
+    }
+}

@@ -1,0 +1,241 @@
+//! Where requests to S3 go, and with which credentials: from the environment, the files of the AWS
+//! command line, a role by web identity, a container, or the machine's own role, in this order.
+//!
+//! # Source
+//! "AWS SDKs and Tools Reference Guide", standardized credential providers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::address::escaped;
+use super::problem::RemoteProblem;
+use super::sign::Keys;
+use super::wire::{Env, Wire, between};
+use crate::parse::datetime;
+
+/// Where EC2 machines request their role.
+const METADATA: &str = "http://169.254.169.254";
+/// Where containers of ECS do.
+const CONTAINER: &str = "http://169.254.170.2";
+
+/// The first keys that are found; `None` where nothing is configured.
+pub(super) fn keys(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+    if let (Some(id), Some(secret)) =
+        (env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
+    {
+        let (token, origin) = (env.get("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID");
+        return Ok(Some(Keys { id, secret, token, expires: None, origin }));
+    }
+    if let Some(keys) = of_files(env)? {
+        return Ok(Some(keys));
+    }
+    if let Some(keys) = of_web_identity(env, wire)? {
+        return Ok(Some(keys));
+    }
+    if let Some(keys) = of_container(env, wire)? {
+        return Ok(Some(keys));
+    }
+    Ok(of_machine(env, wire))
+}
+
+/// The region to sign for.
+pub(super) fn region(env: &Env) -> String {
+    let named = env.get("AWS_REGION").or_else(|| env.get("AWS_DEFAULT_REGION"));
+    named.or_else(|| profile(env).remove("region")).unwrap_or_else(|| "us-east-1".to_owned())
+}
+
+/// The URL of an object and the path in it; a store of one's own is asked by path.
+pub(super) fn url(env: &Env, region: &str, (bucket, key): (&str, &str)) -> String {
+    let own = env.get("AWS_ENDPOINT_URL_S3").or_else(|| env.get("AWS_ENDPOINT_URL"));
+    let (bucket, key) = (escaped(bucket), escaped(key));
+    match own {
+        Some(own) => format!("{}/{bucket}/{key}", own.trim_end_matches('/')),
+        // A certificate for `*.s3.…` does not cover a name with more dots.
+        None if bucket.contains('.') => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
+        None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
+    }
+}
+
+fn profile_name(env: &Env) -> String {
+    env.get("AWS_PROFILE").unwrap_or_else(|| "default".to_owned())
+}
+
+/// Keys and values of the profile, those of the credentials file first.
+fn profile(env: &Env) -> BTreeMap<String, String> {
+    let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
+    let file = |name: &str, default: &str| {
+        let path = env.get(name).map_or_else(|| home.join(default), PathBuf::from);
+        std::fs::read_to_string(path).unwrap_or_default()
+    };
+    let name = profile_name(env);
+    let mut found = section(&file("AWS_CONFIG_FILE", ".aws/config"), &name);
+    found.extend(section(&file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), &name));
+    found
+}
+
+/// A section of an INI file, `[name]` or `[profile name]`.
+fn section(text: &str, name: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut is_in = false;
+    for line in text.lines() {
+        let line = line.trim();
+        if let Some(title) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let title = title.trim();
+            is_in = title.strip_prefix("profile ").unwrap_or(title).trim() == name;
+        } else if let Some((key, value)) = line.split_once('=')
+            && is_in
+            && !line.starts_with(['#', ';'])
+        {
+            found.insert(key.trim().to_owned(), value.trim().to_owned());
+        }
+    }
+    found
+}
+
+fn of_files(env: &Env) -> Result<Option<Keys>, RemoteProblem> {
+    let mut found = profile(env);
+    match (found.remove("aws_access_key_id"), found.remove("aws_secret_access_key")) {
+        (Some(id), Some(secret)) => {
+            let (token, origin) = (found.remove("aws_session_token"), "~/.aws/credentials");
+            Ok(Some(Keys { id, secret, token, expires: None, origin }))
+        }
+        _ if env.get("AWS_PROFILE").is_some() => {
+            let name = profile_name(env);
+            let problem = format!("profile {name:?} has no aws_access_key_id");
+            Err(RemoteProblem::Credentials(problem))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn of_web_identity(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+    let (Some(file), Some(role)) =
+        (env.get("AWS_WEB_IDENTITY_TOKEN_FILE"), env.get("AWS_ROLE_ARN"))
+    else {
+        return Ok(None);
+    };
+    let refused = |reason: String| {
+        RemoteProblem::Credentials(format!("AWS_WEB_IDENTITY_TOKEN_FILE: {reason}"))
+    };
+    let token = std::fs::read_to_string(&file).map_err(|e| refused(format!("{file}: {e}")))?;
+    let service = env
+        .get("AWS_ENDPOINT_URL_STS")
+        .unwrap_or_else(|| format!("https://sts.{}.amazonaws.com", region(env)));
+    let session = env.get("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "rowmill".to_owned());
+    let form = [
+        ("Action", "AssumeRoleWithWebIdentity"),
+        ("Version", "2011-06-15"),
+        ("RoleArn", &role),
+        ("RoleSessionName", &session),
+        ("WebIdentityToken", token.trim()),
+    ];
+    let text = wire.post(&service, &form).map_err(|problem| refused(problem.to_string()))?;
+    let field = |name: &str| between(&text, &format!("<{name}>"), &format!("</{name}>"));
+    let keys = (field("AccessKeyId"), field("SecretAccessKey"), field("SessionToken"));
+    let (Some(id), Some(secret), token @ Some(_)) = keys else {
+        return Err(refused("the answer has no keys".to_owned()));
+    };
+    let expires = field("Expiration").and_then(|text| seconds(&text));
+    Ok(Some(Keys { id, secret, token, expires, origin: "AWS_WEB_IDENTITY_TOKEN_FILE" }))
+}
+
+fn of_container(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+    let relative = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+    let url = relative
+        .map(|path| format!("{CONTAINER}{path}"))
+        .or_else(|| env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
+    let Some(url) = url else { return Ok(None) };
+    let file = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    let token = file
+        .and_then(|file| std::fs::read_to_string(file).ok())
+        .map(|token| token.trim().to_owned())
+        .or_else(|| env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN"));
+    let headers: Vec<_> = token.map(|token| ("authorization", token)).into_iter().collect();
+    let refused = |reason: String| {
+        RemoteProblem::Credentials(format!("AWS_CONTAINER_CREDENTIALS…: {reason}"))
+    };
+    let text = wire.get(&url, &headers).map_err(|problem| refused(problem.to_string()))?;
+    let keys = of_json(&text, "the container's role");
+    keys.ok_or_else(|| refused("the answer has no keys".to_owned())).map(Some)
+}
+
+/// The role of the machine; `None` where no such service answers at once.
+fn of_machine(env: &Env, wire: &Wire) -> Option<Keys> {
+    if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    {
+        return None;
+    }
+    let own = env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+    let service = own.unwrap_or_else(|| METADATA.to_owned());
+    let service = service.trim_end_matches('/');
+    let ttl = ("x-aws-ec2-metadata-token-ttl-seconds", "21600".to_owned());
+    let token = wire.put(&format!("{service}/latest/api/token"), &[ttl]).ok()?;
+    let headers = [("x-aws-ec2-metadata-token", token)];
+    let roles = format!("{service}/latest/meta-data/iam/security-credentials/");
+    let role = wire.get(&roles, &headers).ok()?;
+    let role = role.lines().next()?.trim().to_owned();
+    of_json(&wire.get(&format!("{roles}{role}"), &headers).ok()?, "the machine's role")
+}
+
+fn of_json(text: &str, origin: &'static str) -> Option<Keys> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let field = |name: &str| value.get(name)?.as_str().map(str::to_owned);
+    let expires = field("Expiration").and_then(|text| seconds(&text));
+    let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
+    Some(Keys { id, secret, token: field("Token"), expires, origin })
+}
+
+fn seconds(text: &str) -> Option<u64> {
+    datetime::read(text.as_bytes(), None).ok().map(|seconds| seconds.max(0.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{Env, Wire};
+    use super::{keys, region, section, url};
+
+    #[test]
+    fn a_profile_is_found_in_both_files() {
+        let text = "[default]\nregion = eu-west-1\n[profile team]\n# no\nregion=us-west-2 \n";
+        assert_eq!(section(text, "team")["region"], "us-west-2");
+        assert_eq!(section(text, "default")["region"], "eu-west-1");
+        assert!(section(text, "other").is_empty());
+    }
+
+    #[test]
+    fn keys_come_from_the_environment_before_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials");
+        std::fs::write(&file, "[team]\naws_access_key_id = A\naws_secret_access_key = B\n")
+            .unwrap();
+        let file = file.display().to_string();
+        let base = [
+            ("AWS_SHARED_CREDENTIALS_FILE", file.as_str()),
+            ("AWS_PROFILE", "team"),
+            ("AWS_CONFIG_FILE", "/none"),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ];
+        let wire = Wire::new();
+        let found = keys(&Env::new(&base), &wire).unwrap().unwrap();
+        assert_eq!((found.id.as_str(), found.secret.as_str()), ("A", "B"));
+        let both = [&base[..], &[("AWS_ACCESS_KEY_ID", "C"), ("AWS_SECRET_ACCESS_KEY", "D")]];
+        assert_eq!(keys(&Env::new(&both.concat()), &wire).unwrap().unwrap().id, "C");
+        let other = [base[0], ("AWS_PROFILE", "sso"), base[2], base[3]];
+        let Err(problem) = keys(&Env::new(&other), &wire) else { panic!("found") };
+        assert!(problem.to_string().contains("\"sso\" has no aws_access_key_id"), "{problem}");
+        assert!(keys(&Env::new(&base[2..]), &wire).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_bucket_is_part_of_the_host_where_certificates_allow_it() {
+        let (env, place) = (Env::new(&[]), ("b", "a b.csv"));
+        assert_eq!(region(&env), "us-east-1");
+        assert_eq!(url(&env, "eu-west-1", place), "https://b.s3.eu-west-1.amazonaws.com/a%20b.csv");
+        let dotted = url(&env, "eu-west-1", ("b.c", "k"));
+        assert_eq!(dotted, "https://s3.eu-west-1.amazonaws.com/b.c/k");
+        let own = Env::new(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")]);
+        assert_eq!(url(&own, "x", place), "http://127.0.0.1:9000/b/a%20b.csv");
+    }
+}

@@ -1,0 +1,381 @@
+//! Text with quotes, separated by commas (RFC 4180) or by something else, to blocks of records.
+//!
+//! Own code because every record must know its line: libraries that skip blank lines or end a
+//! record at the `\r` of `\r\n` report a line before it. A quote opens only at the start of a
+//! field; text after the closing quote belongs to the field. Spaces around fields, and the `\r` of
+//! a line end, are trimmed later by whoever reads the fields.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use schema::DataConfig;
+
+use crate::error::Error;
+use crate::loss::RowRefusal;
+use crate::parse::block;
+use crate::parse::block::{BlockPace, RecordSink, Shown};
+use crate::parse::field;
+use crate::parse::layout::{FieldLayout, WantedColumns};
+use crate::parse::reader::{FormatReader, InputReading, Send};
+use crate::parse::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill};
+use crate::parse::text_record;
+
+/// What parts and what encloses fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Punctuation {
+    /// One character or more.
+    pub delimiter: Vec<u8>,
+    pub quote: Option<u8>,
+}
+
+impl Punctuation {
+    /// As a configuration has it.
+    pub(crate) fn new(config: &DataConfig) -> Self {
+        let delimiter = match config.delimiter.as_deref() {
+            None | Some("") => b",",
+            Some("tab" | "\\t") => &b"\t"[..],
+            Some(text) => text.as_bytes(),
+        };
+        let quote = config.quote.as_deref().map_or(Some(b'"'), |text| text.bytes().next());
+        Self { delimiter: delimiter.to_vec(), quote }
+    }
+}
+
+/// Records, fields one after the other.
+#[derive(Default)]
+pub(crate) struct Records {
+    text: Vec<u8>,
+    /// End of each field in `text`.
+    field_ends: Vec<u32>,
+    /// Per record the end in `field_ends` and the line.
+    records: Vec<(u32, u64)>,
+}
+
+impl Records {
+    /// Calls `take(line, text, field ranges)` for each record.
+    pub(crate) fn for_each(&self, mut take: impl FnMut(u64, &[u8], &[(u32, u32)])) {
+        let mut fields = Vec::new();
+        let (mut first, mut start) = (0, 0);
+        for &(last, line) in &self.records {
+            fields.clear();
+            for &end in &self.field_ends[first..last as usize] {
+                fields.push((start, end));
+                start = end;
+            }
+            first = last as usize;
+            take(line, &self.text, &fields);
+        }
+    }
+
+    /// The trimmed fields of the first record.
+    fn head(&self) -> Option<Vec<Vec<u8>>> {
+        let (last, _) = self.records.first()?;
+        let mut start = 0;
+        let mut field = |&end: &u32| {
+            let text = &self.text[start..end as usize];
+            start = end as usize;
+            field::trim(text).to_vec()
+        };
+        Some(self.field_ends[..*last as usize].iter().map(&mut field).collect())
+    }
+
+    /// How many records have so many fields.
+    fn widths(&self) -> BTreeMap<usize, u64> {
+        let (mut widths, mut before) = (BTreeMap::new(), 0);
+        for &(end, _) in &self.records {
+            *widths.entry((end - before) as usize).or_default() += 1;
+            before = end;
+        }
+        widths
+    }
+
+    /// Forgets the first record, which was a header.
+    fn drop_head(&mut self) {
+        let (fields, _) = self.records.remove(0);
+        let bytes = self.field_ends[fields as usize - 1];
+        self.text.drain(..bytes as usize);
+        self.field_ends.drain(..fields as usize);
+        self.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        self.records.iter_mut().for_each(|(end, _)| *end -= fields);
+    }
+
+    fn end_field(&mut self) {
+        self.field_ends.push(self.text.len() as u32);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CsvState {
+    /// Between records: blank lines are passed over.
+    Between,
+    FieldStart,
+    Plain,
+    Quoted,
+    /// After a quote within a quoted field: its end, or the first half of a doubled quote.
+    QuoteSeen,
+}
+
+/// Splits text that comes in pieces.
+pub(crate) struct Splitter {
+    punctuation: Punctuation,
+    /// Where in the records' text the part of the current field begins that is not in quotes.
+    bare: usize,
+    state: CsvState,
+    /// Line of the next byte.
+    line: u64,
+    /// Line where the current record starts.
+    record_line: u64,
+    records: Records,
+}
+
+impl Splitter {
+    pub(crate) fn new(punctuation: Punctuation) -> Self {
+        let records = Records::default();
+        Self { punctuation, bare: 0, state: CsvState::Between, line: 1, record_line: 1, records }
+    }
+
+    pub(crate) fn split(&mut self, mut text: &[u8]) {
+        let (before, last) = match &self.punctuation.delimiter[..] {
+            [before @ .., last] => (before.to_vec(), *last),
+            [] => (Vec::new(), b','),
+        };
+        // A byte that no text has stands for none.
+        let quote = self.punctuation.quote.unwrap_or(b'\n');
+        while let Some(&byte) = text.first() {
+            let mut used = 1;
+            match (self.state, byte) {
+                (CsvState::Between, b'\n') => self.line += 1,
+                (CsvState::Between, b'\r') => {}
+                (CsvState::Between, _) => {
+                    (self.state, self.record_line) = (CsvState::FieldStart, self.line);
+                    self.bare = self.records.text.len();
+                    used = 0;
+                }
+                (_, b'\n') if self.state != CsvState::Quoted => {
+                    self.end_record();
+                    self.line += 1;
+                }
+                (CsvState::FieldStart, byte) if byte == quote => self.state = CsvState::Quoted,
+                (CsvState::QuoteSeen, byte) if byte == quote => {
+                    self.records.text.push(quote);
+                    self.state = CsvState::Quoted;
+                }
+                (CsvState::Quoted, byte) if byte == quote => {
+                    self.state = CsvState::QuoteSeen;
+                    self.bare = self.records.text.len();
+                }
+                (CsvState::Quoted, _) => {
+                    used = memchr::memchr(quote, text).unwrap_or(text.len());
+                    self.line += newlines(&text[..used]);
+                    self.records.text.extend_from_slice(&text[..used]);
+                }
+                (_, byte) if byte == last && self.records.text[self.bare..].ends_with(&before) => {
+                    self.records.text.truncate(self.records.text.len() - before.len());
+                    self.records.end_field();
+                    self.bare = self.records.text.len();
+                    self.state = CsvState::FieldStart;
+                }
+                (CsvState::FieldStart | CsvState::Plain | CsvState::QuoteSeen, _) => {
+                    self.state = CsvState::Plain;
+                    // The byte itself is no end, even where it is the last of a delimiter.
+                    let end = memchr::memchr2(last, b'\n', &text[1..]);
+                    used = end.map_or(text.len(), |end| 1 + end);
+                    self.records.text.extend_from_slice(&text[..used]);
+                }
+            }
+            text = &text[used..];
+        }
+    }
+
+    fn end_record(&mut self) {
+        self.records.end_field();
+        let fields = self.records.field_ends.len() as u32;
+        self.records.records.push((fields, self.record_line));
+        self.state = CsvState::Between;
+    }
+
+    /// Ends the record that the text ended within, if any.
+    pub(crate) fn end(&mut self) {
+        if self.state != CsvState::Between {
+            self.end_record();
+        }
+    }
+
+    /// The complete records so far; a started one stays.
+    pub(crate) fn take(&mut self) -> Records {
+        let Some(&(fields, _)) = self.records.records.last() else { return Records::default() };
+        let bytes = self.records.field_ends[fields as usize - 1];
+        let rest = Records {
+            text: self.records.text.split_off(bytes as usize),
+            field_ends: self.records.field_ends.split_off(fields as usize),
+            records: Vec::new(),
+        };
+        let complete = std::mem::replace(&mut self.records, rest);
+        self.records.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        self.bare = self.bare.saturating_sub(bytes as usize);
+        complete
+    }
+}
+
+fn newlines(text: &[u8]) -> u64 {
+    text.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// Reads text with quotes.
+pub(crate) struct Csv {
+    /// The columns of files without a header; of none the first record names them.
+    pub names: Vec<String>,
+    pub punctuation: Punctuation,
+}
+
+impl FormatReader for Csv {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
+        let path = Path::new(input);
+        let (read, _) = text::open(input, reading.tap)?;
+        let mut first = |head: &FileHead| text::first(&self.names, (head, path), reading);
+        let text = (read, self.punctuation.clone());
+        send_records((path, reading.pace), text, &mut first, send)
+    }
+}
+
+impl block::Records for Records {
+    fn text_bytes(&self) -> usize {
+        self.text.len() + self.field_ends.len()
+    }
+
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
+        self.for_each(|line, text, fields| {
+            take.row(line, &mut |row| text_record::read(row, columns, text, fields));
+        });
+    }
+
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
+        self.for_each(|line, text, fields| {
+            if let Err(refusal) = layout.check((text, fields)) {
+                take(line, refusal);
+            }
+        });
+    }
+
+    fn cells(
+        &self,
+        at: usize,
+        columns: (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
+        self.for_each(|_, text, fields| text::cell((text, fields), (at, columns.1), take));
+    }
+}
+
+/// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
+/// `send` says `false`.
+fn send_records(
+    (path, pace): (&Path, BlockPace),
+    (mut read, punctuation): (impl Read, Punctuation),
+    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
+    send: &mut Send<'_>,
+) -> Result<(), Error> {
+    let mut layout: Option<Arc<FieldLayout>> = None;
+    let mut splitter = Splitter::new(punctuation);
+    let mut text = Vec::with_capacity(BLOCK_BYTES);
+    let mut more = true;
+    while more {
+        text.clear();
+        more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
+        if layout.is_none() {
+            text::check_line_ends(path, &text)?;
+        }
+        splitter.split(&text);
+        let (path, line) = (path.to_owned(), splitter.record_line);
+        if !more {
+            match splitter.state {
+                CsvState::Between => {}
+                CsvState::Quoted => return Err(Error::UnclosedQuote { path, line }),
+                _ => splitter.end_record(),
+            }
+        }
+        let mut records = splitter.take();
+        if splitter.records.text.len() > RECORD_BYTES {
+            return Err(Error::RecordTooLong { path, line, limit: RECORD_BYTES as u64 });
+        }
+        if let (None, Some(fields)) = (&layout, records.head()) {
+            let head = FileHead { fields, widths: records.widths() };
+            let (found, is_header) = first(&head)?.split();
+            layout = Some(found);
+            if is_header {
+                records.drop_head();
+            }
+        }
+        if let Some(layout) = &layout
+            && !records.records.is_empty()
+            && !send(Arc::clone(layout), Box::new(records))
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Punctuation, Records, Splitter};
+
+    const COMMA: (&str, Option<u8>) = (",", Some(b'"'));
+
+    /// Records as `line:field|field`, the text given in pieces of `size`.
+    fn split((delimiter, quote): (&str, Option<u8>), text: &str, size: usize) -> Vec<String> {
+        let delimiter = delimiter.as_bytes().to_vec();
+        let mut splitter = Splitter::new(Punctuation { delimiter, quote });
+        let mut shown = Vec::new();
+        let mut show = |records: Records| {
+            records.for_each(|line, text, fields| {
+                let field = |&(start, end): &(u32, u32)| {
+                    String::from_utf8_lossy(&text[start as usize..end as usize]).into_owned()
+                };
+                let fields: Vec<String> = fields.iter().map(field).collect();
+                shown.push(format!("{line}:{}", fields.join("|")));
+            });
+        };
+        for piece in text.as_bytes().chunks(size) {
+            splitter.split(piece);
+            show(splitter.take());
+        }
+        splitter.end();
+        show(splitter.take());
+        shown
+    }
+
+    #[test]
+    fn records_are_the_same_however_the_text_is_cut() {
+        let text = "a,\"b,\"\"c\"\"\n\"d , \r\n\r\n\n\"\",x\"y\",\nlast,";
+        let expected = ["1:a|b,\"c\"\nd | \r", "5:|x\"y\"|", "6:last|"];
+        for size in 1..text.len() + 1 {
+            assert_eq!(split(COMMA, text, size), expected, "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn fields_are_parted_and_enclosed_as_told() {
+        for (how, text, expected) in [
+            (
+                ("::", Some(b'"')),
+                "1::Heat: a film::x:y\n2::\"a::b:\"::\n",
+                vec!["1:1|Heat: a film|x:y", "2:2|a::b:|"],
+            ),
+            ((";", Some(b'\'')), "'a;''b'' ';c,d\n", vec!["1:a;'b' |c,d"]),
+            (("\t", None), "\"a\tb\"\n", vec!["1:\"a|b\""]),
+            (("|", Some(b'"')), "a||\n|b|\n", vec!["1:a||", "2:|b|"]),
+        ] {
+            for size in 1..=text.len() {
+                assert_eq!(split(how, text, size), expected, "{how:?}, pieces of {size}");
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Ids that are no row of their table: which rule a column has for them, and how many there are.
+//!
+//! An id is kept as 64 bits, signed; one from 2^63 on keeps its bit pattern. A column has negative
+//! ids or such large ones, never both, so that the bits say which id is meant. What becomes of an
+//! id when a batch is made is `gather`'s.
+
+use schema::DataConfig;
+use schema::source::{CategoricalColumn, CategoryKind, IdMode, OutOfRange};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::loss::IdCount;
+use crate::parse::parsed_columns::ParsedCategories;
+use crate::parse::parsed_row::ParsedRow;
+
+impl IdCount {
+    /// Counts `values`, of which those at `large` are large.
+    fn count(&mut self, values: &[i64], large: usize) {
+        let negative = values.iter().filter(|&&value| value < 0).count();
+        self.large += large as u64;
+        self.negative += (negative - large.min(negative)) as u64;
+        if let Some(rows) = self.rows {
+            self.ids += values.len() as u64;
+            self.outside += outside(values, rows) as u64;
+        }
+    }
+}
+
+/// How many of `values` are not in `0..rows`: one comparison each, without a jump.
+#[inline]
+pub(crate) fn outside(values: &[i64], rows: u64) -> usize {
+    values.iter().map(|value| usize::from(value.cast_unsigned() >= rows)).sum()
+}
+
+/// The rule of a column for ids that are no row of its table; `None` where there is no such table
+/// or nobody counts them.
+pub(crate) fn rule(column: &CategoricalColumn, config: &DataConfig) -> Option<OutOfRange> {
+    let numbers = config.format.holds_numbers();
+    match (column.kind, config.ids) {
+        (CategoryKind::String, _) | (_, IdMode::Exact { .. }) => None,
+        (CategoryKind::Hex, _) if !numbers => column.out_of_range,
+        (CategoryKind::Hex | CategoryKind::Integer, _) => {
+            Some(column.out_of_range.unwrap_or_default())
+        }
+    }
+}
+
+/// What is counted of a column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    column: usize,
+    rows: Option<u64>,
+    refuses: bool,
+}
+
+/// The columns whose ids are counted.
+pub(crate) fn counted(columns: &[CategoricalColumn], config: &DataConfig) -> Vec<Counted> {
+    let numbers = columns.iter().enumerate().filter(|(_, c)| c.kind != CategoryKind::String);
+    let counted = numbers.map(|(column, config_column)| {
+        let rule = rule(config_column, config);
+        let rows = rule.and_then(|_| config.table_rows.get(&config_column.column).copied());
+        Counted { column, rows, refuses: rule == Some(OutOfRange::Error) && rows.is_some() }
+    });
+    counted.collect()
+}
+
+/// The first id of `row` that its column refuses.
+#[inline]
+pub(crate) fn refused(row: &ParsedRow, counted: &[Counted]) -> Option<(usize, i64, u64)> {
+    counted.iter().filter(|counted| counted.refuses).find_map(|counted| {
+        let rows = counted.rows?;
+        let mut ids = row.column(counted.column).iter().copied().flatten();
+        let id = ids.find(|id| id.cast_unsigned() >= rows)?;
+        Some((counted.column, id, rows))
+    })
+}
+
+/// Adds the ids of a row that was taken; one entry of `counts` per categorical column.
+#[inline]
+pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[Counted]) {
+    for counted in counted {
+        let large = row.large.iter().filter(|&&column| column == counted.column).count();
+        let (mut ids, mut negative, mut outside) = (0, 0, 0);
+        for id in row.column(counted.column).iter().flatten() {
+            ids += 1;
+            negative += u64::from(*id < 0);
+            outside += u64::from(counted.rows.is_some_and(|rows| id.cast_unsigned() >= rows));
+        }
+        if counted.rows.is_none() && negative == 0 {
+            continue;
+        }
+        let count = entry(counts, counted);
+        count.large += large as u64;
+        count.negative += negative - large as u64;
+        if counted.rows.is_some() {
+            count.ids += ids;
+            count.outside += outside;
+        }
+    }
+}
+
+/// Adds the ids of columns that were taken at once; `false`, and nothing added, where one of them
+/// is refused.
+pub(crate) fn count_given(
+    counts: &mut Vec<IdCount>,
+    columns: &[ParsedCategories<'_>],
+    counted: &[Counted],
+) -> bool {
+    let is_refused = |counted: &&Counted| {
+        let rows = counted.rows.filter(|_| counted.refuses);
+        rows.is_some_and(|rows| outside(&columns[counted.column].values, rows) > 0)
+    };
+    if counted.iter().any(|counted| is_refused(&counted)) {
+        return false;
+    }
+    for counted in counted {
+        let column = &columns[counted.column];
+        let mut count = IdCount { rows: counted.rows, ..IdCount::default() };
+        count.count(&column.values, column.large.len());
+        if counted.rows.is_some() {
+            // A missing one is kept as 0, which is in every table.
+            count.ids -= column.missing.iter().filter(|&&missing| missing).count() as u64;
+        }
+        if counted.rows.is_some() || count.negative + count.large > 0 {
+            entry(counts, counted).add(&count);
+        }
+    }
+    true
+}
+
+fn entry<'a>(counts: &'a mut Vec<IdCount>, counted: &Counted) -> &'a mut IdCount {
+    if counts.len() <= counted.column {
+        counts.resize(counted.column + 1, IdCount::default());
+    }
+    let count = &mut counts[counted.column];
+    count.rows = counted.rows;
+    count
+}
+
+/// Refuses columns whose ids the bits do not tell apart.
+pub(crate) fn check_signs(counts: &[IdCount], columns: &[CategoricalColumn]) -> Result<(), Error> {
+    let both = |(count, _): &(&IdCount, _)| count.negative > 0 && count.large > 0;
+    match counts.iter().zip(columns).find(both) {
+        None => Ok(()),
+        Some((count, column)) => Err(Error::IdsOfBothSigns {
+            column: column.column.clone(),
+            negative: count.negative,
+            large: count.large,
+        }),
+    }
+}
+
+/// Ids of batches that are no rows of their table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct IdsOutside {
+    pub column: String,
+    /// Rows of its table.
+    pub rows: u64,
+    pub rule: OutOfRange,
+    /// Ids, those of missing categories included.
+    pub ids: u64,
+    /// Those among them that are no row of the table.
+    pub outside: u64,
+}

@@ -1,0 +1,331 @@
+//! A user's Parquet file to batches of the wanted columns: booleans, integers, floats, text, and
+//! lists of them. What their cells mean is `cells`'s.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ::parquet::arrow::ProjectionMask;
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
+};
+use ::parquet::basic::Compression;
+use ::parquet::file::metadata::ParquetMetaData;
+use arrow_array::{ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use crate::error::Error;
+use crate::input::origin::Tap;
+use crate::input::remote::is_remote;
+use crate::parse::block::{RecordSink, Records, Shown};
+use crate::parse::layout::{FieldLayout, WantedColumns};
+use crate::parse::parquet::cells;
+use crate::parse::parquet::remote::Remote;
+use crate::parse::reader::{FormatReader, InputColumns, InputReading, Send};
+
+/// Rows read at a time.
+const BATCH_ROWS: usize = 8192;
+
+/// Reads Parquet files.
+pub(crate) struct ParquetReader;
+
+impl FormatReader for ParquetReader {
+    fn has_magic(&self, start: &[u8]) -> bool {
+        start.starts_with(b"PAR1")
+    }
+
+    fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
+        columns(Path::new(input)).map(Some)
+    }
+
+    fn reads_streams(&self) -> bool {
+        false
+    }
+
+    fn lists(&self, wanted: &WantedColumns, first: Option<&str>) -> Result<Vec<bool>, Error> {
+        first.map_or_else(|| Ok(wanted.separated()), |first| lists(Path::new(first), wanted))
+    }
+
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
+        send_rows(Path::new(input), reading, send)
+    }
+}
+
+/// Some rows; `first_row` of their file come before.
+struct TableRows {
+    first_row: u64,
+    batch: RecordBatch,
+}
+
+impl Records for TableRows {
+    fn rows(&self, (wanted, layout): (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
+        take.given(cells::read((&self.batch, self.first_row + 1), wanted, layout));
+    }
+
+    fn cells(
+        &self,
+        at: usize,
+        (wanted, layout): (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
+        cells::each_text(self.batch.column(layout.categorical[at]), wanted, take);
+    }
+}
+
+/// Which of the wanted categorical columns hold lists in `path`.
+fn lists(path: &Path, wanted: &WantedColumns) -> Result<Vec<bool>, Error> {
+    let metadata = ParquetBytes::open(path)?.metadata(path)?;
+    let is_list = |name: &str| match metadata.schema().field_with_name(name) {
+        Ok(field) => matches!(field.data_type(), DataType::List(_)),
+        Err(_) => false,
+    };
+    Ok(wanted
+        .categorical
+        .iter()
+        .map(|column| column.separator.is_some() || is_list(&column.column))
+        .collect())
+}
+
+/// Sends the rows of `path` in blocks. Stops when `send` says `false`.
+fn send_rows(path: &Path, reading: &InputReading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    let InputReading { wanted, label: need, tap, .. } = *reading;
+    let file = ParquetBytes::open(path)?;
+    file.note(path, tap)?;
+    let metadata = file.metadata(path)?;
+    let bytes = file.bytes();
+    let names = names(metadata.schema());
+    let whole = wanted.place_in_partition(&names, path, need)?;
+    let mut used: Vec<usize> = whole.dense.iter().chain(&whole.categorical).copied().collect();
+    used.extend(whole.label);
+    used.extend(whole.time);
+    used.sort_unstable();
+    used.dedup();
+    used.retain(|&index| index < names.len());
+    check_types(metadata.schema(), &used, path)?;
+    check_codecs(metadata.metadata(), &used, path)?;
+    let mask = ProjectionMask::roots(metadata.parquet_schema(), used.iter().copied());
+    let kept: Vec<String> = used.iter().map(|&index| names[index].clone()).collect();
+    let layout = Arc::new(wanted.place_in_partition(&kept, path, need)?);
+    let total = metadata.metadata().file_metadata().num_rows().max(1).cast_unsigned();
+    let (mut rows, mut refused) = (0, None);
+    let mut take = |batch: RecordBatch| {
+        let first_row = rows;
+        rows += batch.num_rows() as u64;
+        let batch = match with_partition(batch, path, &layout.partition) {
+            Ok(batch) => batch,
+            Err(error) => {
+                refused = Some(error);
+                return false;
+            }
+        };
+        let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
+        tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
+        send(Arc::clone(&layout), Box::new(TableRows { first_row, batch }))
+    };
+    file.read(path, (metadata, mask), &mut take)?;
+    refused.map_or(Ok(()), Err)
+}
+
+/// `batch` with a column for each value that the path of the file gives all its rows.
+fn with_partition(
+    batch: RecordBatch,
+    path: &Path,
+    partition: &[Vec<u8>],
+) -> Result<RecordBatch, Error> {
+    if partition.is_empty() {
+        return Ok(batch);
+    }
+    let rows = batch.num_rows();
+    let (mut fields, mut columns) = (batch.schema().fields().to_vec(), batch.columns().to_vec());
+    for (at, value) in partition.iter().enumerate() {
+        let values = BinaryArray::from_iter_values(std::iter::repeat_n(&value[..], rows));
+        let name = format!("partition {at}");
+        fields.push(Arc::new(Field::new(name, DataType::Binary, false)));
+        columns.push(Arc::new(values) as ArrayRef);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let schema = Arc::new(Schema::new(fields));
+    RecordBatch::try_new_with_options(schema, columns, &options)
+        .map_err(|error| Error::parquet(path)(error.into()))
+}
+
+/// The columns of the file `path`.
+fn columns(path: &Path) -> Result<InputColumns, Error> {
+    let metadata = ParquetBytes::open(path)?.metadata(path)?;
+    let mut columns = InputColumns::default();
+    for field in metadata.schema().fields() {
+        let (is_list, element) = match field.data_type() {
+            DataType::List(element) => (true, element.data_type()),
+            other => (false, other),
+        };
+        if is_readable(element) {
+            columns.names.push(field.name().clone());
+            columns.lists.push(is_list);
+        } else {
+            columns.unreadable.push((field.name().clone(), field.data_type().to_string()));
+        }
+    }
+    Ok(columns)
+}
+
+/// The bytes of a Parquet file.
+enum ParquetBytes {
+    File(File),
+    Object(Remote),
+}
+
+impl ParquetBytes {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let content = match path.to_str().filter(|input| is_remote(input)) {
+            Some(input) => Self::Object(Remote::open(input)?),
+            None => Self::File(File::open(path).map_err(Error::open(path))?),
+        };
+        if content.bytes() == 0 {
+            return Err(Error::EmptyInput { path: path.to_owned() });
+        }
+        Ok(content)
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::File(file) => file.metadata().map_or(0, |about| about.len()),
+            Self::Object(object) => object.bytes(),
+        }
+    }
+
+    /// Its pages are read in no order of the file.
+    fn note(&self, path: &Path, tap: &Tap) -> Result<(), Error> {
+        let name = path.display().to_string();
+        match self {
+            Self::File(_) => tap.whole(&name),
+            Self::Object(object) => {
+                tap.note_object(&name, object.object());
+                Ok(())
+            }
+        }
+    }
+
+    fn metadata(&self, path: &Path) -> Result<ArrowReaderMetadata, Error> {
+        // The writer's Arrow schema would bring back dictionaries and views; the plain types are
+        // enough.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata = match self {
+            Self::File(file) => ArrowReaderMetadata::load(file, options),
+            Self::Object(object) => ArrowReaderMetadata::load(object, options),
+        };
+        metadata.map_err(Error::parquet(path))
+    }
+
+    /// Gives `take` the rows in order until it wants no more.
+    fn read(
+        self,
+        path: &Path,
+        (metadata, mask): (ArrowReaderMetadata, ProjectionMask),
+        take: &mut dyn FnMut(RecordBatch) -> bool,
+    ) -> Result<(), Error> {
+        match self {
+            Self::File(file) => {
+                let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
+                let reader = reader.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+                batches(path, reader.map_err(Error::parquet(path))?, take).map(|_| ())
+            }
+            Self::Object(object) => {
+                object.for_each_group((path, &metadata), &mask, |group, bytes| {
+                    let reader =
+                        ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata.clone());
+                    let reader = reader.with_row_groups(vec![group]).with_projection(mask.clone());
+                    let reader = reader.with_batch_size(BATCH_ROWS).build();
+                    batches(path, reader.map_err(Error::parquet(path))?, take)
+                })
+            }
+        }
+    }
+}
+
+/// Whether `take` wants more.
+fn batches(
+    path: &Path,
+    reader: ParquetRecordBatchReader,
+    take: &mut dyn FnMut(RecordBatch) -> bool,
+) -> Result<bool, Error> {
+    for batch in reader {
+        if !take(batch.map_err(|error| Error::parquet(path)(error.into()))?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn names(schema: &SchemaRef) -> Vec<String> {
+    schema.fields().iter().map(|field| field.name().clone()).collect()
+}
+
+fn check_types(schema: &SchemaRef, used: &[usize], path: &Path) -> Result<(), Error> {
+    for &index in used {
+        let field = schema.field(index);
+        let element = match field.data_type() {
+            DataType::List(element) => element.data_type(),
+            other => other,
+        };
+        if !is_readable(element) {
+            return Err(Error::ColumnType {
+                path: path.to_owned(),
+                column: field.name().clone(),
+                expected: "booleans, integers, decimals, floats, text, times or lists of them",
+                got: field.data_type().to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what the format library was built without, before anything is read.
+fn check_codecs(metadata: &ParquetMetaData, used: &[usize], path: &Path) -> Result<(), Error> {
+    let schema = metadata.file_metadata().schema_descr();
+    for (leaf, column) in
+        metadata.row_groups().iter().flat_map(|group| group.columns().iter().enumerate())
+    {
+        let codec = match column.compression() {
+            Compression::BROTLI(_) => "Brotli",
+            Compression::LZO => "LZO",
+            _ => continue,
+        };
+        if used.contains(&schema.get_column_root_idx(leaf)) {
+            let column = schema.get_column_root(leaf).name().to_owned();
+            return Err(Error::Codec { path: path.to_owned(), column, codec });
+        }
+    }
+    Ok(())
+}
+
+fn is_readable(kind: &DataType) -> bool {
+    kind.is_integer()
+        || matches!(
+            kind,
+            DataType::Boolean
+                | DataType::Float16
+                | DataType::Float32
+                | DataType::Float64
+                | DataType::Decimal32(..)
+                | DataType::Decimal64(..)
+                | DataType::Decimal128(..)
+                | DataType::Decimal256(..)
+                | DataType::Utf8
+                | DataType::LargeUtf8
+                | DataType::Binary
+                | DataType::LargeBinary
+                | DataType::FixedSizeBinary(_)
+                | DataType::Date32
+                | DataType::Date64
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Timestamp(..)
+        )
+}

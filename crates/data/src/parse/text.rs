@@ -1,0 +1,393 @@
+//! Tab-separated text to blocks of whole lines.
+//!
+//! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines
+//! are no records. Quoted text is `csv`'s, what the fields mean is `record`'s. Lines in Criteo's
+//! layout take the way of `criteo_tsv`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Cursor, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use schema::file_form;
+
+use crate::error::Error;
+use crate::input::decompress;
+use crate::input::origin::Tap;
+use crate::loss::RowRefusal;
+use crate::parse::block::{BlockPace, LineStart, RecordSink, Records, Shown};
+use crate::parse::criteo_tsv::{self, LineForm, TextItem};
+use crate::parse::field;
+use crate::parse::header;
+use crate::parse::integer_columns::IntegerColumns;
+use crate::parse::layout::{FieldLayout, TextRecord, WantedColumns};
+use crate::parse::reader::{FormatReader, InputReading, Send};
+use crate::parse::text_record;
+
+/// Text in a block, about.
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+/// Most text taken at a time of a stream that is answered as it comes: what a pipe holds.
+const ARRIVING_BYTES: usize = 64 << 10;
+/// The longest record there may be.
+pub(crate) const RECORD_BYTES: usize = 16 << 20;
+
+/// Calls `take(line, text, field ranges)` for each line of tab-separated `text` that is not blank.
+pub(crate) fn for_each_line(
+    text: &[u8],
+    first_line: u64,
+    mut take: impl FnMut(u64, &[u8], &[(u32, u32)]),
+) {
+    let mut fields: Vec<(u32, u32)> = Vec::new();
+    let (mut line, mut start) = (first_line, 0u32);
+    for (at, &byte) in text.iter().enumerate() {
+        if byte > b'\t' && byte != b'\n' {
+            continue;
+        }
+        let at = at as u32;
+        if byte == b'\t' {
+            fields.push((start, at));
+            start = at + 1;
+        } else if byte == b'\n' {
+            end_line(text, (start, at), (&mut fields, line), &mut take);
+            fields.clear();
+            (line, start) = (line + 1, at + 1);
+        }
+    }
+    end_line(text, (start, text.len() as u32), (&mut fields, line), &mut take);
+}
+
+fn end_line(
+    text: &[u8],
+    (start, mut end): (u32, u32),
+    (fields, line): (&mut Vec<(u32, u32)>, u64),
+    take: &mut impl FnMut(u64, &[u8], &[(u32, u32)]),
+) {
+    if end > start && text[end as usize - 1] == b'\r' {
+        end -= 1;
+    }
+    if fields.is_empty() && start == end {
+        return;
+    }
+    fields.push((start, end));
+    take(line, text, fields);
+}
+
+/// What is seen of a file before its columns are known.
+pub(crate) struct FileHead {
+    /// The trimmed fields of the first record.
+    pub fields: Vec<Vec<u8>>,
+    /// How many records of the first block have so many fields.
+    pub widths: BTreeMap<usize, u64>,
+}
+
+/// How the first record of a file is used.
+pub(crate) enum First {
+    /// It names the columns and is not data.
+    Header(FieldLayout),
+    Data(FieldLayout),
+}
+
+impl First {
+    pub(crate) fn split(self) -> (Arc<FieldLayout>, bool) {
+        match self {
+            Self::Header(layout) => (Arc::new(layout), true),
+            Self::Data(layout) => (Arc::new(layout), false),
+        }
+    }
+}
+
+/// Reads tab-separated lines.
+pub(crate) struct TsvReader {
+    /// The columns of files without a header; of none the first line names them.
+    pub names: Vec<String>,
+}
+
+impl FormatReader for TsvReader {
+    fn send(
+        &self,
+        input: &str,
+        reading: &InputReading<'_>,
+        send: &mut Send<'_>,
+    ) -> Result<(), Error> {
+        let path = Path::new(input);
+        let mut first = |head: &FileHead| first(&self.names, (head, path), reading);
+        let Some(place) = reading.from else {
+            let text = open(input, reading.tap)?;
+            return send_lines((path, reading.pace), text, &mut first, send);
+        };
+        // Laid out as its first line says.
+        let mut layout = None;
+        let head = open(input, &Tap::default())?;
+        send_lines((path, reading.pace), head, &mut first, &mut |found, _| {
+            layout = Some(found);
+            false
+        })?;
+        let Some(layout) = layout else { return Ok(()) };
+        let rest = (decompress::open_at(input, place.offset, reading.tap)?, place);
+        let mut first = |_: &FileHead| Ok(First::Data(FieldLayout::clone(&layout)));
+        send_lines((path, reading.pace), rest, &mut first, send)
+    }
+}
+
+/// How the first record of a file of text is used, whose columns are `names` if it has no header.
+pub(crate) fn first(
+    names: &[String],
+    (head, path): (&FileHead, &Path),
+    reading: &InputReading<'_>,
+) -> Result<First, Error> {
+    let InputReading { wanted, label, .. } = *reading;
+    if names.is_empty() {
+        let layout = wanted.place_in_partition(&header::names(&head.fields), path, label)?;
+        return Ok(First::Header(FieldLayout { header: head.fields.clone(), ..layout }));
+    }
+    Ok(First::Data(wanted.place_headerless(names, &head.widths, (path, label))?))
+}
+
+/// The text of an input without a byte-order mark, and where it starts.
+///
+/// # Errors
+/// [`Error::OtherForm`] for what is no text, or text of another format.
+pub(crate) fn open(
+    input: &str,
+    tap: &Tap,
+) -> Result<(impl Read + std::marker::Send + use<>, LineStart), Error> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    let path = Path::new(input);
+    let mut read = decompress::open(input, tap)?;
+    let mut head = decompress::head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
+    if head.is_empty() {
+        return Err(Error::EmptyInput { path: path.to_owned() });
+    }
+    if let Some(form) = form_of(&head) {
+        return Err(Error::OtherForm { path: path.to_owned(), form });
+    }
+    let mut place = LineStart { offset: 0, line: 1 };
+    if head.starts_with(BYTE_ORDER_MARK) {
+        head.drain(..BYTE_ORDER_MARK.len());
+        place.offset = BYTE_ORDER_MARK.len() as u64;
+    }
+    Ok((Cursor::new(head).chain(read), place))
+}
+
+/// What begins with `head`, if it is no text in fields.
+fn form_of(head: &[u8]) -> Option<&'static str> {
+    // Blank text has no form; whoever reads it finds no rows. A column may be named PAR1.
+    let is_text =
+        !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
+    if head.trim_ascii().is_empty() || is_text && !head.starts_with(b"<") {
+        return json_form(head);
+    }
+    let zeros = head.iter().filter(|&&byte| byte == 0).count();
+    let binary = (8 * zeros > head.len()).then_some("binary data");
+    file_form::name(head).or_else(|| json_form(head)).or(binary)
+}
+
+/// What JSON begins with `head`, if it is JSON.
+fn json_form(head: &[u8]) -> Option<&'static str> {
+    let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    let is_next = |rest: &[u8], any: &[u8]| rest.first().is_none_or(|byte| any.contains(byte));
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    match head {
+        [b'{', rest @ ..] if is_next(rest, b"\" \t\r\n}") => match line.last() {
+            Some(b'}') => Some("JSON lines"),
+            _ if line.len() < head.len() => Some("a JSON object"),
+            _ => Some("JSON lines or a JSON object"),
+        },
+        [b'[', rest @ ..] if is_next(rest, b"{[\" \t\r\n]") => Some("a JSON array"),
+        _ => None,
+    }
+}
+
+/// Refuses text whose first lines end with CR alone: it would be a single line.
+pub(crate) fn check_line_ends(path: &Path, text: &[u8]) -> Result<(), Error> {
+    let ends = || memchr::memchr_iter(b'\r', text).filter(|at| at + 1 < text.len()).count();
+    if memchr::memchr(b'\n', text).is_none() && ends() > 0 {
+        return Err(Error::CarriageReturns { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// Some lines.
+struct Text {
+    start: LineStart,
+    text: Vec<u8>,
+}
+
+impl Records for Text {
+    fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    fn start(&self) -> Option<LineStart> {
+        Some(self.start)
+    }
+
+    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
+        match LineForm::recognise(columns.0, columns.1) {
+            Some(form) => criteo_rows((&self.text, self.start.line), form, columns, take),
+            None => line_rows((&self.text, self.start.line), columns, take),
+        }
+    }
+
+    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
+        for_each_line(&self.text, self.start.line, |line, text, fields| {
+            if let Err(refusal) = layout.check((text, fields)) {
+                take(line, refusal);
+            }
+        });
+    }
+
+    fn cells(
+        &self,
+        at: usize,
+        columns: (&WantedColumns, &FieldLayout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
+        for_each_line(&self.text, self.start.line, |_, text, fields| {
+            cell((text, fields), (at, columns.1), take);
+        });
+    }
+}
+
+/// Calls `take` with the field of categorical column `at` of a record that can be read.
+pub(crate) fn cell(
+    record: TextRecord<'_>,
+    (at, layout): (usize, &FieldLayout),
+    take: &mut dyn FnMut(Shown<'_>),
+) {
+    if layout.check(record).is_ok() {
+        take(Shown::Text(layout.field(record, layout.categorical[at])));
+    }
+}
+
+fn line_rows(
+    (text, first_line): (&[u8], u64),
+    columns: (&WantedColumns, &FieldLayout),
+    take: &mut dyn RecordSink,
+) {
+    for_each_line(text, first_line, |line, text, fields| {
+        take.row(line, &mut |row| text_record::read(row, columns, text, fields));
+    });
+}
+
+/// Lines of Criteo's layout: the usual ones in columns, the others like any text.
+fn criteo_rows(
+    (text, first_line): (&[u8], u64),
+    form: LineForm,
+    columns: (&WantedColumns, &FieldLayout),
+    take: &mut dyn RecordSink,
+) {
+    // A published line has some 250 bytes.
+    let shape = (criteo_tsv::DENSE, criteo_tsv::CATEGORICAL);
+    let mut integers = IntegerColumns::with_room(shape, text.len() / 200);
+    criteo_tsv::parse((text, first_line), form, &mut integers, |integers, found| {
+        take.integers(integers);
+        if let TextItem::Unusual(line, text) = found {
+            line_rows((text, line), columns, take);
+        }
+    });
+}
+
+/// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
+/// first line. Stops when `send` says `false`.
+fn send_lines(
+    (path, pace): (&Path, BlockPace),
+    (mut read, mut place): (impl Read, LineStart),
+    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
+    send: &mut Send<'_>,
+) -> Result<(), Error> {
+    let mut layout: Option<Arc<FieldLayout>> = None;
+    let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
+    loop {
+        let more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
+        let end = match (more, memchr::memrchr(b'\n', &text)) {
+            (false, _) => text.len(),
+            (true, Some(at)) => at + 1,
+            (true, None) if text.len() < RECORD_BYTES => continue,
+            (true, None) => {
+                let limit = RECORD_BYTES as u64;
+                let (path, line) = (path.to_owned(), place.line);
+                return Err(Error::RecordTooLong { path, line, limit });
+            }
+        };
+        let mut rest = Vec::with_capacity(BLOCK_BYTES + 4096);
+        rest.extend_from_slice(&text[end..]);
+        text.truncate(end);
+        if layout.is_none() {
+            check_line_ends(path, &text)?;
+            let (head, bytes, lines) = head_line(&text);
+            if let Some(head) = head {
+                let (found, is_header) =
+                    first(&FileHead { fields: head, widths: widths(&text) })?.split();
+                layout = Some(found);
+                if is_header {
+                    text.drain(..bytes);
+                    place.offset += bytes as u64;
+                    place.line += lines;
+                }
+            }
+        }
+        let next = LineStart {
+            offset: place.offset + text.len() as u64,
+            line: place.line + memchr::memchr_iter(b'\n', &text).count() as u64,
+        };
+        if let Some(layout) = &layout
+            && !text.is_empty()
+            && !send(Arc::clone(layout), Box::new(Text { start: place, text }))
+        {
+            return Ok(());
+        }
+        place = next;
+        if !more {
+            return Ok(());
+        }
+        text = rest;
+    }
+}
+
+/// How many lines of `text` have so many fields.
+fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
+    let mut widths = BTreeMap::new();
+    for_each_line(text, 1, |_, _, fields| *widths.entry(fields.len()).or_default() += 1);
+    widths
+}
+
+/// The fields of the first line that is not blank, with the bytes and lines up to its end.
+fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
+    let (mut bytes, mut lines) = (0, 0);
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        bytes += line.len();
+        lines += 1;
+        let content = line.strip_suffix(b"\n").unwrap_or(line);
+        let content = content.strip_suffix(b"\r").unwrap_or(content);
+        if !content.is_empty() {
+            let fields = content.split(|&byte| byte == b'\t');
+            let fields = fields.map(|text| field::trim(text).to_vec()).collect();
+            return (Some(fields), bytes, lines);
+        }
+    }
+    (None, bytes, lines)
+}
+
+/// Appends up to a block; `false` at the end of the file.
+pub(crate) fn fill(pace: BlockPace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
+    match pace {
+        BlockPace::FullBlocks => {
+            let wanted = BLOCK_BYTES as u64;
+            let got = read.take(wanted).read_to_end(text)?;
+            Ok(got as u64 == wanted)
+        }
+        BlockPace::AsItComes => {
+            let start = text.len();
+            text.resize(start + ARRIVING_BYTES, 0);
+            let got = loop {
+                match read.read(&mut text[start..]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    got => break got,
+                }
+            };
+            text.truncate(start + *got.as_ref().unwrap_or(&0));
+            Ok(got? > 0)
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! One record of text to a row, field by field, whatever parts the fields.
+
+use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform, Unlabeled};
+
+use crate::loss::RowRefusal;
+use crate::parse::datetime;
+use crate::parse::field::{self, Problem};
+use crate::parse::layout::{FieldLayout, UnlabeledRows, WantedColumns};
+use crate::parse::number_form;
+use crate::parse::parsed_row::{ParsedRow, is_large};
+
+/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as
+/// ranges.
+pub(crate) fn read(
+    row: &mut ParsedRow,
+    (wanted, layout): (&WantedColumns, &FieldLayout),
+    text: &[u8],
+    fields: &[(u32, u32)],
+) -> Result<(), RowRefusal> {
+    layout.check((text, fields))?;
+    let field = |index: usize| layout.field((text, fields), index);
+    row.label = match layout.label {
+        Some(index) => text_label(wanted, field(index))?,
+        None => f32::NAN,
+    };
+    for (column, &index) in wanted.dense.iter().zip(&layout.dense) {
+        let text = field(index);
+        row.dense.push(if wanted.is_missing(text) {
+            f64::NAN
+        } else {
+            dense(column, text).map_err(|problem| malformed(&column.column, problem, text))?
+        });
+    }
+    if let (Some(time), Some(index)) = (&wanted.time, layout.time) {
+        let text = field(index);
+        if !wanted.is_missing(text) {
+            let refuse = |problem| malformed(&time.column, problem, text);
+            row.time = dense(time, text).map_err(refuse)?;
+        }
+    }
+    let columns = wanted.categorical.iter().zip(&layout.categorical).enumerate();
+    for (at, (column, &index)) in columns {
+        let text = field(index);
+        let refuse = |problem, text: &[u8]| malformed(&column.column, problem, text);
+        match &column.separator {
+            None if wanted.is_missing(text) => row.categories.push(None),
+            None => match category(column, text).map_err(|p| refuse(p, text))? {
+                Some(value) => row.push_category(at, value, text),
+                None => row.categories.push(None),
+            },
+            Some(separator) => {
+                for part in split(text, separator.as_bytes()).map(field::trim) {
+                    if wanted.is_missing(part) {
+                        continue;
+                    }
+                    if let Some(value) = category(column, part).map_err(|p| refuse(p, part))? {
+                        row.push_category(at, value, part);
+                    }
+                }
+            }
+        }
+        row.ends.push(row.categories.len());
+    }
+    Ok(())
+}
+
+/// The label of a trimmed field: 1 for a positive value, or a number.
+pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, RowRefusal> {
+    let label = &wanted.label;
+    if wanted.is_missing(text) || label.positive.is_empty() && field::is_no_number(text) {
+        return missing_label(wanted);
+    }
+    if let Some(least) = label.positive_from {
+        let count =
+            field::number(text).map_err(|_| malformed(&label.column, Problem::Number, text));
+        return Ok(from_least(count?, least));
+    }
+    if !label.positive.is_empty() {
+        let positive = label.positive.iter().any(|value| value.trim().as_bytes() == text);
+        return Ok(if positive { 1.0 } else { 0.0 });
+    }
+    let value = field::number(text).map_err(|_| Problem::Label).and_then(field::label);
+    value.map_err(|problem| malformed(&label.column, problem, text))
+}
+
+/// The label of a count of which `least` and more mean 1.
+pub(crate) fn from_least(count: f64, least: i64) -> f32 {
+    if count >= least as f64 { 1.0 } else { 0.0 }
+}
+
+/// What a row without a label is.
+#[cold]
+pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, RowRefusal> {
+    match (wanted.unlabeled_rows, wanted.label.unlabeled) {
+        (UnlabeledRows::Kept, _) => Ok(f32::NAN),
+        (UnlabeledRows::AsConfigured, Unlabeled::LeaveOut) => Err(RowRefusal::Unlabeled),
+        (UnlabeledRows::AsConfigured, Unlabeled::Malformed) => {
+            let name = &wanted.label.column;
+            Err(RowRefusal::Malformed(format!("column {name:?}: the label is missing")))
+        }
+    }
+}
+
+/// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
+/// `None` where it is a missing number all the same.
+#[inline]
+pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option<i64>, Problem> {
+    let read = match column.kind {
+        CategoryKind::String => return Ok(Some(field::hash(text))),
+        CategoryKind::Integer => field::integer(text),
+        CategoryKind::Hex => field::hex(text),
+    };
+    match read {
+        Ok(value) if column.missing == Some(value) && !is_large(value, text) => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(_) if field::is_no_number(text) => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The reason a field was refused, with the field shortened to what a line can show.
+#[cold]
+pub(crate) fn malformed(column: &str, problem: Problem, text: &[u8]) -> RowRefusal {
+    const SHOWN: usize = 40;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
+    let more = if text.len() > SHOWN { "…" } else { "" };
+    let expected = problem.expected();
+    RowRefusal::Malformed(format!("column {column:?}: expected {expected}, got {shown:?}{more}"))
+}
+
+fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let at = text.windows(separator.len()).position(|window| window == separator);
+        rest = at.map(|at| &text[at + separator.len()..]);
+        Some(&text[..at.unwrap_or(text.len())])
+    })
+}
+
+/// The value of a trimmed field of a dense column, before its transform; NaN for the text that
+/// stands for none.
+#[inline]
+pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
+    match column.transform {
+        DenseTransform::One => Ok(1.0),
+        DenseTransform::Datetime if field::is_no_number(text) => Ok(f64::NAN),
+        DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
+        _ => number_form::read(column.number, text),
+    }
+}

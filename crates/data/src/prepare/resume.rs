@@ -1,0 +1,295 @@
+//! The state an interrupted preparation leaves for the next to resume: the folder being built,
+//! which preparation it belongs to, its finished parts and what was learnt from the inputs.
+//!
+//! Every file gets its name when it is complete, so that a process may be killed at any moment.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::{self, Seal};
+use crate::dataset::fitted::Fitted;
+use crate::dataset::manifest::{DatasetPart, replace};
+use crate::error::Error;
+use crate::input::decompress::STDIN;
+use crate::input::origin::{InputOrigin, Origins};
+use crate::input::remote::is_remote;
+use crate::parse::format::input_files;
+use crate::prepare::request::{Begin, PrepareRequest};
+use crate::scan::limit::Strictness;
+use crate::scan::resume_point::ResumePoint;
+
+const STATE: &str = "progress.json";
+const FITTED: &str = "fitted.json";
+/// Changes when the same request would be prepared differently.
+const VERSION: u32 = 2;
+
+/// What an interrupted preparation has finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub folder: PathBuf,
+    /// Rows in finished parts.
+    pub rows: u64,
+}
+
+/// What a preparation into `out` has finished so far and the next one can take up; `None` where
+/// that is nothing.
+#[must_use]
+pub fn kept(out: &Path) -> Option<Kept> {
+    let folder = folder_of(out);
+    let state: SavedState = read::<Option<SavedState>>(&folder.join(STATE))??;
+    let rows = state.parts.iter().map(|part| part.rows).sum();
+    let has_learnt = folder.join(FITTED).exists();
+    (rows > 0 || has_learnt).then_some(Kept { folder, rows })
+}
+
+/// Removes what an unfinished preparation into `out` has written so far.
+pub fn discard(out: &Path) {
+    // A thread may still be writing into it.
+    for _ in 0..10 {
+        if std::fs::remove_dir_all(folder_of(out)).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The folder in which a dataset is built. Dropped, it goes away unless it holds work worth
+/// keeping.
+pub(crate) struct Building {
+    folder: PathBuf,
+    /// `None` where the work cannot be taken up again.
+    state: Option<SavedState>,
+    origins: Arc<Origins>,
+    keep: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct SavedState {
+    version: u32,
+    job: serde_json::Map<String, serde_json::Value>,
+    parts: Vec<DatasetPart>,
+    /// The inputs as far as they were read.
+    #[serde(default)]
+    origins: Vec<InputOrigin>,
+    /// Where the rows behind the last part are to be found.
+    #[serde(default)]
+    mark: Option<ResumePoint>,
+}
+
+impl SavedState {
+    /// Of a preparation that begins.
+    fn new(job: serde_json::Map<String, serde_json::Value>) -> Self {
+        Self { version: VERSION, job, parts: Vec::new(), origins: Vec::new(), mark: None }
+    }
+
+    /// What was left, if every byte is as written; what an earlier version left without a checksum,
+    /// so that it is refused rather than lost.
+    fn read(path: &Path) -> Option<Self> {
+        let earlier = || {
+            let left: Self = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+            (left.version < VERSION).then_some(left)
+        };
+        read(path).or_else(earlier)
+    }
+}
+
+/// The content of [`FITTED`].
+#[derive(Serialize, Deserialize)]
+struct Learnt<T> {
+    fitted: T,
+}
+
+impl Building {
+    /// The folder for `out`, empty.
+    pub(crate) fn anew(out: &Path) -> Result<Self, Error> {
+        let folder = folder_of(out);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
+        }
+        if let Some(above) = folder.parent() {
+            std::fs::create_dir_all(above).map_err(Error::write(above))?;
+        }
+        // Not what somebody puts in its place meanwhile.
+        std::fs::create_dir(&folder).map_err(Error::write(&folder))?;
+        Ok(Self { folder, state: None, origins: Arc::default(), keep: false })
+    }
+
+    /// The folder for a request, with what an interrupted preparation left of the same one.
+    ///
+    /// # Errors
+    /// [`Error::OtherPreparation`] where it was another one, [`Error::InputChanged`] where an input
+    /// has other content.
+    pub(crate) fn new(request: &PrepareRequest<'_>) -> Result<Self, Error> {
+        // An input that cannot be read twice cannot be resumed.
+        let files = input_files(request.config.format, request.inputs)?;
+        let is_stream =
+            |file: &String| file == STDIN || !(is_remote(file) || Path::new(file).is_file());
+        if files.iter().any(is_stream) {
+            return Self::anew(request.out);
+        }
+        let job = job(request)?;
+        let folder = folder_of(request.out);
+        let left: Option<SavedState> = match request.begin {
+            Begin::Resume => SavedState::read(&folder.join(STATE)),
+            Begin::Restart => None,
+        };
+        let Some(left) = left else {
+            let mut building = Self::anew(request.out)?;
+            building.state = Some(SavedState::new(job));
+            building.write_state()?;
+            return Ok(building);
+        };
+        let owner = std::fs::symlink_metadata(&folder).map_err(Error::open(&folder))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            // Its state says which rows are prepared already, and only we may say so.
+            return Err(Error::OtherPreparation { folder, what: "owner".to_owned() });
+        }
+        let differs = |(key, value): (&String, _)| left.job.get(key) != Some(value);
+        let other = job.iter().find(|&entry| differs(entry)).map(|(key, _)| key.clone());
+        if let Some(what) = other.or((left.version != VERSION).then(|| "version".to_owned())) {
+            return Err(Error::OtherPreparation { folder, what });
+        }
+        let rows: u64 = left.parts.iter().map(|part| part.rows).sum();
+        let fits = |mark: &ResumePoint| mark.fits(request.inputs.len(), rows);
+        let left = SavedState { mark: left.mark.filter(fits), ..left };
+        let origins = Arc::new(Origins::resumed(&left.origins, &folder)?);
+        let building = Self { folder, state: Some(left), origins, keep: true };
+        building.remove_unfinished()?;
+        Ok(building)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The inputs, which are to be noted while they are read.
+    pub(crate) fn origins(&self) -> &Arc<Origins> {
+        &self.origins
+    }
+
+    /// The finished parts.
+    pub(crate) fn parts(&self) -> &[DatasetPart] {
+        self.state.as_ref().map_or(&[], |state| &state.parts)
+    }
+
+    /// Where the rows behind the finished parts are to be looked for; the beginning if nowhere.
+    pub(crate) fn mark(&self) -> Option<&ResumePoint> {
+        self.state.as_ref().and_then(|state| state.mark.as_ref())
+    }
+
+    /// What was learnt from the inputs, if that was finished.
+    pub(crate) fn fitted(&self) -> Option<Fitted> {
+        let learnt = self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)));
+        learnt.map(|Learnt { fitted }| fitted)
+    }
+
+    /// Keeps what was learnt from the inputs.
+    pub(crate) fn keep_fitted(&mut self, fitted: &Fitted) -> Result<(), Error> {
+        if self.state.is_some() {
+            replace(&self.folder.join(FITTED), &Learnt { fitted })?;
+            self.write_state()?;
+            self.keep = true;
+        }
+        Ok(())
+    }
+
+    /// Keeps a part, which is on the disk, and a place at or before its end.
+    pub(crate) fn keep_part(
+        &mut self,
+        part: &DatasetPart,
+        mark: Option<&ResumePoint>,
+    ) -> Result<(), Error> {
+        if let Some(state) = &mut self.state {
+            state.parts.push(part.clone());
+            state.mark = mark.cloned();
+            self.keep = true;
+        }
+        self.write_state()
+    }
+
+    /// Gives the finished folder its place.
+    pub(crate) fn finish(mut self, out: &Path) -> Result<(), Error> {
+        for name in [STATE, FITTED] {
+            let path = self.folder.join(name);
+            if path.exists() {
+                std::fs::remove_file(&path).map_err(Error::write(&path))?;
+            }
+        }
+        sync(&self.folder)?;
+        std::fs::rename(&self.folder, out).map_err(Error::write(out))?;
+        self.keep = true;
+        sync(out.parent().unwrap_or(Path::new(".")))
+    }
+
+    fn write_state(&mut self) -> Result<(), Error> {
+        let Some(state) = &mut self.state else { return Ok(()) };
+        state.origins = self.origins.noted();
+        replace(&self.folder.join(STATE), state)
+    }
+
+    fn remove_unfinished(&self) -> Result<(), Error> {
+        let known = |name: &str| {
+            [STATE, FITTED].contains(&name) || self.parts().iter().any(|part| part.file == name)
+        };
+        for entry in std::fs::read_dir(&self.folder).map_err(Error::open(&self.folder))? {
+            let path = entry.map_err(Error::read(&self.folder))?.path();
+            if !path.file_name().and_then(|name| name.to_str()).is_some_and(known) {
+                std::fs::remove_file(&path).map_err(Error::write(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Nothing more can be done for a folder that cannot be removed; its name says what it
+            // is.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// The folder beside `out` in which it is built.
+fn folder_of(out: &Path) -> PathBuf {
+    // Without a slash at the end, after which the folder would lie inside its target.
+    let mut name = out.components().collect::<PathBuf>().into_os_string();
+    name.push(".partial");
+    name.into()
+}
+
+/// Everything the prepared bytes depend on.
+fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
+    let inputs = input_files(request.config.format, request.inputs)?;
+    let fitted = request.fitted.map(serde_json::to_vec).transpose();
+    let fitted = fitted.map_err(|error| Error::write(request.out)(error.into()))?;
+    let value = serde_json::json!({
+        "inputs": inputs,
+        "configuration": request.config,
+        "transforms": fitted.map(|json| xxhash_rust::xxh3::xxh3_64(&json)),
+        "hold_out": request.hold_out,
+        "row_group_rows": request.row_group_rows,
+        "strictness": request.strictness == Strictness::Stop,
+        "generator": request.generator,
+    });
+    match value {
+        serde_json::Value::Object(job) => Ok(job),
+        _ => Ok(serde_json::Map::new()),
+    }
+}
+
+/// The content of a file, if it is there and every byte is as written.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = std::fs::read(path).ok()?;
+    (checksum::check(&text) == Seal::Whole).then(|| serde_json::from_slice(&text).ok())?
+}
+
+fn sync(folder: &Path) -> Result<(), Error> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::write(folder))
+}

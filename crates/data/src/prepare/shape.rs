@@ -1,0 +1,236 @@
+//! What the memory of reading a dataset depends on: rows, columns, ids per row. Exact for a
+//! prepared dataset and for generated rows, estimated from the first blocks of raw files.
+
+use std::sync::atomic::Ordering;
+
+use schema::DataConfig;
+use schema::source::IdMode;
+
+use crate::dataset::Dataset;
+use crate::dataset::column_shape::ColumnShape;
+use crate::error::Error;
+use crate::input::decompress;
+use crate::input::origin::Tap;
+use crate::parse::block::BlockPace;
+use crate::parse::format::input_files;
+use crate::parse::layout::{LabelNeed, WantedColumns};
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
+use crate::prepare::request::DEFAULT_ROW_GROUP_ROWS;
+use crate::scan::ScanInputs;
+use crate::scan::convert::convert;
+use crate::scan::limit::Strictness;
+use crate::scan::progress::Pass;
+use crate::scan::record_block::RecordBlock;
+use crate::synthetic::SyntheticConfig;
+
+/// Blocks of raw files that are sampled.
+const BLOCKS: usize = 4;
+/// Rows assumed of an input that cannot be looked at, such as standard input.
+const UNKNOWN_ROWS: u64 = 1 << 22;
+/// Ids per list assumed of such an input.
+const UNKNOWN_IDS: f64 = 8.0;
+/// Bytes of text assumed per field of such an input.
+const UNKNOWN_FIELD_BYTES: f64 = 6.0;
+
+/// What the memory of reading a dataset depends on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataShape {
+    pub rows: u64,
+    /// Rows of a row group.
+    pub row_group_rows: u64,
+    pub dense: usize,
+    pub categorical: Vec<ColumnShape>,
+    /// Categories in the vocabularies of all columns.
+    pub vocabulary: u64,
+    /// Bytes of a row as text; 0 where there is no text to read.
+    pub text_row_bytes: f64,
+}
+
+impl DataShape {
+    /// The shape of a prepared dataset.
+    ///
+    /// # Errors
+    /// Those of opening its files.
+    pub fn read(dataset: &Dataset) -> Result<Self, Error> {
+        let manifest = dataset.manifest();
+        let (columns, rows) = (&manifest.columns, dataset.rows());
+        let ids = dataset.ids()?;
+        let shape = |(entry, ids): (&crate::CategoricalEntry, u64)| ColumnShape {
+            name: entry.name.clone(),
+            ids_per_row: ids as f64 / rows.max(1) as f64,
+            is_list: entry.is_list,
+        };
+        let fitted = dataset.fitted();
+        let vocabulary = (0..fitted.categorical.len()).filter_map(|at| fitted.id_count(at)).sum();
+        Ok(Self {
+            rows,
+            row_group_rows: manifest.row_group_rows,
+            dense: columns.dense.len(),
+            categorical: columns.categorical.iter().zip(ids).map(shape).collect(),
+            vocabulary,
+            text_row_bytes: 0.0,
+        })
+    }
+
+    /// The shape of rows to be generated.
+    #[must_use]
+    pub fn of_generated(config: &SyntheticConfig) -> Self {
+        let column = |feature: &crate::synthetic::SyntheticFeature| ColumnShape {
+            name: feature.name.clone(),
+            ids_per_row: feature.hotness.mean(),
+            is_list: feature.hotness.max > 1,
+        };
+        let categorical: Vec<_> = config.features.iter().map(column).collect();
+        let fields = config.dense as f64 + categorical.iter().map(|c| c.ids_per_row).sum::<f64>();
+        Self {
+            rows: config.rows,
+            row_group_rows: DEFAULT_ROW_GROUP_ROWS as u64,
+            dense: config.dense,
+            categorical,
+            vocabulary: 0,
+            text_row_bytes: 2.0 + UNKNOWN_FIELD_BYTES * fields,
+        }
+    }
+
+    /// The shape of raw files once they are prepared, from their first blocks. The number of rows
+    /// is that of the blocks, scaled by the files' bytes; nothing is known of vocabularies, which
+    /// `most_categories` bounds.
+    ///
+    /// # Errors
+    /// What is wrong with the first blocks, as preparation would say.
+    pub fn probe(
+        inputs: &[String],
+        config: &DataConfig,
+        most_categories: u64,
+    ) -> Result<Self, Error> {
+        let wanted = WantedColumns::new(config)?;
+        let source = ScanInputs {
+            inputs,
+            config,
+            wanted: &wanted,
+            label: LabelNeed::Required,
+            strictness: Strictness::ANY,
+            pace: BlockPace::FullBlocks,
+            threads: 1,
+        };
+        source.check(1)?;
+        let is_list = source.lists()?;
+        // A pipe can be read only once.
+        let is_file = |input: &String| std::fs::metadata(input).is_ok_and(|about| about.is_file());
+        let files = input_files(config.format, inputs)?;
+        let seen = if !files.iter().all(is_file) {
+            FirstBlocks::unknown(config, &is_list)
+        } else {
+            FirstBlocks::count(&source, &files)?
+        };
+        let column = |((column, &ids), &is_list): ((&schema::source::CategoricalColumn, _), _)| {
+            let ids_per_row = if is_list { ids } else { 1.0 };
+            ColumnShape { name: column.column.clone(), ids_per_row, is_list }
+        };
+        let columns = wanted.categorical.iter().zip(&seen.ids_per_row).zip(&is_list);
+        let categorical: Vec<_> = columns.map(column).collect();
+        let ids: f64 = categorical.iter().map(|column| column.ids_per_row).sum();
+        let vocabulary = match config.ids {
+            IdMode::Modulo => 0,
+            IdMode::Exact { .. } => most_categories.min((seen.rows as f64 * ids) as u64),
+        };
+        Ok(Self {
+            rows: seen.rows,
+            row_group_rows: DEFAULT_ROW_GROUP_ROWS as u64,
+            dense: wanted.dense.len(),
+            categorical,
+            vocabulary,
+            text_row_bytes: seen.text_row_bytes,
+        })
+    }
+
+    /// Mean ids of a row, over all categorical columns.
+    #[must_use]
+    pub fn ids_per_row(&self) -> f64 {
+        self.categorical.iter().map(|column| column.ids_per_row).sum()
+    }
+
+    /// Mean ids per row of the column `name`; 1 where there is no such column.
+    #[must_use]
+    pub fn ids_of(&self, name: &str) -> f64 {
+        self.column(name).map_or(1.0, |column| column.ids_per_row)
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Option<&ColumnShape> {
+        self.categorical.iter().find(|column| column.name == name)
+    }
+
+    /// Bytes of a row as preparation holds it, in [`crate::PreparedRows`].
+    pub(crate) fn prepared_row_bytes(&self) -> f64 {
+        let lists = self.categorical.iter().filter(|column| column.is_list).count();
+        let numbers = size_of::<f32>() * (1 + self.dense + lists) + size_of::<u64>();
+        numbers as f64 + size_of::<i64>() as f64 * self.ids_per_row()
+    }
+}
+
+/// What the first blocks show.
+struct FirstBlocks {
+    rows: u64,
+    ids_per_row: Vec<f64>,
+    text_row_bytes: f64,
+}
+
+impl FirstBlocks {
+    fn unknown(config: &DataConfig, is_list: &[bool]) -> Self {
+        let ids = |&is_list: &bool| if is_list { UNKNOWN_IDS } else { 1.0 };
+        let ids_per_row: Vec<f64> = is_list.iter().map(ids).collect();
+        let fields = config.dense_columns().len() as f64 + ids_per_row.iter().sum::<f64>();
+        Self { rows: UNKNOWN_ROWS, ids_per_row, text_row_bytes: 2.0 + UNKNOWN_FIELD_BYTES * fields }
+    }
+
+    fn count(source: &ScanInputs<'_>, files: &[String]) -> Result<Self, Error> {
+        let columns = source.wanted.categorical.len();
+        let tap = Tap::default();
+        let (mut blocks, mut text_bytes) = (0, 0);
+        let mut sample = RowCounter { rows: 0, ids: vec![0; columns] };
+        let mut stopped = false;
+        source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
+            text_bytes += block.records.text_bytes();
+            let parsed =
+                convert(&block, source.wanted, RowCounter { rows: 0, ids: vec![0; columns] });
+            sample.add(&parsed.taken);
+            blocks += 1;
+            stopped = blocks == BLOCKS;
+            !stopped
+        })?;
+        let total = decompress::total_bytes(files)?.unwrap_or(0);
+        // What is read ahead of the blocks is at most some buffers of the decompressor.
+        let done = tap.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
+        let scale = if stopped { total as f64 / done as f64 } else { 1.0 };
+        let rows = sample.rows.max(1) as f64;
+        Ok(Self {
+            rows: (rows * scale).ceil() as u64,
+            ids_per_row: sample.ids.iter().map(|&ids| ids as f64 / rows).collect(),
+            text_row_bytes: text_bytes as f64 / rows,
+        })
+    }
+}
+
+/// Counts rows and the ids of each column.
+struct RowCounter {
+    rows: u64,
+    ids: Vec<u64>,
+}
+
+impl RowCounter {
+    fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.ids.iter_mut().zip(&other.ids).for_each(|(sum, ids)| *sum += ids);
+    }
+}
+
+impl RowSink for RowCounter {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+        self.rows += 1;
+        for (column, ids) in self.ids.iter_mut().enumerate() {
+            *ids += row.column(column).iter().flatten().count() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Training rows before held-out ones where a time parts them: the inputs are read once for each
+//! side. Knows nothing of the consumer of the rows.
+
+use crate::error::Error;
+use crate::parse::integer_columns::IntegerColumns;
+use crate::parse::parsed_columns::ParsedColumns;
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
+use crate::prepare::fit::Categorical;
+
+/// A part of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutSide {
+    /// Rows before the cut, and those without a time.
+    Training,
+    /// Rows from the cut on.
+    HeldOut,
+}
+
+/// The rows that are meant: those of one side of a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SideRows {
+    pub cut: f64,
+    pub side: CutSide,
+}
+
+impl SideRows {
+    fn has(self, time: f64) -> bool {
+        let side = if time >= self.cut { CutSide::HeldOut } else { CutSide::Training };
+        side == self.side
+    }
+}
+
+/// Gives rows of one part on; of all, if there are no parts.
+pub(crate) struct OfPart<'a, A> {
+    pub inner: A,
+    part: Option<SideRows>,
+    categorical: &'a Categorical,
+}
+
+impl<'a, A> OfPart<'a, A> {
+    pub(crate) fn new(inner: A, part: Option<SideRows>, categorical: &'a Categorical) -> Self {
+        Self { inner, part, categorical }
+    }
+}
+
+impl<A: RowSink> RowSink for OfPart<'_, A> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+        match self.part {
+            // Malformed rows are the same for either side.
+            Some(part) if !part.has(row.time) => self.categorical.check(row),
+            _ => self.inner.accept(row),
+        }
+    }
+
+    fn accept_columns(&mut self, given: &ParsedColumns<'_>) -> bool {
+        self.part.is_none() && self.inner.accept_columns(given)
+    }
+
+    fn accept_integers(&mut self, columns: &mut IntegerColumns) {
+        // Such columns have no time: no part is asked for.
+        self.inner.accept_integers(columns);
+    }
+}
+
+/// Collects the times of rows.
+pub(crate) struct RowTimes<'a> {
+    pub times: Vec<f64>,
+    categorical: &'a Categorical,
+}
+
+impl<'a> RowTimes<'a> {
+    pub(crate) fn new(categorical: &'a Categorical) -> Self {
+        Self { times: Vec::new(), categorical }
+    }
+}
+
+impl RowSink for RowTimes<'_> {
+    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+        self.categorical.check(row)?;
+        self.times.push(row.time);
+        Ok(())
+    }
+}
+
+/// The time from which on about a share `hold_out` of the rows is held out: rows of one time stay
+/// together, and neither side is empty.
+///
+/// # Errors
+/// [`Error::Config`] where all rows have the same time, or none.
+pub(crate) fn cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
+    let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
+    times.retain(|time| !time.is_nan());
+    times.sort_unstable_by(f64::total_cmp);
+    let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
+        let problem = "expected times, got a column without any".to_owned();
+        return Err(Error::Config { key: "data.hold_out_by", problem });
+    };
+    if first == last {
+        let problem = "expected several times, got a column with one alone".to_owned();
+        return Err(Error::Config { key: "data.hold_out_by", problem });
+    }
+    let at = times[times.len() - wanted.min(times.len())];
+    let from = |time: f64| times.len() - times.partition_point(|&other| other < time);
+    let next = times[times.partition_point(|&other| other <= at).min(times.len() - 1)];
+    let is_nearer = from(next).abs_diff(wanted) < from(at).abs_diff(wanted);
+    Ok(if at == first || is_nearer { next } else { at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn rows_of_one_time_stay_together_and_no_side_is_empty() {
+        let of = |times: &[f64], share| cut(times.to_vec(), share).ok();
+        assert_eq!(of(&[5.0, 1.0, 4.0, 2.0, 3.0], 0.4), Some(4.0));
+        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.4), Some(3.0));
+        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.6), Some(2.0));
+        assert_eq!(of(&[1.0, 2.0], 0.9), Some(2.0));
+        assert_eq!(of(&[f64::NAN, 1.0, 2.0], 0.01), Some(2.0));
+        assert_eq!((of(&[1.0, 1.0], 0.5), of(&[f64::NAN], 0.5), of(&[], 0.5)), (None, None, None));
+    }
+}

@@ -1,0 +1,125 @@
+//! One block of an input to rows: counts ids, skips and counts malformed records.
+//!
+//! Generic over the consumer of rows ([`RowSink`]): fitting and writing share every line of reading.
+//! Knows no format.
+
+use crate::error::Error;
+use crate::loss::{Losses, RowRefusal};
+use crate::parse::block::{LineStart, RecordSink};
+use crate::parse::ids;
+use crate::parse::integer_columns::IntegerColumns;
+use crate::parse::layout::WantedColumns;
+use crate::parse::parsed_columns::ParsedColumns;
+use crate::parse::parsed_row::ParsedRow;
+use crate::parse::row_sink::RowSink;
+use crate::scan::limit::ReadProgress;
+use crate::scan::record_block::RecordBlock;
+
+/// A converted block.
+pub(crate) struct Parsed<A> {
+    /// Index of the input.
+    pub file: usize,
+    /// Where the block starts in it, if reading can start there again.
+    pub start: Option<LineStart>,
+    /// How far reading had come at its end.
+    pub far: ReadProgress,
+    /// What took the rows.
+    pub taken: A,
+    pub rows: u64,
+    pub losses: Losses,
+    /// The first row that no rule allows to be skipped.
+    pub refused: Option<Error>,
+}
+
+/// Converts `block`, giving each row to `taken`.
+pub(crate) fn convert<A: RowSink>(
+    block: &RecordBlock,
+    wanted: &WantedColumns,
+    taken: A,
+) -> Parsed<A> {
+    let mut output = RowOutput {
+        name: &block.name,
+        wanted,
+        row: ParsedRow::default(),
+        parsed: Parsed {
+            file: block.file,
+            start: block.records.start(),
+            far: block.far,
+            taken,
+            rows: 0,
+            losses: Losses::default(),
+            refused: None,
+        },
+    };
+    block.records.rows((wanted, &block.layout), &mut output);
+    output.parsed
+}
+
+struct RowOutput<'a, A> {
+    name: &'a str,
+    wanted: &'a WantedColumns,
+    row: ParsedRow,
+    parsed: Parsed<A>,
+}
+
+impl<A: RowSink> RecordSink for RowOutput<'_, A> {
+    /// Rows in columns: all at once where none is to be left out, which is nearly always.
+    fn given(&mut self, given: ParsedColumns<'_>) {
+        let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
+        if given.refused.is_empty()
+            && self.wanted.time.is_none()
+            && ids::count_given(counts, &given.categorical, counted)
+            && self.parsed.taken.accept_columns(&given)
+        {
+            self.parsed.rows += given.len() as u64;
+            return;
+        }
+        self.parsed.losses.ids.clear();
+        let mut refused = given.refused.iter().peekable();
+        for index in 0..given.len() {
+            let problem = refused.next_if(|(row, _)| *row == index);
+            self.row(given.first_line + index as u64, &mut |row| match problem {
+                Some((_, problem)) => Err(problem.clone()),
+                None => {
+                    given.read(index, row);
+                    Ok(())
+                }
+            });
+        }
+    }
+
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>) {
+        self.row.clear();
+        self.row.line = line;
+        let read = read(&mut self.row);
+        let counted = &self.wanted.counted;
+        if read.is_ok()
+            && let Some(refused) = ids::refused(&self.row, counted)
+        {
+            self.refuse(refused);
+            return;
+        }
+        match read.and_then(|()| Ok(self.parsed.taken.accept(&self.row)?)) {
+            Ok(()) => {
+                self.parsed.rows += 1;
+                ids::count_row(&mut self.parsed.losses.ids, &self.row, counted);
+            }
+            Err(reason) => self.parsed.losses.count(self.name, line, reason),
+        }
+    }
+
+    fn integers(&mut self, rows: &mut IntegerColumns) {
+        self.parsed.rows += rows.len() as u64;
+        self.parsed.taken.accept_integers(rows);
+        rows.clear();
+    }
+}
+
+impl<A> RowOutput<'_, A> {
+    #[cold]
+    fn refuse(&mut self, (column, id, rows): (usize, i64, u64)) {
+        let place = format!("{}:{}", self.name, self.row.line);
+        let column = self.wanted.categorical[column].column.clone();
+        self.parsed.refused.get_or_insert(Error::IdOutOfRange { place, column, id, rows });
+    }
+}
