@@ -138,9 +138,9 @@ impl Dataset {
         for group in 0..self.row_groups() {
             let (part, index) = self.part_of(group)?;
             let rows = part.rows_of(index);
-            for batch in part.read((index, 0..rows), (dense, &[at]), rows)? {
+            for batch in part.read(index, 0..rows, dense, &[at], rows)? {
                 let batch = batch?;
-                let values = part::bags(&batch, 1 + dense).values.iter().filter(|&&id| id >= 0);
+                let values = part::id_bags(&batch, 1 + dense).values.iter().filter(|&&id| id >= 0);
                 greatest = greatest.max(values.max().map(|id| id.cast_unsigned()));
             }
         }
@@ -160,8 +160,8 @@ impl Dataset {
             let within =
                 |row: u64| row.saturating_sub(group * size).min(part.rows_of(index) as u64);
             let within = within(rows.start) as usize..within(rows.end) as usize;
-            for batch in part.read((index, within), (0, &[]), LABELS_AT_ONCE)? {
-                for &label in part::floats(&batch?, 0) {
+            for batch in part.read(index, within, 0, &[], LABELS_AT_ONCE)? {
+                for &label in part::float_values(&batch?, 0) {
                     if *only.get_or_insert(label) != label {
                         return Ok(None);
                     }

@@ -94,7 +94,7 @@ pub enum Error {
         first: Option<Box<Malformed>>,
     },
     /// More records could not be read than may be skipped.
-    #[error("{}", too_many((*rows, losses), *max, *read))]
+    #[error("{}", too_many(*rows, losses, *max, *read))]
     TooManyMalformed {
         /// Rows that could be read.
         rows: u64,
@@ -286,7 +286,7 @@ fn first_of(first: Option<&Malformed>) -> String {
 }
 
 /// What is wrong with most rows, and with the first ones.
-fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> String {
+fn too_many(rows: u64, losses: &Losses, max: Share, read: Option<Share>) -> String {
     let malformed = losses.malformed_lines;
     let all = rows + malformed;
     let share = Share::from_parts(malformed, all);
@@ -295,7 +295,7 @@ fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> 
     if let Some(read) = read {
         text += &format!("; stopped after {read} of the input, the rest cannot make up for them");
     }
-    if let Some((reason, times)) = losses.commonest() {
+    if let Some((reason, times)) = losses.most_common_reason() {
         text += &format!("\n  most often ({} times): {reason}", count(times));
     }
     text += "\n  the first of them:";

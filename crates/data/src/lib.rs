@@ -37,7 +37,7 @@ pub use dataset::fitted::{Fitted, FittedCategorical, FittedDense, RareCategories
 pub use dataset::manifest::{CategoricalEntry, DatasetColumns, DatasetPart, Footer, Manifest};
 pub use dataset::prepared_rows::{Categories, PreparedRows};
 pub use error::Error;
-pub use input::folder::files_of;
+pub use input::folder::expand_folders;
 pub use input::origin::InputOrigin;
 pub use input::remote::{RemoteProblem, is_remote};
 pub use load::gather::FeaturePlan;
@@ -52,7 +52,7 @@ pub use parse::integer_columns::IntegerColumns;
 pub use parse::parquet::table::{ColumnValues, TableColumn, encode_table};
 pub use parse::{criteo_tsv, small_table};
 pub use prepare::request::{Begin, DEFAULT_ROW_GROUP_ROWS, PrepareRequest};
-pub use prepare::resume::{Kept, discard, kept};
+pub use prepare::resume::{UnfinishedPreparation, discard_unfinished, find_unfinished};
 pub use prepare::shape::DataShape;
 pub use prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 pub use prepare::{Prepared, default_threads, prepare, prepare_memory};

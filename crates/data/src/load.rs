@@ -1,5 +1,5 @@
-//! Batches for training and scoring. `loader` reads a prepared dataset in a seeded order that can be
-//! resumed; `scoring_reader` reads raw files in their own order.
+//! Batches for training and scoring. `loader` reads a prepared dataset in a seeded order that can
+//! be resumed; `scoring_reader` reads raw files in their own order.
 
 pub(crate) mod gather;
 pub(crate) mod loader;

@@ -153,7 +153,7 @@ impl Losses {
 
     /// The reason that most records were refused for, and how many; the first by name of equals.
     #[must_use]
-    pub fn commonest(&self) -> Option<(&str, u64)> {
+    pub fn most_common_reason(&self) -> Option<(&str, u64)> {
         let most = self.reasons.iter().rev().max_by_key(|&(_, count)| *count);
         most.map(|(reason, &count)| (&**reason, count))
     }

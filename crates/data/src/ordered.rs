@@ -6,7 +6,7 @@
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// Hands items to the pipeline; says `false` when nobody wants more.
-pub(crate) type Send<'a, I> = &'a mut dyn FnMut(I) -> bool;
+pub(crate) type SendItem<'a, I> = &'a mut dyn FnMut(I) -> bool;
 
 /// Items that are produced, worked on or waiting to be consumed, at most.
 pub(crate) fn in_flight(threads: usize) -> usize {
@@ -25,14 +25,14 @@ fn depth(threads: usize) -> usize {
 /// The first error of `consume`, else that of `produce`. An error of either stops the others.
 pub(crate) fn run<I, O, E>(
     threads: usize,
-    produce: impl FnOnce(Send<'_, I>) -> Result<(), E> + std::marker::Send,
+    produce: impl FnOnce(SendItem<'_, I>) -> Result<(), E> + Send,
     work: impl Fn(I) -> O + Sync,
     mut consume: impl FnMut(O) -> Result<(), E>,
 ) -> Result<(), E>
 where
-    I: std::marker::Send,
-    O: std::marker::Send,
-    E: std::marker::Send,
+    I: Send,
+    O: Send,
+    E: Send,
 {
     let depth = depth(threads);
     let (jobs, queue) = bounded::<(I, Sender<O>)>(depth);
@@ -79,7 +79,7 @@ mod tests {
     fn order_is_that_of_production_for_any_thread_count() {
         for threads in [1, 2, 7] {
             let mut seen = Vec::new();
-            let produce = |send: super::Send<'_, u64>| {
+            let produce = |send: super::SendItem<'_, u64>| {
                 for item in 0..500 {
                     send(item);
                 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn an_error_of_the_consumer_stops_an_endless_producer() {
-        let produce = |send: super::Send<'_, u64>| {
+        let produce = |send: super::SendItem<'_, u64>| {
             while send(1) {}
             Ok(())
         };

@@ -37,12 +37,12 @@ use crate::parse::row_sink::RowSink;
 use crate::parse::text;
 use crate::prepare::fit::{Categorical, FitPlan, Fitting};
 use crate::prepare::request::PrepareRequest;
-use crate::prepare::resume::Building;
+use crate::prepare::resume::StagingFolder;
 use crate::prepare::shape::DataShape;
-use crate::prepare::time_split::{CutSide, OfPart, RowTimes, SideRows};
+use crate::prepare::time_split::{SideFilter, SplitSide, TimeCollector, TimeSide};
 use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
-use crate::scan::progress::{DataProgress, Meter};
+use crate::scan::progress::{DataProgress, ProgressMeter};
 
 /// A finished preparation.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
 /// Prepares a dataset.
 ///
 /// # Cost
-/// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
+/// One pass over the inputs; one more to fit standardized columns or exact ids, and another before
 /// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
 /// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input;
 /// counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
@@ -103,7 +103,7 @@ pub fn prepare(
         wanted.rules = fitted.rules()?;
     }
     if request.hold_out > 0.0 {
-        wanted = wanted.parted_by_time(request.config);
+        wanted = wanted.split_by_time(request.config);
     }
     let source = ScanInputs {
         inputs: request.inputs,
@@ -123,8 +123,8 @@ pub fn prepare(
     if let Some(fitted) = request.fitted {
         fitted.check(request.config, &wanted)?;
     }
-    let mut building = Building::new(request)?;
-    let learnt = request.fitted.cloned().or_else(|| building.fitted());
+    let mut staging = StagingFolder::new(request)?;
+    let learnt = request.fitted.cloned().or_else(|| staging.fitted());
     let unfitted = || Fitted::unfitted(request.config, &wanted);
     let plan = match &learnt {
         Some(_) => None,
@@ -139,55 +139,58 @@ pub fn prepare(
         (Some(_), None) => 3,
     };
     source.check(passes)?;
-    let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?
-        .noting(Arc::clone(building.origins()));
+    let mut meter = ProgressMeter::new(request.config.format, request.inputs, passes, progress)?
+        .with_origins(Arc::clone(staging.origins()));
     let names = wanted.categorical.iter().map(|column| &column.column);
-    let columns = RowRule { categorical: Categorical::new(names, &is_list), cut: None };
-    let cut = wanted.time.as_ref().map(|_| cut((request, &source), &mut meter, &columns));
-    let columns = RowRule { cut: cut.transpose()?, ..columns };
+    let columns = RowSplit { categorical: Categorical::new(names, &is_list), cut: None };
+    let cut = wanted.time.as_ref().map(|_| find_cut(request, &source, &mut meter, &columns));
+    let columns = RowSplit { cut: cut.transpose()?, ..columns };
     if let Some(plan) = &plan {
-        fit((request, &source), &mut meter, (plan, &columns), &mut fitted)?;
-        building.keep_fitted(&fitted)?;
+        fit(request, &source, &mut meter, plan, &columns, &mut fitted)?;
+        staging.keep_fitted(&fitted)?;
     }
-    let written = write((request, building), &source, &mut meter, (fitted, &columns));
+    let written = write(request, staging, &source, &mut meter, fitted, &columns);
     if let Err(Error::TooManyMalformed { .. }) = written {
         // What was finished is of no use: the same rows would be refused again.
-        resume::discard(request.out);
+        resume::discard_unfinished(request.out);
     }
     written
 }
 
 /// What rows are held against, and the time that parts them, if one does.
-struct RowRule {
+struct RowSplit {
     categorical: Categorical,
     cut: Option<f64>,
 }
 
-impl RowRule {
-    fn part(&self, side: CutSide) -> Option<SideRows> {
-        self.cut.map(|cut| SideRows { cut, side })
+impl RowSplit {
+    fn part(&self, side: SplitSide) -> Option<TimeSide> {
+        self.cut.map(|cut| TimeSide { cut, side })
     }
 }
 
 /// The time from which on rows are held out. Takes 8 bytes for each row.
-fn cut(
-    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
-    meter: &mut Meter<'_>,
-    columns: &RowRule,
+fn find_cut(
+    request: &PrepareRequest<'_>,
+    source: &ScanInputs<'_>,
+    meter: &mut ProgressMeter<'_>,
+    columns: &RowSplit,
 ) -> Result<f64, Error> {
     let mut times = Vec::new();
-    let taker = || RowTimes::new(&columns.categorical);
+    let taker = || TimeCollector::new(&columns.categorical);
     source.scan(meter, taker, |mut block| {
-        times.append(&mut block.taken.times);
+        times.append(&mut block.sink.times);
         Ok(())
     })?;
-    time_split::cut(times, request.hold_out)
+    time_split::find_cut(times, request.hold_out)
 }
 
 fn fit(
-    (request, source): (&PrepareRequest<'_>, &ScanInputs<'_>),
-    meter: &mut Meter<'_>,
-    (plan, columns): (&FitPlan, &RowRule),
+    request: &PrepareRequest<'_>,
+    source: &ScanInputs<'_>,
+    meter: &mut ProgressMeter<'_>,
+    plan: &FitPlan,
+    columns: &RowSplit,
     fitted: &mut Fitted,
 ) -> Result<(), Error> {
     let hold_out = request.hold_out;
@@ -208,40 +211,43 @@ fn fit(
     folder.push(".counting");
     let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
-    let training = columns.part(CutSide::Training);
-    let taker = || OfPart::new(plan.sample(), training, &columns.categorical);
-    source.scan(meter, taker, |block| fitting.take(&block.taken.inner, &pass))?;
+    let training = columns.part(SplitSide::Training);
+    let taker = || SideFilter::new(plan.sample(), training, &columns.categorical);
+    source.scan(meter, taker, |block| fitting.take(&block.sink.inner, &pass))?;
     fitting.finish(plan, fitted)
 }
 
 fn write(
-    (request, building): (&PrepareRequest<'_>, Building),
+    request: &PrepareRequest<'_>,
+    staging: StagingFolder,
     source: &ScanInputs<'_>,
-    meter: &mut Meter<'_>,
-    (fitted, columns): (Fitted, &RowRule),
+    meter: &mut ProgressMeter<'_>,
+    fitted: Fitted,
+    columns: &RowSplit,
 ) -> Result<Prepared, Error> {
     let is_list = &columns.categorical.is_list;
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
-    let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
-    let from = building.mark().cloned();
-    let origins = Arc::clone(building.origins());
-    let target = (request.out, building);
-    let mut writer = DatasetWriter::resume(target, &fitted, is_list, options)?;
-    let parts: Vec<Option<SideRows>> = match columns.cut {
+    let resumed_rows = staging.parts().iter().map(|part| part.rows).sum();
+    let from = staging.mark().cloned();
+    let origins = Arc::clone(staging.origins());
+    let mut writer = DatasetWriter::resume(request.out, staging, &fitted, is_list, options)?;
+    let parts: Vec<Option<TimeSide>> = match columns.cut {
         None => vec![None],
-        Some(_) => [CutSide::Training, CutSide::HeldOut].map(|side| columns.part(side)).to_vec(),
+        Some(_) => {
+            [SplitSide::Training, SplitSide::HeldOut].map(|side| columns.part(side)).to_vec()
+        }
     };
     let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
     for part in parts {
         let taker = || {
             let transformed = Transformed::new(&applier, &fitted, is_list);
-            OfPart::new(transformed, part, &columns.categorical)
+            SideFilter::new(transformed, part, &columns.categorical)
         };
-        let found = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
-            let rows = &block.taken.inner.rows;
+        let found = source.scan_from(from.as_ref(), meter, taker, |block, mark| {
+            let rows = &block.sink.inner.rows;
             match (part, &mut held_out) {
-                (Some(SideRows { side: CutSide::HeldOut, .. }), Some(count)) => {
+                (Some(TimeSide { side: SplitSide::HeldOut, .. }), Some(count)) => {
                     *count += rows.len() as u64;
                 }
                 (Some(_), _) => {}
@@ -269,7 +275,7 @@ fn write(
 struct RowCount<'a>(&'a FitPlan);
 
 impl RowSink for RowCount<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.0.categorical().check(row)
     }
 
@@ -296,7 +302,7 @@ impl<'a> Transformed<'a> {
 }
 
 impl RowSink for Transformed<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.rows.labels.push(row.label);
         self.rows.lines.push(row.line);

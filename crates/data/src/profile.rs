@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::input::partition;
 use crate::loss::Losses;
 use crate::ordered;
-use crate::parse::block::{BlockPace, Shown};
+use crate::parse::block::{BlockPace, CellText};
 use crate::parse::criteo_tsv;
 use crate::parse::field;
 use crate::parse::format;
@@ -25,12 +25,12 @@ use crate::parse::layout::{LabelNeed, WantedColumns};
 use crate::parse::reader::InputColumns;
 use crate::scan::ScanInputs;
 use crate::scan::limit::Strictness;
-use crate::scan::progress::{DataProgress, Meter, Pass};
+use crate::scan::progress::{DataProgress, Pass, ProgressMeter};
 use crate::scan::record_block::RecordBlock;
 
 pub use leak::{Leak, find_leaks};
 
-use column::{ColumnLook, ProfiledColumn, Tries};
+use column::{BlockColumnTally, ColumnCandidates, ProfiledColumn};
 use sniff::TextForm;
 
 /// Rows of Parquet and of arrays that are sampled to find the kind of values.
@@ -38,7 +38,7 @@ const SAMPLE_ROWS: usize = 5000;
 /// Files whose rows are sampled where paths hold columns, at most.
 const SAMPLE_FILES: usize = 32;
 
-/// What is found in files, as [`of_files`] gives it.
+/// What is found in files, as [`profile_files`] gives it.
 pub struct Profile {
     pub facts: FileFacts,
     /// How the files are read: format, names and punctuation, no columns.
@@ -58,11 +58,11 @@ struct SampleColumn {
 /// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
 ///
 /// # Cost
-/// One pass over the files, with the memory of [`crate::stats::of_inputs`].
+/// One pass over the files, with the memory of [`crate::stats::summarize_inputs`].
 /// # Errors
 /// Any [`Error`] of reading them; [`Error::TooManyMalformed`] as in training, where nothing else
 /// is said.
-pub fn of_files(
+pub fn profile_files(
     inputs: &[String],
     delimiter: Option<&str>,
     threads: usize,
@@ -79,15 +79,15 @@ pub fn of_files(
         }
     };
     let data = data_config(announced.unwrap_or(DataFormat::Csv), form.as_ref());
-    let of_header = format::reader(&data).columns(first)?;
-    let InputColumns { mut names, mut lists, unreadable } = of_header.unwrap_or_else(|| {
+    let header_columns = format::reader(&data).columns(first)?;
+    let InputColumns { mut names, mut lists, unreadable } = header_columns.unwrap_or_else(|| {
         let names = form.as_ref().map(|form| form.names.clone()).unwrap_or_default();
         InputColumns { lists: vec![false; names.len()], names, unreadable: Vec::new() }
     });
     let own = names.len();
     let has_names = form.as_ref().is_none_or(|form| form.has_header);
     if data.format != DataFormat::Npy {
-        let keys = partition::keys_beside(&names, Path::new(first));
+        let keys = partition::keys_missing_from(&names, Path::new(first));
         names.extend(keys.into_iter().map(|(key, _)| key));
         lists.resize(names.len(), false);
     }
@@ -104,11 +104,11 @@ pub fn of_files(
     source.check(1)?;
     let sample = match form {
         Some(form) => by_column(form.records, own),
-        None => of_first_block(&source, lists.len(), SAMPLE_ROWS)?,
+        None => sample_first_rows(&source, lists.len(), SAMPLE_ROWS)?,
     };
-    let tries = tries_of(inputs, &sample, &names, own, &lists);
-    let mut meter = Meter::new((data.format, inputs), 1, progress)?;
-    let mut looked = look_at_all(&source, &mut meter, (&names, &tries))?;
+    let candidates = find_all_candidates(inputs, &sample, &names, own, &lists);
+    let mut meter = ProgressMeter::new(data.format, inputs, 1, progress)?;
+    let mut looked = tally_all_blocks(&source, &mut meter, &names, &candidates)?;
     looked.check(inputs)?;
     let losses = std::mem::take(&mut looked.losses);
     let mut facts = looked.facts(&data, has_names);
@@ -119,7 +119,7 @@ pub fn of_files(
     }));
     facts.layout = layout_of(&facts);
     // The values of paths differ from file to file.
-    let sample = if names.len() > own { of_several_files(&source, names.len())? } else { sample };
+    let sample = if names.len() > own { sample_files(&source, names.len())? } else { sample };
     let sample = names.into_iter().zip(sample);
     let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
     Ok(Profile { facts, data, losses, sample })
@@ -136,29 +136,35 @@ impl Profile {
 
 /// What the first values of each column may be: of the first `own` columns those of the rows, of
 /// the others those of the paths.
-fn tries_of(
+fn find_all_candidates(
     inputs: &[String],
     sample: &[Vec<Vec<u8>>],
     names: &[String],
     own: usize,
     lists: &[bool],
-) -> Vec<Tries> {
-    let sniffed =
-        |values: &[Vec<u8>]| sniff::tries(&values.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    let of_rows = sample.iter().zip(lists).take(own).map(|(values, &is_list)| {
-        if is_list { Tries { is_list, ..Tries::default() } } else { sniffed(values) }
+) -> Vec<ColumnCandidates> {
+    let sniffed = |values: &[Vec<u8>]| {
+        sniff::find_candidates(&values.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    };
+    let row_candidates = sample.iter().zip(lists).take(own).map(|(values, &is_list)| {
+        if is_list {
+            ColumnCandidates { is_list, ..ColumnCandidates::default() }
+        } else {
+            sniffed(values)
+        }
     });
-    let of_paths = names.iter().skip(own).map(|name| sniffed(&partition_values(inputs, name)));
-    of_rows.chain(of_paths).collect()
+    let path_candidates =
+        names.iter().skip(own).map(|name| sniffed(&partition_values(inputs, name)));
+    row_candidates.chain(path_candidates).collect()
 }
 
 /// The values that the paths of `inputs` give column `name`.
 fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
-    let of_path = |input: &String| {
+    let path_values = |input: &String| {
         let keys = partition::keys(Path::new(input)).into_iter();
         keys.filter(|(key, _)| key == name).map(|(_, value)| value)
     };
-    inputs.iter().flat_map(of_path).collect()
+    inputs.iter().flat_map(path_values).collect()
 }
 
 /// How files are read; of text in a format that is not announced, in that of `form`.
@@ -193,7 +199,7 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedCo
         min_count: None,
     });
     let label = LabelColumn::new(names.first().cloned().unwrap_or_default());
-    WantedColumns::of_columns(data, label, categorical.collect())
+    WantedColumns::from_categorical(data, label, categorical.collect())
 }
 
 /// The first of `inputs` that has rows, and its form.
@@ -226,33 +232,33 @@ fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
 }
 
 /// The first rows of files that are chosen evenly among all, with the values of their paths.
-fn of_several_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+fn sample_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let step = source.inputs.len().div_ceil(SAMPLE_FILES);
     let chosen: Vec<&String> = source.inputs.iter().step_by(step.max(1)).collect();
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
     for input in &chosen {
         let one = ScanInputs { inputs: std::slice::from_ref(*input), ..*source };
         let rows = (SAMPLE_ROWS / chosen.len()).max(1);
-        let of_file = of_first_block(&one, columns, rows)?;
-        samples.iter_mut().zip(of_file).for_each(|(sample, values)| sample.extend(values));
+        let file_values = sample_first_rows(&one, columns, rows)?;
+        samples.iter_mut().zip(file_values).for_each(|(sample, values)| sample.extend(values));
     }
     Ok(samples)
 }
 
 /// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values
 /// here.
-fn of_first_block(
+fn sample_first_rows(
     source: &ScanInputs<'_>,
     columns: usize,
     rows: usize,
 ) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); columns];
-    let tap = crate::input::origin::Tap::default();
-    source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
+    let observer = crate::input::origin::ReadObserver::default();
+    source.produce(None, &Pass::counting(&observer), &mut |block: RecordBlock| {
         for (at, sample) in samples.iter_mut().enumerate() {
-            block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
-                Shown::Text(text) if sample.len() < rows => sample.push(text.to_vec()),
-                Shown::Missing if sample.len() < rows => sample.push(Vec::new()),
+            block.records.for_each_cell(at, block.place(source.wanted), &mut |cell| match cell {
+                CellText::Text(text) if sample.len() < rows => sample.push(text.to_vec()),
+                CellText::Missing if sample.len() < rows => sample.push(Vec::new()),
                 _ => {}
             });
         }
@@ -262,9 +268,9 @@ fn of_first_block(
 }
 
 /// One block, column by column.
-struct Looked {
+struct BlockTally {
     file: usize,
-    columns: Vec<ColumnLook>,
+    columns: Vec<BlockColumnTally>,
     rows: u64,
     /// How often each text of [`sniff::MISSING`] occurs.
     missing: Vec<u64>,
@@ -272,7 +278,7 @@ struct Looked {
 }
 
 /// All blocks.
-struct LookedAll {
+struct ProfileTally {
     columns: Vec<ProfiledColumn>,
     rows: u64,
     /// The text that most often stands for a missing value.
@@ -280,7 +286,7 @@ struct LookedAll {
     losses: Losses,
 }
 
-impl LookedAll {
+impl ProfileTally {
     /// Refuses files of which training would leave out too much.
     fn check(&self, inputs: &[String]) -> Result<(), Error> {
         Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)?;
@@ -314,17 +320,18 @@ impl LookedAll {
     }
 }
 
-fn look_at_all(
+fn tally_all_blocks(
     source: &ScanInputs<'_>,
-    meter: &mut Meter<'_>,
-    (names, tries): (&[String], &[Tries]),
-) -> Result<LookedAll, Error> {
+    meter: &mut ProgressMeter<'_>,
+    names: &[String],
+    candidates: &[ColumnCandidates],
+) -> Result<ProfileTally, Error> {
     let pass = meter.pass();
-    let produce = |send: ordered::Send<'_, RecordBlock>| source.produce((None, &pass), send);
+    let produce = |send: ordered::SendItem<'_, RecordBlock>| source.produce(None, &pass, send);
     let mut columns: Vec<ProfiledColumn> = names
         .iter()
-        .zip(tries)
-        .map(|(name, tries)| ProfiledColumn::new(name, tries.clone()))
+        .zip(candidates)
+        .map(|(name, candidates)| ProfiledColumn::new(name, candidates.clone()))
         .collect();
     let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
     let mut losses = Losses::default();
@@ -332,7 +339,7 @@ fn look_at_all(
     ordered::run(
         source.threads,
         produce,
-        |block| look_at((&block, source.wanted), tries),
+        |block| tally_block(&block, source.wanted, candidates),
         |looked| {
             rows += looked.rows;
             has_records[looked.file] |= looked.rows + looked.losses.records() > 0;
@@ -348,33 +355,37 @@ fn look_at_all(
     }
     let most = (0..missing.len()).filter(|&at| missing[at] > 0).max_by_key(|&at| missing[at]);
     let missing = most.map(|at| sniff::MISSING[at].to_owned());
-    Ok(LookedAll { columns, rows, missing, losses })
+    Ok(ProfileTally { columns, rows, missing, losses })
 }
 
-fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> Looked {
-    let mut looked = Looked {
+fn tally_block(
+    block: &RecordBlock,
+    wanted: &WantedColumns,
+    candidates: &[ColumnCandidates],
+) -> BlockTally {
+    let mut looked = BlockTally {
         file: block.file,
-        columns: tries.iter().map(ColumnLook::new).collect(),
+        columns: candidates.iter().map(BlockColumnTally::new).collect(),
         rows: 0,
         missing: vec![0; sniff::MISSING.len()],
         losses: Losses::default(),
     };
-    block.records.refused(&block.layout, &mut |line, refusal| {
+    block.records.for_each_refused(&block.layout, &mut |line, refusal| {
         looked.losses.count(&block.name, line, refusal);
     });
-    for (at, tries) in tries.iter().enumerate() {
+    for (at, candidates) in candidates.iter().enumerate() {
         let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);
-        block.records.cells(at, (wanted, &block.layout), &mut |cell| match cell {
-            Shown::Element(text) => look.element(text),
-            Shown::Missing => {
+        block.records.for_each_cell(at, block.place(wanted), &mut |cell| match cell {
+            CellText::Element(text) => look.element(text),
+            CellText::Missing => {
                 rows += 1;
                 look.missing();
             }
-            Shown::List(text) => {
+            CellText::List(text) => {
                 rows += 1;
-                look.take(text, &Tries::default());
+                look.take(text, &ColumnCandidates::default());
             }
-            Shown::Text(text) => {
+            CellText::Text(text) => {
                 rows += 1;
                 match sniff::MISSING.iter().position(|missing| missing.as_bytes() == text) {
                     Some(at) => {
@@ -382,7 +393,7 @@ fn look_at((block, wanted): (&RecordBlock, &WantedColumns), tries: &[Tries]) -> 
                         look.missing();
                     }
                     None if text.is_empty() => look.missing(),
-                    None => look.take(text, tries),
+                    None => look.take(text, candidates),
                 }
             }
         });
@@ -420,7 +431,8 @@ fn is_criteo(facts: &FileFacts) -> bool {
     }
     let (numbers, categories) = facts.columns.split_at(1 + criteo_tsv::DENSE);
     let is_label = numbers[0].greatest <= Some(1.0) && numbers[0].distinct <= 2;
-    let is_hex = |(text, _): &(String, u64)| text.len() == 8 && field::hex(text.as_bytes()).is_ok();
+    let is_hex =
+        |(text, _): &(String, u64)| text.len() == 8 && field::parse_hex(text.as_bytes()).is_ok();
     is_label
         && numbers.iter().all(|column| column.integers == column.present)
         && categories.iter().all(|column| column.values.iter().all(is_hex))

@@ -24,9 +24,9 @@ use crate::parse::ids;
 use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
 use crate::parse::reader::InputReading;
 use crate::parse::row_sink::RowSink;
-use crate::scan::convert::{Parsed, convert};
+use crate::scan::convert::{ConvertedBlock, convert};
 use crate::scan::limit::{ReadProgress, Strictness, check_early};
-use crate::scan::progress::{Meter, Pass};
+use crate::scan::progress::{Pass, ProgressMeter};
 use crate::scan::record_block::RecordBlock;
 use crate::scan::resume_point::ResumePoint;
 
@@ -65,7 +65,7 @@ impl ScanInputs<'_> {
             return Err(Error::Stdin { problem: "is named more than once" });
         }
         if stdin > 0 && passes > 1 {
-            let problem = "can be read only once, but standardised columns and exact ids need a \
+            let problem = "can be read only once, but standardized columns and exact ids need a \
                            pass of their own; give files";
             return Err(Error::Stdin { problem });
         }
@@ -75,26 +75,27 @@ impl ScanInputs<'_> {
     /// Reads everything once; `taker` makes what takes a block's rows, `take` gets it in order.
     pub(crate) fn scan<A: RowSink>(
         &self,
-        meter: &mut Meter<'_>,
+        meter: &mut ProgressMeter<'_>,
         taker: impl Fn() -> A + Sync,
-        mut take: impl FnMut(Parsed<A>) -> Result<(), Error>,
+        mut take: impl FnMut(ConvertedBlock<A>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
-        self.scan_from((None, meter), taker, |parsed, _| take(parsed))
+        self.scan_from(None, meter, taker, |parsed, _| take(parsed))
     }
 
     /// Like [`Self::scan`] from a mark on; `take` gets a block's own mark too, if it can have one.
     pub(crate) fn scan_from<A: RowSink>(
         &self,
-        (from, meter): (Option<&ResumePoint>, &mut Meter<'_>),
+        from: Option<&ResumePoint>,
+        meter: &mut ProgressMeter<'_>,
         taker: impl Fn() -> A + Sync,
-        mut take: impl FnMut(Parsed<A>, Option<ResumePoint>) -> Result<(), Error>,
+        mut take: impl FnMut(ConvertedBlock<A>, Option<ResumePoint>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
         let pass = meter.pass();
-        let produce = |send: ordered::Send<'_, RecordBlock>| self.produce((from, &pass), send);
+        let produce = |send: ordered::SendItem<'_, RecordBlock>| self.produce(from, &pass, send);
         let work = |block: RecordBlock| convert(&block, self.wanted, taker());
         let mut tally = FileTally::new(self, from);
         let mut rows = from.map_or(0, ResumePoint::rows_before);
-        let consume = |mut parsed: Parsed<A>| {
+        let consume = |mut parsed: ConvertedBlock<A>| {
             let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
             tally.count(&mut parsed)?;
             rows += parsed.rows;
@@ -109,33 +110,43 @@ impl ScanInputs<'_> {
     /// Reads everything once, and sends it in blocks until `send` wants no more.
     pub(crate) fn produce(
         &self,
-        (from, pass): (Option<&ResumePoint>, &Pass),
-        send: ordered::Send<'_, RecordBlock>,
+        from: Option<&ResumePoint>,
+        pass: &Pass,
+        send: ordered::SendItem<'_, RecordBlock>,
     ) -> Result<(), Error> {
-        let (reader, tap) = (format::reader(self.config), pass.tap());
+        let (reader, observer) = (format::reader(self.config), pass.observer());
         let mut text = 0;
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
-        tap.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
+        observer.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let shared: Arc<str> = name.as_str().into();
             let mut stopped = false;
             let mut send = |layout: Arc<FieldLayout>, records: Box<dyn Records>| {
                 text += records.text_bytes() as u64;
-                let far = ReadProgress {
+                let progress = ReadProgress {
                     bytes: pass.bytes(),
                     // Of a rest alone nobody knows how much text its beginning was.
                     bytes_total: from.map_or(pass.length(), |_| 0),
                     text,
                     row_bytes_least: layout.fields as u64,
                 };
-                stopped =
-                    !send(RecordBlock { file, name: Arc::clone(&shared), layout, records, far });
+                stopped = !send(RecordBlock {
+                    file,
+                    name: Arc::clone(&shared),
+                    layout,
+                    records,
+                    progress,
+                });
                 !stopped
             };
             let from = from.filter(|mark| mark.file == file).map(|mark| mark.place);
             let (wanted, label, pace) = (self.wanted, self.label, self.pace);
-            match reader.send(name, &InputReading { wanted, label, pace, tap, from }, &mut send) {
+            match reader.send(
+                name,
+                &InputReading { wanted, label, pace, observer, from },
+                &mut send,
+            ) {
                 // Engines that write one file per part leave some without content.
                 Err(Error::EmptyInput { .. }) if self.inputs.len() > 1 => {}
                 sent => sent?,
@@ -170,7 +181,7 @@ impl<'a> FileTally<'a> {
         ResumePoint { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 
-    fn count<A>(&mut self, parsed: &mut Parsed<A>) -> Result<(), Error> {
+    fn count<A>(&mut self, parsed: &mut ConvertedBlock<A>) -> Result<(), Error> {
         if let Some(error) = parsed.refused.take() {
             return Err(error);
         }
@@ -187,7 +198,8 @@ impl<'a> FileTally<'a> {
         if parsed.losses.malformed_lines == 0 {
             return Ok(());
         }
-        check_early(self.source.strictness, (self.rows.iter().sum(), &self.all()), &parsed.far)
+        let rows = self.rows.iter().sum();
+        check_early(self.source.strictness, rows, &self.all(), &parsed.progress)
     }
 
     /// What was lost of all inputs.

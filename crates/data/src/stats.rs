@@ -25,7 +25,7 @@ use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 use crate::scan::ScanInputs;
 use crate::scan::limit::Strictness;
-use crate::scan::progress::{DataProgress, Meter};
+use crate::scan::progress::{DataProgress, ProgressMeter};
 
 pub use figure::{CategoricalStats, CountMethod, DenseStats};
 
@@ -69,7 +69,7 @@ pub enum ValuesSeen {
 /// and the row groups in flight.
 /// # Errors
 /// Any [`Error`] of reading the dataset.
-pub fn of_dataset(
+pub fn summarize_dataset(
     dataset: &Dataset,
     rows: Range<u64>,
     threads: usize,
@@ -80,7 +80,7 @@ pub fn of_dataset(
     let mut tally = ColumnTally::new(columns.dense.clone(), names);
     let size = dataset.manifest().row_group_rows;
     let groups = rows.start / size..rows.end.min(dataset.rows()).div_ceil(size);
-    let produce = |send: ordered::Send<'_, u64>| {
+    let produce = |send: ordered::SendItem<'_, u64>| {
         for group in groups {
             if !send(group) {
                 break;
@@ -91,7 +91,7 @@ pub fn of_dataset(
     let work = |group: u64| {
         let start = group * size;
         let within = rows.start.saturating_sub(start)..rows.end.saturating_sub(start);
-        BlockColumns::of_group(dataset, group, within)
+        BlockColumns::from_row_group(dataset, group, within)
     };
     ordered::run(threads, produce, work, |block| {
         tally.take(&block?);
@@ -104,10 +104,10 @@ pub fn of_dataset(
 /// The figures of raw files (or `-`), and what could not be read of them.
 ///
 /// # Cost
-/// One pass on `threads` threads, with the memory of [`of_dataset`].
+/// One pass on `threads` threads, with the memory of [`summarize_dataset`].
 /// # Errors
 /// Any [`Error`] of reading the files.
-pub fn of_inputs(
+pub fn summarize_inputs(
     inputs: &[String],
     config: &DataConfig,
     strictness: Strictness,
@@ -128,11 +128,11 @@ pub fn of_inputs(
         threads: threads.max(1),
     };
     source.check(1)?;
-    let mut meter = Meter::new((config.format, inputs), 1, progress)?;
+    let mut meter = ProgressMeter::new(config.format, inputs, 1, progress)?;
     let mut tally = ColumnTally::new(dense, categorical);
     let empty = || BlockColumns::empty(tally_width(&wanted));
     let losses = source.scan(&mut meter, empty, |block| {
-        tally.take(&block.taken);
+        tally.take(&block.sink);
         Ok(())
     })?;
     let mut stats = tally.finish(ValuesSeen::Raw);
@@ -174,7 +174,7 @@ impl BlockColumns {
     }
 
     /// The rows `within` one row group.
-    fn of_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
+    fn from_row_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
         let columns = &dataset.manifest().columns;
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
         let (reader, index) = dataset.part_of(group)?;
@@ -182,18 +182,18 @@ impl BlockColumns {
         let mut block = Self::empty((dense, categorical));
         let mut first = 0;
         let rows = reader.rows_of(index);
-        for batch in reader.read((index, 0..rows), (dense, &all), rows)? {
+        for batch in reader.read(index, 0..rows, dense, &all, rows)? {
             let batch = batch?;
             let place = |row: u64| (row as usize).saturating_sub(first).min(batch.num_rows());
             let rows = place(within.start)..place(within.end);
             first += batch.num_rows();
-            block.labels.extend_from_slice(&part::floats(&batch, 0)[rows.clone()]);
+            block.labels.extend_from_slice(&part::float_values(&batch, 0)[rows.clone()]);
             for (column, values) in block.dense.iter_mut().enumerate() {
-                let floats = &part::floats(&batch, 1 + column)[rows.clone()];
+                let floats = &part::float_values(&batch, 1 + column)[rows.clone()];
                 values.extend(floats.iter().map(|&value| f64::from(value)));
             }
             for (column, bags) in block.categorical.iter_mut().enumerate() {
-                let stored = part::bags(&batch, 1 + dense + column);
+                let stored = part::id_bags(&batch, 1 + dense + column);
                 for row in rows.clone() {
                     bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
                 }
@@ -212,7 +212,7 @@ impl BlockBags {
 }
 
 impl RowSink for BlockColumns {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.labels.push(row.label);
         for (values, &value) in self.dense.iter_mut().zip(&row.dense) {
             values.push(value);

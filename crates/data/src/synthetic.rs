@@ -116,7 +116,7 @@ pub fn write_to(
         progress(WriteProgress { rows: tally.rows, bytes_text: tally.bytes_text });
         Ok(())
     })?;
-    let linear = linear::best(config, &planted, threads)?;
+    let linear = linear::fit_best(config, &planted, threads)?;
     Ok(tally.report(config, &linear))
 }
 
@@ -124,7 +124,7 @@ pub fn write_to(
 ///
 /// # Errors
 /// [`Error::Synthetic`] for a configuration that cannot be met.
-pub fn sample(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
+pub fn draw_rows(config: &SyntheticConfig, rows: Range<u64>) -> Result<DrawnBlock, Error> {
     config.check()?;
     Ok(Planted::new(config).block(config, rows))
 }
@@ -153,7 +153,7 @@ pub fn ceiling_auc(
 /// Bytes that writing such rows takes at most: the rows on which the planted model is scaled, or
 /// the chunks of the file, or those of the linear model that is fitted to it.
 #[must_use]
-pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
+pub fn estimate_memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
     let row = draw::DrawnBlock::row_bytes(config, ids);
     let in_flight = (ordered::in_flight(threads) as u64 * CHUNK_ROWS) as f64;

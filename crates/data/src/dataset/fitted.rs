@@ -116,7 +116,7 @@ impl Fitted {
             column: column.column.clone(),
             kind: column.kind,
             vocabulary: None,
-            out_of_range: ids::rule(column, config),
+            out_of_range: ids::out_of_range_rule(column, config),
             missing: column.missing,
         });
         Self {
@@ -129,7 +129,7 @@ impl Fitted {
     }
 
     /// The whole state of a configuration that learns nothing from its training data; `None` where
-    /// a column does: one that is standardised, or any with exact ids.
+    /// a column does: one that is standardized, or any with exact ids.
     #[must_use]
     pub fn without_data(config: &DataConfig) -> Option<Self> {
         let wanted = WantedColumns::new(config).ok()?;
@@ -295,7 +295,7 @@ impl<'a> Applier<'a> {
             DenseTransform::Standardise => (given - fitted.mean) / fitted.deviation,
             DenseTransform::Datetime if missing => 0.0,
             DenseTransform::Datetime => match fitted.part {
-                Some(part) => datetime::part(part, given, (fitted.mean, fitted.deviation)),
+                Some(part) => datetime::time_feature(part, given, fitted.mean, fitted.deviation),
                 None => given,
             },
         }) as f32

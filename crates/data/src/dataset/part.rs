@@ -132,7 +132,7 @@ pub(crate) struct PartWriter {
     file: File,
     /// Of what has been encoded, holds what is not yet in `file`.
     encoder: SerializedFileWriter<Vec<u8>>,
-    /// CheckedBytes in `file`.
+    /// Bytes in `file`.
     written: u64,
     /// Of every column chunk, as [`CHECKSUMS`] has them.
     checksums: String,
@@ -226,7 +226,7 @@ impl PartReader {
             Some(Footer { bytes, checksum }) => {
                 let range = part.bytes.saturating_sub(bytes)..part.bytes;
                 let place = || "footer".to_owned();
-                let footer = checked::read((&file, path), range, Some(checksum), place)?;
+                let footer = checked::read_range(&file, path, range, Some(checksum), place)?;
                 ArrowReaderMetadata::load(&footer, options)
             }
         };
@@ -273,8 +273,10 @@ impl PartReader {
     /// order.
     pub(crate) fn read(
         &self,
-        (group, rows): (usize, Range<usize>),
-        (dense, categorical): (usize, &[usize]),
+        group: usize,
+        rows: Range<usize>,
+        dense: usize,
+        categorical: &[usize],
         batch_rows: usize,
     ) -> Result<Batches<'_>, Error> {
         let roots = || (0..=dense).chain(categorical.iter().map(|column| 1 + dense + column));
@@ -302,7 +304,7 @@ impl PartReader {
     ) -> Result<CheckedBytes, Error> {
         let file = File::open(&self.path).map_err(Error::open(&self.path))?;
         let about = self.metadata.metadata().row_group(group);
-        let mut chunks = CheckedBytes::of_file(self.bytes);
+        let mut chunks = CheckedBytes::empty(self.bytes);
         for column in columns {
             let range = chunk_range(about, column).ok_or_else(|| {
                 let problem = format!("row group {group}, column {column}: no place in the file");
@@ -311,7 +313,7 @@ impl PartReader {
             let checksum = self.checksums.as_ref();
             let checksum = checksum.map(|all| all[group * about.num_columns() + column]);
             let place = || self.place(group, column);
-            chunks.add(checked::read((&file, &self.path), range, checksum, place)?);
+            chunks.add(checked::read_range(&file, &self.path, range, checksum, place)?);
         }
         Ok(chunks)
     }
@@ -346,7 +348,7 @@ fn checksums(metadata: &ArrowReaderMetadata) -> Result<Vec<Checksum>, String> {
     Ok(checksums)
 }
 
-/// CheckedBytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each
+/// Bytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each
 /// column a decompressed page, its dictionary, and the reader with its decompressor.
 ///
 /// Measured: a column of ids takes some 6 bytes per id of its group while it is read, most of it
@@ -395,12 +397,12 @@ impl Iterator for Batches<'_> {
 }
 
 /// The values of f32 column `column`.
-pub(crate) fn floats(batch: &RecordBatch, column: usize) -> &[f32] {
+pub(crate) fn float_values(batch: &RecordBatch, column: usize) -> &[f32] {
     batch.column(column).as_primitive::<Float32Type>().values()
 }
 
 /// The values of a categorical column.
-pub(crate) fn bags(batch: &RecordBatch, column: usize) -> ColumnBags<'_> {
+pub(crate) fn id_bags(batch: &RecordBatch, column: usize) -> ColumnBags<'_> {
     let array = batch.column(column);
     match array.as_list_opt::<i32>() {
         None => {

@@ -77,7 +77,7 @@ impl Categories {
     /// The values of row `row`.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {
-        of_row(&self.values, self.ends.as_deref(), row)
+        row_values(&self.values, self.ends.as_deref(), row)
     }
 
     /// Appends rows to a list column, `map` applied to each value.
@@ -126,12 +126,12 @@ impl ColumnBags<'_> {
     /// The values of row `row`.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {
-        of_row(self.values, self.ends.as_deref(), row)
+        row_values(self.values, self.ends.as_deref(), row)
     }
 }
 
 #[inline]
-fn of_row<'a>(values: &'a [i64], ends: Option<&[u32]>, row: usize) -> &'a [i64] {
+fn row_values<'a>(values: &'a [i64], ends: Option<&[u32]>, row: usize) -> &'a [i64] {
     match ends {
         None => &values[row..=row],
         Some(ends) => {

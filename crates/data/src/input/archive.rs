@@ -9,7 +9,7 @@ use flate2::bufread::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::Error;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 
 /// Buffer of each file, of which there may be dozens.
 const BUFFER: usize = 64 << 10;
@@ -46,13 +46,16 @@ pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
 }
 
 /// The content of the one file in the archive `path`; folders and hidden files do not count.
-pub(crate) fn only_member(path: &Path, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+pub(crate) fn only_member(
+    path: &Path,
+    observer: &ReadObserver,
+) -> Result<Box<dyn Read + Send>, Error> {
     let mut members = members(path)?;
     members.retain(|member| !is_hidden(&member.name));
     match &members[..] {
         [member] => {
-            tap.whole(&path.display().to_string())?;
-            member.open(path, tap)
+            observer.hash_file(&path.display().to_string())?;
+            member.open(path, observer)
         }
         several => {
             let is_there = |name: &str| several.iter().any(|member| member.name == name);
@@ -77,10 +80,15 @@ fn is_hidden(name: &str) -> bool {
 
 impl PackedFile {
     /// The unpacked content, whose checksum is compared at its end.
-    pub(crate) fn open(&self, path: &Path, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+    pub(crate) fn open(
+        &self,
+        path: &Path,
+        observer: &ReadObserver,
+    ) -> Result<Box<dyn Read + Send>, Error> {
         let mut file = File::open(path).map_err(Error::open(path))?;
         file.seek(SeekFrom::Start(self.start)).map_err(Error::read(path))?;
-        let packed = BufReader::with_capacity(BUFFER, tap.stream(file.take(self.length)));
+        let packed =
+            BufReader::with_capacity(BUFFER, observer.observe_stream(file.take(self.length)));
         let content: Box<dyn Read + Send> = match self.method {
             CompressionMethod::STORE => Box::new(packed),
             CompressionMethod::DEFLATE => Box::new(DeflateDecoder::new(packed)),

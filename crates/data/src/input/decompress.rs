@@ -17,7 +17,7 @@ use schema::file_form::{self, FileForm};
 
 use crate::error::Error;
 use crate::input::archive;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::input::remote::{Object, is_remote};
 use crate::input::utf16::{self, Utf16};
 
@@ -30,14 +30,15 @@ const START: u64 = 16;
 /// Forms within each other that are unpacked, such as UTF-16 within gzip.
 const DEPTH: usize = 3;
 
-/// The decompressed content of `input`; `tap` receives the bytes taken from the file itself.
-pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+/// The decompressed content of `input`; `observer` receives the bytes taken from the file itself.
+pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     if input == STDIN {
-        decompressed(Box::new(tap.stream(io::stdin()))).map_err(Error::read(path))
+        decompressed(Box::new(observer.observe_stream(io::stdin()))).map_err(Error::read(path))
     } else if is_remote(input) {
         let object = Object::open(input).map_err(Error::open(path))?;
-        decompressed(Box::new(tap.object(input, (&object, 0)))).map_err(Error::read(path))
+        decompressed(Box::new(observer.observe_object(input, &object, 0)))
+            .map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
         // Opening a folder succeeds; only reading it would fail, with a less helpful text.
@@ -52,34 +53,38 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
         let is_zip =
             file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
         if is_zip {
-            return decompressed(archive::only_member(path, tap)?).map_err(Error::read(path));
+            return decompressed(archive::only_member(path, observer)?).map_err(Error::read(path));
         }
-        decompressed(Box::new(tap.file(input, (file, 0))?)).map_err(Error::read(path))
+        decompressed(Box::new(observer.observe_file(input, file, 0)?)).map_err(Error::read(path))
     }
 }
 
 /// Like [`open`] from byte `offset` of the decompressed content on. A plain file is not read before
 /// it.
-pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
+pub(crate) fn open_at(
+    input: &str,
+    offset: u64,
+    observer: &ReadObserver,
+) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     let head = start(input)?;
     if file_form::recognise(&head) != FileForm::Plain || utf16::order(&head).is_some() {
-        let mut read = open(input, tap)?;
+        let mut read = open(input, observer)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
         return Ok(read);
     }
     if is_remote(input) {
         let object = Object::open(input).map_err(Error::open(path))?;
-        tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
-        let tapped = tap.object(input, (&object, offset));
-        return Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)));
+        observer.bytes_done.fetch_add(offset, Ordering::Relaxed);
+        let observed = observer.observe_object(input, &object, offset);
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, observed)));
     }
     let mut file = File::open(path).map_err(Error::open(path))?;
     file.seek(SeekFrom::Start(offset)).map_err(Error::read(path))?;
-    tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
-    let tapped = tap.file(input, (file, offset))?;
-    Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)))
+    observer.bytes_done.fetch_add(offset, Ordering::Relaxed);
+    let observed = observer.observe_file(input, file, offset)?;
+    Ok(Box::new(BufReader::with_capacity(BUFFER, observed)))
 }
 
 /// The first bytes of an input, or all where there are fewer.

@@ -19,7 +19,7 @@ const DEPTH: usize = 32;
 ///
 /// # Errors
 /// [`Error::Open`]; [`Error::EmptyFolder`] for a folder without a file.
-pub fn files_of(inputs: &[String]) -> Result<Vec<String>, Error> {
+pub fn expand_folders(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(inputs.len());
     for input in inputs {
         let path = Path::new(input);

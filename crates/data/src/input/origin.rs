@@ -34,7 +34,7 @@ pub struct InputOrigin {
     /// XXH3-128 of all its bytes as they lie on the disk; `None` if not all were seen in order.
     fingerprint: Option<Fingerprint>,
     /// What was read so far, where the reading was interrupted.
-    start: Option<Beginning>,
+    start: Option<HashedPrefix>,
 }
 
 /// What the file system says of a file: a change of its content changes at least one time. Or what
@@ -52,7 +52,7 @@ struct FileIdentity {
 
 /// The first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Beginning {
+struct HashedPrefix {
     bytes: u64,
     fingerprint: Fingerprint,
 }
@@ -72,7 +72,7 @@ impl FileIdentity {
     }
 
     /// Of an object whose server says which version it is.
-    fn of_object(object: &Object) -> Option<Self> {
+    fn from_object(object: &Object) -> Option<Self> {
         let (bytes, version) = (object.bytes()?, Some(object.version()?.to_owned()));
         let (device, inode, modified_ns, changed_ns) = Default::default();
         Some(Self { device, inode, bytes, modified_ns, changed_ns, version })
@@ -89,7 +89,7 @@ impl InputOrigin {
         let failed = || Error::open(Path::new(path));
         if is_remote(path) {
             let object = Object::open(path).map_err(failed())?;
-            return Ok(Self::of_object(path, &object).map(|origin| (object.read_from(0), origin)));
+            return Ok(Self::from_object(path, &object).map(|origin| (object.read_from(0), origin)));
         }
         let file = File::open(path).map_err(failed())?;
         Ok(Self::noted(path, &file)?.map(|origin| (Box::new(file) as _, origin)))
@@ -100,8 +100,8 @@ impl InputOrigin {
         Ok(FileIdentity::from_metadata(&about).map(|identity| Self::seen(path, identity)))
     }
 
-    fn of_object(path: &str, object: &Object) -> Option<Self> {
-        FileIdentity::of_object(object).map(|identity| Self::seen(path, identity))
+    fn from_object(path: &str, object: &Object) -> Option<Self> {
+        FileIdentity::from_object(object).map(|identity| Self::seen(path, identity))
     }
 
     fn seen(path: &str, identity: FileIdentity) -> Self {
@@ -116,7 +116,8 @@ impl InputOrigin {
     /// [`Error::Open`], [`Error::Read`].
     pub fn read(path: &str, progress: &mut dyn FnMut(u64)) -> Result<Option<Self>, Error> {
         let Some((mut file, mut origin)) = Self::open(path)? else { return Ok(None) };
-        let hashed = hashed(&mut file, u64::MAX, progress).map_err(Error::read(Path::new(path)))?;
+        let hashed =
+            hash_reader(&mut file, u64::MAX, progress).map_err(Error::read(Path::new(path)))?;
         origin.fingerprint = Some(Fingerprint(hashed.hash.digest128()));
         Ok(Some(origin))
     }
@@ -134,7 +135,7 @@ impl InputOrigin {
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         if is_remote(&self.path) {
-            let now = Object::open(&self.path).ok().as_ref().and_then(FileIdentity::of_object);
+            let now = Object::open(&self.path).ok().as_ref().and_then(FileIdentity::from_object);
             return now.as_ref() == Some(&self.identity);
         }
         let identity =
@@ -162,7 +163,7 @@ fn now_ns() -> i128 {
 
 /// A hash of the first bytes of a file.
 #[derive(Clone)]
-struct Running {
+struct RunningHash {
     hash: Xxh3Default,
     /// Bytes hashed.
     bytes: u64,
@@ -170,7 +171,7 @@ struct Running {
     at: u64,
 }
 
-impl Running {
+impl RunningHash {
     fn new() -> Self {
         Self { hash: Xxh3Default::new(), bytes: 0, at: 0 }
     }
@@ -184,8 +185,12 @@ impl Running {
     }
 }
 
-fn hashed(file: &mut impl Read, most: u64, progress: &mut dyn FnMut(u64)) -> io::Result<Running> {
-    let mut running = Running::new();
+fn hash_reader(
+    file: &mut impl Read,
+    most: u64,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<RunningHash> {
+    let mut running = RunningHash::new();
     let mut buffer = vec![0; PIECE];
     while running.bytes < most {
         let room = (most - running.bytes).min(PIECE as u64) as usize;
@@ -202,18 +207,18 @@ fn hashed(file: &mut impl Read, most: u64, progress: &mut dyn FnMut(u64)) -> io:
 
 /// The input files of one preparation, hashed while they are read.
 #[derive(Default)]
-pub(crate) struct Origins {
-    files: Mutex<BTreeMap<String, Noted>>,
+pub(crate) struct InputOrigins {
+    files: Mutex<BTreeMap<String, NotedInput>>,
 }
 
-struct Noted {
+struct NotedInput {
     origin: InputOrigin,
-    running: Option<SharedOrigins>,
+    running: Option<SharedHash>,
 }
 
-type SharedOrigins = Arc<Mutex<Running>>;
+type SharedHash = Arc<Mutex<RunningHash>>;
 
-impl Origins {
+impl InputOrigins {
     /// Those an interrupted preparation noted.
     ///
     /// # Errors
@@ -232,11 +237,11 @@ impl Origins {
     }
 
     /// The file of `origin` if it still has the bytes that were read.
-    fn compared(origin: &InputOrigin) -> Result<Option<Noted>, Error> {
+    fn compared(origin: &InputOrigin) -> Result<Option<NotedInput>, Error> {
         if origin.is_untouched() {
             // What follows the beginning will be read, but not hashed in one go with it.
             let origin = InputOrigin { start: None, ..origin.clone() };
-            return Ok(Some(Noted { origin, running: None }));
+            return Ok(Some(NotedInput { origin, running: None }));
         }
         let path = Path::new(&origin.path);
         let Some((mut file, now)) = InputOrigin::open(&origin.path)? else { return Ok(None) };
@@ -245,24 +250,24 @@ impl Origins {
             (None, Some(start)) => (start.bytes, start.fingerprint),
             (None, None) => return Ok(None),
         };
-        let running = hashed(&mut file, length, &mut |_| {}).map_err(Error::read(path))?;
+        let running = hash_reader(&mut file, length, &mut |_| {}).map_err(Error::read(path))?;
         if Fingerprint(running.hash.digest128()) != expected {
             return Ok(None);
         }
         let running = origin.fingerprint.is_none().then(|| Arc::new(Mutex::new(running)));
         let origin = InputOrigin { fingerprint: origin.fingerprint, start: origin.start, ..now };
-        Ok(Some(Noted { origin, running }))
+        Ok(Some(NotedInput { origin, running }))
     }
 
     /// What is known of every file that was opened.
     pub(crate) fn noted(&self) -> Vec<InputOrigin> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let noted = |noted: &Noted| {
+        let noted = |noted: &NotedInput| {
             let mut origin = noted.origin.clone();
             if let (Some(running), None) = (&noted.running, origin.fingerprint) {
                 let running = running.lock().unwrap_or_else(PoisonError::into_inner);
                 let fingerprint = Fingerprint(running.hash.digest128());
-                origin.start = Some(Beginning { bytes: running.bytes, fingerprint });
+                origin.start = Some(HashedPrefix { bytes: running.bytes, fingerprint });
             }
             origin
         };
@@ -270,21 +275,21 @@ impl Origins {
     }
 
     /// Notes a file that is read from byte `at` on; gives what hashes it on the way, if it can be.
-    fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedOrigins> {
+    fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedHash> {
         let origin = origin?;
         let path = origin.path.clone();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let running = match files.get_mut(&path) {
             None if at > 0 => return None,
             None => {
-                let running = Arc::new(Mutex::new(Running::new()));
-                let noted = Noted { origin, running: Some(Arc::clone(&running)) };
+                let running = Arc::new(Mutex::new(RunningHash::new()));
+                let noted = NotedInput { origin, running: Some(Arc::clone(&running)) };
                 files.insert(path, noted);
                 running
             }
             // Read once more, from its beginning: compared when its end is reached.
             Some(noted) if at == 0 => {
-                Arc::clone(noted.running.insert(Arc::new(Mutex::new(Running::new()))))
+                Arc::clone(noted.running.insert(Arc::new(Mutex::new(RunningHash::new()))))
             }
             Some(noted) => {
                 let shared = noted.running.take()?;
@@ -304,14 +309,14 @@ impl Origins {
 
     /// Notes an object whose bytes are read in no order: it is known by its version alone.
     fn note_object(&self, path: &str, object: &Object) {
-        if let Some(origin) = InputOrigin::of_object(path, object) {
+        if let Some(origin) = InputOrigin::from_object(path, object) {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-            files.insert(path.to_owned(), Noted { origin, running: None });
+            files.insert(path.to_owned(), NotedInput { origin, running: None });
         }
     }
 
     /// Notes that the end of a file was reached.
-    fn end(&self, path: &str, running: &Running) -> io::Result<()> {
+    fn end(&self, path: &str, running: &RunningHash) -> io::Result<()> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(noted) = files.get_mut(path) else { return Ok(()) };
         let fingerprint = Fingerprint(running.hash.digest128());
@@ -327,30 +332,40 @@ impl Origins {
 
 /// Observes the bytes that a reader takes from a file.
 #[derive(Clone, Default)]
-pub(crate) struct Tap {
+pub(crate) struct ReadObserver {
     pub bytes_done: Arc<std::sync::atomic::AtomicU64>,
-    pub origins: Option<Arc<Origins>>,
+    pub origins: Option<Arc<InputOrigins>>,
 }
 
-impl Tap {
+impl ReadObserver {
     /// A reader of `file`, the file `path` from byte `at` on, that reports what it reads.
-    pub(crate) fn file(&self, path: &str, (file, at): (File, u64)) -> Result<Tapped<File>, Error> {
+    pub(crate) fn observe_file(
+        &self,
+        path: &str,
+        file: File,
+        at: u64,
+    ) -> Result<ObservedReader<File>, Error> {
         let running = match &self.origins {
             Some(origins) => origins.begin(InputOrigin::noted(path, &file)?, at),
             None => None,
         };
-        Ok(Tapped { running, path: path.to_owned(), ..self.stream(file) })
+        Ok(ObservedReader { running, path: path.to_owned(), ..self.observe_stream(file) })
     }
 
     /// The same of an object.
-    pub(crate) fn object(
+    pub(crate) fn observe_object(
         &self,
         path: &str,
-        (object, at): (&Object, u64),
-    ) -> Tapped<Box<dyn Read + Send>> {
-        let noted = || InputOrigin::of_object(path, object);
+        object: &Object,
+        at: u64,
+    ) -> ObservedReader<Box<dyn Read + Send>> {
+        let noted = || InputOrigin::from_object(path, object);
         let running = self.origins.as_ref().and_then(|origins| origins.begin(noted(), at));
-        Tapped { running, path: path.to_owned(), ..self.stream(object.read_from(at)) }
+        ObservedReader {
+            running,
+            path: path.to_owned(),
+            ..self.observe_stream(object.read_from(at))
+        }
     }
 
     /// Notes an object that is read in no order.
@@ -361,12 +376,12 @@ impl Tap {
     }
 
     /// A reader whose bytes are only counted.
-    pub(crate) fn stream<R>(&self, inner: R) -> Tapped<R> {
-        Tapped { inner, path: String::new(), tap: self.clone(), running: None }
+    pub(crate) fn observe_stream<R>(&self, inner: R) -> ObservedReader<R> {
+        ObservedReader { inner, path: String::new(), observer: self.clone(), running: None }
     }
 
     /// Hashes the whole file `path`, for those who read it in no order.
-    pub(crate) fn whole(&self, path: &str) -> Result<(), Error> {
+    pub(crate) fn hash_file(&self, path: &str) -> Result<(), Error> {
         let Some(origins) = &self.origins else { return Ok(()) };
         let files = || origins.files.lock().unwrap_or_else(PoisonError::into_inner);
         let known = files().get(path).map(|noted| noted.origin.clone());
@@ -377,24 +392,24 @@ impl Tap {
         if origins.begin(InputOrigin::noted(path, &file)?, 0).is_none() {
             return Ok(());
         }
-        let hashed = hashed(&mut file, u64::MAX, &mut |_| {});
+        let hashed = hash_reader(&mut file, u64::MAX, &mut |_| {});
         let ended = hashed.and_then(|running| origins.end(path, &running));
         ended.map_err(Error::read(Path::new(path)))
     }
 }
 
-/// A reader of a file that reports to a [`Tap`] what it reads.
-pub(crate) struct Tapped<R> {
+/// A reader of a file that reports to a [`ReadObserver`] what it reads.
+pub(crate) struct ObservedReader<R> {
     inner: R,
     path: String,
-    tap: Tap,
-    running: Option<SharedOrigins>,
+    observer: ReadObserver,
+    running: Option<SharedHash>,
 }
 
-impl<R: Read> Read for Tapped<R> {
+impl<R: Read> Read for ObservedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
-        self.tap.bytes_done.fetch_add(read as u64, std::sync::atomic::Ordering::Relaxed);
+        self.observer.bytes_done.fetch_add(read as u64, std::sync::atomic::Ordering::Relaxed);
         let Some(running) = &self.running else { return Ok(read) };
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         running.take(&buffer[..read]);
@@ -402,7 +417,7 @@ impl<R: Read> Read for Tapped<R> {
             let whole = running.clone();
             drop(running);
             self.running = None;
-            if let Some(origins) = &self.tap.origins {
+            if let Some(origins) = &self.observer.origins {
                 origins.end(&self.path, &whole)?;
             }
         }

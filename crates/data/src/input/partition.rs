@@ -20,7 +20,7 @@ pub(crate) fn keys(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Those of them that are not among `names`, the columns of the file itself.
-pub(crate) fn keys_beside(names: &[String], path: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn keys_missing_from(names: &[String], path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut keys = keys(path);
     keys.retain(|(key, _)| !names.contains(key));
     keys

@@ -6,12 +6,12 @@
 mod address;
 mod aws;
 mod client;
+mod credential_http;
 mod google;
 mod object;
 mod problem;
 mod reader;
 mod sign;
-mod wire;
 
 pub(crate) use object::Object;
 pub use problem::RemoteProblem;

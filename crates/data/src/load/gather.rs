@@ -28,7 +28,7 @@ pub struct FeaturePlan {
 
 /// How the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
-enum ToId {
+enum IdMapping {
     /// Value modulo the table's rows; values below 0 are large unsigned ones.
     Unsigned(u64),
     /// Value modulo the table's rows, from 0 on as in Python; values below 0 are negative.
@@ -39,7 +39,7 @@ enum ToId {
     Exact,
 }
 
-impl ToId {
+impl IdMapping {
     #[inline]
     fn id(self, value: i64) -> i64 {
         match self {
@@ -79,7 +79,7 @@ const MISSING_ROW: i64 = 0;
 struct Feature {
     /// Position in [`Features::used`].
     at: usize,
-    to_id: ToId,
+    to_id: IdMapping,
     /// Name of its column, rows of its table and their rule, where ids outside it are counted.
     counted: Option<(String, u64, OutOfRange)>,
 }
@@ -116,15 +116,15 @@ impl Features {
             let about = &fitted.categorical[column];
             let to_id = match (fitted.id_count(column), about.out_of_range) {
                 (Some(ids), _) if ids > *rows => return Err(too_small(ids)),
-                (Some(_), _) => ToId::Exact,
+                (Some(_), _) => IdMapping::Exact,
                 (None, _) if *rows == 0 => return Err(too_small(1)),
-                (None, Some(OutOfRange::Missing)) => ToId::Missing(*rows),
+                (None, Some(OutOfRange::Missing)) => IdMapping::Missing(*rows),
                 (None, _) if rules == Rules::First || about.kind == CategoryKind::String => {
-                    ToId::Unsigned(*rows)
+                    IdMapping::Unsigned(*rows)
                 }
-                (None, _) => ToId::Signed(*rows),
+                (None, _) => IdMapping::Signed(*rows),
             };
-            let counted = about.out_of_range.filter(|_| !matches!(to_id, ToId::Exact));
+            let counted = about.out_of_range.filter(|_| !matches!(to_id, IdMapping::Exact));
             found.push((column, to_id, counted.map(|rule| (name.clone(), *rows, rule))));
         }
         let mut used: Vec<usize> = found.iter().map(|(column, ..)| *column).collect();
@@ -173,7 +173,7 @@ const GATHER_ROWS: usize = 64;
 
 /// Rows ready to be drawn from: ids final, and what belongs to a row side by side. A batch takes
 /// its rows from everywhere, and of rows kept by column each would miss the caches once per column.
-pub(crate) struct Decoded {
+pub(crate) struct DecodedRows {
     /// Numbers of a row: label and dense values.
     width: usize,
     /// `[rows, width]`
@@ -198,9 +198,9 @@ pub(crate) struct IdsRead {
 
 #[derive(Clone, Copy)]
 enum IdPlace {
-    /// At this position of the rows of [`Decoded::ids`].
+    /// At this position of the rows of [`DecodedRows::ids`].
     Single(usize),
-    /// In this one of [`Decoded::lists`].
+    /// In this one of [`DecodedRows::lists`].
     List(usize),
 }
 
@@ -219,7 +219,7 @@ struct ColumnBlock<'a> {
     categorical: Vec<ColumnBags<'a>>,
 }
 
-impl Decoded {
+impl DecodedRows {
     /// Bytes of a row with these columns, one for each feature, where ids fit into 32 bits.
     pub(crate) fn row_bytes(features: &[ColumnShape], dense: usize) -> f64 {
         let feature = |column: &ColumnShape| match column.is_list {
@@ -243,12 +243,12 @@ impl Decoded {
         let unsigned = |at: usize| columns[features.used[at]].unsigned;
         let mut decoded = Self::with_room(rows.len(), features, is_list);
         let (dense, used) = (features.dense, &features.used);
-        for batch in part.read((group, rows), (dense, used), DECODE_ROWS)? {
+        for batch in part.read(group, rows, dense, used, DECODE_ROWS)? {
             let batch = batch?;
-            let numbers = (0..=dense).map(|column| part::floats(&batch, column));
+            let numbers = (0..=dense).map(|column| part::float_values(&batch, column));
             let categorical = (0..used.len()).map(|at| ColumnBags {
                 unsigned: unsigned(at),
-                ..part::bags(&batch, 1 + dense + at)
+                ..part::id_bags(&batch, 1 + dense + at)
             });
             let block =
                 ColumnBlock { numbers: numbers.collect(), categorical: categorical.collect() };
@@ -258,7 +258,7 @@ impl Decoded {
     }
 
     /// Takes rows as they were converted.
-    pub(crate) fn gather(rows: &PreparedRows, features: &Features) -> Result<Self, Error> {
+    pub(crate) fn from_rows(rows: &PreparedRows, features: &Features) -> Result<Self, Error> {
         let is_list = |column: usize| rows.categorical[column].ends.is_some();
         let mut decoded = Self::with_room(rows.len(), features, is_list);
         let mut numbers = vec![&rows.labels[..]];
@@ -301,7 +301,7 @@ impl Decoded {
         for (feature, read) in features.features.iter().zip(&mut self.read) {
             let Some((column, rows, rule)) = &feature.counted else { continue };
             let values = block.categorical[feature.at].values;
-            let outside = ids::outside(values, *rows) as u64;
+            let outside = ids::count_outside(values, *rows) as u64;
             read.ids += values.len() as u64;
             read.outside += outside;
             if outside > 0 && *rule == OutOfRange::Error {
@@ -323,7 +323,7 @@ impl Decoded {
         let rows = block.numbers[0].len();
         let numbers = grown(&mut self.numbers, rows * self.width);
         for (at, column) in block.numbers.iter().enumerate() {
-            scatter(column, (numbers, self.width, at), |value| value);
+            scatter(column, numbers, self.width, at, |value| value);
         }
         let (count, singles) = (rows * self.singles, self.singles);
         let columns = || {
@@ -335,7 +335,7 @@ impl Decoded {
         if let IdWindow::Narrow(ids) = &mut self.ids {
             let before = ids.len();
             let mut high = 0;
-            place_ids((grown(ids, count), singles), columns(), |id| {
+            place_ids(grown(ids, count), singles, columns(), |id| {
                 high |= id >> 32;
                 id as u32
             });
@@ -345,12 +345,12 @@ impl Decoded {
             }
         }
         if let IdWindow::Wide(ids) = &mut self.ids {
-            place_ids((grown(ids, count), singles), columns(), |id| id);
+            place_ids(grown(ids, count), singles, columns(), |id| id);
         }
         for (bags, to_id, place) in columns() {
             match (place, to_id) {
                 (IdPlace::Single(_), _) => {}
-                (IdPlace::List(list), ToId::Missing(rows)) => {
+                (IdPlace::List(list), IdMapping::Missing(rows)) => {
                     self.lists[list].append_some(bags, |value| value.cast_unsigned() < rows);
                 }
                 (IdPlace::List(list), _) => self.lists[list].append(bags, |value| to_id.id(value)),
@@ -387,18 +387,19 @@ fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
 
 /// Writes the ids of the features that have one in every row into rows of `singles` ids.
 fn place_ids<'a, T: Copy>(
-    (ids, singles): (&mut [T], usize),
-    columns: impl Iterator<Item = (&'a ColumnBags<'a>, ToId, IdPlace)>,
+    ids: &mut [T],
+    singles: usize,
+    columns: impl Iterator<Item = (&'a ColumnBags<'a>, IdMapping, IdPlace)>,
     mut stored: impl FnMut(i64) -> T,
 ) {
     for (bags, to_id, place) in columns {
         match (place, to_id) {
             (IdPlace::List(_), _) => {}
-            (IdPlace::Single(at), ToId::Exact) => {
-                scatter(bags.values, (ids, singles, at), &mut stored);
+            (IdPlace::Single(at), IdMapping::Exact) => {
+                scatter(bags.values, ids, singles, at, &mut stored);
             }
             (IdPlace::Single(at), _) => {
-                scatter(bags.values, (ids, singles, at), |value| stored(to_id.id(value)));
+                scatter(bags.values, ids, singles, at, |value| stored(to_id.id(value)));
             }
         }
     }
@@ -407,7 +408,9 @@ fn place_ids<'a, T: Copy>(
 /// Writes a column into place `at` of rows of `width` values.
 fn scatter<V: Copy, T>(
     column: &[V],
-    (rows, width, at): (&mut [T], usize, usize),
+    rows: &mut [T],
+    width: usize,
+    at: usize,
     mut map: impl FnMut(V) -> T,
 ) {
     for (row, &value) in rows.chunks_exact_mut(width).zip(column) {
@@ -416,7 +419,7 @@ fn scatter<V: Copy, T>(
 }
 
 /// A batch being filled.
-pub(crate) struct Filling {
+pub(crate) struct BatchBuilder {
     /// Samples of a full batch.
     size: usize,
     width: usize,
@@ -426,7 +429,7 @@ pub(crate) struct Filling {
     ids: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
-impl Filling {
+impl BatchBuilder {
     pub(crate) fn new(features: &Features, size: usize) -> Self {
         Self {
             size,
@@ -449,7 +452,7 @@ impl Filling {
     }
 
     /// Takes `rows`, each a row of one of `from`.
-    pub(crate) fn take(&mut self, from: &[Decoded], rows: &[(u32, u32)]) {
+    pub(crate) fn take(&mut self, from: &[DecodedRows], rows: &[(u32, u32)]) {
         if self.labels.is_empty() {
             self.labels.reserve_exact(self.size);
             self.dense.reserve_exact(self.size * self.width);
@@ -503,12 +506,12 @@ impl Filling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Decoded, Feature, Features, ToId};
+    use super::{DecodedRows, Feature, Features, IdMapping};
     use crate::dataset::prepared_rows::{Categories, PreparedRows};
 
     #[test]
     fn an_exact_id_beyond_32_bits_stays_what_it_is() {
-        let features = vec![Feature { at: 0, to_id: ToId::Exact, counted: None }];
+        let features = vec![Feature { at: 0, to_id: IdMapping::Exact, counted: None }];
         let place = std::path::PathBuf::new();
         let features = Features { dense: 0, used: vec![0], features, place, narrow: true };
         for ids in [vec![7, 8], vec![7, 1 << 32 | 8], vec![-1, 7]] {
@@ -516,7 +519,7 @@ mod tests {
             let categorical = vec![Categories { values, ..Categories::default() }];
             let labels = vec![0.0; ids.len()];
             let rows = PreparedRows { labels, categorical, ..PreparedRows::default() };
-            let decoded = Decoded::gather(&rows, &features).unwrap();
+            let decoded = DecodedRows::from_rows(&rows, &features).unwrap();
             assert_eq!([decoded.id(0, 0), decoded.id(1, 0)], ids[..]);
         }
     }
@@ -527,14 +530,14 @@ mod tests {
             for value in [0, 5, -1, -100, i64::MIN, i64::MAX, 1 << 32, (1 << 32) - 1] {
                 let unsigned = value.cast_unsigned() % rows;
                 let floored = value.rem_euclid(rows.cast_signed());
-                let signed = ToId::Signed(rows);
+                let signed = IdMapping::Signed(rows);
                 assert_eq!(signed.id(value), floored, "{value} % {rows}");
-                assert_eq!(ToId::Unsigned(rows).id(value), unsigned.cast_signed());
-                let within = ToId::Missing(rows).id(value);
+                assert_eq!(IdMapping::Unsigned(rows).id(value), unsigned.cast_signed());
+                let within = IdMapping::Missing(rows).id(value);
                 let expected = if (0..rows.cast_signed()).contains(&value) { value } else { 0 };
                 assert_eq!(within, expected, "{value} in {rows}");
             }
         }
-        assert_eq!(ToId::Signed(100).id(-1), 99);
+        assert_eq!(IdMapping::Signed(100).id(-1), 99);
     }
 }

@@ -18,7 +18,7 @@ use schema::Batch;
 
 use crate::dataset::Dataset;
 use crate::error::Error;
-use crate::load::gather::{Decoded, FeaturePlan, Features, Filling, IdsRead};
+use crate::load::gather::{BatchBuilder, DecodedRows, FeaturePlan, Features, IdsRead};
 use crate::load::shuffle::{GroupPiece, GroupWindow, Position, ShuffleOrder};
 use crate::parse::ids::IdsOutside;
 
@@ -104,15 +104,15 @@ impl Loader {
         options: LoaderOptions,
     ) -> Result<Self, Error> {
         let features = Arc::new(Features::new(features, dataset.fitted(), dataset.dir())?);
-        let order = order_of(dataset, &options)?;
+        let order = build_order(dataset, &options)?;
         let start = order.resume(&options.start)?;
         let together = batches_together(options.batch_size);
         let (sender, batches) = bounded(batches_ahead(features.count(), options.batch_size));
         let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
-        let (jobs, queue) = unbounded::<DecodeTask>();
+        let (jobs, tasks) = unbounded::<DecodeTask>();
         let decoders = decode_threads();
-        let ahead = Ahead {
-            windows: Windows::from(order, &start, options.epochs),
+        let queue = DecodeQueue {
+            windows: WindowIter::from(order, &start, options.epochs),
             jobs,
             submitted: VecDeque::new(),
             last: Vec::new(),
@@ -126,15 +126,15 @@ impl Loader {
         let read = Arc::new(Mutex::new(vec![IdsRead::default(); features.len()]));
         let first = FirstEpoch { epoch: start.epoch, read: Arc::clone(&read) };
         threads.push(std::thread::spawn(move || {
-            assemble(order, &shared, (start, ahead), (outbox, &first));
+            assemble(order, &shared, &start, queue, outbox, &first);
         }));
         for _ in 0..decoders {
             let (dataset, features) = (dataset.clone(), Arc::clone(&features));
-            let queue = queue.clone();
+            let tasks = tasks.clone();
             threads.push(std::thread::spawn(move || {
-                for (piece, answer) in queue {
+                for (piece, answer) in tasks {
                     // Nobody waits any more when the loader was dropped.
-                    let _ = answer.send(Decoded::read(&dataset, &piece, &features));
+                    let _ = answer.send(DecodedRows::read(&dataset, &piece, &features));
                 }
             }));
         }
@@ -212,7 +212,7 @@ fn decode_threads() -> usize {
     cores.clamp(2, DECODE_THREADS_MOST)
 }
 
-fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrder, Error> {
+fn build_order(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrder, Error> {
     let refuse = |key, problem| Err(Error::Config { key, problem });
     if options.batch_size == 0 {
         return refuse("batch_size", "expected at least 1, got 0".to_owned());
@@ -243,14 +243,14 @@ fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrder, 
 }
 
 /// The windows of all epochs from a position on.
-struct Windows {
+struct WindowIter {
     order: ShuffleOrder,
     epochs: Option<u64>,
     epoch: u64,
     left: std::vec::IntoIter<GroupWindow>,
 }
 
-impl Windows {
+impl WindowIter {
     fn from(order: ShuffleOrder, start: &Position, epochs: Option<u64>) -> Self {
         let ended = epochs.is_some_and(|epochs| start.epoch >= epochs);
         let mut windows = if ended { Vec::new() } else { order.windows(start.epoch).0 };
@@ -259,7 +259,7 @@ impl Windows {
     }
 }
 
-impl Iterator for Windows {
+impl Iterator for WindowIter {
     type Item = GroupWindow;
 
     fn next(&mut self) -> Option<GroupWindow> {
@@ -275,24 +275,24 @@ impl Iterator for Windows {
     }
 }
 
-type DecodeTask = (GroupPiece, Sender<Result<Decoded, Error>>);
+type DecodeTask = (GroupPiece, Sender<Result<DecodedRows, Error>>);
 
 /// Row groups in their order, as they are decoded.
-type Answers = Vec<Receiver<Result<Decoded, Error>>>;
+type PendingPieces = Vec<Receiver<Result<DecodedRows, Error>>>;
 
 /// The row groups of a window.
-enum Groups {
-    OnTheirWay(Answers),
+enum WindowGroups {
+    Pending(PendingPieces),
     /// Those of the window before, and where each of them is now: each epoch of a small dataset is
     /// one window.
-    Before(Vec<usize>),
+    Reused(Vec<usize>),
 }
 
 /// Windows being decoded ahead of the one in use.
-struct Ahead {
-    windows: Windows,
+struct DecodeQueue {
+    windows: WindowIter,
     jobs: Sender<DecodeTask>,
-    submitted: VecDeque<(GroupWindow, Groups)>,
+    submitted: VecDeque<(GroupWindow, WindowGroups)>,
     /// Pieces of the window submitted last.
     last: Vec<GroupPiece>,
     /// More than one where an epoch has fewer row groups than there are decoders.
@@ -302,29 +302,33 @@ struct Ahead {
     dir: PathBuf,
 }
 
-impl Ahead {
+impl DecodeQueue {
     /// The next window, its row groups on their way.
-    fn next(&mut self) -> Option<(GroupWindow, Groups)> {
+    fn next(&mut self) -> Option<(GroupWindow, WindowGroups)> {
         self.submit(1);
         self.submitted.pop_front()
     }
 
     /// Has the windows decoded that will follow.
-    fn follow(&mut self) {
+    fn prefetch(&mut self) {
         self.submit(self.pieces);
     }
 
     /// The row groups of a window, after those of the window before it.
-    fn decoded(&self, groups: Groups, before: Vec<Decoded>) -> Result<Vec<Decoded>, Error> {
+    fn decoded(
+        &self,
+        groups: WindowGroups,
+        before: Vec<DecodedRows>,
+    ) -> Result<Vec<DecodedRows>, Error> {
         let lost = || Error::LoaderStopped { path: self.dir.clone() };
         match groups {
-            Groups::OnTheirWay(answers) => {
+            WindowGroups::Pending(answers) => {
                 // Two windows at most are in memory: the next one is on its way already.
                 drop(before);
                 let arrived = |answer: &Receiver<_>| answer.recv().unwrap_or_else(|_| Err(lost()));
                 answers.iter().map(arrived).collect()
             }
-            Groups::Before(places) => {
+            WindowGroups::Reused(places) => {
                 let mut before: Vec<_> = places.into_iter().zip(before).collect();
                 before.sort_unstable_by_key(|(place, _)| *place);
                 Ok(before.into_iter().map(|(_, decoded)| decoded).collect())
@@ -338,8 +342,8 @@ impl Ahead {
             let Some(window) = self.windows.next() else { return };
             let window = window.divided(self.pieces_per_group, PIECE_ROWS_LEAST);
             let last = std::mem::replace(&mut self.last, window.pieces.clone());
-            if let Some(places) = places(&last, &window.pieces) {
-                self.submitted.push_back((window, Groups::Before(places)));
+            if let Some(places) = find_reused(&last, &window.pieces) {
+                self.submitted.push_back((window, WindowGroups::Reused(places)));
                 continue;
             }
             let answers = window.pieces.iter().map(|piece| {
@@ -349,14 +353,14 @@ impl Ahead {
                 let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
-            let groups = Groups::OnTheirWay(answers.collect());
+            let groups = WindowGroups::Pending(answers.collect());
             self.submitted.push_back((window, groups));
         }
     }
 }
 
 /// Where each of `pieces` is among `wanted`, if they are the same pieces.
-fn places(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
+fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
     if pieces.len() != wanted.len() {
         return None;
     }
@@ -413,7 +417,7 @@ struct FirstEpoch {
 }
 
 impl FirstEpoch {
-    fn count(&self, epoch: u64, decoded: &[Decoded]) {
+    fn count(&self, epoch: u64, decoded: &[DecodedRows]) {
         if epoch != self.epoch {
             return;
         }
@@ -431,23 +435,25 @@ impl FirstEpoch {
 fn assemble(
     order: ShuffleOrder,
     features: &Features,
-    (start, mut ahead): (Position, Ahead),
-    (mut outbox, first): (Outbox, &FirstEpoch),
+    start: &Position,
+    mut queue: DecodeQueue,
+    mut outbox: Outbox,
+    first: &FirstEpoch,
 ) {
     let mut epoch = start.epoch;
     let mut batch = start.batch;
     let mut skip = start.offset as usize;
     let (_, mut ends) = order.windows(epoch);
-    let mut filling = Filling::new(features, order.batch_size as usize);
+    let mut filling = BatchBuilder::new(features, order.batch_size as usize);
     let (mut decoded, mut is_first) = (Vec::new(), true);
-    while let Some((window, groups)) = ahead.next() {
+    while let Some((window, groups)) = queue.next() {
         if window.epoch != epoch {
             (epoch, batch) = (window.epoch, 0);
             ends = order.windows(epoch).1;
         }
         // While the row groups are decoded.
         let rows = order.rows_of(&window);
-        decoded = match ahead.decoded(groups, decoded) {
+        decoded = match queue.decoded(groups, decoded) {
             Ok(decoded) => decoded,
             Err(error) => return outbox.end(LoaderMessage::Failed(error)),
         };
@@ -476,7 +482,7 @@ fn assemble(
             // Whoever waited for the first batch needs the cores now: on two of them what follows,
             // decoded at once, kept the step from its turn for milliseconds.
             if !is_first || outbox.is_full() {
-                ahead.follow();
+                queue.prefetch();
             }
         }
         is_first = false;
@@ -484,7 +490,7 @@ fn assemble(
         if outbox.flush().is_err() {
             return;
         }
-        ahead.follow();
+        queue.prefetch();
     }
     outbox.end(LoaderMessage::End);
 }

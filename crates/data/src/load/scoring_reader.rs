@@ -13,15 +13,15 @@ use crate::dataset::fitted::{Applier, Fitted};
 use crate::dataset::prepared_rows::PreparedRows;
 use crate::error::Error;
 use crate::load::gather::FeaturePlan;
-use crate::load::gather::{Decoded, Features, Filling};
+use crate::load::gather::{BatchBuilder, DecodedRows, Features};
 use crate::loss::Losses;
 use crate::parse::block::BlockPace;
 use crate::parse::layout::{LabelNeed, UnlabeledRows, WantedColumns};
 use crate::prepare::Transformed;
 use crate::scan::ScanInputs;
-use crate::scan::convert::Parsed;
+use crate::scan::convert::ConvertedBlock;
 use crate::scan::limit::Strictness;
-use crate::scan::progress::Meter;
+use crate::scan::progress::ProgressMeter;
 
 /// What is scored, and how it is read.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub struct ScoringReader {
     malformed: u64,
     /// The block being cut into batches.
     block: Option<CutRows>,
-    filling: Filling,
+    filling: BatchBuilder,
     filling_lines: Vec<u64>,
     filling_input: usize,
     losses: Losses,
@@ -76,14 +76,14 @@ pub struct ScoringReader {
 struct CutRows {
     input: usize,
     lines: Vec<u64>,
-    decoded: [Decoded; 1],
+    decoded: [DecodedRows; 1],
     used: usize,
     malformed: u64,
 }
 
 enum ScoreMessage {
     /// The index of the input, rows, and how many records were malformed.
-    PreparedRows(usize, PreparedRows, u64),
+    Rows(usize, PreparedRows, u64),
     Done(Result<Losses, Error>),
 }
 
@@ -114,7 +114,7 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     Ok(ScoringReader {
         messages: Some(messages),
         thread: Some(thread),
-        filling: Filling::new(&features, batch_size),
+        filling: BatchBuilder::new(&features, batch_size),
         features,
         batch_size,
         pace,
@@ -147,16 +147,17 @@ fn read(
     let is_list = source.lists()?;
     let applier = Applier::new(&request.fitted);
     let taker = || Transformed::new(&applier, &request.fitted, &is_list);
-    let take = |mut parsed: Parsed<Transformed<'_>>| {
-        let columns = parsed.taken.rows.categorical.iter_mut();
+    let take = |mut parsed: ConvertedBlock<Transformed<'_>>| {
+        let columns = parsed.sink.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
         let malformed = parsed.losses.records();
-        let message = ScoreMessage::PreparedRows(parsed.file, parsed.taken.rows, malformed);
+        let message = ScoreMessage::Rows(parsed.file, parsed.sink.rows, malformed);
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };
     let mut silent = |_| {};
-    let inputs = (request.config.format, &request.inputs[..]);
-    source.scan(&mut Meter::new(inputs, 1, &mut silent)?, taker, take)
+    let format = request.config.format;
+    let mut meter = ProgressMeter::new(format, &request.inputs, 1, &mut silent)?;
+    source.scan(&mut meter, taker, take)
 }
 
 impl ScoringReader {
@@ -208,8 +209,8 @@ impl Iterator for ScoringReader {
                 }
             }
             match self.messages.as_ref().map(Receiver::recv) {
-                Some(Ok(ScoreMessage::PreparedRows(input, rows, malformed))) => {
-                    match Decoded::gather(&rows, &self.features) {
+                Some(Ok(ScoreMessage::Rows(input, rows, malformed))) => {
+                    match DecodedRows::from_rows(&rows, &self.features) {
                         Ok(decoded) => {
                             let (lines, decoded, used) = (rows.lines, [decoded], 0);
                             self.block = Some(CutRows { input, lines, decoded, used, malformed });

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::loss::RowRefusal;
 use crate::parse::integer_columns::IntegerColumns;
-use crate::parse::layout::{FieldLayout, WantedColumns};
+use crate::parse::layout::{FieldLayout, PlacedColumns};
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 
@@ -40,35 +40,39 @@ pub(crate) trait Records: Send {
     }
 
     /// Hands on all rows, in order.
-    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink);
+    fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink);
 
     /// Calls `take` with the line of every record that no column can be read of.
-    fn refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, RowRefusal)) {}
+    fn for_each_refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, RowRefusal)) {}
 
-    /// Calls `take` with every cell of categorical column `at`; records that [`Self::refused`]
-    /// gives are passed over.
-    fn cells(
+    /// Calls `take` with every cell of categorical column `at`; records that
+    /// [`Self::for_each_refused`] gives are passed over.
+    fn for_each_cell(
         &self,
         at: usize,
-        columns: (&WantedColumns, &FieldLayout),
-        take: &mut dyn FnMut(Shown<'_>),
+        columns: PlacedColumns<'_>,
+        take: &mut dyn FnMut(CellText<'_>),
     );
 }
 
 /// What rows are handed on to: one by one, or in columns where a format has them so.
 pub(crate) trait RecordSink {
     /// One row of line `line`, which `read` fills in, or says why it cannot.
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>);
+    fn take_row(
+        &mut self,
+        line: u64,
+        read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>,
+    );
 
     /// Rows in columns, some of which may be refused.
-    fn given(&mut self, rows: ParsedColumns<'_>);
+    fn take_columns(&mut self, rows: ParsedColumns<'_>);
 
     /// Rows of integers, none refused; leaves `rows` empty.
-    fn integers(&mut self, rows: &mut IntegerColumns);
+    fn take_integers(&mut self, rows: &mut IntegerColumns);
 }
 
 /// A cell as text files show it.
-pub(crate) enum Shown<'a> {
+pub(crate) enum CellText<'a> {
     Missing,
     Text(&'a [u8]),
     /// One element of a list.

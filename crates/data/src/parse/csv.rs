@@ -15,11 +15,11 @@ use schema::DataConfig;
 use crate::error::Error;
 use crate::loss::RowRefusal;
 use crate::parse::block;
-use crate::parse::block::{BlockPace, RecordSink, Shown};
+use crate::parse::block::{BlockPace, CellText, RecordSink};
 use crate::parse::field;
-use crate::parse::layout::{FieldLayout, WantedColumns};
-use crate::parse::reader::{FormatReader, InputReading, Send};
-use crate::parse::text::{self, BLOCK_BYTES, FileHead, First, RECORD_BYTES, fill};
+use crate::parse::layout::{FieldLayout, PlacedColumns, TextRecord};
+use crate::parse::reader::{FormatReader, InputReading, SendBlock};
+use crate::parse::text::{self, BLOCK_BYTES, FileHead, FirstRecord, RECORD_BYTES, fill};
 use crate::parse::text_record;
 
 /// What parts and what encloses fields.
@@ -118,7 +118,7 @@ enum CsvState {
 }
 
 /// Splits text that comes in pieces.
-pub(crate) struct Splitter {
+pub(crate) struct RecordSplitter {
     punctuation: Punctuation,
     /// Where in the records' text the part of the current field begins that is not in quotes.
     bare: usize,
@@ -130,7 +130,7 @@ pub(crate) struct Splitter {
     records: Records,
 }
 
-impl Splitter {
+impl RecordSplitter {
     pub(crate) fn new(punctuation: Punctuation) -> Self {
         let records = Records::default();
         Self { punctuation, bare: 0, state: CsvState::Between, line: 1, record_line: 1, records }
@@ -235,13 +235,13 @@ impl FormatReader for Csv {
         &self,
         input: &str,
         reading: &InputReading<'_>,
-        send: &mut Send<'_>,
+        send: &mut SendBlock<'_>,
     ) -> Result<(), Error> {
         let path = Path::new(input);
-        let (read, _) = text::open(input, reading.tap)?;
-        let mut first = |head: &FileHead| text::first(&self.names, (head, path), reading);
-        let text = (read, self.punctuation.clone());
-        send_records((path, reading.pace), text, &mut first, send)
+        let (read, _) = text::open(input, reading.observer)?;
+        let mut first = |head: &FileHead| text::interpret_first(&self.names, head, path, reading);
+        let punctuation = self.punctuation.clone();
+        send_records(path, reading.pace, read, punctuation, &mut first, send)
     }
 }
 
@@ -250,40 +250,46 @@ impl block::Records for Records {
         self.text.len() + self.field_ends.len()
     }
 
-    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
+    fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
         self.for_each(|line, text, fields| {
-            take.row(line, &mut |row| text_record::read(row, columns, text, fields));
+            take.take_row(line, &mut |row| {
+                text_record::read(row, columns, TextRecord { text, fields })
+            });
         });
     }
 
-    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
+    fn for_each_refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
         self.for_each(|line, text, fields| {
-            if let Err(refusal) = layout.check((text, fields)) {
+            if let Err(refusal) = layout.check(TextRecord { text, fields }) {
                 take(line, refusal);
             }
         });
     }
 
-    fn cells(
+    fn for_each_cell(
         &self,
         at: usize,
-        columns: (&WantedColumns, &FieldLayout),
-        take: &mut dyn FnMut(Shown<'_>),
+        columns: PlacedColumns<'_>,
+        take: &mut dyn FnMut(CellText<'_>),
     ) {
-        self.for_each(|_, text, fields| text::cell((text, fields), (at, columns.1), take));
+        self.for_each(|_, text, fields| {
+            text::send_cell(TextRecord { text, fields }, at, columns.layout, take);
+        });
     }
 }
 
 /// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
 /// `send` says `false`.
 fn send_records(
-    (path, pace): (&Path, BlockPace),
-    (mut read, punctuation): (impl Read, Punctuation),
-    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
-    send: &mut Send<'_>,
+    path: &Path,
+    pace: BlockPace,
+    mut read: impl Read,
+    punctuation: Punctuation,
+    first: &mut dyn FnMut(&FileHead) -> Result<FirstRecord, Error>,
+    send: &mut SendBlock<'_>,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<FieldLayout>> = None;
-    let mut splitter = Splitter::new(punctuation);
+    let mut splitter = RecordSplitter::new(punctuation);
     let mut text = Vec::with_capacity(BLOCK_BYTES);
     let mut more = true;
     while more {
@@ -325,14 +331,14 @@ fn send_records(
 
 #[cfg(test)]
 mod tests {
-    use super::{Punctuation, Records, Splitter};
+    use super::{Punctuation, RecordSplitter, Records};
 
     const COMMA: (&str, Option<u8>) = (",", Some(b'"'));
 
     /// Records as `line:field|field`, the text given in pieces of `size`.
     fn split((delimiter, quote): (&str, Option<u8>), text: &str, size: usize) -> Vec<String> {
         let delimiter = delimiter.as_bytes().to_vec();
-        let mut splitter = Splitter::new(Punctuation { delimiter, quote });
+        let mut splitter = RecordSplitter::new(Punctuation { delimiter, quote });
         let mut shown = Vec::new();
         let mut show = |records: Records| {
             records.for_each(|line, text, fields| {

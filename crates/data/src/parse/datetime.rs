@@ -3,26 +3,26 @@
 
 use schema::source::DatePart;
 
-use crate::parse::field::Problem;
+use crate::parse::field::FieldProblem;
 
 const DAY: i64 = 86_400;
 
 /// Seconds since 1970 of a time written in `format`, in the letters of strftime; without one ISO
 /// 8601, a date of eight digits, or a number of seconds, milliseconds, microseconds or nanoseconds.
-pub(crate) fn read(text: &[u8], format: Option<&str>) -> Result<f64, Problem> {
-    let text = std::str::from_utf8(text).map_err(|_| Problem::Time)?;
-    let read = match format {
-        Some(format) => formatted(text, format),
-        None => iso(text).or_else(|| number(text)),
+pub(crate) fn parse_time(text: &[u8], format: Option<&str>) -> Result<f64, FieldProblem> {
+    let text = std::str::from_utf8(text).map_err(|_| FieldProblem::Time)?;
+    let seconds = match format {
+        Some(format) => parse_with_format(text, format),
+        None => parse_iso(text).or_else(|| parse_epoch(text)),
     };
-    read.ok_or(Problem::Time)
+    seconds.ok_or(FieldProblem::Time)
 }
 
 /// A number of some unit since 1970: which one, its size tells.
-fn number(text: &str) -> Option<f64> {
+fn parse_epoch(text: &str) -> Option<f64> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let years = 1900..2100;
-        let date = formatted(text, "%Y%m%d");
+        let date = parse_with_format(text, "%Y%m%d");
         if let (Some(date), true) =
             (date, text[..4].parse().is_ok_and(|year: i64| years.contains(&year)))
         {
@@ -44,9 +44,9 @@ pub(crate) fn since_epoch(value: f64) -> f64 {
 }
 
 /// `2014-10-21`, `2014/10/21 13:05`, `2014-10-21T13:05:12.5+02:00`.
-fn iso(text: &str) -> Option<f64> {
+fn parse_iso(text: &str) -> Option<f64> {
     let mut rest = text;
-    let year = four_digits(&mut rest)?;
+    let year = take_year(&mut rest)?;
     let part = rest.chars().next().filter(|part| "-/.".contains(*part))?;
     rest = &rest[1..];
     let month = digits(&mut rest, 2)?;
@@ -66,16 +66,16 @@ fn iso(text: &str) -> Option<f64> {
         second = behind[..end].parse().ok()?;
         rest = &behind[end..];
     }
-    seconds += clock(hour, minute, second)?;
+    seconds += seconds_of_day(hour, minute, second)?;
     rest = rest.trim();
     if ["", "Z", "z", "UTC"].contains(&rest) {
         return Some(seconds);
     }
-    Some(seconds - offset(rest)?)
+    Some(seconds - parse_offset(rest)?)
 }
 
 /// Seconds of `+02:00` or `-0530`.
-fn offset(text: &str) -> Option<f64> {
+fn parse_offset(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),
         None => (1.0, text.strip_prefix('+')?),
@@ -86,7 +86,7 @@ fn offset(text: &str) -> Option<f64> {
     rest.is_empty().then(|| sign * (hours * 3600 + minutes * 60) as f64)
 }
 
-fn clock(hour: i64, minute: i64, second: f64) -> Option<f64> {
+fn seconds_of_day(hour: i64, minute: i64, second: f64) -> Option<f64> {
     let is_time =
         (0..24).contains(&hour) && (0..60).contains(&minute) && (0.0..61.0).contains(&second);
     is_time.then(|| (hour * 3600 + minute * 60) as f64 + second)
@@ -101,7 +101,7 @@ fn digits(rest: &mut &str, most: usize) -> Option<i64> {
 }
 
 /// A year that is written with all its digits.
-fn four_digits(rest: &mut &str) -> Option<i64> {
+fn take_year(rest: &mut &str) -> Option<i64> {
     let count = rest.bytes().take(4).take_while(u8::is_ascii_digit).count();
     if count == 4 { digits(rest, 4) } else { None }
 }
@@ -119,7 +119,7 @@ pub(crate) fn has_digits_only(format: &str) -> bool {
 }
 
 /// Seconds east of Greenwich at the beginning of `rest`: an offset, or a name of RFC 822.
-fn zone(rest: &mut &str) -> Option<f64> {
+fn take_zone(rest: &mut &str) -> Option<f64> {
     const HOURS: [(&str, f64); 12] = [
         ("Z", 0.0),
         ("UTC", 0.0),
@@ -139,12 +139,12 @@ fn zone(rest: &mut &str) -> Option<f64> {
     let (text, behind) = rest.split_at(end);
     *rest = behind;
     let named = HOURS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
-    named.map(|(_, hours)| hours * 3600.0).or_else(|| offset(text))
+    named.map(|(_, hours)| hours * 3600.0).or_else(|| parse_offset(text))
 }
 
 /// The number of the name at the beginning of `rest` among `names` of three letters, 0 the first;
 /// longer names count by their first three.
-fn name(rest: &mut &str, names: &[&str]) -> Option<usize> {
+fn take_name(rest: &mut &str, names: &[&str]) -> Option<usize> {
     let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
     let short = rest.get(..count.min(3))?.to_ascii_lowercase();
     *rest = &rest[count..];
@@ -152,7 +152,7 @@ fn name(rest: &mut &str, names: &[&str]) -> Option<usize> {
 }
 
 /// A time in the letters of strftime.
-fn formatted(text: &str, format: &str) -> Option<f64> {
+fn parse_with_format(text: &str, format: &str) -> Option<f64> {
     let (mut year, mut month, mut day) = (1970, 1, 1);
     let (mut hour, mut minute, mut second, mut afternoon) = (0, 0, 0.0, None);
     let mut east = 0.0;
@@ -174,7 +174,7 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
             continue;
         }
         match letters.next()? {
-            'Y' => year = four_digits(&mut rest)?,
+            'Y' => year = take_year(&mut rest)?,
             'y' => {
                 let is_whole = rest.bytes().take(2).take_while(u8::is_ascii_digit).count() == 2;
                 let two = digits(&mut rest, 2).filter(|_| is_whole)?;
@@ -191,13 +191,13 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
                 second += format!("0.{}", &rest[..count]).parse::<f64>().ok()?;
                 rest = &rest[count..];
             }
-            'b' | 'B' => month = 1 + name(&mut rest, &MONTHS)? as i64,
-            'a' | 'A' => _ = name(&mut rest, &WEEKDAYS)?,
+            'b' | 'B' => month = 1 + take_name(&mut rest, &MONTHS)? as i64,
+            'a' | 'A' => _ = take_name(&mut rest, &WEEKDAYS)?,
             'p' => {
-                let (half, behind) = halves(rest)?;
+                let (half, behind) = take_half_day(rest)?;
                 (afternoon, rest) = (Some(half), behind);
             }
-            'z' | 'Z' => east = zone(&mut rest)?,
+            'z' | 'Z' => east = take_zone(&mut rest)?,
             '%' => rest = rest.strip_prefix('%')?,
             _ => return None,
         }
@@ -205,12 +205,12 @@ fn formatted(text: &str, format: &str) -> Option<f64> {
     if let Some(afternoon) = afternoon {
         hour = hour % 12 + if afternoon { 12 } else { 0 };
     }
-    let time = clock(hour, minute, second)?;
+    let time = seconds_of_day(hour, minute, second)?;
     rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time - east)
 }
 
 /// Whether `AM`, `pm` or `p.m.` at the beginning means the afternoon, and what follows it.
-fn halves(text: &str) -> Option<(bool, &str)> {
+fn take_half_day(text: &str) -> Option<(bool, &str)> {
     let is_afternoon = match text.as_bytes().first()?.to_ascii_lowercase() {
         b'a' => false,
         b'p' => true,
@@ -255,29 +255,29 @@ pub(crate) fn date(day: i64) -> (i64, i64, i64) {
         let first = days(year, month, 1)?;
         (first <= day).then_some((month, day - first + 1))
     });
-    let (month, of_month) = starts.unwrap_or((1, 1));
-    (year, month, of_month)
+    let (month, day_of_month) = starts.unwrap_or((1, 1));
+    (year, month, day_of_month)
 }
 
 /// `2014-10-21 12:00:00`.
 pub(crate) fn iso_text(seconds: f64) -> String {
     let day = (seconds / DAY as f64).floor();
-    let of_day = seconds - day * DAY as f64;
-    let (year, month, of_month) = date(day as i64);
-    let (minutes, second) = (of_day as i64 / 60, of_day % 60.0);
+    let second_of_day = seconds - day * DAY as f64;
+    let (year, month, day_of_month) = date(day as i64);
+    let (minutes, second) = (second_of_day as i64 / 60, second_of_day % 60.0);
     let (hour, minute) = (minutes / 60, minutes % 60);
-    format!("{year:04}-{month:02}-{of_month:02} {hour:02}:{minute:02}:{second:02}")
+    format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02}")
 }
 
 /// What a model takes of a time; `newest` and `deviation` are of the training rows.
-pub(crate) fn part(part: DatePart, seconds: f64, (newest, deviation): (f64, f64)) -> f64 {
+pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation: f64) -> f64 {
     // Times that no calendar has, such as −10³⁰, count as those at its end.
     let seconds = seconds.clamp(-6.2e10, 2.5e11);
     let day = (seconds / DAY as f64).floor();
-    let of_day = seconds - day * DAY as f64;
+    let second_of_day = seconds - day * DAY as f64;
     let parted = || date(day as i64);
     match part {
-        DatePart::Hour => of_day / DAY as f64 - 0.5,
+        DatePart::Hour => second_of_day / DAY as f64 - 0.5,
         // 1970 began on a Thursday.
         DatePart::Weekday => (day as i64 + 3).rem_euclid(7) as f64 / 6.0 - 0.5,
         DatePart::Day => (parted().2 - 1) as f64 / 30.0 - 0.5,
@@ -291,14 +291,14 @@ pub(crate) fn part(part: DatePart, seconds: f64, (newest, deviation): (f64, f64)
 mod tests {
     use schema::source::DatePart;
 
-    use super::{DAY, date, days, part, read};
+    use super::{DAY, date, days, parse_time, time_feature};
 
     #[test]
     fn days_and_dates_are_each_others_inverse() {
         assert_eq!((days(1970, 1, 1), days(2000, 3, 1)), (Some(0), Some(11_017)));
         for day in (-100_000..100_000).step_by(37) {
-            let (year, month, of_month) = date(day);
-            assert_eq!(days(year, month, of_month), Some(day));
+            let (year, month, day_of_month) = date(day);
+            assert_eq!(days(year, month, day_of_month), Some(day));
         }
         for (year, month, day) in [(2023, 2, 29), (1900, 2, 29), (2024, 13, 1), (2024, 4, 31)] {
             assert_eq!(days(year, month, day), None);
@@ -319,7 +319,7 @@ mod tests {
             "1413892800000",
             "1.4138928e9",
         ] {
-            assert_eq!(read(text.as_bytes(), None), Ok(noon), "{text}");
+            assert_eq!(parse_time(text.as_bytes(), None), Ok(noon), "{text}");
         }
         for (text, format) in [
             ("14102112", "%y%m%d%H"),
@@ -337,12 +337,12 @@ mod tests {
             ("Tue Oct 21 08:00:00 EDT 2014", "%a %b %d %H:%M:%S %Z %Y"),
             ("Tue, 21 Oct 2014 12:00:00 GMT", "%a, %d %b %Y %H:%M:%S %z"),
         ] {
-            assert_eq!(read(text.as_bytes(), Some(format)), Ok(noon), "{text}");
+            assert_eq!(parse_time(text.as_bytes(), Some(format)), Ok(noon), "{text}");
         }
-        assert_eq!(read(b"20141021", None), Ok(noon - 43_200.0));
+        assert_eq!(parse_time(b"20141021", None), Ok(noon - 43_200.0));
         let bad = ["", "yesterday", "2014-13-01", "2014-10-21 25:00", "21.10.2014", "21.10.14"];
         for text in bad {
-            assert!(read(text.as_bytes(), None).is_err(), "{text}");
+            assert!(parse_time(text.as_bytes(), None).is_err(), "{text}");
         }
         for (text, format) in [
             ("1/2/14", "%d/%m/%Y"),
@@ -352,7 +352,7 @@ mod tests {
             ("1410211", "%y%m%d%H"),
             ("Tue, 21 Oct 2014 12:00:00 XYZ", "%a, %d %b %Y %H:%M:%S %z"),
         ] {
-            assert!(read(text.as_bytes(), Some(format)).is_err(), "{text}");
+            assert!(parse_time(text.as_bytes(), Some(format)).is_err(), "{text}");
         }
     }
 
@@ -360,21 +360,21 @@ mod tests {
     fn what_is_shown_is_read_back() {
         for seconds in [0.0, 1_413_892_800.0, 951_782_399.0, -1.0] {
             let text = super::iso_text(seconds);
-            assert_eq!(read(text.as_bytes(), None), Ok(seconds), "{text}");
+            assert_eq!(parse_time(text.as_bytes(), None), Ok(seconds), "{text}");
         }
     }
 
     #[test]
     fn parts_of_a_time() {
         let noon = 1_413_892_800.0;
-        let of = |which| part(which, noon, (noon + DAY as f64, 2.0 * DAY as f64));
-        assert_eq!(of(DatePart::Hour), 0.0);
+        let feature = |which| time_feature(which, noon, noon + DAY as f64, 2.0 * DAY as f64);
+        assert_eq!(feature(DatePart::Hour), 0.0);
         // A Tuesday in October.
-        assert_eq!(of(DatePart::Weekday), 1.0 / 6.0 - 0.5);
-        assert_eq!(of(DatePart::Month), 9.0 / 11.0 - 0.5);
-        assert_eq!(of(DatePart::Day), 20.0 / 30.0 - 0.5);
-        assert!((of(DatePart::Year) - 1.48).abs() < 0.01);
-        assert_eq!(of(DatePart::Age), 0.5);
-        assert!(part(DatePart::Month, f64::MAX, (0.0, 1.0)).is_finite());
+        assert_eq!(feature(DatePart::Weekday), 1.0 / 6.0 - 0.5);
+        assert_eq!(feature(DatePart::Month), 9.0 / 11.0 - 0.5);
+        assert_eq!(feature(DatePart::Day), 20.0 / 30.0 - 0.5);
+        assert!((feature(DatePart::Year) - 1.48).abs() < 0.01);
+        assert_eq!(feature(DatePart::Age), 0.5);
+        assert!(time_feature(DatePart::Month, f64::MAX, 0.0, 1.0).is_finite());
     }
 }

@@ -2,7 +2,7 @@
 
 /// Why a field could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub(crate) enum FieldProblem {
     /// Neither an integer nor a decimal number, or not finite in f32.
     Number,
     /// A number, but no label of a click model.
@@ -20,7 +20,7 @@ pub(crate) enum Problem {
     Time,
 }
 
-impl Problem {
+impl FieldProblem {
     /// What would have done.
     pub(crate) fn expected(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
 
 /// A number that is finite in f32, as which it will be stored.
 #[inline]
-pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
+pub(crate) fn parse_number(field: &[u8]) -> Result<f64, FieldProblem> {
     let (negative, digits) = match field {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, field),
@@ -57,22 +57,22 @@ pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
         let value = digits.iter().fold(0i64, |value, digit| value * 10 + i64::from(digit - b'0'));
         return Ok(if negative { -value as f64 } else { value as f64 });
     }
-    let text = std::str::from_utf8(field).map_err(|_| Problem::Number)?;
-    text.parse().ok().filter(|&value| is_storable(value)).ok_or(Problem::Number)
+    let text = std::str::from_utf8(field).map_err(|_| FieldProblem::Number)?;
+    text.parse().ok().filter(|&value| is_storable(value)).ok_or(FieldProblem::Number)
 }
 
 /// A number, or NaN for the text that stands for one: a missing value, as pandas writes it.
 #[inline]
-pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, Problem> {
-    match number(field) {
-        Err(_) if is_no_number(field) => Ok(f64::NAN),
+pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, FieldProblem> {
+    match parse_number(field) {
+        Err(_) if is_nan_text(field) => Ok(f64::NAN),
         read => read,
     }
 }
 
 /// Whether a field where a number is expected says that there is none: `NaN` or `null`.
 #[cold]
-pub(crate) fn is_no_number(field: &[u8]) -> bool {
+pub(crate) fn is_nan_text(field: &[u8]) -> bool {
     let unsigned = field.strip_prefix(b"-").unwrap_or(field);
     unsigned.eq_ignore_ascii_case(b"nan") || field.eq_ignore_ascii_case(b"null")
 }
@@ -85,15 +85,15 @@ pub(crate) fn is_storable(value: f64) -> bool {
 
 /// A number as a label: outside `0..=1` the loss has no lower bound.
 #[inline]
-pub(crate) fn label(value: f64) -> Result<f32, Problem> {
-    if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(Problem::Label) }
+pub(crate) fn parse_label(value: f64) -> Result<f32, FieldProblem> {
+    if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(FieldProblem::Label) }
 }
 
 /// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern. `4.0` and `1e+05` are
 /// integers: so pandas writes a column with missing values, and R a round number.
 #[inline]
-pub(crate) fn integer(field: &[u8]) -> Result<i64, Problem> {
-    let text = std::str::from_utf8(field).map_err(|_| Problem::Integer)?;
+pub(crate) fn parse_integer(field: &[u8]) -> Result<i64, FieldProblem> {
+    let text = std::str::from_utf8(field).map_err(|_| FieldProblem::Integer)?;
     match text.parse::<i64>() {
         Ok(value) => Ok(value),
         Err(_) => integer_otherwise(text),
@@ -112,7 +112,7 @@ pub(crate) fn is_usual_integer(field: &[u8]) -> bool {
     has_digits_only(field) && (digits.first() != Some(&b'0') || field == b"0")
 }
 
-fn integer_otherwise(text: &str) -> Result<i64, Problem> {
+fn integer_otherwise(text: &str) -> Result<i64, FieldProblem> {
     if let Ok(value) = text.parse::<u64>() {
         return Ok(value.cast_signed());
     }
@@ -120,33 +120,35 @@ fn integer_otherwise(text: &str) -> Result<i64, Problem> {
     match text.split_once('.') {
         // Digits that f64 would round away make it no integer.
         Some((whole, fraction)) if !whole.is_empty() && is_zero(fraction) => {
-            let value: i128 = whole.parse().map_err(|_| Problem::Integer)?;
+            let value: i128 = whole.parse().map_err(|_| FieldProblem::Integer)?;
             whole_number(value as f64)
         }
-        _ if text.contains(['e', 'E']) => whole_number(text.parse().map_err(|_| Problem::Integer)?),
-        _ => Err(Problem::Integer),
+        _ if text.contains(['e', 'E']) => {
+            whole_number(text.parse().map_err(|_| FieldProblem::Integer)?)
+        }
+        _ => Err(FieldProblem::Integer),
     }
 }
 
 /// A float as the integer that it stands for alone.
 #[inline]
-pub(crate) fn whole_number(value: f64) -> Result<i64, Problem> {
+pub(crate) fn whole_number(value: f64) -> Result<i64, FieldProblem> {
     const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
     if value.fract() != 0.0 {
-        return Err(Problem::Integer);
+        return Err(FieldProblem::Integer);
     }
-    if value.abs() < EXACT_BELOW { Ok(value as i64) } else { Err(Problem::Inexact) }
+    if value.abs() < EXACT_BELOW { Ok(value as i64) } else { Err(FieldProblem::Inexact) }
 }
 
 /// A hexadecimal integer of up to 64 bits, with or without `0x`, as its bit pattern.
 #[inline]
-pub(crate) fn hex(field: &[u8]) -> Result<i64, Problem> {
+pub(crate) fn parse_hex(field: &[u8]) -> Result<i64, FieldProblem> {
     let digits = match field {
         [b'0', b'x' | b'X', rest @ ..] => rest,
         _ => field,
     };
     if digits.is_empty() || digits.len() > 16 {
-        return Err(Problem::Hex);
+        return Err(FieldProblem::Hex);
     }
     let mut value = 0u64;
     let mut invalid = 0u8;
@@ -155,12 +157,12 @@ pub(crate) fn hex(field: &[u8]) -> Result<i64, Problem> {
         invalid |= nibble;
         value = value << 4 | u64::from(nibble & 15);
     }
-    if invalid > 15 { Err(Problem::Hex) } else { Ok(value.cast_signed()) }
+    if invalid > 15 { Err(FieldProblem::Hex) } else { Ok(value.cast_signed()) }
 }
 
 /// XXH3-64 of the bytes, as its bit pattern.
 #[inline]
-pub(crate) fn hash(field: &[u8]) -> i64 {
+pub(crate) fn hash_text(field: &[u8]) -> i64 {
     xxhash_rust::xxh3::xxh3_64(field).cast_signed()
 }
 
@@ -179,51 +181,54 @@ const NIBBLE: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::{Problem, hash, hex, integer, is_no_number, number, number_or_nan, trim};
+    use super::{
+        FieldProblem, hash_text, is_nan_text, number_or_nan, parse_hex, parse_integer,
+        parse_number, trim,
+    };
 
     #[test]
     fn numbers() {
-        assert_eq!(number(b"-12"), Ok(-12.0));
-        assert_eq!(number(b"999999999999999"), Ok(999_999_999_999_999.0));
-        assert_eq!(number(b"1e3"), Ok(1000.0));
-        assert_eq!(number(b"12345678901234567890"), Ok(12_345_678_901_234_567_890.0));
+        assert_eq!(parse_number(b"-12"), Ok(-12.0));
+        assert_eq!(parse_number(b"999999999999999"), Ok(999_999_999_999_999.0));
+        assert_eq!(parse_number(b"1e3"), Ok(1000.0));
+        assert_eq!(parse_number(b"12345678901234567890"), Ok(12_345_678_901_234_567_890.0));
         for bad in [&b"-"[..], b"", b"nan", b"inf", b"1e999", b"1e39", b"1 2", b"\xff", b"1\0"] {
-            assert_eq!(number(bad), Err(Problem::Number), "{bad:?}");
+            assert_eq!(parse_number(bad), Err(FieldProblem::Number), "{bad:?}");
         }
     }
 
     #[test]
     fn categories() {
-        assert_eq!(hex(b"68fd1e64"), Ok(0x68fd_1e64));
-        assert_eq!(hex(b"0XFFFFFFFFFFFFFFFF"), Ok(-1));
+        assert_eq!(parse_hex(b"68fd1e64"), Ok(0x68fd_1e64));
+        assert_eq!(parse_hex(b"0XFFFFFFFFFFFFFFFF"), Ok(-1));
         for bad in [&b""[..], b"0x", b"g", b"12345678901234567", b"-1"] {
-            assert_eq!(hex(bad), Err(Problem::Hex), "{bad:?}");
+            assert_eq!(parse_hex(bad), Err(FieldProblem::Hex), "{bad:?}");
         }
-        assert_eq!(integer(b"18446744073709551615"), Ok(-1));
-        assert_eq!(integer(b"-7"), Ok(-7));
+        assert_eq!(parse_integer(b"18446744073709551615"), Ok(-1));
+        assert_eq!(parse_integer(b"-7"), Ok(-7));
         for (text, value) in [(&b"7.0"[..], 7), (b"-4.000", -4), (b"4.", 4), (b"1e+05", 100_000)] {
-            assert_eq!(integer(text), Ok(value), "{text:?}");
+            assert_eq!(parse_integer(text), Ok(value), "{text:?}");
         }
-        assert_eq!(integer(b"9007199254740991.0"), Ok(9_007_199_254_740_991));
+        assert_eq!(parse_integer(b"9007199254740991.0"), Ok(9_007_199_254_740_991));
         for inexact in [&b"9007199254740992.0"[..], b"-9007199254740993.0", b"1e300"] {
-            assert_eq!(integer(inexact), Err(Problem::Inexact), "{inexact:?}");
+            assert_eq!(parse_integer(inexact), Err(FieldProblem::Inexact), "{inexact:?}");
         }
         for bad in
             [&b"4.5"[..], b"4.00000000000000000001", b".0", b"-", b"1e-3", b"1e999", b"4.0.0"]
         {
-            assert_eq!(integer(bad), Err(Problem::Integer), "{bad:?}");
+            assert_eq!(parse_integer(bad), Err(FieldProblem::Integer), "{bad:?}");
         }
         // The published XXH3-64 of the empty input.
-        assert_eq!(hash(b"").cast_unsigned(), 0x2d06_8005_38d3_94c2);
+        assert_eq!(hash_text(b"").cast_unsigned(), 0x2d06_8005_38d3_94c2);
     }
 
     #[test]
     fn what_is_no_number_is_missing() {
         for text in [&b"nan"[..], b"NaN", b"-NAN", b"null", b"NULL"] {
-            assert!(is_no_number(text) && number_or_nan(text).is_ok_and(f64::is_nan), "{text:?}");
+            assert!(is_nan_text(text) && number_or_nan(text).is_ok_and(f64::is_nan), "{text:?}");
         }
         for text in [&b"-null"[..], b"nil", b"", b"inf", b"n"] {
-            assert!(!is_no_number(text) && number_or_nan(text).is_err(), "{text:?}");
+            assert!(!is_nan_text(text) && number_or_nan(text).is_err(), "{text:?}");
         }
     }
 

@@ -21,20 +21,23 @@ impl IdCount {
         self.negative += (negative - large.min(negative)) as u64;
         if let Some(rows) = self.rows {
             self.ids += values.len() as u64;
-            self.outside += outside(values, rows) as u64;
+            self.outside += count_outside(values, rows) as u64;
         }
     }
 }
 
 /// How many of `values` are not in `0..rows`: one comparison each, without a jump.
 #[inline]
-pub(crate) fn outside(values: &[i64], rows: u64) -> usize {
+pub(crate) fn count_outside(values: &[i64], rows: u64) -> usize {
     values.iter().map(|value| usize::from(value.cast_unsigned() >= rows)).sum()
 }
 
 /// The rule of a column for ids that are no row of its table; `None` where there is no such table
 /// or nobody counts them.
-pub(crate) fn rule(column: &CategoricalColumn, config: &DataConfig) -> Option<OutOfRange> {
+pub(crate) fn out_of_range_rule(
+    column: &CategoricalColumn,
+    config: &DataConfig,
+) -> Option<OutOfRange> {
     let numbers = config.format.holds_numbers();
     match (column.kind, config.ids) {
         (CategoryKind::String, _) | (_, IdMode::Exact { .. }) => None,
@@ -47,37 +50,48 @@ pub(crate) fn rule(column: &CategoricalColumn, config: &DataConfig) -> Option<Ou
 
 /// What is counted of a column.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedColumn {
     column: usize,
     rows: Option<u64>,
     refuses: bool,
 }
 
 /// The columns whose ids are counted.
-pub(crate) fn counted(columns: &[CategoricalColumn], config: &DataConfig) -> Vec<Counted> {
+pub(crate) fn find_counted(
+    columns: &[CategoricalColumn],
+    config: &DataConfig,
+) -> Vec<CountedColumn> {
     let numbers = columns.iter().enumerate().filter(|(_, c)| c.kind != CategoryKind::String);
     let counted = numbers.map(|(column, config_column)| {
-        let rule = rule(config_column, config);
+        let rule = out_of_range_rule(config_column, config);
         let rows = rule.and_then(|_| config.table_rows.get(&config_column.column).copied());
-        Counted { column, rows, refuses: rule == Some(OutOfRange::Error) && rows.is_some() }
+        CountedColumn { column, rows, refuses: rule == Some(OutOfRange::Error) && rows.is_some() }
     });
     counted.collect()
 }
 
-/// The first id of `row` that its column refuses.
+/// An id outside its table, in a column whose rule is to refuse such ids.
+pub(crate) struct RefusedId {
+    pub column: usize,
+    pub id: i64,
+    /// Rows of the table.
+    pub rows: u64,
+}
+
+/// Finds the first id of `row` that its column refuses.
 #[inline]
-pub(crate) fn refused(row: &ParsedRow, counted: &[Counted]) -> Option<(usize, i64, u64)> {
+pub(crate) fn find_refused(row: &ParsedRow, counted: &[CountedColumn]) -> Option<RefusedId> {
     counted.iter().filter(|counted| counted.refuses).find_map(|counted| {
         let rows = counted.rows?;
         let mut ids = row.column(counted.column).iter().copied().flatten();
         let id = ids.find(|id| id.cast_unsigned() >= rows)?;
-        Some((counted.column, id, rows))
+        Some(RefusedId { column: counted.column, id, rows })
     })
 }
 
 /// Adds the ids of a row that was taken; one entry of `counts` per categorical column.
 #[inline]
-pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[Counted]) {
+pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[CountedColumn]) {
     for counted in counted {
         let large = row.large.iter().filter(|&&column| column == counted.column).count();
         let (mut ids, mut negative, mut outside) = (0, 0, 0);
@@ -101,14 +115,14 @@ pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[C
 
 /// Adds the ids of columns that were taken at once; `false`, and nothing added, where one of them
 /// is refused.
-pub(crate) fn count_given(
+pub(crate) fn count_columns(
     counts: &mut Vec<IdCount>,
     columns: &[ParsedCategories<'_>],
-    counted: &[Counted],
+    counted: &[CountedColumn],
 ) -> bool {
-    let is_refused = |counted: &&Counted| {
+    let is_refused = |counted: &&CountedColumn| {
         let rows = counted.rows.filter(|_| counted.refuses);
-        rows.is_some_and(|rows| outside(&columns[counted.column].values, rows) > 0)
+        rows.is_some_and(|rows| count_outside(&columns[counted.column].values, rows) > 0)
     };
     if counted.iter().any(|counted| is_refused(&counted)) {
         return false;
@@ -128,7 +142,7 @@ pub(crate) fn count_given(
     true
 }
 
-fn entry<'a>(counts: &'a mut Vec<IdCount>, counted: &Counted) -> &'a mut IdCount {
+fn entry<'a>(counts: &'a mut Vec<IdCount>, counted: &CountedColumn) -> &'a mut IdCount {
     if counts.len() <= counted.column {
         counts.resize(counted.column + 1, IdCount::default());
     }

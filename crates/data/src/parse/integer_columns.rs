@@ -20,7 +20,7 @@ pub struct IntegerColumns {
 
 impl IntegerColumns {
     /// No rows of so many dense and categorical columns, with room for `rows`.
-    pub(crate) fn with_room((dense, categorical): (usize, usize), rows: usize) -> Self {
+    pub(crate) fn with_room(dense: usize, categorical: usize, rows: usize) -> Self {
         Self {
             labels: Vec::with_capacity(rows),
             dense: (0..dense).map(|_| Vec::with_capacity(rows)).collect(),

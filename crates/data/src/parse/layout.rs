@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::input::partition;
 use crate::loss::RowRefusal;
 use crate::parse::field;
-use crate::parse::ids::{self, Counted};
+use crate::parse::ids::{self, CountedColumn};
 
 /// The columns a configuration asks for.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct WantedColumns {
     /// The column whose greatest values are held out, read like a dense one.
     pub time: Option<DenseColumn>,
     /// Categorical columns whose ids are counted.
-    pub counted: Vec<Counted>,
+    pub counted: Vec<CountedColumn>,
     /// What rows without a label are.
     pub unlabeled_rows: UnlabeledRows,
     /// What the first version of fitted transforms did otherwise.
@@ -89,18 +89,18 @@ impl WantedColumns {
             }
         }
         let missing = config.missing.as_ref().map(|text| text.trim().as_bytes().to_vec());
-        let counted = ids::counted(&categorical, config);
+        let counted = ids::find_counted(&categorical, config);
         let (time, unlabeled_rows, rules) = (None, UnlabeledRows::AsConfigured, Rules::Second);
         Ok(Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules })
     }
 
     /// Some categorical columns beside a label, unchecked.
-    pub(crate) fn of_columns(
+    pub(crate) fn from_categorical(
         config: &DataConfig,
         label: LabelColumn,
         categorical: Vec<CategoricalColumn>,
     ) -> Self {
-        let counted = ids::counted(&categorical, config);
+        let counted = ids::find_counted(&categorical, config);
         let (dense, missing, time, rules) = (Vec::new(), None, None, Rules::Second);
         let unlabeled_rows = UnlabeledRows::AsConfigured;
         Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules }
@@ -108,13 +108,13 @@ impl WantedColumns {
 
     /// The same with the time that parts training from held-out rows, if `config` names one.
     #[must_use]
-    pub(crate) fn parted_by_time(mut self, config: &DataConfig) -> Self {
+    pub(crate) fn split_by_time(mut self, config: &DataConfig) -> Self {
         self.time = config.hold_out_by.as_ref().map(|name| {
             let is_it = |dense: &&DenseColumn| {
                 dense.column == *name && dense.transform != DenseTransform::One
             };
-            let of_name = self.dense.iter().find(is_it);
-            match of_name {
+            let named = self.dense.iter().find(is_it);
+            match named {
                 // A number parts the rows too.
                 Some(dense) => dense.clone(),
                 None => DenseColumn::new(name.clone(), DenseTransform::Datetime),
@@ -142,7 +142,7 @@ impl WantedColumns {
         path: &Path,
         need: LabelNeed,
     ) -> Result<FieldLayout, Error> {
-        let keys = partition::keys_beside(names, path);
+        let keys = partition::keys_missing_from(names, path);
         let (keys, partition): (Vec<String>, Vec<Vec<u8>>) = keys.into_iter().unzip();
         let layout = self.place(&[names, &keys[..]].concat(), path, need)?;
         Ok(FieldLayout { fields: names.len(), partition, ..layout })
@@ -184,7 +184,8 @@ impl WantedColumns {
         &self,
         names: &[String],
         widths: &BTreeMap<usize, u64>,
-        (path, need): (&Path, LabelNeed),
+        path: &Path,
+        need: LabelNeed,
     ) -> Result<FieldLayout, Error> {
         let records = |fields: usize| widths.get(&fields).copied().unwrap_or(0);
         let is_short = names.len().checked_sub(1).map(records) > Some(records(names.len()));
@@ -200,18 +201,14 @@ impl WantedColumns {
 impl FieldLayout {
     /// Refuses a record of text that has another number of fields or is the header once more.
     #[inline]
-    pub(crate) fn check(&self, (text, fields): TextRecord<'_>) -> Result<(), RowRefusal> {
-        if fields.len() != self.fields {
-            let problem = format!("expected {} fields, got {}", self.fields, fields.len());
+    pub(crate) fn check(&self, record: TextRecord<'_>) -> Result<(), RowRefusal> {
+        if record.fields.len() != self.fields {
+            let problem = format!("expected {} fields, got {}", self.fields, record.fields.len());
             return Err(RowRefusal::Malformed(problem));
         }
         if let Some(first) = self.header.first()
-            && self.field((text, fields), 0) == first
-            && self
-                .header
-                .iter()
-                .enumerate()
-                .all(|(at, name)| self.field((text, fields), at) == name)
+            && self.field(record, 0) == first
+            && self.header.iter().enumerate().all(|(at, name)| self.field(record, at) == name)
         {
             return Err(RowRefusal::RepeatedHeader);
         }
@@ -220,16 +217,27 @@ impl FieldLayout {
 
     /// The trimmed field at position `at` of a record of text.
     #[inline]
-    pub(crate) fn field<'a>(&'a self, (text, fields): TextRecord<'a>, at: usize) -> &'a [u8] {
-        match fields.get(at) {
-            Some(&(start, end)) => field::trim(&text[start as usize..end as usize]),
-            None => &self.partition[at - fields.len()],
+    pub(crate) fn field<'a>(&'a self, record: TextRecord<'a>, at: usize) -> &'a [u8] {
+        match record.fields.get(at) {
+            Some(&(start, end)) => field::trim(&record.text[start as usize..end as usize]),
+            None => &self.partition[at - record.fields.len()],
         }
     }
 }
 
-/// A text, and where the fields of one of its records stand in it.
-pub(crate) type TextRecord<'a> = (&'a [u8], &'a [(u32, u32)]);
+/// One record of a text: the ranges of its fields within the whole text.
+#[derive(Clone, Copy)]
+pub(crate) struct TextRecord<'a> {
+    pub text: &'a [u8],
+    pub fields: &'a [(u32, u32)],
+}
+
+/// The wanted columns together with their positions in one file, which readers need side by side.
+#[derive(Clone, Copy)]
+pub(crate) struct PlacedColumns<'a> {
+    pub wanted: &'a WantedColumns,
+    pub layout: &'a FieldLayout,
+}
 
 fn unique(names: impl Iterator<Item = String>) -> Result<(), Error> {
     let mut names: Vec<String> = names.collect();

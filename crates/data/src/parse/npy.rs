@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::input::remote::is_remote;
 use crate::loss::RowRefusal;
-use crate::parse::block::{RecordSink, Records, Shown};
-use crate::parse::field::{self, Problem};
-use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
+use crate::parse::block::{CellText, RecordSink, Records};
+use crate::parse::field::{self, FieldProblem};
+use crate::parse::layout::{LabelNeed, PlacedColumns, WantedColumns};
 use crate::parse::parsed_row::ParsedRow;
-use crate::parse::reader::{FormatReader, InputColumns, InputReading, Send};
+use crate::parse::reader::{FormatReader, InputColumns, InputReading, SendBlock};
 use crate::parse::text_record::{from_least, malformed, missing_label};
 use array::{Array, ArrayValues, ElementKind};
 
@@ -109,7 +109,7 @@ impl FormatReader for Arrays {
         &self,
         input: &str,
         reading: &InputReading<'_>,
-        send: &mut Send<'_>,
+        send: &mut SendBlock<'_>,
     ) -> Result<(), Error> {
         send_rows(input, reading, send)
     }
@@ -128,10 +128,14 @@ struct ArrayRows {
 }
 
 /// Sends the rows of the set that `input` names in blocks. Stops when `send` says `false`.
-fn send_rows(input: &str, reading: &InputReading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
-    let InputReading { wanted, label: need, tap, .. } = *reading;
+fn send_rows(
+    input: &str,
+    reading: &InputReading<'_>,
+    send: &mut SendBlock<'_>,
+) -> Result<(), Error> {
+    let InputReading { wanted, label: need, observer, .. } = *reading;
     let set = Set::named_by(input)?;
-    let mut dense = Array::open(&set.dense, tap)?;
+    let mut dense = Array::open(&set.dense, observer)?;
     dense.expect("a two-dimensional array of float32", |kind, width| {
         kind == ElementKind::F32 && width.is_some()
     })?;
@@ -141,16 +145,16 @@ fn send_rows(input: &str, reading: &InputReading<'_>, send: &mut Send<'_>) -> Re
     }
     let mut labels = match need {
         LabelNeed::Optional if !set.labels.exists() => None,
-        _ => Some(Array::open(&set.labels, tap)?),
+        _ => Some(Array::open(&set.labels, observer)?),
     };
     if let Some(labels) = &mut labels {
         labels.expect("an array [rows] or [rows, 1]", |_, width| width.is_none_or(|w| w == 1))?;
         labels.expect_rows(rows)?;
     }
     let mut sparse = if set.is_multi_hot() {
-        archive::open(&set.sparse, tap)?
+        archive::open(&set.sparse, observer)?
     } else {
-        vec![Array::open(&set.sparse, tap)?]
+        vec![Array::open(&set.sparse, observer)?]
     };
     for array in &mut sparse {
         array.expect("a two-dimensional array of int32 or int64", |kind, width| {
@@ -185,23 +189,23 @@ fn send_rows(input: &str, reading: &InputReading<'_>, send: &mut Send<'_>) -> Re
 /// The names of the columns of a set.
 fn column_names(input: &str) -> Result<Vec<String>, Error> {
     let set = Set::named_by(input)?;
-    let tap = Tap::default();
-    let dense = Array::open(&set.dense, &tap)?.width();
+    let observer = ReadObserver::default();
+    let dense = Array::open(&set.dense, &observer)?.width();
     let columns = if set.is_multi_hot() {
-        archive::open(&set.sparse, &tap)?.len()
+        archive::open(&set.sparse, &observer)?.len()
     } else {
-        Array::open(&set.sparse, &tap)?.width()
+        Array::open(&set.sparse, &observer)?.width()
     };
     Ok(names(set.labels.exists(), dense, columns))
 }
 
-/// Calls `take` with every cell of the column at `at` of labelled rows.
-fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
+/// Calls `take` with every cell of the column at `at` of labeled rows.
+fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(CellText<'_>)) {
     let dense = rows.dense.width(rows.rows);
     for index in 0..rows.rows {
         let mut number = |value: f64| match value.is_nan() {
-            true => take(Shown::Missing),
-            false => take(Shown::Text(value.to_string().as_bytes())),
+            true => take(CellText::Missing),
+            false => take(CellText::Text(value.to_string().as_bytes())),
         };
         match at.checked_sub(1 + dense) {
             None if at == 0 => number(rows.labels.row(rows.rows, index).number(0)),
@@ -209,14 +213,14 @@ fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
             Some(column) => match &rows.sparse[..] {
                 [single] => {
                     let id = single.row(rows.rows, index).integer(column);
-                    take(Shown::Text(id.to_string().as_bytes()));
+                    take(CellText::Text(id.to_string().as_bytes()));
                 }
                 several => {
                     let bag = several[column].row(rows.rows, index);
                     let ids: Vec<String> =
                         (0..bag.len()).map(|at| bag.integer(at).to_string()).collect();
-                    ids.iter().for_each(|id| take(Shown::Element(id.as_bytes())));
-                    take(Shown::List(ids.join("|").as_bytes()));
+                    ids.iter().for_each(|id| take(CellText::Element(id.as_bytes())));
+                    take(CellText::List(ids.join("|").as_bytes()));
                 }
             },
         }
@@ -230,14 +234,14 @@ fn names(label: bool, dense: usize, categorical: usize) -> Vec<String> {
 }
 
 impl Records for ArrayRows {
-    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
+    fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
         for index in 0..self.rows {
             let line = self.first_row + index as u64 + 1;
-            take.row(line, &mut |row| read_row(row, columns, self, index));
+            take.take_row(line, &mut |row| read_row(row, columns, self, index));
         }
     }
 
-    fn cells(&self, at: usize, _: (&WantedColumns, &FieldLayout), take: &mut dyn FnMut(Shown<'_>)) {
+    fn for_each_cell(&self, at: usize, _: PlacedColumns<'_>, take: &mut dyn FnMut(CellText<'_>)) {
         each_text(self, at, take);
     }
 }
@@ -245,11 +249,11 @@ impl Records for ArrayRows {
 /// Reads row `index` of a block.
 fn read_row(
     row: &mut ParsedRow,
-    (wanted, layout): (&WantedColumns, &FieldLayout),
+    PlacedColumns { wanted, layout }: PlacedColumns<'_>,
     rows: &ArrayRows,
     index: usize,
 ) -> Result<(), RowRefusal> {
-    let refuse = |column: &str, problem: Problem, value: f64| {
+    let refuse = |column: &str, problem: FieldProblem, value: f64| {
         malformed(column, problem, value.to_string().as_bytes())
     };
     let first_dense = usize::from(layout.label.is_some());
@@ -261,7 +265,7 @@ fn read_row(
                 (true, _) => missing_label(wanted)?,
                 (false, Some(least)) => from_least(value, least),
                 (false, None) => {
-                    field::label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
+                    field::parse_label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
                 }
             }
         }
@@ -271,7 +275,7 @@ fn read_row(
         let value = dense.number(at - first_dense);
         // A NaN is a missing value.
         if value.is_infinite() {
-            return Err(refuse(&column.column, Problem::Number, value));
+            return Err(refuse(&column.column, FieldProblem::Number, value));
         }
         row.dense.push(value);
     }

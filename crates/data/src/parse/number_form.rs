@@ -5,25 +5,25 @@ use std::borrow::Cow;
 
 use schema::source::NumberForm;
 
-use crate::parse::field::{self, Problem};
+use crate::parse::field::{self, FieldProblem};
 
 /// Longest amount that is read.
 const LONGEST: usize = 64;
 
 /// A number written in `form`; NaN for the text that stands for none.
 #[inline]
-pub(crate) fn read(form: NumberForm, text: &[u8]) -> Result<f64, Problem> {
+pub(crate) fn parse_amount(form: NumberForm, text: &[u8]) -> Result<f64, FieldProblem> {
     match form {
         NumberForm::Plain => field::number_or_nan(text),
-        NumberForm::Money => amount(text, '.').map_err(|()| Problem::Money),
-        NumberForm::DecimalComma => amount(text, ',').map_err(|()| Problem::DecimalComma),
+        NumberForm::Money => amount(text, '.').map_err(|()| FieldProblem::Money),
+        NumberForm::DecimalComma => amount(text, ',').map_err(|()| FieldProblem::DecimalComma),
     }
 }
 
 /// An amount with `point` before its decimals. What is neither digit, mark of thousands, sign nor
 /// currency makes it no amount.
 fn amount(text: &[u8], point: char) -> Result<f64, ()> {
-    if field::is_no_number(text) {
+    if field::is_nan_text(text) {
         return Ok(f64::NAN);
     }
     let latin_1 = || Cow::Owned(text.iter().map(|&byte| latin_1(byte)).collect());
@@ -139,7 +139,7 @@ fn signs(text: &str) -> Result<usize, ()> {
 mod tests {
     use schema::source::NumberForm::{DecimalComma, Money};
 
-    use super::read;
+    use super::parse_amount;
 
     #[test]
     fn amounts_are_read_as_people_write_them() {
@@ -162,23 +162,26 @@ mod tests {
             ("12.50-", -12.5),
             ("7", 7.0),
         ] {
-            assert_eq!(read(Money, text.as_bytes()), Ok(value), "{text}");
+            assert_eq!(parse_amount(Money, text.as_bytes()), Ok(value), "{text}");
         }
         for (text, value) in [("1.234,50 €", 1234.5), ("-0,5", -0.5), ("3", 3.0), ("1 000,0", 1e3)]
         {
-            assert_eq!(read(DecimalComma, text.as_bytes()), Ok(value), "{text}");
+            assert_eq!(parse_amount(DecimalComma, text.as_bytes()), Ok(value), "{text}");
         }
         for text in
             ["\u{2248}2", "2\u{b2}", "1,2,3", "1,23", "1,234,56", "1 234,567", "0,453", "1\u{301}"]
         {
-            assert!(read(Money, text.as_bytes()).is_err(), "{text}");
+            assert!(parse_amount(Money, text.as_bytes()).is_err(), "{text}");
         }
-        assert_eq!(read(Money, b"\xa3 4\xa0000"), Ok(4000.0), "Latin-1");
+        assert_eq!(parse_amount(Money, b"\xa3 4\xa0000"), Ok(4000.0), "Latin-1");
         for text in ["", "$", "4.2.1", "1.5,0", "four", "12 apples", "--3", "k12", "SKU7", "12,50"]
         {
-            assert!(read(Money, text.as_bytes()).is_err(), "{text}");
+            assert!(parse_amount(Money, text.as_bytes()).is_err(), "{text}");
         }
-        assert!(read(DecimalComma, b"1.5").is_err() && read(DecimalComma, b"1,234.5").is_err());
-        assert!(read(Money, b"NaN").is_ok_and(f64::is_nan));
+        assert!(
+            parse_amount(DecimalComma, b"1.5").is_err()
+                && parse_amount(DecimalComma, b"1,234.5").is_err()
+        );
+        assert!(parse_amount(Money, b"NaN").is_ok_and(f64::is_nan));
     }
 }

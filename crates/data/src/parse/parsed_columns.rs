@@ -43,7 +43,7 @@ impl ParsedCategories<'_> {
     }
 
     /// Writes row `index` of column `column` into `row`.
-    fn read(&self, (index, column): (usize, usize), row: &mut ParsedRow) {
+    fn read(&self, index: usize, column: usize, row: &mut ParsedRow) {
         let start = match &self.ends {
             None => index,
             Some(_) if index == 0 => 0,
@@ -86,7 +86,7 @@ impl ParsedColumns<'_> {
         row.time = self.times.get(index).copied().unwrap_or(f64::NAN);
         row.dense.extend(self.dense.iter().map(|column| column[index]));
         for (at, column) in self.categorical.iter().enumerate() {
-            column.read((index, at), row);
+            column.read(index, at, row);
         }
     }
 }

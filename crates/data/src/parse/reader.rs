@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::parse::block::{BlockPace, LineStart, Records};
 use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
 
@@ -13,13 +13,13 @@ pub(crate) struct InputReading<'a> {
     pub label: LabelNeed,
     pub pace: BlockPace,
     /// Notes what was read.
-    pub tap: &'a Tap,
+    pub observer: &'a ReadObserver,
     /// Where to begin, of inputs whose records said where they started; at the beginning if none.
     pub from: Option<LineStart>,
 }
 
 /// Takes blocks; `false` where it wants no more.
-pub(crate) type Send<'a> = dyn FnMut(Arc<FieldLayout>, Box<dyn Records>) -> bool + 'a;
+pub(crate) type SendBlock<'a> = dyn FnMut(Arc<FieldLayout>, Box<dyn Records>) -> bool + 'a;
 
 /// The columns that an input says it has.
 #[derive(Default)]
@@ -82,6 +82,6 @@ pub(crate) trait FormatReader {
         &self,
         input: &str,
         reading: &InputReading<'_>,
-        send: &mut Send<'_>,
+        send: &mut SendBlock<'_>,
     ) -> Result<(), Error>;
 }

@@ -7,7 +7,7 @@ use crate::parse::parsed_row::ParsedRow;
 /// Takes the rows of a block.
 pub(crate) trait RowSink: Send {
     /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String>;
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String>;
 
     /// Takes rows in columns, none of which is to be left out; `false`, and nothing taken, where
     /// they have to be looked at one by one.
@@ -21,7 +21,7 @@ pub(crate) trait RowSink: Send {
         let mut row = ParsedRow::default();
         for index in 0..columns.len() {
             columns.read(index, &mut row);
-            let taken = self.accept(&row);
+            let taken = self.accept_row(&row);
             debug_assert_eq!(taken, Ok(()));
         }
     }

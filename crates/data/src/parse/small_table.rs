@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::error::Error;
 use crate::input::decompress;
-use crate::input::origin::Tap;
-use crate::parse::csv::{Punctuation, Records, Splitter};
+use crate::input::origin::ReadObserver;
+use crate::parse::csv::{Punctuation, RecordSplitter, Records};
 
 /// Calls `take(line, fields)` for each record of comma-separated text with quotes; the header is
 /// the first. Plain, gzip, zstd, or `-` for standard input.
@@ -17,9 +17,10 @@ pub fn for_each_record<E: From<Error>>(
     mut take: impl FnMut(u64, &[&str]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut text = Vec::new();
-    let mut input = decompress::open(&path.to_string_lossy(), &Tap::default())?;
+    let mut input = decompress::open(&path.to_string_lossy(), &ReadObserver::default())?;
     std::io::Read::read_to_end(&mut input, &mut text).map_err(Error::read(path))?;
-    let mut splitter = Splitter::new(Punctuation { delimiter: b",".to_vec(), quote: Some(b'"') });
+    let mut splitter =
+        RecordSplitter::new(Punctuation { delimiter: b",".to_vec(), quote: Some(b'"') });
     splitter.split(&text);
     splitter.end();
     let records: Records = splitter.take();

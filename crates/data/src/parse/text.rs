@@ -13,15 +13,15 @@ use schema::file_form;
 
 use crate::error::Error;
 use crate::input::decompress;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::loss::RowRefusal;
-use crate::parse::block::{BlockPace, LineStart, RecordSink, Records, Shown};
+use crate::parse::block::{BlockPace, CellText, LineStart, RecordSink, Records};
 use crate::parse::criteo_tsv::{self, LineForm, TextItem};
 use crate::parse::field;
 use crate::parse::header;
 use crate::parse::integer_columns::IntegerColumns;
-use crate::parse::layout::{FieldLayout, TextRecord, WantedColumns};
-use crate::parse::reader::{FormatReader, InputReading, Send};
+use crate::parse::layout::{FieldLayout, PlacedColumns, TextRecord};
+use crate::parse::reader::{FormatReader, InputReading, SendBlock};
 use crate::parse::text_record;
 
 /// Text in a block, about.
@@ -48,18 +48,20 @@ pub(crate) fn for_each_line(
             fields.push((start, at));
             start = at + 1;
         } else if byte == b'\n' {
-            end_line(text, (start, at), (&mut fields, line), &mut take);
+            end_line(text, start, at, &mut fields, line, &mut take);
             fields.clear();
             (line, start) = (line + 1, at + 1);
         }
     }
-    end_line(text, (start, text.len() as u32), (&mut fields, line), &mut take);
+    end_line(text, start, text.len() as u32, &mut fields, line, &mut take);
 }
 
 fn end_line(
     text: &[u8],
-    (start, mut end): (u32, u32),
-    (fields, line): (&mut Vec<(u32, u32)>, u64),
+    start: u32,
+    mut end: u32,
+    fields: &mut Vec<(u32, u32)>,
+    line: u64,
     take: &mut impl FnMut(u64, &[u8], &[(u32, u32)]),
 ) {
     if end > start && text[end as usize - 1] == b'\r' {
@@ -81,13 +83,13 @@ pub(crate) struct FileHead {
 }
 
 /// How the first record of a file is used.
-pub(crate) enum First {
+pub(crate) enum FirstRecord {
     /// It names the columns and is not data.
     Header(FieldLayout),
     Data(FieldLayout),
 }
 
-impl First {
+impl FirstRecord {
     pub(crate) fn split(self) -> (Arc<FieldLayout>, bool) {
         match self {
             Self::Header(layout) => (Arc::new(layout), true),
@@ -107,40 +109,41 @@ impl FormatReader for TsvReader {
         &self,
         input: &str,
         reading: &InputReading<'_>,
-        send: &mut Send<'_>,
+        send: &mut SendBlock<'_>,
     ) -> Result<(), Error> {
         let path = Path::new(input);
-        let mut first = |head: &FileHead| first(&self.names, (head, path), reading);
+        let mut first = |head: &FileHead| interpret_first(&self.names, head, path, reading);
         let Some(place) = reading.from else {
-            let text = open(input, reading.tap)?;
-            return send_lines((path, reading.pace), text, &mut first, send);
+            let (text, start) = open(input, reading.observer)?;
+            return send_lines(path, reading.pace, text, start, &mut first, send);
         };
         // Laid out as its first line says.
         let mut layout = None;
-        let head = open(input, &Tap::default())?;
-        send_lines((path, reading.pace), head, &mut first, &mut |found, _| {
+        let (head, start) = open(input, &ReadObserver::default())?;
+        send_lines(path, reading.pace, head, start, &mut first, &mut |found, _| {
             layout = Some(found);
             false
         })?;
         let Some(layout) = layout else { return Ok(()) };
-        let rest = (decompress::open_at(input, place.offset, reading.tap)?, place);
-        let mut first = |_: &FileHead| Ok(First::Data(FieldLayout::clone(&layout)));
-        send_lines((path, reading.pace), rest, &mut first, send)
+        let rest = decompress::open_at(input, place.offset, reading.observer)?;
+        let mut first = |_: &FileHead| Ok(FirstRecord::Data(FieldLayout::clone(&layout)));
+        send_lines(path, reading.pace, rest, place, &mut first, send)
     }
 }
 
 /// How the first record of a file of text is used, whose columns are `names` if it has no header.
-pub(crate) fn first(
+pub(crate) fn interpret_first(
     names: &[String],
-    (head, path): (&FileHead, &Path),
+    head: &FileHead,
+    path: &Path,
     reading: &InputReading<'_>,
-) -> Result<First, Error> {
+) -> Result<FirstRecord, Error> {
     let InputReading { wanted, label, .. } = *reading;
     if names.is_empty() {
         let layout = wanted.place_in_partition(&header::names(&head.fields), path, label)?;
-        return Ok(First::Header(FieldLayout { header: head.fields.clone(), ..layout }));
+        return Ok(FirstRecord::Header(FieldLayout { header: head.fields.clone(), ..layout }));
     }
-    Ok(First::Data(wanted.place_headerless(names, &head.widths, (path, label))?))
+    Ok(FirstRecord::Data(wanted.place_headerless(names, &head.widths, path, label)?))
 }
 
 /// The text of an input without a byte-order mark, and where it starts.
@@ -149,16 +152,16 @@ pub(crate) fn first(
 /// [`Error::OtherForm`] for what is no text, or text of another format.
 pub(crate) fn open(
     input: &str,
-    tap: &Tap,
-) -> Result<(impl Read + std::marker::Send + use<>, LineStart), Error> {
+    observer: &ReadObserver,
+) -> Result<(impl Read + Send + use<>, LineStart), Error> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let path = Path::new(input);
-    let mut read = decompress::open(input, tap)?;
+    let mut read = decompress::open(input, observer)?;
     let mut head = decompress::head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
     if head.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
-    if let Some(form) = form_of(&head) {
+    if let Some(form) = detect_form(&head) {
         return Err(Error::OtherForm { path: path.to_owned(), form });
     }
     let mut place = LineStart { offset: 0, line: 1 };
@@ -170,7 +173,7 @@ pub(crate) fn open(
 }
 
 /// What begins with `head`, if it is no text in fields.
-fn form_of(head: &[u8]) -> Option<&'static str> {
+fn detect_form(head: &[u8]) -> Option<&'static str> {
     // Blank text has no form; whoever reads it finds no rows. A column may be named PAR1.
     let is_text =
         !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
@@ -208,12 +211,12 @@ pub(crate) fn check_line_ends(path: &Path, text: &[u8]) -> Result<(), Error> {
 }
 
 /// Some lines.
-struct Text {
+struct LineBlock {
     start: LineStart,
     text: Vec<u8>,
 }
 
-impl Records for Text {
+impl Records for LineBlock {
     fn text_bytes(&self) -> usize {
         self.text.len()
     }
@@ -222,68 +225,68 @@ impl Records for Text {
         Some(self.start)
     }
 
-    fn rows(&self, columns: (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
-        match LineForm::recognise(columns.0, columns.1) {
-            Some(form) => criteo_rows((&self.text, self.start.line), form, columns, take),
-            None => line_rows((&self.text, self.start.line), columns, take),
+    fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
+        match LineForm::recognize(columns) {
+            Some(form) => criteo_rows(&self.text, self.start.line, form, columns, take),
+            None => line_rows(&self.text, self.start.line, columns, take),
         }
     }
 
-    fn refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
+    fn for_each_refused(&self, layout: &FieldLayout, take: &mut dyn FnMut(u64, RowRefusal)) {
         for_each_line(&self.text, self.start.line, |line, text, fields| {
-            if let Err(refusal) = layout.check((text, fields)) {
+            if let Err(refusal) = layout.check(TextRecord { text, fields }) {
                 take(line, refusal);
             }
         });
     }
 
-    fn cells(
+    fn for_each_cell(
         &self,
         at: usize,
-        columns: (&WantedColumns, &FieldLayout),
-        take: &mut dyn FnMut(Shown<'_>),
+        columns: PlacedColumns<'_>,
+        take: &mut dyn FnMut(CellText<'_>),
     ) {
         for_each_line(&self.text, self.start.line, |_, text, fields| {
-            cell((text, fields), (at, columns.1), take);
+            send_cell(TextRecord { text, fields }, at, columns.layout, take);
         });
     }
 }
 
 /// Calls `take` with the field of categorical column `at` of a record that can be read.
-pub(crate) fn cell(
+pub(crate) fn send_cell(
     record: TextRecord<'_>,
-    (at, layout): (usize, &FieldLayout),
-    take: &mut dyn FnMut(Shown<'_>),
+    at: usize,
+    layout: &FieldLayout,
+    take: &mut dyn FnMut(CellText<'_>),
 ) {
     if layout.check(record).is_ok() {
-        take(Shown::Text(layout.field(record, layout.categorical[at])));
+        take(CellText::Text(layout.field(record, layout.categorical[at])));
     }
 }
 
-fn line_rows(
-    (text, first_line): (&[u8], u64),
-    columns: (&WantedColumns, &FieldLayout),
-    take: &mut dyn RecordSink,
-) {
+fn line_rows(text: &[u8], first_line: u64, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
     for_each_line(text, first_line, |line, text, fields| {
-        take.row(line, &mut |row| text_record::read(row, columns, text, fields));
+        take.take_row(line, &mut |row| {
+            text_record::read(row, columns, TextRecord { text, fields })
+        });
     });
 }
 
 /// Lines of Criteo's layout: the usual ones in columns, the others like any text.
 fn criteo_rows(
-    (text, first_line): (&[u8], u64),
+    text: &[u8],
+    first_line: u64,
     form: LineForm,
-    columns: (&WantedColumns, &FieldLayout),
+    columns: PlacedColumns<'_>,
     take: &mut dyn RecordSink,
 ) {
     // A published line has some 250 bytes.
-    let shape = (criteo_tsv::DENSE, criteo_tsv::CATEGORICAL);
-    let mut integers = IntegerColumns::with_room(shape, text.len() / 200);
-    criteo_tsv::parse((text, first_line), form, &mut integers, |integers, found| {
-        take.integers(integers);
+    let rows = text.len() / 200;
+    let mut integers = IntegerColumns::with_room(criteo_tsv::DENSE, criteo_tsv::CATEGORICAL, rows);
+    criteo_tsv::parse(text, first_line, form, &mut integers, |integers, found| {
+        take.take_integers(integers);
         if let TextItem::Unusual(line, text) = found {
-            line_rows((text, line), columns, take);
+            line_rows(text, line, columns, take);
         }
     });
 }
@@ -291,10 +294,12 @@ fn criteo_rows(
 /// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
 /// first line. Stops when `send` says `false`.
 fn send_lines(
-    (path, pace): (&Path, BlockPace),
-    (mut read, mut place): (impl Read, LineStart),
-    first: &mut dyn FnMut(&FileHead) -> Result<First, Error>,
-    send: &mut Send<'_>,
+    path: &Path,
+    pace: BlockPace,
+    mut read: impl Read,
+    mut place: LineStart,
+    first: &mut dyn FnMut(&FileHead) -> Result<FirstRecord, Error>,
+    send: &mut SendBlock<'_>,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<FieldLayout>> = None;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
@@ -333,7 +338,7 @@ fn send_lines(
         };
         if let Some(layout) = &layout
             && !text.is_empty()
-            && !send(Arc::clone(layout), Box::new(Text { start: place, text }))
+            && !send(Arc::clone(layout), Box::new(LineBlock { start: place, text }))
         {
             return Ok(());
         }

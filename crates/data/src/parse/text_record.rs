@@ -4,21 +4,23 @@ use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransfor
 
 use crate::loss::RowRefusal;
 use crate::parse::datetime;
-use crate::parse::field::{self, Problem};
-use crate::parse::layout::{FieldLayout, UnlabeledRows, WantedColumns};
+use crate::parse::field::{self, FieldProblem};
+use crate::parse::layout::{PlacedColumns, TextRecord, UnlabeledRows, WantedColumns};
 use crate::parse::number_form;
 use crate::parse::parsed_row::{ParsedRow, is_large};
 
-/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as
-/// ranges.
+/// Reads the wanted fields of one record into `row`.
+///
+/// # Errors
+/// Why the record has to be left out: wrong number of fields, a value that cannot be parsed, or no
+/// label.
 pub(crate) fn read(
     row: &mut ParsedRow,
-    (wanted, layout): (&WantedColumns, &FieldLayout),
-    text: &[u8],
-    fields: &[(u32, u32)],
+    PlacedColumns { wanted, layout }: PlacedColumns<'_>,
+    record: TextRecord<'_>,
 ) -> Result<(), RowRefusal> {
-    layout.check((text, fields))?;
-    let field = |index: usize| layout.field((text, fields), index);
+    layout.check(record)?;
+    let field = |index: usize| layout.field(record, index);
     row.label = match layout.label {
         Some(index) => text_label(wanted, field(index))?,
         None => f32::NAN,
@@ -67,19 +69,20 @@ pub(crate) fn read(
 /// The label of a trimmed field: 1 for a positive value, or a number.
 pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, RowRefusal> {
     let label = &wanted.label;
-    if wanted.is_missing(text) || label.positive.is_empty() && field::is_no_number(text) {
+    if wanted.is_missing(text) || label.positive.is_empty() && field::is_nan_text(text) {
         return missing_label(wanted);
     }
     if let Some(least) = label.positive_from {
-        let count =
-            field::number(text).map_err(|_| malformed(&label.column, Problem::Number, text));
+        let count = field::parse_number(text)
+            .map_err(|_| malformed(&label.column, FieldProblem::Number, text));
         return Ok(from_least(count?, least));
     }
     if !label.positive.is_empty() {
         let positive = label.positive.iter().any(|value| value.trim().as_bytes() == text);
         return Ok(if positive { 1.0 } else { 0.0 });
     }
-    let value = field::number(text).map_err(|_| Problem::Label).and_then(field::label);
+    let value =
+        field::parse_number(text).map_err(|_| FieldProblem::Label).and_then(field::parse_label);
     value.map_err(|problem| malformed(&label.column, problem, text))
 }
 
@@ -104,23 +107,26 @@ pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, RowRefusal> {
 /// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
 /// `None` where it is a missing number all the same.
 #[inline]
-pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option<i64>, Problem> {
+pub(crate) fn category(
+    column: &CategoricalColumn,
+    text: &[u8],
+) -> Result<Option<i64>, FieldProblem> {
     let read = match column.kind {
-        CategoryKind::String => return Ok(Some(field::hash(text))),
-        CategoryKind::Integer => field::integer(text),
-        CategoryKind::Hex => field::hex(text),
+        CategoryKind::String => return Ok(Some(field::hash_text(text))),
+        CategoryKind::Integer => field::parse_integer(text),
+        CategoryKind::Hex => field::parse_hex(text),
     };
     match read {
         Ok(value) if column.missing == Some(value) && !is_large(value, text) => Ok(None),
         Ok(value) => Ok(Some(value)),
-        Err(_) if field::is_no_number(text) => Ok(None),
+        Err(_) if field::is_nan_text(text) => Ok(None),
         Err(problem) => Err(problem),
     }
 }
 
 /// The reason a field was refused, with the field shortened to what a line can show.
 #[cold]
-pub(crate) fn malformed(column: &str, problem: Problem, text: &[u8]) -> RowRefusal {
+pub(crate) fn malformed(column: &str, problem: FieldProblem, text: &[u8]) -> RowRefusal {
     const SHOWN: usize = 40;
     let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
     let more = if text.len() > SHOWN { "…" } else { "" };
@@ -141,11 +147,11 @@ fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u
 /// The value of a trimmed field of a dense column, before its transform; NaN for the text that
 /// stands for none.
 #[inline]
-pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
+pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, FieldProblem> {
     match column.transform {
         DenseTransform::One => Ok(1.0),
-        DenseTransform::Datetime if field::is_no_number(text) => Ok(f64::NAN),
-        DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
-        _ => number_form::read(column.number, text),
+        DenseTransform::Datetime if field::is_nan_text(text) => Ok(f64::NAN),
+        DenseTransform::Datetime => datetime::parse_time(text, column.date_format.as_deref()),
+        _ => number_form::parse_amount(column.number, text),
     }
 }

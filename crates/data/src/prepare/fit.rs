@@ -20,7 +20,7 @@ use crate::scan::progress::Pass;
 pub(crate) struct FitSample<'a> {
     plan: &'a FitPlan,
     rows: usize,
-    /// Per standardised column, NaN where missing.
+    /// Per standardized column, NaN where missing.
     dense: Vec<Vec<f64>>,
     /// Per categorical column the categories that are not missing, and each row's end.
     categories: Vec<(Vec<i64>, Vec<usize>)>,
@@ -29,7 +29,7 @@ pub(crate) struct FitSample<'a> {
 /// Which columns are fitted.
 pub(crate) struct FitPlan {
     /// Columns whose mean or newest time is wanted.
-    standardised: Vec<usize>,
+    standardized: Vec<usize>,
     counted: usize,
     /// Least number of occurrences, per counted column.
     min_counts: Vec<u64>,
@@ -65,9 +65,9 @@ impl FitPlan {
     /// What `fitted` leaves to learn; `None` if nothing.
     pub(crate) fn new(fitted: &Fitted, wanted: &WantedColumns, is_list: &[bool]) -> Option<Self> {
         let learns = |&column: &usize| is_fitted(&wanted.dense[column]);
-        let standardised: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
+        let standardized: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
         let counted = if fitted.is_exact() { wanted.categorical.len() } else { 0 };
-        let needed = !standardised.is_empty() || counted > 0;
+        let needed = !standardized.is_empty() || counted > 0;
         let usual = match fitted.ids {
             IdMode::Exact { min_count, .. } => min_count,
             IdMode::Modulo => 0,
@@ -76,7 +76,7 @@ impl FitPlan {
         let min_counts = min_counts.take(counted).collect();
         let names = wanted.categorical.iter().map(|column| &column.column);
         let categorical = Categorical::new(names, is_list);
-        needed.then_some(Self { standardised, counted, min_counts, categorical })
+        needed.then_some(Self { standardized, counted, min_counts, categorical })
     }
 
     /// The categorical columns.
@@ -89,16 +89,16 @@ impl FitPlan {
         FitSample {
             plan: self,
             rows: 0,
-            dense: vec![Vec::new(); self.standardised.len()],
+            dense: vec![Vec::new(); self.standardized.len()],
             categories: vec![Default::default(); self.counted],
         }
     }
 }
 
 impl RowSink for FitSample<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.plan.categorical.check(row)?;
-        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardized) {
             values.push(row.dense[column]);
         }
         for (column, (values, ends)) in self.categories.iter_mut().enumerate() {
@@ -113,7 +113,7 @@ impl RowSink for FitSample<'_> {
         if !given.has_lists(&self.plan.categorical.is_list) {
             return false;
         }
-        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardized) {
             values.extend_from_slice(&given.dense[column]);
         }
         for ((values, ends), given) in self.categories.iter_mut().zip(&given.categorical) {
@@ -133,7 +133,7 @@ impl RowSink for FitSample<'_> {
     }
 
     fn accept_integers(&mut self, columns: &mut IntegerColumns) {
-        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardized) {
             values.extend(columns.dense_column(column).map(|v| v.map_or(f64::NAN, f64::from)));
         }
         for (column, (values, ends)) in self.categories.iter_mut().enumerate() {
@@ -164,7 +164,7 @@ impl Fitting {
         };
         let memory = memory_mib.saturating_mul(1 << 20);
         Self {
-            moments: vec![RunningMoments::default(); plan.standardised.len()],
+            moments: vec![RunningMoments::default(); plan.standardized.len()],
             counting: Counting::new(&plan.min_counts, memory, folder),
             rows_left: rows,
             rows: 0,
@@ -188,7 +188,7 @@ impl Fitting {
 
     /// Puts what was learnt into `fitted`.
     pub(crate) fn finish(self, plan: &FitPlan, fitted: &mut Fitted) -> Result<(), Error> {
-        for (moments, &column) in self.moments.iter().zip(&plan.standardised) {
+        for (moments, &column) in self.moments.iter().zip(&plan.standardized) {
             let dense = &mut fitted.dense[column];
             (dense.mean, dense.deviation) = moments.finish();
             if dense.part.is_some() {

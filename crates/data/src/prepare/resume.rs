@@ -16,7 +16,7 @@ use crate::dataset::fitted::Fitted;
 use crate::dataset::manifest::{DatasetPart, replace};
 use crate::error::Error;
 use crate::input::decompress::STDIN;
-use crate::input::origin::{InputOrigin, Origins};
+use crate::input::origin::{InputOrigin, InputOrigins};
 use crate::input::remote::is_remote;
 use crate::parse::format::input_files;
 use crate::prepare::request::{Begin, PrepareRequest};
@@ -30,7 +30,7 @@ const VERSION: u32 = 2;
 
 /// What an interrupted preparation has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct UnfinishedPreparation {
     pub folder: PathBuf,
     /// Rows in finished parts.
     pub rows: u64,
@@ -39,16 +39,16 @@ pub struct Kept {
 /// What a preparation into `out` has finished so far and the next one can take up; `None` where
 /// that is nothing.
 #[must_use]
-pub fn kept(out: &Path) -> Option<Kept> {
+pub fn find_unfinished(out: &Path) -> Option<UnfinishedPreparation> {
     let folder = folder_of(out);
     let state: SavedState = read::<Option<SavedState>>(&folder.join(STATE))??;
     let rows = state.parts.iter().map(|part| part.rows).sum();
     let has_learnt = folder.join(FITTED).exists();
-    (rows > 0 || has_learnt).then_some(Kept { folder, rows })
+    (rows > 0 || has_learnt).then_some(UnfinishedPreparation { folder, rows })
 }
 
 /// Removes what an unfinished preparation into `out` has written so far.
-pub fn discard(out: &Path) {
+pub fn discard_unfinished(out: &Path) {
     // A thread may still be writing into it.
     for _ in 0..10 {
         if std::fs::remove_dir_all(folder_of(out)).is_ok() {
@@ -59,11 +59,11 @@ pub fn discard(out: &Path) {
 
 /// The folder in which a dataset is built. Dropped, it goes away unless it holds work worth
 /// keeping.
-pub(crate) struct Building {
+pub(crate) struct StagingFolder {
     folder: PathBuf,
     /// `None` where the work cannot be taken up again.
     state: Option<SavedState>,
-    origins: Arc<Origins>,
+    origins: Arc<InputOrigins>,
     keep: bool,
 }
 
@@ -99,11 +99,11 @@ impl SavedState {
 
 /// The content of [`FITTED`].
 #[derive(Serialize, Deserialize)]
-struct Learnt<T> {
+struct FittedFile<T> {
     fitted: T,
 }
 
-impl Building {
+impl StagingFolder {
     /// The folder for `out`, empty.
     pub(crate) fn anew(out: &Path) -> Result<Self, Error> {
         let folder = folder_of(out);
@@ -138,10 +138,10 @@ impl Building {
             Begin::Restart => None,
         };
         let Some(left) = left else {
-            let mut building = Self::anew(request.out)?;
-            building.state = Some(SavedState::new(job));
-            building.write_state()?;
-            return Ok(building);
+            let mut staging = Self::anew(request.out)?;
+            staging.state = Some(SavedState::new(job));
+            staging.write_state()?;
+            return Ok(staging);
         };
         let owner = std::fs::symlink_metadata(&folder).map_err(Error::open(&folder))?.uid();
         if owner != rustix::process::geteuid().as_raw() {
@@ -156,10 +156,10 @@ impl Building {
         let rows: u64 = left.parts.iter().map(|part| part.rows).sum();
         let fits = |mark: &ResumePoint| mark.fits(request.inputs.len(), rows);
         let left = SavedState { mark: left.mark.filter(fits), ..left };
-        let origins = Arc::new(Origins::resumed(&left.origins, &folder)?);
-        let building = Self { folder, state: Some(left), origins, keep: true };
-        building.remove_unfinished()?;
-        Ok(building)
+        let origins = Arc::new(InputOrigins::resumed(&left.origins, &folder)?);
+        let staging = Self { folder, state: Some(left), origins, keep: true };
+        staging.remove_unfinished()?;
+        Ok(staging)
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -167,7 +167,7 @@ impl Building {
     }
 
     /// The inputs, which are to be noted while they are read.
-    pub(crate) fn origins(&self) -> &Arc<Origins> {
+    pub(crate) fn origins(&self) -> &Arc<InputOrigins> {
         &self.origins
     }
 
@@ -184,13 +184,13 @@ impl Building {
     /// What was learnt from the inputs, if that was finished.
     pub(crate) fn fitted(&self) -> Option<Fitted> {
         let learnt = self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)));
-        learnt.map(|Learnt { fitted }| fitted)
+        learnt.map(|FittedFile { fitted }| fitted)
     }
 
     /// Keeps what was learnt from the inputs.
     pub(crate) fn keep_fitted(&mut self, fitted: &Fitted) -> Result<(), Error> {
         if self.state.is_some() {
-            replace(&self.folder.join(FITTED), &Learnt { fitted })?;
+            replace(&self.folder.join(FITTED), &FittedFile { fitted })?;
             self.write_state()?;
             self.keep = true;
         }
@@ -245,7 +245,7 @@ impl Building {
     }
 }
 
-impl Drop for Building {
+impl Drop for StagingFolder {
     fn drop(&mut self) {
         if !self.keep {
             // Nothing more can be done for a folder that cannot be removed; its name says what it

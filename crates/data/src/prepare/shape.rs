@@ -10,7 +10,7 @@ use crate::dataset::Dataset;
 use crate::dataset::column_shape::ColumnShape;
 use crate::error::Error;
 use crate::input::decompress;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::parse::block::BlockPace;
 use crate::parse::format::input_files;
 use crate::parse::layout::{LabelNeed, WantedColumns};
@@ -75,7 +75,7 @@ impl DataShape {
 
     /// The shape of rows to be generated.
     #[must_use]
-    pub fn of_generated(config: &SyntheticConfig) -> Self {
+    pub fn from_synthetic(config: &SyntheticConfig) -> Self {
         let column = |feature: &crate::synthetic::SyntheticFeature| ColumnShape {
             name: feature.name.clone(),
             ids_per_row: feature.hotness.mean(),
@@ -153,7 +153,7 @@ impl DataShape {
 
     /// Mean ids per row of the column `name`; 1 where there is no such column.
     #[must_use]
-    pub fn ids_of(&self, name: &str) -> f64 {
+    pub fn ids_per_row_of_column(&self, name: &str) -> f64 {
         self.column(name).map_or(1.0, |column| column.ids_per_row)
     }
 
@@ -186,22 +186,22 @@ impl FirstBlocks {
 
     fn count(source: &ScanInputs<'_>, files: &[String]) -> Result<Self, Error> {
         let columns = source.wanted.categorical.len();
-        let tap = Tap::default();
+        let observer = ReadObserver::default();
         let (mut blocks, mut text_bytes) = (0, 0);
         let mut sample = RowCounter { rows: 0, ids: vec![0; columns] };
         let mut stopped = false;
-        source.produce((None, &Pass::counting(&tap)), &mut |block: RecordBlock| {
+        source.produce(None, &Pass::counting(&observer), &mut |block: RecordBlock| {
             text_bytes += block.records.text_bytes();
             let parsed =
                 convert(&block, source.wanted, RowCounter { rows: 0, ids: vec![0; columns] });
-            sample.add(&parsed.taken);
+            sample.add(&parsed.sink);
             blocks += 1;
             stopped = blocks == BLOCKS;
             !stopped
         })?;
         let total = decompress::total_bytes(files)?.unwrap_or(0);
         // What is read ahead of the blocks is at most some buffers of the decompressor.
-        let done = tap.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
+        let done = observer.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
         let scale = if stopped { total as f64 / done as f64 } else { 1.0 };
         let rows = sample.rows.max(1) as f64;
         Ok(Self {
@@ -226,7 +226,7 @@ impl RowCounter {
 }
 
 impl RowSink for RowCounter {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.rows += 1;
         for (column, ids) in self.ids.iter_mut().enumerate() {
             *ids += row.column(column).iter().flatten().count() as u64;

@@ -10,7 +10,7 @@ use crate::prepare::fit::Categorical;
 
 /// A part of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CutSide {
+pub(crate) enum SplitSide {
     /// Rows before the cut, and those without a time.
     Training,
     /// Rows from the cut on.
@@ -19,37 +19,37 @@ pub(crate) enum CutSide {
 
 /// The rows that are meant: those of one side of a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct SideRows {
+pub(crate) struct TimeSide {
     pub cut: f64,
-    pub side: CutSide,
+    pub side: SplitSide,
 }
 
-impl SideRows {
+impl TimeSide {
     fn has(self, time: f64) -> bool {
-        let side = if time >= self.cut { CutSide::HeldOut } else { CutSide::Training };
+        let side = if time >= self.cut { SplitSide::HeldOut } else { SplitSide::Training };
         side == self.side
     }
 }
 
 /// Gives rows of one part on; of all, if there are no parts.
-pub(crate) struct OfPart<'a, A> {
+pub(crate) struct SideFilter<'a, A> {
     pub inner: A,
-    part: Option<SideRows>,
+    part: Option<TimeSide>,
     categorical: &'a Categorical,
 }
 
-impl<'a, A> OfPart<'a, A> {
-    pub(crate) fn new(inner: A, part: Option<SideRows>, categorical: &'a Categorical) -> Self {
+impl<'a, A> SideFilter<'a, A> {
+    pub(crate) fn new(inner: A, part: Option<TimeSide>, categorical: &'a Categorical) -> Self {
         Self { inner, part, categorical }
     }
 }
 
-impl<A: RowSink> RowSink for OfPart<'_, A> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+impl<A: RowSink> RowSink for SideFilter<'_, A> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         match self.part {
             // Malformed rows are the same for either side.
             Some(part) if !part.has(row.time) => self.categorical.check(row),
-            _ => self.inner.accept(row),
+            _ => self.inner.accept_row(row),
         }
     }
 
@@ -64,19 +64,19 @@ impl<A: RowSink> RowSink for OfPart<'_, A> {
 }
 
 /// Collects the times of rows.
-pub(crate) struct RowTimes<'a> {
+pub(crate) struct TimeCollector<'a> {
     pub times: Vec<f64>,
     categorical: &'a Categorical,
 }
 
-impl<'a> RowTimes<'a> {
+impl<'a> TimeCollector<'a> {
     pub(crate) fn new(categorical: &'a Categorical) -> Self {
         Self { times: Vec::new(), categorical }
     }
 }
 
-impl RowSink for RowTimes<'_> {
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+impl RowSink for TimeCollector<'_> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         self.categorical.check(row)?;
         self.times.push(row.time);
         Ok(())
@@ -88,7 +88,7 @@ impl RowSink for RowTimes<'_> {
 ///
 /// # Errors
 /// [`Error::Config`] where all rows have the same time, or none.
-pub(crate) fn cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
+pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
     let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
     times.retain(|time| !time.is_nan());
     times.sort_unstable_by(f64::total_cmp);
@@ -109,16 +109,19 @@ pub(crate) fn cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::find_cut;
 
     #[test]
     fn rows_of_one_time_stay_together_and_no_side_is_empty() {
-        let of = |times: &[f64], share| cut(times.to_vec(), share).ok();
-        assert_eq!(of(&[5.0, 1.0, 4.0, 2.0, 3.0], 0.4), Some(4.0));
-        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.4), Some(3.0));
-        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.6), Some(2.0));
-        assert_eq!(of(&[1.0, 2.0], 0.9), Some(2.0));
-        assert_eq!(of(&[f64::NAN, 1.0, 2.0], 0.01), Some(2.0));
-        assert_eq!((of(&[1.0, 1.0], 0.5), of(&[f64::NAN], 0.5), of(&[], 0.5)), (None, None, None));
+        let cut = |times: &[f64], share| find_cut(times.to_vec(), share).ok();
+        assert_eq!(cut(&[5.0, 1.0, 4.0, 2.0, 3.0], 0.4), Some(4.0));
+        assert_eq!(cut(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.4), Some(3.0));
+        assert_eq!(cut(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.6), Some(2.0));
+        assert_eq!(cut(&[1.0, 2.0], 0.9), Some(2.0));
+        assert_eq!(cut(&[f64::NAN, 1.0, 2.0], 0.01), Some(2.0));
+        assert_eq!(
+            (cut(&[1.0, 1.0], 0.5), cut(&[f64::NAN], 0.5), cut(&[], 0.5)),
+            (None, None, None)
+        );
     }
 }

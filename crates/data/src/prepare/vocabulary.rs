@@ -64,9 +64,9 @@ impl Distinct {
     /// The share of the input that has `count` different ones, by the power law through `self` and
     /// a smaller one (Heaps' law); above 1 where the input has fewer.
     fn share_with(self, half: Self, count: u64) -> f64 {
-        let of = |value: f64| value.max(f64::MIN_POSITIVE).ln();
-        let counts = of(self.count as f64) - of(half.count as f64);
-        let power = counts / (of(self.share) - of(half.share));
+        let ln = |value: f64| value.max(f64::MIN_POSITIVE).ln();
+        let counts = ln(self.count as f64) - ln(half.count as f64);
+        let power = counts / (ln(self.share) - ln(half.share));
         // At most each one is another.
         let power = power.clamp(1e-9, 1.0);
         self.share * (count as f64 / self.count.max(1) as f64).powf(1.0 / power)

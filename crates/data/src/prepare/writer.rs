@@ -18,7 +18,7 @@ use crate::dataset::part::{Encoded, Encoder, PartWriter};
 use crate::dataset::prepared_rows::PreparedRows;
 use crate::error::Error;
 use crate::loss::Losses;
-use crate::prepare::resume::Building;
+use crate::prepare::resume::StagingFolder;
 use crate::scan::resume_point::ResumePoint;
 
 /// Row groups of one file: an interrupted preparation resumes after the last whole one.
@@ -43,7 +43,7 @@ type EncodeTask = (PreparedRows, Sender<Result<Encoded, ParquetError>>);
 /// Writes one dataset.
 pub struct DatasetWriter {
     out: PathBuf,
-    building: Option<Building>,
+    staging: Option<StagingFolder>,
     /// Rows to be pushed that finished parts have already.
     skip: u64,
     /// Places in the inputs of rows not yet in finished parts, the last place before them first.
@@ -85,13 +85,14 @@ impl DatasetWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         check(out, options)?;
-        Self::resume((out, Building::anew(out)?), fitted, is_list, options)
+        Self::resume(out, StagingFolder::anew(out)?, fitted, is_list, options)
     }
 
     /// Like [`Self::create`] in a folder that may have parts already, whose rows from its mark on
     /// will be pushed again.
     pub(crate) fn resume(
-        (out, building): (&Path, Building),
+        out: &Path,
+        staging: StagingFolder,
         fitted: &Fitted,
         is_list: &[bool],
         options: WriterOptions,
@@ -99,7 +100,7 @@ impl DatasetWriter {
         check(out, options)?;
         // Without a slash at the end, which renaming would not take.
         let out: PathBuf = out.components().collect();
-        let parts = building.parts().to_vec();
+        let parts = staging.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
         let columns = DatasetColumns {
             dense: fitted.dense.iter().map(FittedDense::name).collect(),
@@ -114,9 +115,9 @@ impl DatasetWriter {
         Ok(Self {
             out,
             skip: parts.iter().map(|part| part.rows).sum::<u64>()
-                - building.mark().map_or(0, ResumePoint::rows_before),
-            marks: building.mark().cloned().into_iter().collect(),
-            building: Some(building),
+                - staging.mark().map_or(0, ResumePoint::rows_before),
+            marks: staging.mark().cloned().into_iter().collect(),
+            staging: Some(staging),
             group: PreparedRows::empty(columns.dense.len(), is_list),
             columns,
             options,
@@ -179,9 +180,9 @@ impl DatasetWriter {
             held_out: record.held_out,
             generator: record.generator,
         };
-        if let Some(building) = self.building.take() {
-            manifest.write(building.folder())?;
-            building.finish(&self.out)?;
+        if let Some(staging) = self.staging.take() {
+            manifest.write(staging.folder())?;
+            staging.finish(&self.out)?;
         }
         Dataset::open(&self.out)
     }
@@ -216,7 +217,7 @@ impl DatasetWriter {
             Some(part) => part,
             empty => {
                 let file = format!("rows-{:05}.parquet", self.parts.len());
-                let folder = self.building.as_ref().map_or(&*self.out, Building::folder);
+                let folder = self.staging.as_ref().map_or(&*self.out, StagingFolder::folder);
                 let writer = PartWriter::create(&folder.join(&file), &self.columns)?;
                 empty.insert((writer, DatasetPart { file, rows: 0, bytes: 0, footer: None }, 0))
             }
@@ -234,9 +235,9 @@ impl DatasetWriter {
             while self.marks.get(1).is_some_and(|mark| mark.rows_before() <= rows) {
                 self.marks.pop_front();
             }
-            if let Some(building) = &mut self.building {
+            if let Some(staging) = &mut self.staging {
                 let mark = self.marks.front().filter(|mark| mark.rows_before() <= rows);
-                building.keep_part(&part, mark)?;
+                staging.keep_part(&part, mark)?;
             }
             self.parts.push(part);
         }

@@ -24,7 +24,7 @@ const ALIASES: usize = 1 << 16;
 
 /// What besides a plain number the values of a column may be, by a sample.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tries {
+pub(super) struct ColumnCandidates {
     /// Other forms of numbers.
     pub forms: Vec<NumberForm>,
     /// Forms of times; none is ISO 8601.
@@ -36,7 +36,7 @@ pub(super) struct Tries {
 
 /// The values of one column in a block.
 #[derive(Clone, Debug)]
-pub(super) struct ColumnLook {
+pub(super) struct BlockColumnTally {
     hashes: Vec<i64>,
     missing: u64,
     integers: u64,
@@ -45,9 +45,9 @@ pub(super) struct ColumnLook {
     /// Hashes of texts that are whole numbers written otherwise than usual, such as `007`, with the
     /// hash of the usual text.
     aliases: BTreeMap<i64, i64>,
-    /// The first value that is a number of [`Tries::forms`] alone.
+    /// The first value that is a number of [`ColumnCandidates::forms`] alone.
     example: Option<Vec<u8>>,
-    /// Plain numbers, then those of [`Tries::forms`].
+    /// Plain numbers, then those of [`ColumnCandidates::forms`].
     numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
@@ -143,8 +143,8 @@ impl OrderedSpan {
     }
 }
 
-impl ColumnLook {
-    pub(super) fn new(tries: &Tries) -> Self {
+impl BlockColumnTally {
+    pub(super) fn new(candidates: &ColumnCandidates) -> Self {
         Self {
             hashes: Vec::new(),
             missing: 0,
@@ -153,8 +153,8 @@ impl ColumnLook {
             integers_beyond_64_bits: 0,
             aliases: BTreeMap::new(),
             example: None,
-            numbers: vec![NumberTally::new(); 1 + tries.forms.len()],
-            times: vec![OrderedSpan::new(); tries.times.len()],
+            numbers: vec![NumberTally::new(); 1 + candidates.forms.len()],
+            times: vec![OrderedSpan::new(); candidates.times.len()],
             elements: Vec::new(),
             integer_elements: 0,
             values: Some(BTreeMap::new()),
@@ -166,31 +166,31 @@ impl ColumnLook {
     }
 
     /// Takes a trimmed value that is not missing.
-    pub(super) fn take(&mut self, text: &[u8], tries: &Tries) {
-        let hash = field::hash(text);
+    pub(super) fn take(&mut self, text: &[u8], candidates: &ColumnCandidates) {
+        let hash = field::hash_text(text);
         self.hashes.push(hash);
         self.keep(text);
-        if let Some(separator) = tries.separator {
+        if let Some(separator) = candidates.separator {
             for element in text.split(|&byte| byte == separator).map(field::trim) {
                 self.element(element);
             }
         }
-        if let Ok(value) = field::number(text) {
+        if let Ok(value) = field::parse_number(text) {
             self.numbers[0].add(value);
             self.take_integer(text, hash, value);
         }
-        for (tally, form) in self.numbers[1..].iter_mut().zip(&tries.forms) {
-            if let Ok(value) = number_form::read(*form, text)
+        for (tally, form) in self.numbers[1..].iter_mut().zip(&candidates.forms) {
+            if let Ok(value) = number_form::parse_amount(*form, text)
                 && !value.is_nan()
             {
                 tally.add(value);
-                if self.example.is_none() && field::number(text).is_err() {
+                if self.example.is_none() && field::parse_number(text).is_err() {
                     self.example = Some(text.to_vec());
                 }
             }
         }
-        for (span, format) in self.times.iter_mut().zip(&tries.times) {
-            if let Ok(seconds) = datetime::read(text, format.as_deref()) {
+        for (span, format) in self.times.iter_mut().zip(&candidates.times) {
+            if let Ok(seconds) = datetime::parse_time(text, format.as_deref()) {
                 span.add(seconds);
             }
         }
@@ -198,7 +198,7 @@ impl ColumnLook {
 
     /// Counts a number as a whole one, if it is.
     fn take_integer(&mut self, text: &[u8], hash: i64, value: f64) {
-        let integer = field::integer(text);
+        let integer = field::parse_integer(text);
         if value.abs() >= EXACT_BELOW && field::has_digits_only(text) {
             self.large_integers += 1;
             self.integers_beyond_64_bits += u64::from(integer.is_err());
@@ -210,15 +210,15 @@ impl ColumnLook {
                 true => integer.cast_unsigned().to_string(),
                 false => integer.to_string(),
             };
-            self.aliases.insert(hash, field::hash(usual.as_bytes()));
+            self.aliases.insert(hash, field::hash_text(usual.as_bytes()));
         }
     }
 
     /// Takes an element of a list.
     pub(super) fn element(&mut self, text: &[u8]) {
         if !text.is_empty() {
-            self.elements.push(field::hash(text));
-            self.integer_elements += u64::from(field::integer(text).is_ok());
+            self.elements.push(field::hash_text(text));
+            self.integer_elements += u64::from(field::parse_integer(text).is_ok());
         }
     }
 
@@ -236,18 +236,18 @@ impl ColumnLook {
 
 /// A column over all blocks so far.
 pub(super) struct ProfiledColumn {
-    whole: ColumnLook,
-    tries: Tries,
+    whole: BlockColumnTally,
+    candidates: ColumnCandidates,
     distinct: CategoryTally,
     elements: CategoryTally,
     element_count: u64,
 }
 
 impl ProfiledColumn {
-    pub(super) fn new(name: &str, tries: Tries) -> Self {
+    pub(super) fn new(name: &str, candidates: ColumnCandidates) -> Self {
         Self {
-            whole: ColumnLook::new(&tries),
-            tries,
+            whole: BlockColumnTally::new(&candidates),
+            candidates,
             distinct: CategoryTally::new(name.to_owned()),
             elements: CategoryTally::new(name.to_owned()),
             element_count: 0,
@@ -255,7 +255,7 @@ impl ProfiledColumn {
     }
 
     /// Adds the next block.
-    pub(super) fn add(&mut self, block: &ColumnLook) {
+    pub(super) fn add(&mut self, block: &BlockColumnTally) {
         self.distinct.take(&block.hashes, block.missing);
         self.elements.take(&block.elements, 0);
         self.element_count += block.elements.len() as u64;
@@ -287,7 +287,7 @@ impl ProfiledColumn {
     pub(super) fn shown_form(&self, rows: u64) -> Option<NumberForm> {
         let form = best_form(&self.whole.numbers, rows - self.whole.missing.min(rows), None);
         let is_open = self.other_form(form).is_some();
-        (form > 0 && !is_open).then(|| self.tries.forms[form - 1])
+        (form > 0 && !is_open).then(|| self.candidates.forms[form - 1])
     }
 
     /// Another form that reads as many values as `form`, but as other numbers.
@@ -297,7 +297,10 @@ impl ProfiledColumn {
             let as_many = numbers[at].span.count == numbers[form].span.count;
             at != form && as_many && numbers[at].differs(&numbers[form])
         };
-        (1..numbers.len()).filter(|_| form > 0).find(is_other).map(|at| self.tries.forms[at - 1])
+        (1..numbers.len())
+            .filter(|_| form > 0)
+            .find(is_other)
+            .map(|at| self.candidates.forms[at - 1])
     }
 
     /// Another form that reads as many values as form `best` of times, but as other times.
@@ -305,18 +308,18 @@ impl ProfiledColumn {
         let times = &self.whole.times;
         let is_other =
             |&at: &usize| times[at].count == times[best].count && times[at].differs(&times[best]);
-        (0..times.len()).find(is_other).and_then(|at| self.tries.times[at].clone())
+        (0..times.len()).find(is_other).and_then(|at| self.candidates.times[at].clone())
     }
 
     /// What the column is, over `rows` rows; where its values leave open which of two marks is
     /// before the decimals, it is that of `usual`.
     pub(super) fn finish(self, rows: u64, usual: NumberForm) -> ColumnFacts {
         let present = rows - self.whole.missing.min(rows);
-        let usual = self.tries.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
+        let usual = self.candidates.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
         let form = best_form(&self.whole.numbers, present, usual);
         let other_form = self.other_form(form);
         let best = best_times(&self.whole.times).filter(|&at| {
-            is_likely(&self.whole.times[at], self.tries.times[at].as_deref(), present)
+            is_likely(&self.whole.times[at], self.candidates.times[at].as_deref(), present)
         });
         let other_format = best.and_then(|best| self.other_times(best));
         let whole = self.whole;
@@ -328,7 +331,7 @@ impl ProfiledColumn {
         let mean = numbers.sum / count.max(1) as f64;
         let squares = numbers.squares / count.max(1) as f64;
         let times = best.map(|at| TimeFacts {
-            format: self.tries.times[at].clone(),
+            format: self.candidates.times[at].clone(),
             other_format,
             count: whole.times[at].count,
             least: whole.times[at].least,
@@ -339,17 +342,16 @@ impl ProfiledColumn {
             Some(at) => whole.times[at].is_sorted,
             None => count > 0 && numbers.span.is_sorted,
         };
-        let may_be_list = self.tries.is_list || self.tries.separator.is_some();
+        let may_be_list = self.candidates.is_list || self.candidates.separator.is_some();
         let once_elements = self.elements.once();
         let list = may_be_list.then(|| ListFacts {
-            separator: self.tries.separator.map(|byte| char::from(byte).to_string()),
+            separator: self.candidates.separator.map(|byte| char::from(byte).to_string()),
             elements: self.element_count,
             distinct: self.elements.finish(rows).distinct,
             integers: whole.integer_elements,
             once: once_elements,
         });
-        let mut values: Vec<(String, u64)> = whole.values.into_iter().flatten().map(kept).collect();
-        values.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
+        let values = most_frequent_first(whole.values.unwrap_or_default());
         ColumnFacts {
             unreadable: None,
             present,
@@ -363,7 +365,7 @@ impl ProfiledColumn {
             merged_texts,
             number_form: match form {
                 0 => NumberForm::Plain,
-                other => self.tries.forms[other - 1],
+                other => self.candidates.forms[other - 1],
             },
             example: whole.example.map(|text| String::from_utf8_lossy(&text).into_owned()),
             other_form,
@@ -424,6 +426,9 @@ fn merged_texts(aliases: &BTreeMap<i64, i64>, texts: &CategoryTally) -> u64 {
     by_number.iter().map(merged).sum()
 }
 
-fn kept((text, count): (Vec<u8>, u64)) -> (String, u64) {
-    (String::from_utf8_lossy(&text).into_owned(), count)
+fn most_frequent_first(counts: BTreeMap<Vec<u8>, u64>) -> Vec<(String, u64)> {
+    let text = |(text, count): (Vec<u8>, u64)| (String::from_utf8_lossy(&text).into_owned(), count);
+    let mut values: Vec<(String, u64)> = counts.into_iter().map(text).collect();
+    values.sort_by(|left, right| right.1.cmp(&left.1).then_with(|| left.0.cmp(&right.0)));
+    values
 }

@@ -58,20 +58,20 @@ fn class(text: &[u8], label: &LabelColumn) -> Option<bool> {
         return Some(label.positive.iter().any(|positive| positive.as_bytes() == text));
     }
     let least = label.positive_from.map_or(0.5, |least| least as f64);
-    Some(field::number(text).ok()? >= least)
+    Some(field::parse_number(text).ok()? >= least)
 }
 
 fn best_auc(column: &SampleColumn, labels: &[Option<bool>]) -> f64 {
     let rows =
         || column.values.iter().zip(labels).filter_map(|(text, label)| Some((text, (*label)?)));
     let auc_of = |scores: Vec<f64>, labels: Vec<bool>| score::auc(&scores, &labels);
-    let of_all = |score: &dyn Fn(&[u8]) -> f64| {
+    let auc_of_score = |score: &dyn Fn(&[u8]) -> f64| {
         let (scores, labels) = rows().map(|(text, label)| (score(text), label)).unzip();
         let auc = auc_of(scores, labels);
         auc.max(1.0 - auc)
     };
-    let by_presence = of_all(&|text| f64::from(u8::from(is_missing(text))));
-    let by_number = of_all(&|text| field::number(text).unwrap_or(f64::MIN));
+    let by_presence = auc_of_score(&|text| f64::from(u8::from(is_missing(text))));
+    let by_number = auc_of_score(&|text| field::parse_number(text).unwrap_or(f64::MIN));
     let mut sums: BTreeMap<&[u8], (f64, f64)> = BTreeMap::new();
     for (text, label) in rows().step_by(2) {
         let (hits, count) = sums.entry(text).or_default();

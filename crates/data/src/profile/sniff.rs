@@ -7,10 +7,10 @@ use std::path::Path;
 
 use schema::source::{DataFormat, NumberForm};
 
-use super::column::Tries;
+use super::column::ColumnCandidates;
 use crate::error::Error;
-use crate::input::origin::Tap;
-use crate::parse::csv::{Punctuation, Splitter};
+use crate::input::origin::ReadObserver;
+use crate::parse::csv::{Punctuation, RecordSplitter};
 use crate::parse::datetime;
 use crate::parse::field;
 use crate::parse::header;
@@ -102,7 +102,7 @@ pub(super) fn is_missing(text: &[u8]) -> bool {
 pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm, Error> {
     let path = Path::new(input);
     let mut sample = Vec::new();
-    let (read, _) = text::open(input, &Tap::default())?;
+    let (read, _) = text::open(input, &ReadObserver::default())?;
     read.take(SAMPLE_BYTES).read_to_end(&mut sample).map_err(Error::read(path))?;
     let text = &sample[..];
     if text.trim_ascii().is_empty() {
@@ -181,7 +181,7 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Tr
 }
 
 fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
-    let mut splitter = Splitter::new(punctuation.clone());
+    let mut splitter = RecordSplitter::new(punctuation.clone());
     splitter.split(text);
     if is_whole {
         splitter.end();
@@ -204,7 +204,7 @@ fn names_columns(first: &[Vec<u8>]) -> bool {
 }
 
 fn is_value(field: &[u8]) -> bool {
-    field::number(field).is_ok() || datetime::read(field, None).is_ok()
+    field::parse_number(field).is_ok() || datetime::parse_time(field, None).is_ok()
 }
 
 /// Whether the first record names the columns.
@@ -217,7 +217,7 @@ fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
     let (values, names): (Vec<usize>, Vec<usize>) =
         said.into_iter().partition(|&at| is_value(&first[at]));
     let counts = |pair: &[usize]| {
-        let number = |at: usize| field::integer(&first[at]).ok();
+        let number = |at: usize| field::parse_integer(&first[at]).ok();
         number(pair[0]).zip(number(pair[1])).is_some_and(|(low, high)| high == low + 1)
     };
     let are_columns = values.len() > 1 && values.windows(2).all(counts);
@@ -236,36 +236,37 @@ fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
 
 /// What besides a plain number the values `sample` of a column may be: numbers of other forms and
 /// times before lists, for both may hold what separates elements.
-pub(super) fn tries(sample: &[&[u8]]) -> Tries {
+pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let present: Vec<&[u8]> = sample.iter().copied().filter(|text| !is_missing(text)).collect();
     let others: Vec<&[u8]> =
-        present.iter().copied().filter(|text| field::number(text).is_err()).collect();
+        present.iter().copied().filter(|text| field::parse_number(text).is_err()).collect();
     if others.is_empty() {
-        let is_every =
-            |format: &&str| present.iter().all(|text| datetime::read(text, Some(format)).is_ok());
+        let is_every = |format: &&str| {
+            present.iter().all(|text| datetime::parse_time(text, Some(format)).is_ok())
+        };
         let packed = PACKED_TIMES.into_iter().filter(|_| !present.is_empty());
         let times = packed.filter(is_every).map(|format| Some(format.to_owned())).collect();
-        return Tries { times, ..Tries::default() };
+        return ColumnCandidates { times, ..ColumnCandidates::default() };
     }
     let has_digits = |text: &&&[u8]| text.iter().any(u8::is_ascii_digit);
     let digits = others.iter().filter(has_digits).count();
     let most = |reads: &dyn Fn(&[u8]) -> bool| {
         digits > 0 && 10 * others.iter().filter(|text| reads(text)).count() >= 9 * others.len()
     };
-    let reads_number = |form| move |text: &[u8]| number_form::read(form, text).is_ok();
+    let reads_number = |form| move |text: &[u8]| number_form::parse_amount(form, text).is_ok();
     let forms = [NumberForm::Money, NumberForm::DecimalComma].into_iter();
     let forms: Vec<NumberForm> = forms.filter(|&form| most(&reads_number(form))).collect();
     let reads_time = |format: &Option<String>| {
         let format = format.as_deref();
         // Most forms fail at the first values.
-        others.iter().take(3).any(|text| datetime::read(text, format).is_ok())
-            && most(&|text| datetime::read(text, format).is_ok())
+        others.iter().take(3).any(|text| datetime::parse_time(text, format).is_ok())
+            && most(&|text| datetime::parse_time(text, format).is_ok())
     };
     let times: Vec<_> = time_forms().filter(reads_time).collect();
     let is_list = |separator: &u8| parts_lists(&others, *separator);
     let separator = SEPARATORS.into_iter().find(is_list);
     let separator = separator.filter(|_| forms.is_empty() && times.is_empty());
-    Tries { forms, times, separator, is_list: false }
+    ColumnCandidates { forms, times, separator, is_list: false }
 }
 
 /// Forms of times, the likelier first; the first of all is ISO 8601.

@@ -1,12 +1,12 @@
 //! One block of an input to rows: counts ids, skips and counts malformed records.
 //!
-//! Generic over the consumer of rows ([`RowSink`]): fitting and writing share every line of reading.
-//! Knows no format.
+//! Generic over the consumer of rows ([`RowSink`]): fitting and writing share every line of
+//! reading. Knows no format.
 
 use crate::error::Error;
 use crate::loss::{Losses, RowRefusal};
 use crate::parse::block::{LineStart, RecordSink};
-use crate::parse::ids;
+use crate::parse::ids::{self, RefusedId};
 use crate::parse::integer_columns::IntegerColumns;
 use crate::parse::layout::WantedColumns;
 use crate::parse::parsed_columns::ParsedColumns;
@@ -16,60 +16,60 @@ use crate::scan::limit::ReadProgress;
 use crate::scan::record_block::RecordBlock;
 
 /// A converted block.
-pub(crate) struct Parsed<A> {
+pub(crate) struct ConvertedBlock<A> {
     /// Index of the input.
     pub file: usize,
     /// Where the block starts in it, if reading can start there again.
     pub start: Option<LineStart>,
     /// How far reading had come at its end.
-    pub far: ReadProgress,
+    pub progress: ReadProgress,
     /// What took the rows.
-    pub taken: A,
+    pub sink: A,
     pub rows: u64,
     pub losses: Losses,
     /// The first row that no rule allows to be skipped.
     pub refused: Option<Error>,
 }
 
-/// Converts `block`, giving each row to `taken`.
+/// Converts `block`, giving each row to `sink`.
 pub(crate) fn convert<A: RowSink>(
     block: &RecordBlock,
     wanted: &WantedColumns,
-    taken: A,
-) -> Parsed<A> {
-    let mut output = RowOutput {
+    sink: A,
+) -> ConvertedBlock<A> {
+    let mut output = BlockConverter {
         name: &block.name,
         wanted,
         row: ParsedRow::default(),
-        parsed: Parsed {
+        parsed: ConvertedBlock {
             file: block.file,
             start: block.records.start(),
-            far: block.far,
-            taken,
+            progress: block.progress,
+            sink,
             rows: 0,
             losses: Losses::default(),
             refused: None,
         },
     };
-    block.records.rows((wanted, &block.layout), &mut output);
+    block.records.send_rows(block.place(wanted), &mut output);
     output.parsed
 }
 
-struct RowOutput<'a, A> {
+struct BlockConverter<'a, A> {
     name: &'a str,
     wanted: &'a WantedColumns,
     row: ParsedRow,
-    parsed: Parsed<A>,
+    parsed: ConvertedBlock<A>,
 }
 
-impl<A: RowSink> RecordSink for RowOutput<'_, A> {
+impl<A: RowSink> RecordSink for BlockConverter<'_, A> {
     /// Rows in columns: all at once where none is to be left out, which is nearly always.
-    fn given(&mut self, given: ParsedColumns<'_>) {
+    fn take_columns(&mut self, given: ParsedColumns<'_>) {
         let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
         if given.refused.is_empty()
             && self.wanted.time.is_none()
-            && ids::count_given(counts, &given.categorical, counted)
-            && self.parsed.taken.accept_columns(&given)
+            && ids::count_columns(counts, &given.categorical, counted)
+            && self.parsed.sink.accept_columns(&given)
         {
             self.parsed.rows += given.len() as u64;
             return;
@@ -78,7 +78,7 @@ impl<A: RowSink> RecordSink for RowOutput<'_, A> {
         let mut refused = given.refused.iter().peekable();
         for index in 0..given.len() {
             let problem = refused.next_if(|(row, _)| *row == index);
-            self.row(given.first_line + index as u64, &mut |row| match problem {
+            self.take_row(given.first_line + index as u64, &mut |row| match problem {
                 Some((_, problem)) => Err(problem.clone()),
                 None => {
                     given.read(index, row);
@@ -88,18 +88,22 @@ impl<A: RowSink> RecordSink for RowOutput<'_, A> {
         }
     }
 
-    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>) {
+    fn take_row(
+        &mut self,
+        line: u64,
+        read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>,
+    ) {
         self.row.clear();
         self.row.line = line;
         let read = read(&mut self.row);
         let counted = &self.wanted.counted;
         if read.is_ok()
-            && let Some(refused) = ids::refused(&self.row, counted)
+            && let Some(refused) = ids::find_refused(&self.row, counted)
         {
             self.refuse(refused);
             return;
         }
-        match read.and_then(|()| Ok(self.parsed.taken.accept(&self.row)?)) {
+        match read.and_then(|()| Ok(self.parsed.sink.accept_row(&self.row)?)) {
             Ok(()) => {
                 self.parsed.rows += 1;
                 ids::count_row(&mut self.parsed.losses.ids, &self.row, counted);
@@ -108,16 +112,17 @@ impl<A: RowSink> RecordSink for RowOutput<'_, A> {
         }
     }
 
-    fn integers(&mut self, rows: &mut IntegerColumns) {
+    fn take_integers(&mut self, rows: &mut IntegerColumns) {
         self.parsed.rows += rows.len() as u64;
-        self.parsed.taken.accept_integers(rows);
+        self.parsed.sink.accept_integers(rows);
         rows.clear();
     }
 }
 
-impl<A> RowOutput<'_, A> {
+impl<A> BlockConverter<'_, A> {
     #[cold]
-    fn refuse(&mut self, (column, id, rows): (usize, i64, u64)) {
+    fn refuse(&mut self, refused: RefusedId) {
+        let RefusedId { column, id, rows } = refused;
         let place = format!("{}:{}", self.name, self.row.line);
         let column = self.wanted.categorical[column].column.clone();
         self.parsed.refused.get_or_insert(Error::IdOutOfRange { place, column, id, rows });

@@ -11,7 +11,7 @@ use crate::parse::integer_columns::IntegerColumns;
 use crate::parse::layout::{LabelNeed, WantedColumns};
 use crate::scan::ScanInputs;
 use crate::scan::limit::Strictness;
-use crate::scan::progress::Meter;
+use crate::scan::progress::ProgressMeter;
 
 /// Reads files in Criteo's layout into columns of integers, block by block in their order, skipping
 /// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
@@ -37,10 +37,10 @@ pub fn scan_criteo_files(
     };
     source.check(1)?;
     let mut silent = |_| {};
-    let mut meter = Meter::new((config.format, inputs), 1, &mut silent)?;
+    let mut meter = ProgressMeter::new(config.format, inputs, 1, &mut silent)?;
     source.scan(
         &mut meter,
-        || IntegerColumns::with_room((DENSE, CATEGORICAL), 0),
-        |block| take(block.taken),
+        || IntegerColumns::with_room(DENSE, CATEGORICAL, 0),
+        |block| take(block.sink),
     )
 }

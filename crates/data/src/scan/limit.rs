@@ -7,7 +7,7 @@
 //!
 //! Reading stops before the end only where the rest cannot bring the share down any more, even if
 //! every byte of it belonged to a good row, and those rows were as short as they can be. How long a
-//! compressed rest is nobody knows: it is taken to be twice what its bytes gave so far. A bad
+//! compressed rest is nobody knows: it is taken to be twice what its bytes gave so progress. A bad
 //! beginning alone refuses nothing.
 
 use schema::Share;
@@ -52,7 +52,7 @@ impl Strictness {
         if self.allows(losses.malformed_lines, rows as f64) {
             return Ok(());
         }
-        Err(self.too_many((rows, losses), None))
+        Err(self.too_many(rows, losses, None))
     }
 
     fn allows(self, malformed: u64, good: f64) -> bool {
@@ -61,7 +61,7 @@ impl Strictness {
         single || malformed as f64 <= max * (malformed as f64 + good)
     }
 
-    fn too_many(self, (rows, losses): (u64, &Losses), read: Option<Share>) -> Error {
+    fn too_many(self, rows: u64, losses: &Losses, read: Option<Share>) -> Error {
         Error::TooManyMalformed { rows, losses: Box::new(losses.clone()), max: self.max(), read }
     }
 }
@@ -102,17 +102,18 @@ impl ReadProgress {
 /// Refuses what can no longer meet the limit, `rows` good ones and `losses` into reading.
 pub(crate) fn check_early(
     strictness: Strictness,
-    (rows, losses): (u64, &Losses),
-    far: &ReadProgress,
+    rows: u64,
+    losses: &Losses,
+    progress: &ReadProgress,
 ) -> Result<(), Error> {
     let malformed = losses.malformed_lines;
     if malformed < FORETOLD_FROM {
         return Ok(());
     }
-    match far.rows_left(rows + malformed) {
+    match progress.rows_left(rows + malformed) {
         Some(left) if !strictness.allows(malformed, rows as f64 + left) => {
-            let read = Share::from_parts(far.bytes, far.bytes_total);
-            Err(strictness.too_many((rows, losses), Some(read)))
+            let read = Share::from_parts(progress.bytes, progress.bytes_total);
+            Err(strictness.too_many(rows, losses, Some(read)))
         }
         _ => Ok(()),
     }
@@ -145,8 +146,8 @@ mod tests {
         let stops = |bad: u64, bytes_total, text_per_byte| {
             let text = bad * 250;
             let bytes = text / text_per_byte;
-            let far = ReadProgress { bytes, bytes_total, text, row_bytes_least: 40 };
-            check_early(strictness, (0, &lost(bad)), &far).is_err()
+            let progress = ReadProgress { bytes, bytes_total, text, row_bytes_least: 40 };
+            check_early(strictness, 0, &lost(bad), &progress).is_err()
         };
         let plain = 45_000_000_000;
         assert!(!stops(1_000_000, plain, 1), "the rest may have 1,100 million rows");

@@ -8,7 +8,7 @@ use schema::source::DataFormat;
 
 use crate::error::Error;
 use crate::input::decompress;
-use crate::input::origin::{Origins, Tap};
+use crate::input::origin::{InputOrigins, ReadObserver};
 use crate::parse::format::input_files;
 
 /// How far a preparation is.
@@ -26,8 +26,8 @@ pub struct DataProgress {
 }
 
 /// How far all passes over the inputs are.
-pub(crate) struct Meter<'a> {
-    tap: Tap,
+pub(crate) struct ProgressMeter<'a> {
+    observer: ReadObserver,
     bytes_total: Option<u64>,
     passes: u64,
     temporary: Arc<AtomicU64>,
@@ -36,7 +36,7 @@ pub(crate) struct Meter<'a> {
 
 /// One pass over the inputs, as those see it who need to know how far it is.
 pub(crate) struct Pass {
-    tap: Tap,
+    observer: ReadObserver,
     /// Bytes read by earlier passes, and those of this one.
     start: u64,
     length: u64,
@@ -45,9 +45,9 @@ pub(crate) struct Pass {
 
 impl Pass {
     /// A pass over inputs whose length does not matter.
-    pub(crate) fn counting(tap: &Tap) -> Self {
+    pub(crate) fn counting(observer: &ReadObserver) -> Self {
         let (start, length, temporary) = Default::default();
-        Self { tap: tap.clone(), start, length, temporary }
+        Self { observer: observer.clone(), start, length, temporary }
     }
 
     /// The share of the inputs that has been read; 1 where their length is unknown.
@@ -64,13 +64,13 @@ impl Pass {
     }
 
     /// What notes the bytes that are read.
-    pub(crate) fn tap(&self) -> &Tap {
-        &self.tap
+    pub(crate) fn observer(&self) -> &ReadObserver {
+        &self.observer
     }
 
     /// Bytes that have been read.
     pub(crate) fn bytes(&self) -> u64 {
-        self.tap.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
+        self.observer.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
     }
 
     /// Says how much of the disk will be used for a while.
@@ -79,38 +79,39 @@ impl Pass {
     }
 }
 
-impl<'a> Meter<'a> {
+impl<'a> ProgressMeter<'a> {
     /// A meter for `passes` passes over `inputs`.
     pub(crate) fn new(
-        (format, inputs): (DataFormat, &[String]),
+        format: DataFormat,
+        inputs: &[String],
         passes: u64,
         show: &'a mut dyn FnMut(DataProgress),
     ) -> Result<Self, Error> {
         let files = input_files(format, inputs)?;
         let bytes_total = decompress::total_bytes(&files)?.map(|bytes| bytes * passes);
-        let (tap, temporary) = Default::default();
-        Ok(Self { tap, bytes_total, passes, temporary, show })
+        let (observer, temporary) = Default::default();
+        Ok(Self { observer, bytes_total, passes, temporary, show })
     }
 
     /// Has the files hashed while they are read.
     #[must_use]
-    pub(crate) fn noting(mut self, origins: Arc<Origins>) -> Self {
-        self.tap.origins = Some(origins);
+    pub(crate) fn with_origins(mut self, origins: Arc<InputOrigins>) -> Self {
+        self.observer.origins = Some(origins);
         self
     }
 
     /// The pass that begins now.
     pub(crate) fn pass(&self) -> Pass {
         Pass {
-            start: self.tap.bytes_done.load(Ordering::Relaxed),
+            start: self.observer.bytes_done.load(Ordering::Relaxed),
             length: self.bytes_total.map_or(0, |total| total / self.passes),
-            tap: self.tap.clone(),
+            observer: self.observer.clone(),
             temporary: Arc::clone(&self.temporary),
         }
     }
 
     pub(crate) fn show(&mut self, rows: u64) {
-        let bytes_done = self.tap.bytes_done.load(Ordering::Relaxed);
+        let bytes_done = self.observer.bytes_done.load(Ordering::Relaxed);
         let temporary_bytes = self.temporary.load(Ordering::Relaxed);
         (self.show)(DataProgress {
             bytes_done,

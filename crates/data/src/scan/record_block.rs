@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::parse::block::Records;
-use crate::parse::layout::FieldLayout;
+use crate::parse::layout::{FieldLayout, PlacedColumns, WantedColumns};
 use crate::scan::limit::ReadProgress;
 
 /// A run of whole records of one file.
@@ -15,5 +15,11 @@ pub(crate) struct RecordBlock {
     pub layout: Arc<FieldLayout>,
     pub records: Box<dyn Records>,
     /// How far reading has come at its end.
-    pub far: ReadProgress,
+    pub progress: ReadProgress,
+}
+
+impl RecordBlock {
+    pub(crate) fn place<'a>(&'a self, wanted: &'a WantedColumns) -> PlacedColumns<'a> {
+        PlacedColumns { wanted, layout: &self.layout }
+    }
 }

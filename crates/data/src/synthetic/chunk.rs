@@ -16,7 +16,7 @@ pub(super) fn for_each_chunk<T: Send>(
     make: impl Fn(Range<u64>) -> T + Sync,
     take: impl FnMut(T) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let produce = |send: ordered::Send<'_, Range<u64>>| {
+    let produce = |send: ordered::SendItem<'_, Range<u64>>| {
         let mut starts = rows.clone().step_by(CHUNK_ROWS as usize);
         // Nobody takes any more once an error has ended the whole.
         while starts.next().is_some_and(|start| send(start..(start + CHUNK_ROWS).min(rows.end))) {}

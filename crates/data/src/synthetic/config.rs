@@ -76,7 +76,7 @@ pub enum RowLayout {
 /// The planted model: `logit = bias + dense + additive + interaction`, the last three with mean
 /// zero and the standard deviations below.
 ///
-/// Latent vectors are centred under each feature's id distribution and features are drawn
+/// Latent vectors are centered under each feature's id distribution and features are drawn
 /// independently, so the interaction part's mean given any single column is zero. What a linear
 /// model on one-hot ids still sees of it is of second order: away from a click rate of one half,
 /// ids with long vectors are clicked slightly more or less often. The report's linear figure
@@ -101,7 +101,7 @@ pub struct PlantedConfig {
 impl PlantedConfig {
     /// Moderate effects; each feature interacts with the next.
     #[must_use]
-    pub fn neighbours(features: usize) -> Self {
+    pub fn pair_neighbors(features: usize) -> Self {
         Self {
             dense_deviation: 0.6,
             additive_deviation: 0.8,

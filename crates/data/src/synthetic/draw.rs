@@ -72,11 +72,12 @@ impl DrawnBlock {
     }
 }
 
-/// The rows of a range, with labels of the probabilities that `of` gives a row of the block.
+/// The rows of a range, with labels of the probabilities that `probability_of_row` gives a row of
+/// the block.
 pub(super) fn block(
     config: &SyntheticConfig,
     rows: Range<u64>,
-    of: impl Fn(&DrawnBlock, usize) -> f64,
+    probability_of_row: impl Fn(&DrawnBlock, usize) -> f64,
 ) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_ROWS);
     let places = DrawPlaces::new(config);
@@ -85,8 +86,8 @@ pub(super) fn block(
     block.first_row = rows.start;
     for row in rows {
         let rng = stream.child(row);
-        inputs(config, &places, (row, rng), &mut block);
-        let probability = of(&block, block.labels.len());
+        inputs(config, &places, row, rng, &mut block);
+        let probability = probability_of_row(&block, block.labels.len());
         block.probabilities.push(probability);
         block.labels.push(rng.unit(places.label) < probability);
     }
@@ -99,7 +100,7 @@ pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
     let places = DrawPlaces::new(config);
     let mut block = DrawnBlock::with_room(rows as usize, config);
     for row in 0..rows {
-        inputs(config, &places, (row, stream.child(row)), &mut block);
+        inputs(config, &places, row, stream.child(row), &mut block);
     }
     block
 }
@@ -188,7 +189,8 @@ impl Law {
 fn inputs(
     config: &SyntheticConfig,
     places: &DrawPlaces,
-    (row, rng): (u64, CounterRng),
+    row: u64,
+    rng: CounterRng,
     block: &mut DrawnBlock,
 ) {
     for column in 0..config.dense {

@@ -29,7 +29,7 @@ pub(super) struct BestLinear {
 }
 
 /// Fits on rows behind the file's end, measures on the file's first rows.
-pub(super) fn best(
+pub(super) fn fit_best(
     config: &SyntheticConfig,
     planted: &Planted,
     threads: usize,

@@ -31,7 +31,7 @@ struct LogitParts {
     interaction: f64,
 }
 
-/// A smooth function of `z`, the standardised `ln(1 + max(x, 0))`: a slope and a wave.
+/// A smooth function of `z`, the standardized `ln(1 + max(x, 0))`: a slope and a wave.
 struct Curve {
     location: f64,
     scale: f64,
@@ -117,7 +117,7 @@ impl Planted {
     /// Gives each part its configured deviation and the whole its click rate, on pilot rows.
     fn scale(&mut self, config: &SyntheticConfig) {
         let block = draw::pilot(config, PILOT_ROWS);
-        let part = |of: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(of).collect();
+        let part = |logit: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(logit).collect();
         let dense: Vec<f64> = part(&|row| self.dense(&block, row));
         let additive: Vec<f64> = part(&|row| self.additive(&block, row));
         let interaction: Vec<f64> = part(&|row| self.interaction(&block, row));
@@ -186,7 +186,7 @@ fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng
     let width = feature.hotness.mean().sqrt();
     let column = |rng: CounterRng| -> Vec<f32> {
         let raw: Vec<f64> = (0..ids).map(|rank| rng.normal(rank)).collect();
-        standardised(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
+        standardized(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
     };
     let latent_dim = config.planted.latent_dim;
     let mut latent = vec![0.0; ids as usize * latent_dim];
@@ -201,7 +201,7 @@ fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng
 
 /// Values shifted and scaled to mean 0 and deviation 1 where value `i` has probability `shares[i]`
 /// and the rest of the probability has the value 0.
-fn standardised(values: &[f64], shares: &[f64]) -> Vec<f64> {
+fn standardized(values: &[f64], shares: &[f64]) -> Vec<f64> {
     let total: f64 = shares.iter().sum();
     let mean = values.iter().zip(shares).map(|(value, share)| value * share).sum::<f64>() / total;
     let variance: f64 =

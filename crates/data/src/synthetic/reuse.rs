@@ -8,7 +8,7 @@ use schema::distribution::{ReuseError, ReuseHistogram};
 
 use crate::error::Error;
 use crate::input::decompress;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 
 /// Longest text: the published ones have 30 KB.
 const TEXT_BYTES: u64 = 16 << 20;
@@ -21,7 +21,7 @@ const TEXT_BYTES: u64 = 16 << 20;
 pub fn reuse_histogram(file: &str, section: Option<&str>) -> Result<IndexDistribution, Error> {
     let path = Path::new(file);
     let mut text = Vec::new();
-    let read = decompress::open(file, &Tap::default())?;
+    let read = decompress::open(file, &ReadObserver::default())?;
     read.take(TEXT_BYTES).read_to_end(&mut text).map_err(Error::read(path))?;
     let text =
         String::from_utf8(text).map_err(|_| ReuseError::Format { got: "bytes that are no text" });

@@ -76,7 +76,7 @@ fn scatter(rank: u64, cardinality: u64) -> u64 {
     ((u128::from(rank) * u128::from(PRIME) + 12_345) % u128::from(cardinality)) as u64
 }
 
-/// A bijection of 32-bit numbers (the finaliser of MurmurHash3 behind a key): no two ids meet.
+/// A bijection of 32-bit numbers (the finalizer of MurmurHash3 behind a key): no two ids meet.
 fn scramble(rank: u32, key: u32) -> u32 {
     let mut x = rank ^ key;
     x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);

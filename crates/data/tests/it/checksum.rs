@@ -43,7 +43,7 @@ fn rows_of(dir: &Path) -> Result<(Batch, data::Fitted), Error> {
 }
 
 /// The files of a dataset and their bytes.
-fn files_of(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+fn expand_folders(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     files.sort();
@@ -75,7 +75,7 @@ fn a_flipped_bit_is_refused_or_changes_no_row() {
     let folder = Folder::new();
     let dataset = prepared(&folder, "out").dataset;
     let whole = rows_of(dataset.dir()).unwrap();
-    let files = files_of(dataset.dir());
+    let files = expand_folders(dataset.dir());
     assert_eq!(files.len(), 4);
     let (mut refused, rng) = (0, CounterRng::new(23, 5));
     for case in 0..200 {
@@ -100,7 +100,7 @@ fn a_flipped_bit_is_refused_or_changes_no_row() {
 fn cut_blanked_and_exchanged_files_are_refused() {
     let folder = Folder::new();
     let dataset = prepared(&folder, "out").dataset;
-    let files = files_of(dataset.dir());
+    let files = expand_folders(dataset.dir());
     let refused = |what: &str| {
         assert!(rows_of(dataset.dir()).is_err(), "{what}");
         files.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());

@@ -188,7 +188,7 @@ fn standard_input_can_not_be_read_twice() {
     let folder = Folder::new();
     let config = criteo("criteo-dlrm", &json!({"mode": "exact"}));
     let error = folder.try_prepare("out", &["-".to_owned()], &config, None).unwrap_err();
-    expect_test::expect!["standard input can be read only once, but standardised columns and exact ids need a pass of their own; give files"]
+    expect_test::expect!["standard input can be read only once, but standardized columns and exact ids need a pass of their own; give files"]
         .assert_eq(&error.to_string());
 }
 

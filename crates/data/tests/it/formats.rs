@@ -71,8 +71,8 @@ fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
     let mut reader = read_for_scoring(request).unwrap();
     let batch = reader.next().unwrap().unwrap();
     assert!(reader.next().is_none());
-    let labelled = batch.batch.labels.iter().filter(|label| !label.is_nan()).count();
-    (batch.lines, labelled, reader.losses().malformed_lines)
+    let labeled = batch.batch.labels.iter().filter(|label| !label.is_nan()).count();
+    (batch.lines, labeled, reader.losses().malformed_lines)
 }
 
 #[test]
@@ -80,14 +80,14 @@ fn what_the_first_row_looks_like_does_not_say_whether_a_file_has_labels() {
     let csv = DataConfig { format: schema::source::DataFormat::Csv, ..tsv() };
     for (config, separator) in [(tsv(), "\t"), (csv, ",")] {
         let scored = |text: &str| scored(&text.replace('\t', separator), &config);
-        let labelled = "1\t2\tff\n0\t1\ta\n1\t5\tb\n";
-        let unlabelled = "2\tff\n1\ta\n5\tb\n";
-        assert_eq!(scored(labelled), (vec![1, 2, 3], 3, 0));
-        assert_eq!(scored(unlabelled), (vec![1, 2, 3], 0, 0));
-        // A cut first row in front of labelled ones, a row too long in front of others.
-        assert_eq!(scored(&format!("2\tff\n{labelled}")), (vec![2, 3, 4], 3, 1));
-        assert_eq!(scored(&format!("1\t2\tff\n{unlabelled}")), (vec![2, 3, 4], 0, 1));
-        assert_eq!(scored(&format!("7\n{labelled}")), (vec![2, 3, 4], 3, 1));
+        let labeled = "1\t2\tff\n0\t1\ta\n1\t5\tb\n";
+        let unlabeled = "2\tff\n1\ta\n5\tb\n";
+        assert_eq!(scored(labeled), (vec![1, 2, 3], 3, 0));
+        assert_eq!(scored(unlabeled), (vec![1, 2, 3], 0, 0));
+        // A cut first row in front of labeled ones, a row too long in front of others.
+        assert_eq!(scored(&format!("2\tff\n{labeled}")), (vec![2, 3, 4], 3, 1));
+        assert_eq!(scored(&format!("1\t2\tff\n{unlabeled}")), (vec![2, 3, 4], 0, 1));
+        assert_eq!(scored(&format!("7\n{labeled}")), (vec![2, 3, 4], 3, 1));
         assert_eq!(scored("2\tff\n"), (vec![1], 0, 0));
     }
 }

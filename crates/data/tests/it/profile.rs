@@ -17,7 +17,7 @@ fn draw(row: u64) -> u64 {
 }
 
 fn look(inputs: &[String]) -> Result<Profile, Error> {
-    profile::of_files(inputs, None, 1, &mut |_| {})
+    profile::profile_files(inputs, None, 1, &mut |_| {})
 }
 
 /// The facts of the second of two columns, whose values are those of `value` for each row.

@@ -189,7 +189,8 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
     assert!(error.contains("no answer from no-such-host.invalid"), "{error}");
     let error = folder.try_prepare("no-key", &["s3://b".to_owned()], &config, None).unwrap_err();
     assert!(error.to_string().contains("expected a bucket and the name of one object"), "{error}");
-    let error = profile::of_files(&["http://127.0.0.1:1/x.npy".to_owned()], None, 1, &mut |_| {});
+    let error =
+        profile::profile_files(&["http://127.0.0.1:1/x.npy".to_owned()], None, 1, &mut |_| {});
     assert!(error.map(|_| ()).unwrap_err().to_string().contains("copy them first"));
 }
 

@@ -19,10 +19,10 @@ fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
     let mut text = String::new();
     let file = std::fs::File::open(&input).unwrap();
     std::io::Read::read_to_string(&mut flate2::read::MultiGzDecoder::new(file), &mut text).unwrap();
-    let unlabelled: String =
+    let unlabeled: String =
         text.lines().map(|line| format!("{}\n", line.split_once('\t').unwrap().1)).collect();
     let request = ScoreRequest {
-        inputs: vec![folder.file("test.txt", unlabelled.as_bytes()), inputs[0].clone()],
+        inputs: vec![folder.file("test.txt", unlabeled.as_bytes()), inputs[0].clone()],
         config,
         fitted: dataset.fitted().clone(),
         features: all_features(&dataset, 10_000),

@@ -33,7 +33,7 @@ fn bags(rows: u64) -> SyntheticConfig {
         missing_share: 0.1,
         click_rate: 0.3,
         layout: RowLayout::Csv,
-        planted: PlantedConfig::neighbours(4),
+        planted: PlantedConfig::pair_neighbors(4),
     }
 }
 
@@ -60,8 +60,8 @@ fn a_shorter_file_begins_a_longer_one() {
 #[test]
 fn any_part_can_be_drawn_by_itself() {
     let config = bags(1);
-    let whole = synthetic::sample(&config, 0..200).unwrap();
-    let part = synthetic::sample(&config, 150..200).unwrap();
+    let whole = synthetic::draw_rows(&config, 0..200).unwrap();
+    let part = synthetic::draw_rows(&config, 150..200).unwrap();
     assert_eq!((part.rows(), part.first_row), (50, 150));
     assert_eq!(part.labels, whole.labels[150..]);
     assert_eq!(part.probabilities, whole.probabilities[150..]);
@@ -106,7 +106,7 @@ fn a_linear_truth_is_the_linear_models() {
 
 #[test]
 fn labels_follow_their_probabilities() {
-    let block = synthetic::sample(&SyntheticConfig::criteo(1, 9), 0..50_000).unwrap();
+    let block = synthetic::draw_rows(&SyntheticConfig::criteo(1, 9), 0..50_000).unwrap();
     for tenth in 0..10 {
         let low = f64::from(tenth) / 10.0;
         let (mut rows, mut expected, mut clicks) = (0.0, 0.0, 0.0);
@@ -173,7 +173,7 @@ fn impossible_configurations_are_refused() {
     let refused = |change: &dyn Fn(&mut SyntheticConfig), word: &str| {
         let mut config = SyntheticConfig::criteo(10, 1);
         change(&mut config);
-        let error = synthetic::sample(&config, 0..1).unwrap_err().to_string();
+        let error = synthetic::draw_rows(&config, 0..1).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     };
     refused(&|config| config.dense = 12, "12 dense");
@@ -242,7 +242,7 @@ fn ids_follow_a_published_histogram_of_reuse() {
         feature.hotness = Hotness::ONE;
     }
     // The second window, to see that any part can be drawn by itself.
-    let block = synthetic::sample(&config, window..2 * window).unwrap();
+    let block = synthetic::draw_rows(&config, window..2 * window).unwrap();
     for feature in 0..4 {
         let mut uses = vec![0u64; cardinality as usize];
         for row in 0..window as usize {

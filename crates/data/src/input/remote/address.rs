@@ -22,12 +22,19 @@ impl Scheme {
     }
 }
 
-/// The bucket and key of `s3://bucket/key` or `gs://bucket/key`.
-pub(super) fn bucket_and_key(input: &str) -> Result<(&str, &str), RemoteProblem> {
+/// The bucket and key of an object in S3 or in Google Cloud Storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BucketKey<'a> {
+    pub bucket: &'a str,
+    pub key: &'a str,
+}
+
+/// Splits `s3://bucket/key` or `gs://bucket/key`.
+pub(super) fn bucket_and_key(input: &str) -> Result<BucketKey<'_>, RemoteProblem> {
     let rest = input.split_once("://").map_or("", |(_, rest)| rest);
     match rest.split_once('/') {
         Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() && !key.ends_with('/') => {
-            Ok((bucket, key))
+            Ok(BucketKey { bucket, key })
         }
         _ => Err(RemoteProblem::Address { expected: "a bucket and the name of one object" }),
     }
@@ -51,7 +58,7 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scheme, bucket_and_key, escaped};
+    use super::{BucketKey, Scheme, bucket_and_key, escaped};
 
     #[test]
     fn files_are_no_objects() {
@@ -63,7 +70,10 @@ mod tests {
 
     #[test]
     fn an_address_names_a_bucket_and_an_object() {
-        assert_eq!(bucket_and_key("s3://b/day 1/x.csv").unwrap(), ("b", "day 1/x.csv"));
+        assert_eq!(
+            bucket_and_key("s3://b/day 1/x.csv").unwrap(),
+            BucketKey { bucket: "b", key: "day 1/x.csv" }
+        );
         for wrong in ["s3://", "s3://b", "s3://b/", "s3:///k", "s3://b/folder/"] {
             assert!(bucket_and_key(wrong).is_err(), "{wrong}");
         }

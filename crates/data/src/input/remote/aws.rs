@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::address::escaped;
+use super::address::{BucketKey, escaped};
+use super::credential_http::{CredentialHttp, Env, between};
 use super::problem::RemoteProblem;
-use super::sign::Keys;
-use super::wire::{Env, Wire, between};
+use super::sign::AccessKeys;
 use crate::parse::datetime;
 
 /// Where EC2 machines request their role.
@@ -21,23 +21,26 @@ const METADATA: &str = "http://169.254.169.254";
 const CONTAINER: &str = "http://169.254.170.2";
 
 /// The first keys that are found; `None` where nothing is configured.
-pub(super) fn keys(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+pub(super) fn find_keys(
+    env: &Env,
+    http: &CredentialHttp,
+) -> Result<Option<AccessKeys>, RemoteProblem> {
     if let (Some(id), Some(secret)) =
         (env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
     {
         let (token, origin) = (env.get("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID");
-        return Ok(Some(Keys { id, secret, token, expires: None, origin }));
+        return Ok(Some(AccessKeys { id, secret, token, expires: None, origin }));
     }
-    if let Some(keys) = of_files(env)? {
+    if let Some(keys) = keys_from_files(env)? {
         return Ok(Some(keys));
     }
-    if let Some(keys) = of_web_identity(env, wire)? {
+    if let Some(keys) = keys_from_web_identity(env, http)? {
         return Ok(Some(keys));
     }
-    if let Some(keys) = of_container(env, wire)? {
+    if let Some(keys) = keys_from_container(env, http)? {
         return Ok(Some(keys));
     }
-    Ok(of_machine(env, wire))
+    Ok(keys_from_machine(env, http))
 }
 
 /// The region to sign for.
@@ -47,7 +50,7 @@ pub(super) fn region(env: &Env) -> String {
 }
 
 /// The URL of an object and the path in it; a store of one's own is asked by path.
-pub(super) fn url(env: &Env, region: &str, (bucket, key): (&str, &str)) -> String {
+pub(super) fn url(env: &Env, region: &str, BucketKey { bucket, key }: BucketKey<'_>) -> String {
     let own = env.get("AWS_ENDPOINT_URL_S3").or_else(|| env.get("AWS_ENDPOINT_URL"));
     let (bucket, key) = (escaped(bucket), escaped(key));
     match own {
@@ -94,12 +97,12 @@ fn section(text: &str, name: &str) -> BTreeMap<String, String> {
     found
 }
 
-fn of_files(env: &Env) -> Result<Option<Keys>, RemoteProblem> {
+fn keys_from_files(env: &Env) -> Result<Option<AccessKeys>, RemoteProblem> {
     let mut found = profile(env);
     match (found.remove("aws_access_key_id"), found.remove("aws_secret_access_key")) {
         (Some(id), Some(secret)) => {
             let (token, origin) = (found.remove("aws_session_token"), "~/.aws/credentials");
-            Ok(Some(Keys { id, secret, token, expires: None, origin }))
+            Ok(Some(AccessKeys { id, secret, token, expires: None, origin }))
         }
         _ if env.get("AWS_PROFILE").is_some() => {
             let name = profile_name(env);
@@ -110,7 +113,10 @@ fn of_files(env: &Env) -> Result<Option<Keys>, RemoteProblem> {
     }
 }
 
-fn of_web_identity(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+fn keys_from_web_identity(
+    env: &Env,
+    http: &CredentialHttp,
+) -> Result<Option<AccessKeys>, RemoteProblem> {
     let (Some(file), Some(role)) =
         (env.get("AWS_WEB_IDENTITY_TOKEN_FILE"), env.get("AWS_ROLE_ARN"))
     else {
@@ -131,17 +137,20 @@ fn of_web_identity(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem
         ("RoleSessionName", &session),
         ("WebIdentityToken", token.trim()),
     ];
-    let text = wire.post(&service, &form).map_err(|problem| refused(problem.to_string()))?;
+    let text = http.post(&service, &form).map_err(|problem| refused(problem.to_string()))?;
     let field = |name: &str| between(&text, &format!("<{name}>"), &format!("</{name}>"));
     let keys = (field("AccessKeyId"), field("SecretAccessKey"), field("SessionToken"));
     let (Some(id), Some(secret), token @ Some(_)) = keys else {
         return Err(refused("the answer has no keys".to_owned()));
     };
-    let expires = field("Expiration").and_then(|text| seconds(&text));
-    Ok(Some(Keys { id, secret, token, expires, origin: "AWS_WEB_IDENTITY_TOKEN_FILE" }))
+    let expires = field("Expiration").and_then(|text| parse_seconds(&text));
+    Ok(Some(AccessKeys { id, secret, token, expires, origin: "AWS_WEB_IDENTITY_TOKEN_FILE" }))
 }
 
-fn of_container(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
+fn keys_from_container(
+    env: &Env,
+    http: &CredentialHttp,
+) -> Result<Option<AccessKeys>, RemoteProblem> {
     let relative = env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
     let url = relative
         .map(|path| format!("{CONTAINER}{path}"))
@@ -156,13 +165,13 @@ fn of_container(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
     let refused = |reason: String| {
         RemoteProblem::Credentials(format!("AWS_CONTAINER_CREDENTIALS…: {reason}"))
     };
-    let text = wire.get(&url, &headers).map_err(|problem| refused(problem.to_string()))?;
-    let keys = of_json(&text, "the container's role");
+    let text = http.get(&url, &headers).map_err(|problem| refused(problem.to_string()))?;
+    let keys = parse_keys(&text, "the container's role");
     keys.ok_or_else(|| refused("the answer has no keys".to_owned())).map(Some)
 }
 
 /// The role of the machine; `None` where no such service answers at once.
-fn of_machine(env: &Env, wire: &Wire) -> Option<Keys> {
+fn keys_from_machine(env: &Env, http: &CredentialHttp) -> Option<AccessKeys> {
     if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
     {
         return None;
@@ -171,30 +180,30 @@ fn of_machine(env: &Env, wire: &Wire) -> Option<Keys> {
     let service = own.unwrap_or_else(|| METADATA.to_owned());
     let service = service.trim_end_matches('/');
     let ttl = ("x-aws-ec2-metadata-token-ttl-seconds", "21600".to_owned());
-    let token = wire.put(&format!("{service}/latest/api/token"), &[ttl]).ok()?;
+    let token = http.put(&format!("{service}/latest/api/token"), &[ttl]).ok()?;
     let headers = [("x-aws-ec2-metadata-token", token)];
     let roles = format!("{service}/latest/meta-data/iam/security-credentials/");
-    let role = wire.get(&roles, &headers).ok()?;
+    let role = http.get(&roles, &headers).ok()?;
     let role = role.lines().next()?.trim().to_owned();
-    of_json(&wire.get(&format!("{roles}{role}"), &headers).ok()?, "the machine's role")
+    parse_keys(&http.get(&format!("{roles}{role}"), &headers).ok()?, "the machine's role")
 }
 
-fn of_json(text: &str, origin: &'static str) -> Option<Keys> {
+fn parse_keys(text: &str, origin: &'static str) -> Option<AccessKeys> {
     let value: Value = serde_json::from_str(text).ok()?;
     let field = |name: &str| value.get(name)?.as_str().map(str::to_owned);
-    let expires = field("Expiration").and_then(|text| seconds(&text));
+    let expires = field("Expiration").and_then(|text| parse_seconds(&text));
     let (id, secret) = (field("AccessKeyId")?, field("SecretAccessKey")?);
-    Some(Keys { id, secret, token: field("Token"), expires, origin })
+    Some(AccessKeys { id, secret, token: field("Token"), expires, origin })
 }
 
-fn seconds(text: &str) -> Option<u64> {
-    datetime::read(text.as_bytes(), None).ok().map(|seconds| seconds.max(0.0) as u64)
+fn parse_seconds(text: &str) -> Option<u64> {
+    datetime::parse_time(text.as_bytes(), None).ok().map(|seconds| seconds.max(0.0) as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{Env, Wire};
-    use super::{keys, region, section, url};
+    use super::super::credential_http::{CredentialHttp, Env};
+    use super::{BucketKey, find_keys, region, section, url};
 
     #[test]
     fn a_profile_is_found_in_both_files() {
@@ -217,23 +226,23 @@ mod tests {
             ("AWS_CONFIG_FILE", "/none"),
             ("AWS_EC2_METADATA_DISABLED", "true"),
         ];
-        let wire = Wire::new();
-        let found = keys(&Env::new(&base), &wire).unwrap().unwrap();
+        let http = CredentialHttp::new();
+        let found = find_keys(&Env::new(&base), &http).unwrap().unwrap();
         assert_eq!((found.id.as_str(), found.secret.as_str()), ("A", "B"));
         let both = [&base[..], &[("AWS_ACCESS_KEY_ID", "C"), ("AWS_SECRET_ACCESS_KEY", "D")]];
-        assert_eq!(keys(&Env::new(&both.concat()), &wire).unwrap().unwrap().id, "C");
+        assert_eq!(find_keys(&Env::new(&both.concat()), &http).unwrap().unwrap().id, "C");
         let other = [base[0], ("AWS_PROFILE", "sso"), base[2], base[3]];
-        let Err(problem) = keys(&Env::new(&other), &wire) else { panic!("found") };
+        let Err(problem) = find_keys(&Env::new(&other), &http) else { panic!("found") };
         assert!(problem.to_string().contains("\"sso\" has no aws_access_key_id"), "{problem}");
-        assert!(keys(&Env::new(&base[2..]), &wire).unwrap().is_none());
+        assert!(find_keys(&Env::new(&base[2..]), &http).unwrap().is_none());
     }
 
     #[test]
     fn a_bucket_is_part_of_the_host_where_certificates_allow_it() {
-        let (env, place) = (Env::new(&[]), ("b", "a b.csv"));
+        let (env, place) = (Env::new(&[]), BucketKey { bucket: "b", key: "a b.csv" });
         assert_eq!(region(&env), "us-east-1");
         assert_eq!(url(&env, "eu-west-1", place), "https://b.s3.eu-west-1.amazonaws.com/a%20b.csv");
-        let dotted = url(&env, "eu-west-1", ("b.c", "k"));
+        let dotted = url(&env, "eu-west-1", BucketKey { bucket: "b.c", key: "k" });
         assert_eq!(dotted, "https://s3.eu-west-1.amazonaws.com/b.c/k");
         let own = Env::new(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")]);
         assert_eq!(url(&own, "x", place), "http://127.0.0.1:9000/b/a%20b.csv");

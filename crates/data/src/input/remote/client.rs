@@ -9,9 +9,9 @@ use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::address::{Scheme, bucket_and_key};
+use super::address::{BucketKey, Scheme, bucket_and_key};
+use super::credential_http::{ANSWER, CredentialHttp, Env, between};
 use super::problem::RemoteProblem;
-use super::wire::{ANSWER, Env, Wire, between};
 use super::{aws, google, sign};
 
 const CONNECT: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// Where a request goes.
-struct Addressed {
+struct AddressedRequest {
     url: String,
     headers: Vec<(String, String)>,
     /// The credentials it is made with, in words.
@@ -30,13 +30,13 @@ struct Addressed {
 }
 
 /// One of the process: connections and credentials serve all objects.
-static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::of_process()));
+static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::from_process()));
 
 pub(super) struct Client {
     env: Env,
     agent: Result<Agent, RemoteProblem>,
-    wire: Wire,
-    keys: Mutex<Option<Option<sign::Keys>>>,
+    http: CredentialHttp,
+    keys: Mutex<Option<Option<sign::AccessKeys>>>,
     token: Mutex<Option<Option<google::AccessToken>>>,
     /// Of buckets whose region turned out to be another.
     regions: Mutex<BTreeMap<String, String>>,
@@ -44,7 +44,7 @@ pub(super) struct Client {
 
 /// What one request asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct ObjectRequest<'a> {
     /// As the user named it.
     pub input: &'a str,
     /// Bytes `first..=last`; all of it if none.
@@ -61,14 +61,14 @@ pub(super) enum TryFailure {
 }
 
 impl Client {
-    pub(super) fn of_process() -> &'static Self {
+    pub(super) fn shared() -> &'static Self {
         &CLIENT
     }
 
     pub(super) fn new(env: Env) -> Self {
         Self {
             agent: agent(&env),
-            wire: Wire::new(),
+            http: CredentialHttp::new(),
             keys: Mutex::default(),
             token: Mutex::default(),
             regions: Mutex::default(),
@@ -77,61 +77,62 @@ impl Client {
     }
 
     /// Sends one request; an answer is one with the object's bytes, or 416 to a range behind them.
-    pub(super) fn once(&self, ask: Ask<'_>) -> Result<Response<Body>, TryFailure> {
+    pub(super) fn send(&self, request: ObjectRequest<'_>) -> Result<Response<Body>, TryFailure> {
         let agent = self.agent.as_ref().map_err(|problem| TryFailure::Final(problem.clone()))?;
         let mut headers = Vec::new();
-        if let Some((first, last)) = ask.range {
+        if let Some((first, last)) = request.range {
             headers.push(("range".to_owned(), format!("bytes={first}-{last}")));
         }
-        if let Some(same) = ask.same {
+        if let Some(same) = request.same {
             headers.push(("if-match".to_owned(), same.to_owned()));
         }
         let mut region_known = false;
         loop {
-            let Addressed { url, headers, with } = self.addressed(ask.input, headers.clone())?;
-            let mut request = agent.get(&url);
-            if Scheme::parse(ask.input) != Some(Scheme::Http) {
+            let AddressedRequest { url, headers, with } =
+                self.address_request(request.input, headers.clone())?;
+            let mut call = agent.get(&url);
+            if Scheme::parse(request.input) != Some(Scheme::Http) {
                 // A signature is for one host.
-                request = request.config().max_redirects(0).build();
+                call = call.config().max_redirects(0).build();
             }
             for (name, value) in headers {
-                request = request.header(name, value);
+                call = call.header(name, value);
             }
-            let answer = request.call().map_err(|error| failed(&url, &error))?;
+            let answer = call.call().map_err(|error| failed(&url, &error))?;
             let region = answer.headers().get("x-amz-bucket-region");
             if let Some(region) = region.and_then(|region| region.to_str().ok())
                 && matches!(answer.status().as_u16(), 301 | 307 | 400 | 403)
                 && !std::mem::replace(&mut region_known, true)
-                && let Ok((bucket, _)) = bucket_and_key(ask.input)
+                && let Ok(BucketKey { bucket, .. }) = bucket_and_key(request.input)
                 && self.region(bucket) != region
             {
                 lock(&self.regions).insert(bucket.to_owned(), region.to_owned());
                 continue;
             }
-            return understood(answer, &with);
+            return check_status(answer, &with);
         }
     }
 
-    fn addressed(
+    fn address_request(
         &self,
         input: &str,
         mut headers: Vec<(String, String)>,
-    ) -> Result<Addressed, TryFailure> {
+    ) -> Result<AddressedRequest, TryFailure> {
         let now = now();
-        let nameless = || "without credentials, as none were found".to_owned();
+        let anonymous = || "without credentials, as none were found".to_owned();
         match Scheme::parse(input) {
             Some(Scheme::S3) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
-                let region = self.region(place.0);
+                let region = self.region(place.bucket);
                 let url = aws::url(&self.env, &region, place);
                 let Some(keys) = self.keys(now).map_err(TryFailure::Final)? else {
-                    return Ok(Addressed { url, headers, with: nameless() });
+                    return Ok(AddressedRequest { url, headers, with: anonymous() });
                 };
                 let (host, path) = host_and_path(&url);
                 let request = sign::SignedRequest { host, path, region: &region, now };
-                let headers = sign::headers(&request, &keys, headers);
+                let headers = sign::sign_headers(&request, &keys, headers);
                 let with = format!("with the key {} of {}", keys.id, keys.origin);
-                Ok(Addressed { url, headers, with })
+                Ok(AddressedRequest { url, headers, with })
             }
             Some(Scheme::Google) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
@@ -139,15 +140,15 @@ impl Client {
                 // Otherwise the store would decompress, and ranges would be of something else.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
                 let Some(token) = self.token(now).map_err(TryFailure::Final)? else {
-                    return Ok(Addressed { url, headers, with: nameless() });
+                    return Ok(AddressedRequest { url, headers, with: anonymous() });
                 };
                 headers.push(("authorization".to_owned(), format!("Bearer {}", token.text)));
                 let with = format!("with a token of {}", token.origin);
-                Ok(Addressed { url, headers, with })
+                Ok(AddressedRequest { url, headers, with })
             }
             _ => {
                 let with = "without credentials".to_owned();
-                Ok(Addressed { url: input.to_owned(), headers, with })
+                Ok(AddressedRequest { url: input.to_owned(), headers, with })
             }
         }
     }
@@ -157,14 +158,14 @@ impl Client {
         known.unwrap_or_else(|| aws::region(&self.env))
     }
 
-    fn keys(&self, now: u64) -> Result<Option<sign::Keys>, RemoteProblem> {
+    fn keys(&self, now: u64) -> Result<Option<sign::AccessKeys>, RemoteProblem> {
         let mut known = lock(&self.keys);
         match &*known {
             Some(None) => return Ok(None),
             Some(Some(keys)) if keys.is_valid(now) => return Ok(Some(keys.clone())),
             _ => {}
         }
-        let found = aws::keys(&self.env, &self.wire)?;
+        let found = aws::find_keys(&self.env, &self.http)?;
         *known = Some(found.clone());
         Ok(found)
     }
@@ -176,7 +177,7 @@ impl Client {
             Some(Some(token)) if token.is_valid(now) => return Ok(Some(token.clone())),
             _ => {}
         }
-        let found = google::token(&self.env, &self.wire, now)?;
+        let found = google::find_token(&self.env, &self.http, now)?;
         *known = Some(found.clone());
         Ok(found)
     }
@@ -184,7 +185,7 @@ impl Client {
     /// The host that `input` is asked of, for errors.
     pub(super) fn host(&self, input: &str) -> String {
         let url = match (Scheme::parse(input), bucket_and_key(input)) {
-            (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.0), place),
+            (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.bucket), place),
             (Some(Scheme::Google), Ok(place)) => google::url(&self.env, place),
             _ => input.to_owned(),
         };
@@ -195,7 +196,8 @@ impl Client {
 /// Calls `attempt` until it gives something that is not a passing failure, at most `tries` times in
 /// a row; `attempt` says through its flag that it has come further than before.
 pub(super) fn retried<T>(
-    (host, tries): (impl Fn() -> String, u32),
+    host: impl Fn() -> String,
+    tries: u32,
     mut attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
 ) -> Result<T, RemoteProblem> {
     let mut failed = 0;
@@ -279,13 +281,13 @@ fn failed(url: &str, error: &ureq::Error) -> TryFailure {
     TryFailure::Passing(reason)
 }
 
-fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, TryFailure> {
+fn check_status(answer: Response<Body>, with: &str) -> Result<Response<Body>, TryFailure> {
     let status = answer.status().as_u16();
     if matches!(status, 200 | 206 | 412 | 416) {
         return Ok(answer);
     }
     let passing = matches!(status, 408 | 429 | 500 | 502 | 503 | 504);
-    let detail = detail(answer);
+    let detail = error_detail(answer);
     if passing {
         return Err(TryFailure::Passing(format!("HTTP status {status}{detail}")));
     }
@@ -297,7 +299,7 @@ fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, TryF
 }
 
 /// What a store says of an error, in its XML.
-fn detail(answer: Response<Body>) -> String {
+fn error_detail(answer: Response<Body>) -> String {
     let mut text = Vec::new();
     // What cannot be read says nothing.
     let _ = answer.into_body().into_reader().take(ANSWER).read_to_end(&mut text);

@@ -13,9 +13,9 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::{Value, json};
 
-use super::address::escaped;
+use super::address::{BucketKey, escaped};
+use super::credential_http::{CredentialHttp, Env};
 use super::problem::RemoteProblem;
-use super::wire::{Env, Wire};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_only";
 const TOKENS: &str = "https://oauth2.googleapis.com/token";
@@ -38,7 +38,7 @@ impl AccessToken {
 }
 
 /// The URL of an object.
-pub(super) fn url(env: &Env, (bucket, key): (&str, &str)) -> String {
+pub(super) fn url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) -> String {
     let own = env.get("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
         true => host,
         false => format!("http://{host}"),
@@ -48,9 +48,9 @@ pub(super) fn url(env: &Env, (bucket, key): (&str, &str)) -> String {
 }
 
 /// The first token that is found; `None` where nothing is configured.
-pub(super) fn token(
+pub(super) fn find_token(
     env: &Env,
-    wire: &Wire,
+    http: &CredentialHttp,
     now: u64,
 ) -> Result<Option<AccessToken>, RemoteProblem> {
     let named = env.get("GOOGLE_APPLICATION_CREDENTIALS").map(PathBuf::from);
@@ -63,14 +63,14 @@ pub(super) fn token(
         Ok(text) => {
             let key: Value =
                 serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
-            of_file(&key, wire, now).map(Some).map_err(refused)
+            token_from_file(&key, http, now).map(Some).map_err(refused)
         }
         Err(error) if named.is_some() => Err(refused(error.to_string())),
-        Err(_) => Ok(of_machine(env, wire, now)),
+        Err(_) => Ok(token_from_machine(env, http, now)),
     }
 }
 
-fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<AccessToken, String> {
+fn token_from_file(key: &Value, http: &CredentialHttp, now: u64) -> Result<AccessToken, String> {
     let field = |name: &str| {
         let text = key.get(name).and_then(Value::as_str);
         text.ok_or_else(|| format!("no {name:?}"))
@@ -82,11 +82,11 @@ fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<AccessToken, String> {
                 "iss": field("client_email")?, "scope": SCOPE, "aud": service,
                 "iat": now, "exp": now + 3600,
             });
-            let signed = signed(&claims, field("private_key")?)?;
+            let signed = sign_claims(&claims, field("private_key")?)?;
             let grant = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-            wire.post(service, &[("grant_type", grant), ("assertion", &signed)])
+            http.post(service, &[("grant_type", grant), ("assertion", &signed)])
         }
-        "authorized_user" => wire.post(
+        "authorized_user" => http.post(
             service,
             &[
                 ("grant_type", "refresh_token"),
@@ -98,20 +98,20 @@ fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<AccessToken, String> {
         other => return Err(format!("expected service_account or authorized_user, got {other:?}")),
     };
     let answer = answer.map_err(|problem| problem.to_string())?;
-    of_answer(&answer, now, "a credentials file")
+    parse_token(&answer, now, "a credentials file")
         .ok_or_else(|| format!("no access token from {service}"))
 }
 
 /// The token of the machine; `None` where no such service answers at once.
-fn of_machine(env: &Env, wire: &Wire, now: u64) -> Option<AccessToken> {
+fn token_from_machine(env: &Env, http: &CredentialHttp, now: u64) -> Option<AccessToken> {
     let host =
         env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
-    let answer = wire.get(&url, &[("metadata-flavor", "Google".to_owned())]).ok()?;
-    of_answer(&answer, now, "the machine's account")
+    let answer = http.get(&url, &[("metadata-flavor", "Google".to_owned())]).ok()?;
+    parse_token(&answer, now, "the machine's account")
 }
 
-fn of_answer(text: &str, now: u64, origin: &'static str) -> Option<AccessToken> {
+fn parse_token(text: &str, now: u64, origin: &'static str) -> Option<AccessToken> {
     let answer: Value = serde_json::from_str(text).ok()?;
     let text = answer.get("access_token")?.as_str()?.to_owned();
     let lasts = answer.get("expires_in").and_then(Value::as_u64).unwrap_or(3600);
@@ -119,7 +119,7 @@ fn of_answer(text: &str, now: u64, origin: &'static str) -> Option<AccessToken> 
 }
 
 /// `claims` as a JSON web token with an RSA signature.
-fn signed(claims: &Value, pem: &str) -> Result<String, String> {
+fn sign_claims(claims: &Value, pem: &str) -> Result<String, String> {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let text = format!("{}.{}", part(&json!({ "alg": "RS256", "typ": "JWT" })), part(claims));
     let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();

@@ -7,23 +7,23 @@ use std::sync::Arc;
 use ureq::Body;
 use ureq::http::Response;
 
-use super::client::{Ask, Client, TryFailure, retried};
+use super::client::{Client, ObjectRequest, TryFailure, retried};
 use super::problem::RemoteProblem;
 
-/// Tries to open an object.
+/// Attempts to open an object.
 const TRIES: u32 = 4;
 /// Bytes after which a thread looks whether they are still wanted.
 const PIECE: u64 = 256 << 10;
-/// Tries without a byte more: half a minute, as pauses double.
+/// Consecutive attempts without progress: half a minute, as pauses double.
 const READ_TRIES: u32 = 9;
 
 /// An object at one address.
 #[derive(Clone)]
 pub(crate) struct Object {
-    about: Arc<About>,
+    about: Arc<ObjectMetadata>,
 }
 
-struct About {
+struct ObjectMetadata {
     client: &'static Client,
     input: String,
     /// `None` where the server does not say.
@@ -41,17 +41,17 @@ impl Object {
     /// Asks for the first byte, which shows length, version and whether ranges are served. (A
     /// request for headers alone would need a permission, or a signature, of its own.)
     pub(crate) fn open(input: &str) -> io::Result<Self> {
-        Self::open_with(Client::of_process(), input)
+        Self::open_with(Client::shared(), input)
     }
 
     pub(super) fn open_with(client: &'static Client, input: &str) -> io::Result<Self> {
-        let ask = Ask { input, range: Some((0, 0)), same: None };
-        let answer = retried((|| client.host(input), TRIES), |_| client.once(ask))?;
+        let request = ObjectRequest { input, range: Some((0, 0)), same: None };
+        let answer = retried(|| client.host(input), TRIES, |_| client.send(request))?;
         let length = answer.headers().get("content-length");
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let (bytes, ranges) = match answer.status().as_u16() {
             200 => (length, false),
-            206 => (place(&answer).and_then(|(_, _, whole)| whole), true),
+            206 => (content_range(&answer).and_then(|(_, _, whole)| whole), true),
             // Nothing has no first byte.
             _ => (Some(0), true),
         };
@@ -60,7 +60,7 @@ impl Object {
             return Err(RemoteProblem::Answer(problem.to_owned()).into());
         }
         let (input, version) = (input.to_owned(), version(&answer));
-        Ok(Self { about: Arc::new(About { client, input, bytes, version, ranges }) })
+        Ok(Self { about: Arc::new(ObjectMetadata { client, input, bytes, version, ranges }) })
     }
 
     pub(crate) fn bytes(&self) -> Option<u64> {
@@ -84,45 +84,58 @@ impl Object {
         bytes: &mut Vec<u8>,
         wanted: &dyn Fn() -> bool,
     ) -> io::Result<bool> {
-        let About { client, input, .. } = &*self.about;
+        let ObjectMetadata { client, input, .. } = &*self.about;
         let start = bytes.len();
-        let fetched = retried((|| client.host(input), READ_TRIES), |came_further| {
-            let got = bytes.len() - start;
-            let at = range.start + got as u64;
-            if !wanted() || at >= range.end {
-                return Ok(at >= range.end);
-            }
-            let ask = Ask { input, range: Some((at, range.end - 1)), same: self.strong() };
-            let answer = client.once(ask)?;
-            self.check(&answer).map_err(TryFailure::Final)?;
-            if answer.status() != 206 || place(&answer).is_none_or(|(first, ..)| first != at) {
-                let status = answer.status().as_u16();
-                let problem = format!("expected bytes from {at} on, got HTTP status {status}");
-                return Err(TryFailure::Final(RemoteProblem::Answer(problem)));
-            }
-            let mut body = answer.into_body().into_reader().take(range.end - at);
-            loop {
-                let read = body.by_ref().take(PIECE).read_to_end(bytes);
-                *came_further = bytes.len() - start > got;
-                let at = range.start + (bytes.len() - start) as u64;
-                match read {
-                    Ok(_) if at == range.end => return Ok(true),
-                    Ok(_) if !wanted() => return Ok(false),
-                    Ok(0) => {
-                        return Err(TryFailure::Passing(format!("the answer ended at byte {at}")));
-                    }
-                    Ok(_) => {}
-                    Err(error) => return Err(TryFailure::Passing(error.to_string())),
+        let fetched = retried(
+            || client.host(input),
+            READ_TRIES,
+            |came_further| {
+                let got = bytes.len() - start;
+                let at = range.start + got as u64;
+                if !wanted() || at >= range.end {
+                    return Ok(at >= range.end);
                 }
-            }
-        });
+                let request = ObjectRequest {
+                    input,
+                    range: Some((at, range.end - 1)),
+                    same: self.strong_version(),
+                };
+                let answer = client.send(request)?;
+                self.check(&answer).map_err(TryFailure::Final)?;
+                if answer.status() != 206
+                    || content_range(&answer).is_none_or(|(first, ..)| first != at)
+                {
+                    let status = answer.status().as_u16();
+                    let problem = format!("expected bytes from {at} on, got HTTP status {status}");
+                    return Err(TryFailure::Final(RemoteProblem::Answer(problem)));
+                }
+                let mut body = answer.into_body().into_reader().take(range.end - at);
+                loop {
+                    let read = body.by_ref().take(PIECE).read_to_end(bytes);
+                    *came_further = bytes.len() - start > got;
+                    let at = range.start + (bytes.len() - start) as u64;
+                    match read {
+                        Ok(_) if at == range.end => return Ok(true),
+                        Ok(_) if !wanted() => return Ok(false),
+                        Ok(0) => {
+                            return Err(TryFailure::Passing(format!(
+                                "the answer ended at byte {at}"
+                            )));
+                        }
+                        Ok(_) => {}
+                        Err(error) => return Err(TryFailure::Passing(error.to_string())),
+                    }
+                }
+            },
+        );
         Ok(fetched?)
     }
 
     /// The whole from its beginning, of a server without ranges.
     pub(super) fn stream(&self) -> Result<impl Read + Send + use<>, TryFailure> {
-        let ask = Ask { input: &self.about.input, range: None, same: self.strong() };
-        let answer = self.about.client.once(ask)?;
+        let request =
+            ObjectRequest { input: &self.about.input, range: None, same: self.strong_version() };
+        let answer = self.about.client.send(request)?;
         self.check(&answer).map_err(TryFailure::Final)?;
         Ok(answer.into_body().into_reader())
     }
@@ -131,12 +144,12 @@ impl Object {
         &self,
         attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
     ) -> io::Result<T> {
-        let About { client, input, .. } = &*self.about;
-        Ok(retried((|| client.host(input), READ_TRIES), attempt)?)
+        let ObjectMetadata { client, input, .. } = &*self.about;
+        Ok(retried(|| client.host(input), READ_TRIES, attempt)?)
     }
 
     /// What `If-Match` may name: a weak tag never matches.
-    fn strong(&self) -> Option<&str> {
+    fn strong_version(&self) -> Option<&str> {
         self.version().filter(|version| version.starts_with('"'))
     }
 
@@ -158,7 +171,7 @@ fn version(answer: &Response<Body>) -> Option<String> {
 }
 
 /// What `Content-Range` says, as in `bytes 0-9/100`.
-fn place(answer: &Response<Body>) -> Option<ByteRange> {
+fn content_range(answer: &Response<Body>) -> Option<ByteRange> {
     let text = answer.headers().get("content-range")?.to_str().ok()?;
     let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

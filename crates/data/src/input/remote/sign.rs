@@ -15,7 +15,7 @@ const EARLY: u64 = 300;
 
 /// An access key.
 #[derive(Clone)]
-pub(super) struct Keys {
+pub(super) struct AccessKeys {
     pub id: String,
     pub secret: String,
     pub token: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Keys {
     pub origin: &'static str,
 }
 
-impl Keys {
+impl AccessKeys {
     pub(super) fn is_valid(&self, now: u64) -> bool {
         self.expires.is_none_or(|expires| now + EARLY < expires)
     }
@@ -43,9 +43,9 @@ pub(super) struct SignedRequest<'a> {
 
 /// Returns `headers` plus the headers that sign `request`; the signature covers `headers` too.
 /// Names are lower case.
-pub(super) fn headers(
+pub(super) fn sign_headers(
     request: &SignedRequest<'_>,
-    keys: &Keys,
+    keys: &AccessKeys,
     headers: Vec<(String, String)>,
 ) -> Vec<(String, String)> {
     let time = time(request.now);
@@ -94,7 +94,7 @@ fn time(now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, SignedRequest, headers};
+    use super::{AccessKeys, SignedRequest, sign_headers};
 
     /// The example of the documentation, its "GET Object".
     #[test]
@@ -105,7 +105,7 @@ mod tests {
             region: "us-east-1",
             now: 1_369_353_600,
         };
-        let keys = Keys {
+        let keys = AccessKeys {
             id: "AKIAIOSFODNN7EXAMPLE".to_owned(),
             secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned(),
             token: None,
@@ -113,7 +113,7 @@ mod tests {
             origin: "a test",
         };
         let range = vec![("range".to_owned(), "bytes=0-9".to_owned())];
-        let signed = headers(&request, &keys, range);
+        let signed = sign_headers(&request, &keys, range);
         let (name, value) = signed.last().unwrap();
         assert_eq!(name, "authorization");
         assert_eq!(

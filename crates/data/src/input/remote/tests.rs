@@ -9,8 +9,8 @@ use std::process::Command;
 use serde_json::json;
 
 use super::client::Client;
+use super::credential_http::Env;
 use super::object::Object;
-use super::wire::Env;
 use server::{Manners, Request, Server};
 
 fn client(pairs: &[(&str, &str)]) -> &'static Client {
@@ -88,7 +88,7 @@ fn a_machine_and_a_container_have_a_role() {
         assert_eq!(read(client, "s3://bucket/x.csv"), b"content");
         assert!(last(&server).headers["authorization"].contains("Credential=ROLE/"));
         assert_eq!(last(&server).headers["x-amz-security-token"], "t");
-        // Looked for once.
+        // The role is requested once.
         let asked = server.requests().split_off(before);
         let roles = asked.iter().filter(|request| !request.path.starts_with("/bucket"));
         assert!(roles.count() <= 3, "{asked:?}");

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::dataset::column_shape::ColumnShape;
 use crate::dataset::part;
-use crate::load::gather::{Decoded, Filling};
+use crate::load::gather::{BatchBuilder, DecodedRows};
 use crate::load::shuffle::ShuffleOrder;
 use crate::prepare::shape::DataShape;
 
@@ -63,7 +63,8 @@ impl LoaderShape<'_> {
         let (window, held, pieces) = self.rows_held();
         // Beside the rows, the order of those of the window in use.
         let order = window * size_of::<(u32, u32)>() as u64;
-        let decoded = (held as f64 * Decoded::row_bytes(&self.columns(), self.data.dense)) as u64;
+        let decoded =
+            (held as f64 * DecodedRows::row_bytes(&self.columns(), self.data.dense)) as u64;
         let group = self.data.row_group_rows.min(self.rows);
         let decoders = (decode_threads() as u64).min(pieces);
         LoaderMemory {
@@ -84,10 +85,10 @@ impl LoaderShape<'_> {
         let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
         let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
-        let of_features = (features, (ids * samples as f64) as usize);
-        let content = schema::Batch::bytes(samples, self.data.dense, of_features);
+        let features_and_ids = (features, (ids * samples as f64) as usize);
+        let content = schema::Batch::bytes(samples, self.data.dense, features_and_ids);
         let batch = (content + size_of::<Loaded>() + ALLOCATIONS * ALLOCATION_BYTES) as f64;
-        let filling = Filling::bytes(samples * features, of_features.1) as u64;
+        let filling = BatchBuilder::bytes(samples * features, features_and_ids.1) as u64;
         (held as f64 * batch / samples.max(1) as f64) as u64 + filling
     }
 

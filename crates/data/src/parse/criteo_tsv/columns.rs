@@ -9,7 +9,7 @@ use super::number::{DIGITS_MOST, decimal, digits, hex};
 use super::separators::{Separators, TABS_MOST};
 use super::{CATEGORICAL, DENSE};
 use crate::parse::integer_columns::IntegerColumns;
-use crate::parse::layout::{FieldLayout, WantedColumns};
+use crate::parse::layout::PlacedColumns;
 use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 
@@ -29,7 +29,7 @@ impl IntegerColumns {
 
 impl RowSink for IntegerColumns {
     /// Takes a row whose values fit in the columns' types.
-    fn accept(&mut self, row: &ParsedRow) -> Result<(), String> {
+    fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         let mut fields = LineFields { label: row.label, ..LineFields::default() };
         for (column, &value) in row.dense.iter().enumerate() {
             if value.is_nan() {
@@ -79,14 +79,14 @@ struct LineFields {
 /// Where the fields of a line stand: Criteo's layout with or without the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineForm {
-    Labelled,
-    Unlabelled,
+    Labeled,
+    Unlabeled,
 }
 
 impl LineForm {
     /// The form of a file, if it is one of the two and its columns are wanted as they are.
-    pub(crate) fn recognise(wanted: &WantedColumns, layout: &FieldLayout) -> Option<Self> {
-        let form = if layout.label.is_some() { Self::Labelled } else { Self::Unlabelled };
+    pub(crate) fn recognize(PlacedColumns { wanted, layout }: PlacedColumns<'_>) -> Option<Self> {
+        let form = if layout.label.is_some() { Self::Labeled } else { Self::Unlabeled };
         let first = form.labels();
         let plain = wanted.missing.is_none()
             && wanted.time.is_none()
@@ -106,8 +106,8 @@ impl LineForm {
 
     fn labels(self) -> usize {
         match self {
-            Self::Labelled => 1,
-            Self::Unlabelled => 0,
+            Self::Labeled => 1,
+            Self::Unlabeled => 0,
         }
     }
 }
@@ -127,7 +127,8 @@ pub(crate) enum TextItem<'t> {
 /// One pass with some 0.5 cycles per byte to find the fields, and 30 instructions per field; no
 /// jump among them depends on what a field holds, so that none is guessed wrong.
 pub(crate) fn parse(
-    (text, first_line): (&[u8], u64),
+    text: &[u8],
+    first_line: u64,
     form: LineForm,
     columns: &mut IntegerColumns,
     mut take: impl FnMut(&mut IntegerColumns, TextItem<'_>),
@@ -141,7 +142,7 @@ pub(crate) fn parse(
         let fields = if tabs + 1 == count && end < text.len() {
             let is_return = end > start && text[end - 1] == b'\r';
             ends[tabs] = end - usize::from(is_return);
-            read((text, start), form, &ends)
+            read(text, start, form, &ends)
         } else {
             None
         };
@@ -157,7 +158,7 @@ pub(crate) fn parse(
 
 /// The line from `start` whose fields end at `ends`; `None` if any is unusual.
 #[inline(always)]
-fn read((text, mut start): (&[u8], usize), form: LineForm, ends: &[usize]) -> Option<LineFields> {
+fn read(text: &[u8], mut start: usize, form: LineForm, ends: &[usize]) -> Option<LineFields> {
     let mut fields = LineFields { label: f32::NAN, ..LineFields::default() };
     let (labels, ends) = ends.split_at(form.labels());
     if let [end] = labels {

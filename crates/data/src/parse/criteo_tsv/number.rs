@@ -82,12 +82,12 @@ mod tests {
             let (value, wrong) = hex(word);
             let got = (wrong == 0).then_some(i64::from(value));
             let plain = !text.starts_with(b"0x") && !text.starts_with(b"0X");
-            let expected = field::hex(text).ok().filter(|_| plain);
+            let expected = field::parse_hex(text).ok().filter(|_| plain);
             assert_eq!(got, expected, "hex of {text:?}");
             let (value, wrong) = decimal(word);
             let got = (wrong == 0).then_some(f64::from(value));
             let plain = text.iter().all(u8::is_ascii_digit);
-            let expected = field::number(text).ok().filter(|_| plain);
+            let expected = field::parse_number(text).ok().filter(|_| plain);
             assert_eq!(got, expected, "decimal of {text:?}");
         }
     }

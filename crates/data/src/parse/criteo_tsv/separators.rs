@@ -103,10 +103,10 @@ mod portable {
     use super::{Masks, WIDTH};
 
     pub fn masks(bytes: &[u8; WIDTH]) -> Masks {
-        let of = |wanted: u8| {
+        let mask = |wanted: u8| {
             bytes.iter().rev().fold(0, |all, &byte| all << 1 | u64::from(byte == wanted))
         };
-        Masks { tabs: of(b'\t'), line_ends: of(b'\n') }
+        Masks { tabs: mask(b'\t'), line_ends: mask(b'\n') }
     }
 }
 

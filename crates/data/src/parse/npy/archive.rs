@@ -5,11 +5,11 @@ use std::path::Path;
 use super::array::Array;
 use crate::error::Error;
 use crate::input::archive;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 
 /// Opens all arrays in the order of their names, numbers as numbers: `0.npy`, `1.npy`, …, `25.npy`.
-pub(super) fn open(path: &Path, tap: &Tap) -> Result<Vec<Array>, Error> {
-    tap.whole(&path.display().to_string())?;
+pub(super) fn open(path: &Path, observer: &ReadObserver) -> Result<Vec<Array>, Error> {
+    observer.hash_file(&path.display().to_string())?;
     let mut members = archive::members(path)?;
     members.sort_by_cached_key(|member| {
         let number: Option<u64> = member.name.strip_suffix(".npy").and_then(|n| n.parse().ok());
@@ -21,6 +21,6 @@ pub(super) fn open(path: &Path, tap: &Tap) -> Result<Vec<Array>, Error> {
     }
     members
         .iter()
-        .map(|member| Array::new(path.join(&member.name), member.open(path, tap)?))
+        .map(|member| Array::new(path.join(&member.name), member.open(path, observer)?))
         .collect()
 }

@@ -5,7 +5,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 
 /// Longest header there may be: the real ones have 118 bytes.
 const HEADER_BYTES: usize = 1 << 16;
@@ -43,11 +43,11 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Opens a file; `tap` receives what is read of it.
-    pub(super) fn open(path: &Path, tap: &Tap) -> Result<Self, Error> {
+    /// Opens a file; `observer` receives what is read of it.
+    pub(super) fn open(path: &Path, observer: &ReadObserver) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
-        let tapped = tap.file(&path.display().to_string(), (file, 0))?;
-        Self::new(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, tapped)))
+        let observed = observer.observe_file(&path.display().to_string(), file, 0)?;
+        Self::new(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, observed)))
     }
 
     /// Reads the header of `read`, which errors call `path`.

@@ -22,10 +22,10 @@ use arrow_schema::{DataType, TimeUnit};
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
 
 use crate::loss::RowRefusal;
-use crate::parse::block::Shown;
+use crate::parse::block::CellText;
 use crate::parse::datetime;
-use crate::parse::field::{self, Problem};
-use crate::parse::layout::{FieldLayout, Rules, WantedColumns};
+use crate::parse::field::{self, FieldProblem};
+use crate::parse::layout::{PlacedColumns, Rules, WantedColumns};
 use crate::parse::parsed_columns::{ParsedCategories, ParsedColumns};
 use crate::parse::parsed_row::is_large;
 use crate::parse::text_record::{self, category, from_least, malformed, missing_label, text_label};
@@ -62,33 +62,32 @@ impl Spaces {
 }
 
 /// The first problem of each row that has one.
-type Problems = BTreeMap<usize, RowRefusal>;
+type RowProblems = BTreeMap<usize, RowRefusal>;
 
 /// Reads the wanted columns of `batch`, whose first row is line `first_line`.
 pub(crate) fn read<'a>(
-    (batch, first_line): (&'a RecordBatch, u64),
-    wanted: &WantedColumns,
-    layout: &FieldLayout,
+    batch: &'a RecordBatch,
+    first_line: u64,
+    PlacedColumns { wanted, layout }: PlacedColumns<'_>,
 ) -> ParsedColumns<'a> {
-    let mut problems = Problems::new();
+    let mut problems = RowProblems::new();
     let labels = match layout.label {
         Some(at) => labels(batch.column(at), wanted, &mut problems),
         None => vec![f32::NAN; batch.num_rows()],
     };
     let dense = wanted.dense.iter().zip(&layout.dense);
-    let dense =
-        dense.map(|(column, &at)| numbers(batch.column(at), (column, wanted), &mut problems));
+    let dense = dense.map(|(column, &at)| numbers(batch.column(at), column, wanted, &mut problems));
     let dense = dense.collect();
     let times = match (&wanted.time, layout.time) {
-        (Some(time), Some(at)) => numbers(batch.column(at), (time, wanted), &mut problems),
+        (Some(time), Some(at)) => numbers(batch.column(at), time, wanted, &mut problems),
         _ => Vec::new(),
     };
     let categorical = wanted.categorical.iter().zip(&layout.categorical);
     let categorical = categorical.map(|(column, &at)| {
         let array = batch.column(at);
         match array.as_list_opt() {
-            Some(list) => lists(list, (column, wanted), &mut problems),
-            None => categories(array, (column, wanted), &mut problems),
+            Some(list) => lists(list, column, wanted, &mut problems),
+            None => categories(array, column, wanted, &mut problems),
         }
     });
     let categorical = categorical.collect();
@@ -96,14 +95,15 @@ pub(crate) fn read<'a>(
     ParsedColumns { first_line, labels, times, dense, categorical, refused }
 }
 
-fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut Problems) -> Vec<f32> {
+fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut RowProblems) -> Vec<f32> {
     let mut labels = Vec::with_capacity(array.len());
     let mut text = Vec::new();
-    for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
+    for_each_cell(array, wanted, Spaces::Trimmed, |row, cell| {
         let label = match (cell, wanted.label.positive_from) {
             (Some(Cell::Text(text)), _) => text_label(wanted, text),
             (Some(cell), None) if wanted.label.positive.is_empty() => {
-                let read = cell.number().map_err(|_| Problem::Label).and_then(field::label);
+                let read =
+                    cell.number().map_err(|_| FieldProblem::Label).and_then(field::parse_label);
                 read.map_err(|p| malformed(&wanted.label.column, p, cell.text(&mut text)))
             }
             (Some(cell), Some(least)) => {
@@ -120,8 +120,9 @@ fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut Problems) -> 
 
 fn numbers(
     array: &ArrayRef,
-    (column, wanted): (&DenseColumn, &WantedColumns),
-    problems: &mut Problems,
+    column: &DenseColumn,
+    wanted: &WantedColumns,
+    problems: &mut RowProblems,
 ) -> Vec<f64> {
     let name = &column.column;
     if let DataType::List(_) = array.data_type() {
@@ -132,7 +133,7 @@ fn numbers(
         return vec![f64::NAN; array.len()];
     }
     let mut values = Vec::with_capacity(array.len());
-    for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
+    for_each_cell(array, wanted, Spaces::Trimmed, |row, cell| {
         values.push(match cell.map(|cell| (cell, cell.dense(column))) {
             None => f64::NAN,
             Some((_, Ok(value))) => value,
@@ -147,8 +148,9 @@ fn numbers(
 /// A column of single categories.
 fn categories<'a>(
     array: &'a ArrayRef,
-    (column, wanted): (&CategoricalColumn, &WantedColumns),
-    problems: &mut Problems,
+    column: &CategoricalColumn,
+    wanted: &WantedColumns,
+    problems: &mut RowProblems,
 ) -> ParsedCategories<'a> {
     if let DataType::Int64 = array.data_type()
         && column.kind != CategoryKind::String
@@ -161,7 +163,7 @@ fn categories<'a>(
     }
     let (mut values, mut missing) = (Vec::with_capacity(array.len()), Vec::new());
     let (mut text, mut large) = (Vec::new(), Vec::new());
-    for_each_cell(array, (wanted, Spaces::new(column.kind, wanted)), |row, cell| {
+    for_each_cell(array, wanted, Spaces::new(column.kind, wanted), |row, cell| {
         values.push(match cell.map(|cell| (cell, cell.category(column, &mut text))) {
             None | Some((_, Ok(None))) => {
                 missing.resize(array.len(), false);
@@ -185,8 +187,9 @@ fn categories<'a>(
 /// A column of lists, missing elements left out.
 fn lists(
     list: &ListArray,
-    (column, wanted): (&CategoricalColumn, &WantedColumns),
-    problems: &mut Problems,
+    column: &CategoricalColumn,
+    wanted: &WantedColumns,
+    problems: &mut RowProblems,
 ) -> ParsedCategories<'static> {
     let offsets = list.value_offsets();
     let first = offsets[0] as usize;
@@ -195,7 +198,7 @@ fn lists(
     // First how many each row has, then where they end.
     let mut ends = vec![0; list.len()];
     let (mut row, mut text, mut large) = (0, Vec::new(), Vec::new());
-    for_each_cell(&elements, (wanted, Spaces::new(column.kind, wanted)), |element, cell| {
+    for_each_cell(&elements, wanted, Spaces::new(column.kind, wanted), |element, cell| {
         while first + element >= offsets[row + 1] as usize {
             row += 1;
         }
@@ -226,7 +229,7 @@ fn lists(
 
 /// Keeps the first problem of a row; gives what stands in for its value.
 #[cold]
-fn note<T: Default>(problems: &mut Problems, row: usize, problem: RowRefusal) -> T {
+fn note<T: Default>(problems: &mut RowProblems, row: usize, problem: RowRefusal) -> T {
     problems.entry(row).or_insert(problem);
     T::default()
 }
@@ -235,7 +238,8 @@ fn note<T: Default>(problems: &mut Problems, row: usize, problem: RowRefusal) ->
 #[inline(always)]
 fn for_each_cell(
     array: &ArrayRef,
-    (wanted, spaces): (&WantedColumns, Spaces),
+    wanted: &WantedColumns,
+    spaces: Spaces,
     take: impl FnMut(usize, Option<Cell<'_>>),
 ) {
     macro_rules! numbers {
@@ -268,11 +272,11 @@ fn for_each_cell(
         }
         DataType::Binary => {
             let values = array.as_binary::<i32>();
-            visit(array, |row| text_cell(values.value(row), (wanted, spaces)), take);
+            visit(array, |row| text_cell(values.value(row), wanted, spaces), take);
         }
         DataType::Utf8 => {
             let values = array.as_string::<i32>();
-            visit(array, |row| text_cell(values.value(row).as_bytes(), (wanted, spaces)), take);
+            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
         }
         DataType::Date32 => {
             let days = array.as_primitive::<Date32Type>().values();
@@ -288,7 +292,7 @@ fn for_each_cell(
         | DataType::Decimal128(..)
         | DataType::Decimal256(..) => for_each_number(array, take),
         DataType::Date64 | DataType::Time32(_) | DataType::Time64(_) => for_each_time(array, take),
-        _ => for_each_text(array, (wanted, spaces), take),
+        _ => for_each_text(array, wanted, spaces, take),
     }
 }
 
@@ -356,21 +360,22 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
 /// cells of their own.
 fn for_each_text(
     array: &ArrayRef,
-    (wanted, spaces): (&WantedColumns, Spaces),
+    wanted: &WantedColumns,
+    spaces: Spaces,
     take: impl FnMut(usize, Option<Cell<'_>>),
 ) {
     match array.data_type() {
         DataType::LargeBinary => {
             let values = array.as_binary::<i64>();
-            visit(array, |row| text_cell(values.value(row), (wanted, spaces)), take);
+            visit(array, |row| text_cell(values.value(row), wanted, spaces), take);
         }
         DataType::FixedSizeBinary(_) => {
             let values = array.as_fixed_size_binary();
-            visit(array, |row| text_cell(values.value(row), (wanted, Spaces::Kept)), take);
+            visit(array, |row| text_cell(values.value(row), wanted, Spaces::Kept), take);
         }
         DataType::LargeUtf8 => {
             let values = array.as_string::<i64>();
-            visit(array, |row| text_cell(values.value(row).as_bytes(), (wanted, spaces)), take);
+            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
         }
         _ => visit(array, |_| None, take),
     }
@@ -420,14 +425,19 @@ fn write_decimal(text: &mut Vec<u8>, value: i128, scale: i8) -> std::io::Result<
 }
 
 /// Calls `take` with every cell of a column.
-pub(crate) fn each_text(array: &ArrayRef, wanted: &WantedColumns, take: &mut dyn FnMut(Shown<'_>)) {
-    let how = (wanted, Spaces::Trimmed);
+pub(crate) fn for_each_cell_text(
+    array: &ArrayRef,
+    wanted: &WantedColumns,
+    take: &mut dyn FnMut(CellText<'_>),
+) {
     let mut text = Vec::new();
     let Some(list) = array.as_list_opt::<i32>() else {
-        for_each_cell(array, how, |_, cell| match cell {
-            None => take(Shown::Missing),
-            Some(Cell::Time(seconds)) => take(Shown::Text(datetime::iso_text(seconds).as_bytes())),
-            Some(cell) => take(Shown::Text(cell.text(&mut text))),
+        for_each_cell(array, wanted, Spaces::Trimmed, |_, cell| match cell {
+            None => take(CellText::Missing),
+            Some(Cell::Time(seconds)) => {
+                take(CellText::Text(datetime::iso_text(seconds).as_bytes()));
+            }
+            Some(cell) => take(CellText::Text(cell.text(&mut text))),
         });
         return;
     };
@@ -435,21 +445,21 @@ pub(crate) fn each_text(array: &ArrayRef, wanted: &WantedColumns, take: &mut dyn
     for row in 0..list.len() {
         whole.clear();
         if !list.is_null(row) {
-            for_each_cell(&list.value(row), how, |_, cell| {
+            for_each_cell(&list.value(row), wanted, Spaces::Trimmed, |_, cell| {
                 if let Some(cell) = cell {
                     let element = cell.text(&mut text);
-                    take(Shown::Element(element));
+                    take(CellText::Element(element));
                     whole.extend_from_slice(element);
                     whole.push(b'|');
                 }
             });
         }
-        take(if whole.is_empty() { Shown::Missing } else { Shown::List(&whole) });
+        take(if whole.is_empty() { CellText::Missing } else { CellText::List(&whole) });
     }
 }
 
 #[inline]
-fn text_cell<'a>(text: &'a [u8], (wanted, spaces): (&WantedColumns, Spaces)) -> Option<Cell<'a>> {
+fn text_cell<'a>(text: &'a [u8], wanted: &WantedColumns, spaces: Spaces) -> Option<Cell<'a>> {
     let text = match spaces {
         Spaces::Trimmed => field::trim(text),
         Spaces::Kept => text,
@@ -494,7 +504,7 @@ impl<'a> Cell<'a> {
 
     /// The value of a dense column, before its transform.
     #[inline(always)]
-    fn dense(&self, column: &DenseColumn) -> Result<f64, Problem> {
+    fn dense(&self, column: &DenseColumn) -> Result<f64, FieldProblem> {
         match self {
             Self::Text(text) => text_record::dense(column, text),
             _ if column.transform == DenseTransform::One => Ok(1.0),
@@ -509,13 +519,13 @@ impl<'a> Cell<'a> {
     }
 
     #[inline(always)]
-    fn number(&self) -> Result<f64, Problem> {
+    fn number(&self) -> Result<f64, FieldProblem> {
         match self {
             Self::Boolean(value) => Ok(f64::from(u8::from(*value))),
             Self::Integer(value) => Ok(*value as f64),
             Self::Unsigned(value) => Ok(*value as f64),
             Self::Float(value) if field::is_storable(*value) => Ok(*value),
-            Self::Float(_) => Err(Problem::Number),
+            Self::Float(_) => Err(FieldProblem::Number),
             Self::Time(seconds) => Ok(*seconds),
             Self::Decimal(value, scale) => {
                 // Both are exact for up to 15 digits, so that the quotient is the nearest number.
@@ -531,7 +541,7 @@ impl<'a> Cell<'a> {
         &self,
         column: &CategoricalColumn,
         text: &mut Vec<u8>,
-    ) -> Result<Option<i64>, Problem> {
+    ) -> Result<Option<i64>, FieldProblem> {
         let value = match (*self, column.kind) {
             (_, CategoryKind::String) => return category(column, self.text(text)),
             (Self::Text(text), _) => return category(column, text),

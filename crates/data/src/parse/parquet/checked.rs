@@ -1,4 +1,4 @@
-//! CheckedBytes of a file that were compared with their checksum before anything interprets them: all that
+//! Bytes of a file that were compared with their checksum before anything interprets them: all that
 //! a Parquet reader of a dataset gets to see. Those of an object on a network have no checksums.
 //! Knows nothing of rows and columns.
 
@@ -25,8 +25,9 @@ pub(crate) struct CheckedBytes {
 
 /// Reads `range` and compares its bytes with `checksum`, if there is one; `place` names it in an
 /// error.
-pub(crate) fn read(
-    (file, path): (&File, &Path),
+pub(crate) fn read_range(
+    file: &File,
+    path: &Path,
     range: Range<u64>,
     checksum: Option<Checksum>,
     place: impl FnOnce() -> String,
@@ -58,7 +59,7 @@ pub(crate) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Ran
 
 impl CheckedBytes {
     /// Nothing yet of a file of `length` bytes.
-    pub(crate) fn of_file(length: u64) -> Self {
+    pub(crate) fn empty(length: u64) -> Self {
         Self { length, ranges: Vec::new() }
     }
 

@@ -17,13 +17,13 @@ use arrow_array::{ArrayRef, BinaryArray, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::error::Error;
-use crate::input::origin::Tap;
+use crate::input::origin::ReadObserver;
 use crate::input::remote::is_remote;
-use crate::parse::block::{RecordSink, Records, Shown};
-use crate::parse::layout::{FieldLayout, WantedColumns};
+use crate::parse::block::{CellText, RecordSink, Records};
+use crate::parse::layout::{PlacedColumns, WantedColumns};
 use crate::parse::parquet::cells;
 use crate::parse::parquet::remote::Remote;
-use crate::parse::reader::{FormatReader, InputColumns, InputReading, Send};
+use crate::parse::reader::{FormatReader, InputColumns, InputReading, SendBlock};
 
 /// Rows read at a time.
 const BATCH_ROWS: usize = 8192;
@@ -52,7 +52,7 @@ impl FormatReader for ParquetReader {
         &self,
         input: &str,
         reading: &InputReading<'_>,
-        send: &mut Send<'_>,
+        send: &mut SendBlock<'_>,
     ) -> Result<(), Error> {
         send_rows(Path::new(input), reading, send)
     }
@@ -65,17 +65,18 @@ struct TableRows {
 }
 
 impl Records for TableRows {
-    fn rows(&self, (wanted, layout): (&WantedColumns, &FieldLayout), take: &mut dyn RecordSink) {
-        take.given(cells::read((&self.batch, self.first_row + 1), wanted, layout));
+    fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
+        take.take_columns(cells::read(&self.batch, self.first_row + 1, columns));
     }
 
-    fn cells(
+    fn for_each_cell(
         &self,
         at: usize,
-        (wanted, layout): (&WantedColumns, &FieldLayout),
-        take: &mut dyn FnMut(Shown<'_>),
+        columns: PlacedColumns<'_>,
+        take: &mut dyn FnMut(CellText<'_>),
     ) {
-        cells::each_text(self.batch.column(layout.categorical[at]), wanted, take);
+        let array = self.batch.column(columns.layout.categorical[at]);
+        cells::for_each_cell_text(array, columns.wanted, take);
     }
 }
 
@@ -94,10 +95,14 @@ fn lists(path: &Path, wanted: &WantedColumns) -> Result<Vec<bool>, Error> {
 }
 
 /// Sends the rows of `path` in blocks. Stops when `send` says `false`.
-fn send_rows(path: &Path, reading: &InputReading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
-    let InputReading { wanted, label: need, tap, .. } = *reading;
+fn send_rows(
+    path: &Path,
+    reading: &InputReading<'_>,
+    send: &mut SendBlock<'_>,
+) -> Result<(), Error> {
+    let InputReading { wanted, label: need, observer, .. } = *reading;
     let file = ParquetBytes::open(path)?;
-    file.note(path, tap)?;
+    file.note(path, observer)?;
     let metadata = file.metadata(path)?;
     let bytes = file.bytes();
     let names = names(metadata.schema());
@@ -126,10 +131,10 @@ fn send_rows(path: &Path, reading: &InputReading<'_>, send: &mut Send<'_>) -> Re
             }
         };
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
-        tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
+        observer.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
         send(Arc::clone(&layout), Box::new(TableRows { first_row, batch }))
     };
-    file.read(path, (metadata, mask), &mut take)?;
+    file.read(path, metadata, mask, &mut take)?;
     refused.map_or(Ok(()), Err)
 }
 
@@ -201,12 +206,12 @@ impl ParquetBytes {
     }
 
     /// Its pages are read in no order of the file.
-    fn note(&self, path: &Path, tap: &Tap) -> Result<(), Error> {
+    fn note(&self, path: &Path, observer: &ReadObserver) -> Result<(), Error> {
         let name = path.display().to_string();
         match self {
-            Self::File(_) => tap.whole(&name),
+            Self::File(_) => observer.hash_file(&name),
             Self::Object(object) => {
-                tap.note_object(&name, object.object());
+                observer.note_object(&name, object.object());
                 Ok(())
             }
         }
@@ -227,7 +232,8 @@ impl ParquetBytes {
     fn read(
         self,
         path: &Path,
-        (metadata, mask): (ArrowReaderMetadata, ProjectionMask),
+        metadata: ArrowReaderMetadata,
+        mask: ProjectionMask,
         take: &mut dyn FnMut(RecordBatch) -> bool,
     ) -> Result<(), Error> {
         match self {
@@ -237,7 +243,7 @@ impl ParquetBytes {
                 batches(path, reader.map_err(Error::parquet(path))?, take).map(|_| ())
             }
             Self::Object(object) => {
-                object.for_each_group((path, &metadata), &mask, |group, bytes| {
+                object.for_each_group(path, &metadata, &mask, |group, bytes| {
                     let reader =
                         ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata.clone());
                     let reader = reader.with_row_groups(vec![group]).with_projection(mask.clone());

@@ -17,7 +17,7 @@ use super::checked::chunk_range;
 use crate::error::Error;
 use crate::input::remote::{Object, RemoteProblem};
 
-/// CheckedBytes between two columns that are fetched with them rather than by a request more.
+/// Bytes between two columns that are fetched with them rather than by a request more.
 const GAP: u64 = 256 << 10;
 
 /// An object that serves ranges.
@@ -53,7 +53,8 @@ impl Remote {
     /// wants no more. The next group is fetched meanwhile: two are in memory, compressed.
     pub(super) fn for_each_group(
         &self,
-        (path, metadata): (&Path, &ArrowReaderMetadata),
+        path: &Path,
+        metadata: &ArrowReaderMetadata,
         mask: &ProjectionMask,
         mut take: impl FnMut(usize, CheckedBytes) -> Result<bool, Error>,
     ) -> Result<(), Error> {
@@ -87,7 +88,7 @@ impl Remote {
         group: &RowGroupMetaData,
         mask: &ProjectionMask,
     ) -> Result<CheckedBytes, Error> {
-        let mut bytes = CheckedBytes::of_file(self.bytes);
+        let mut bytes = CheckedBytes::empty(self.bytes);
         let wanted = (0..group.num_columns()).filter(|&leaf| mask.leaf_included(leaf));
         let mut ranges = Vec::new();
         for leaf in wanted {

@@ -20,7 +20,7 @@ type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 pub(super) struct Env(Box<Lookup>);
 
 impl Env {
-    pub(super) fn of_process() -> Self {
+    pub(super) fn from_process() -> Self {
         Self(Box::new(|name| std::env::var(name).ok()))
     }
 
@@ -43,9 +43,9 @@ pub(super) fn between(text: &str, start: &str, end: &str) -> Option<String> {
 }
 
 /// Short requests to services that hand out credentials.
-pub(super) struct Wire(Agent);
+pub(super) struct CredentialHttp(Agent);
 
-impl Wire {
+impl CredentialHttp {
     pub(super) fn new() -> Self {
         let config = Agent::config_builder()
             .timeout_connect(Some(SERVICE / 2))
