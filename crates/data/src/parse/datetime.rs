@@ -1,6 +1,7 @@
 //! Times as text or numbers to seconds since 1970, and what a model takes of them. Pure; knows no
 //! time zones but offsets that are written down.
 
+use chrono::{Datelike, NaiveDate};
 use schema::source::DatePart;
 
 use crate::parse::field::FieldProblem;
@@ -221,52 +222,30 @@ fn take_half_day(text: &str) -> Option<(bool, &str)> {
     Some((is_afternoon, rest.strip_prefix('.').unwrap_or(rest)))
 }
 
-/// Days since 1970 of a date of the Gregorian calendar.
+/// Days since 1970 of a date of the Gregorian calendar; `None` for a day that no month has, and for
+/// years of more than four digits.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    const BEFORE: [i64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    if !(1..=12).contains(&month) || !(0..=9999).contains(&year) {
-        return None;
-    }
-    let at = month as usize - 1;
-    let leap_day = i64::from(is_leap && month > 2);
-    let length = match month {
-        2 => 28 + i64::from(is_leap),
-        12 => 31,
-        _ => BEFORE[at + 1] - BEFORE[at],
-    };
-    if !(1..=length).contains(&day) {
-        return None;
-    }
-    // Leap days of the years before.
-    let past = year - 1;
-    let leap_days = past.div_euclid(4) - past.div_euclid(100) + past.div_euclid(400);
-    Some((year - 1970) * 365 + leap_days - 477 + BEFORE[at] + leap_day + day - 1)
+    let year = i32::try_from(year).ok().filter(|year| (0..=9999).contains(year))?;
+    let (month, day) = (u32::try_from(month).ok()?, u32::try_from(day).ok()?);
+    Some(NaiveDate::from_ymd_opt(year, month, day)?.to_epoch_days().into())
 }
 
-/// Year, month and day of the month of a day since 1970.
-pub(crate) fn date(day: i64) -> (i64, i64, i64) {
-    // Never a later year than the right one.
-    let mut year = 1970 + day.div_euclid(if day < 0 { 365 } else { 366 });
-    while days(year + 1, 1, 1).is_some_and(|next| next <= day) {
-        year += 1;
-    }
-    let starts = (1..=12).rev().find_map(|month| {
-        let first = days(year, month, 1)?;
-        (first <= day).then_some((month, day - first + 1))
-    });
-    let (month, day_of_month) = starts.unwrap_or((1, 1));
-    (year, month, day_of_month)
+/// The date of a day since 1970; the calendar's first or last date for days beyond its 262,000
+/// years.
+fn date(day: i64) -> NaiveDate {
+    let end = if day < 0 { NaiveDate::MIN } else { NaiveDate::MAX };
+    i32::try_from(day).ok().and_then(NaiveDate::from_epoch_days).unwrap_or(end)
 }
 
 /// `2014-10-21 12:00:00`.
 pub(crate) fn iso_text(seconds: f64) -> String {
     let day = (seconds / DAY as f64).floor();
     let second_of_day = seconds - day * DAY as f64;
-    let (year, month, day_of_month) = date(day as i64);
+    let date = date(day as i64);
     let (minutes, second) = (second_of_day as i64 / 60, second_of_day % 60.0);
     let (hour, minute) = (minutes / 60, minutes % 60);
-    format!("{year:04}-{month:02}-{day_of_month:02} {hour:02}:{minute:02}:{second:02}")
+    let (year, month, day) = (date.year(), date.month(), date.day());
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
 /// What a model takes of a time; `newest` and `deviation` are of the training rows.
@@ -275,13 +254,13 @@ pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation:
     let seconds = seconds.clamp(-6.2e10, 2.5e11);
     let day = (seconds / DAY as f64).floor();
     let second_of_day = seconds - day * DAY as f64;
-    let parted = || date(day as i64);
+    let date = || date(day as i64);
     match part {
         DatePart::Hour => second_of_day / DAY as f64 - 0.5,
         // 1970 began on a Thursday.
         DatePart::Weekday => (day as i64 + 3).rem_euclid(7) as f64 / 6.0 - 0.5,
-        DatePart::Day => (parted().2 - 1) as f64 / 30.0 - 0.5,
-        DatePart::Month => (parted().1 - 1) as f64 / 11.0 - 0.5,
+        DatePart::Day => f64::from(date().day0()) / 30.0 - 0.5,
+        DatePart::Month => f64::from(date().month0()) / 11.0 - 0.5,
         DatePart::Year => (seconds / (365.2425 * DAY as f64) - 30.0) / 10.0,
         DatePart::Age => (newest - seconds) / deviation,
     }
@@ -289,6 +268,7 @@ pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation:
 
 #[cfg(test)]
 mod tests {
+    use chrono::Datelike;
     use schema::source::DatePart;
 
     use super::{DAY, date, days, parse_time, time_feature};
@@ -297,8 +277,9 @@ mod tests {
     fn days_and_dates_are_each_others_inverse() {
         assert_eq!((days(1970, 1, 1), days(2000, 3, 1)), (Some(0), Some(11_017)));
         for day in (-100_000..100_000).step_by(37) {
-            let (year, month, day_of_month) = date(day);
-            assert_eq!(days(year, month, day_of_month), Some(day));
+            let date = date(day);
+            let (year, month) = (date.year().into(), date.month().into());
+            assert_eq!(days(year, month, date.day().into()), Some(day));
         }
         for (year, month, day) in [(2023, 2, 29), (1900, 2, 29), (2024, 13, 1), (2024, 4, 31)] {
             assert_eq!(days(year, month, day), None);

@@ -3,9 +3,8 @@
 //! # Source
 //! "Authenticating Requests: Using the Authorization Header", Amazon S3 API reference.
 
+use chrono::DateTime;
 use ring::{digest, hmac};
-
-use crate::parse::datetime;
 
 /// SHA-256 of nothing.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -48,7 +47,8 @@ pub(super) fn sign_headers(
     keys: &AccessKeys,
     headers: Vec<(String, String)>,
 ) -> Vec<(String, String)> {
-    let time = time(request.now);
+    let now = DateTime::from_timestamp(request.now.cast_signed(), 0).unwrap_or_default();
+    let time = now.format("%Y%m%dT%H%M%SZ").to_string();
     let mut signed = headers;
     signed.push(("host".to_owned(), request.host.to_owned()));
     signed.push(("x-amz-content-sha256".to_owned(), EMPTY.to_owned()));
@@ -83,13 +83,6 @@ fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn time(now: u64) -> String {
-    let (year, month, day) = datetime::date((now / 86_400).cast_signed());
-    let second = now % 86_400;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
 }
 
 #[cfg(test)]
