@@ -1,6 +1,6 @@
-//! Finds, opens and decompresses inputs: files, folders, archives, standard input and objects of
-//! S3 or Google Cloud Storage. Hands on bytes and records where they came from; what the bytes mean
-//! is decided by `parse`.
+//! Finds, opens and decompresses inputs: files, folders, archives, standard input, and objects in
+//! S3, in Google Cloud Storage or on web servers. It returns bytes and records which content was
+//! read; `parse` interprets them.
 
 pub(crate) mod archive;
 pub(crate) mod decompress;

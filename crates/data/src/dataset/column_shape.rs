@@ -1,11 +1,9 @@
-//! What the memory of a categorical column depends on.
+//! The properties of a categorical column that decide how much memory it takes.
 
-/// A categorical column.
+/// Name and mean bag length of a categorical column, from which memory estimates are computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnShape {
     pub name: String,
-    /// Mean number of ids of a row.
     pub ids_per_row: f64,
-    /// Whether rows have lists of ids.
     pub is_list: bool,
 }

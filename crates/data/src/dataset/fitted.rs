@@ -1,7 +1,7 @@
-//! What is learnt from the training data and needed to read any other: means, deviations,
-//! vocabularies.
+//! The fitted state of a dataset: means, deviations and vocabularies that were learned from the
+//! training data and are needed to read any other file the same way.
 //!
-//! Kept in `dataset.json` and in checkpoints. Learning it is `fit`'s.
+//! It is saved in `dataset.json` and in checkpoints; `prepare::fit` computes it.
 
 use std::hash::Hasher;
 
@@ -14,8 +14,8 @@ use crate::parse::datetime;
 use crate::parse::ids;
 use crate::parse::layout::{Rules, WantedColumns};
 
-/// Version of [`Fitted`] as written. The first, which is still read, knew no rule for ids outside
-/// their table: all were taken for unsigned.
+/// Version of [`Fitted`] that is written. Version 1 is still read: it had no rule for ids outside
+/// their table and took all ids as unsigned.
 const VERSION: u32 = 2;
 const FIRST_VERSION: u32 = 1;
 /// Exact id of a missing category.
@@ -25,44 +25,41 @@ pub(crate) const RARE_ID: i64 = 1;
 /// Exact id of the first category of a vocabulary.
 const FIRST_ID: i64 = 2;
 
-/// The fitted state of all columns of a dataset.
+/// The transforms and vocabularies of all columns of a dataset, in the order of the configuration.
+/// Applying it to a new file gives the same inputs as in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// Version of this structure, 2; 1 means that ids below 0 wrap as unsigned ones of 64 bits, and
-    /// that text of Parquet lost the spaces around it.
+    /// Format version, 2. In version 1, ids below 0 wrapped as unsigned 64-bit numbers, and text in
+    /// Parquet files lost surrounding spaces.
     pub version: u32,
-    /// How categories became ids.
     pub ids: IdMode,
-    /// One per dense column, in the order of the configuration.
     pub dense: Vec<FittedDense>,
-    /// One per categorical column, in the order of the configuration.
     pub categorical: Vec<FittedCategorical>,
-    /// Of exact ids, one per categorical column: for people. Nothing depends on it.
+    /// With exact ids one entry per categorical column, for display only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rare: Vec<RareCategories>,
 }
 
-/// A dense column's transform with its fitted numbers.
+/// The transform of one dense column with the numbers that were fitted for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedDense {
-    /// Name of the column.
     pub column: String,
-    /// What is done to its values.
     pub transform: DenseTransform,
-    /// The part of a time that it stands for.
+    /// The part of a timestamp that this input represents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<DatePart>,
-    /// Mean of the present values, used by `standardise`; the newest time, used by ages; 0
-    /// otherwise.
+    /// Mean of the present values for `standardise`, the newest time for ages, 0 for all other
+    /// transforms.
     pub mean: f64,
-    /// Population deviation of the present values, 1 where it is 0; used by both.
+    /// Population standard deviation of the present values for `standardise` and ages; 1 if that is
+    /// 0.
     pub deviation: f64,
 }
 
 impl FittedDense {
-    /// The name of the model's input, as [`DenseColumn::name`].
+    /// Returns the name of the model input, as [`DenseColumn::name`] does.
     #[must_use]
     pub fn name(&self) -> String {
         match self.part {
@@ -72,38 +69,37 @@ impl FittedDense {
     }
 }
 
-/// Categories of one column that are too rare for an id of their own.
+/// Statistics of the categories of one column that were too rare to get an id of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RareCategories {
     pub categories: u64,
-    /// Their occurrences in the training data.
+    /// Occurrences of the rare categories in the training data.
     pub ids: u64,
     /// Occurrences of all categories.
     pub all_ids: u64,
 }
 
-/// A categorical column with its vocabulary.
+/// How one categorical column is read, with the vocabulary that maps its categories to ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedCategorical {
-    /// Name of the column.
     pub column: String,
-    /// How a field is read.
     pub kind: CategoryKind,
-    /// For exact ids the categories (integers, or XXH3-64 of the text) with the ids 2, 3, …. With
-    /// `n` distinct texts, two share a hash with a probability of about `n² / 2^65`: 10⁻⁵ at 10⁷.
+    /// For exact ids: the categories (integers, or XXH3-64 hashes of the text) in the order of
+    /// their ids 2, 3, …. Among `n` distinct texts, a hash collision has a probability of about `n²
+    /// / 2^65`: 10⁻⁵ at 10⁷ texts.
     pub vocabulary: Option<Vec<i64>>,
-    /// What becomes of ids that are no row of their table; `None` where none is counted: hashes,
-    /// exact ids, and all of version 1.
+    /// Rule for ids outside their table; `None` where such ids are not counted (hashes, exact ids
+    /// and everything in version 1).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_range: Option<OutOfRange>,
-    /// The id that stood for a missing one.
+    /// The id that represents a missing value in the input.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<i64>,
 }
 
 impl Fitted {
-    /// The state before any fitting: complete for configurations that need none.
+    /// Returns the state before fitting. It is complete if the configuration needs no fitting.
     pub(crate) fn unfitted(config: &DataConfig, wanted: &WantedColumns) -> Self {
         let dense = wanted.dense.iter().map(|column| FittedDense {
             column: column.column.clone(),
@@ -128,8 +124,8 @@ impl Fitted {
         }
     }
 
-    /// The whole state of a configuration that learns nothing from its training data; `None` where
-    /// a column does: one that is standardized, or any with exact ids.
+    /// Returns the complete state of a configuration that learns nothing from its training data, or
+    /// `None` if it has standardized columns or exact ids.
     #[must_use]
     pub fn without_data(config: &DataConfig) -> Option<Self> {
         let wanted = WantedColumns::new(config).ok()?;
@@ -138,21 +134,22 @@ impl Fitted {
         (!learns).then(|| Self::unfitted(config, &wanted))
     }
 
-    /// Whether ids are final, as opposed to raw categories that are taken modulo a table's rows.
+    /// Tells whether the stored ids are final, rather than raw categories that are taken modulo the
+    /// table's rows.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         matches!(self.ids, IdMode::Exact { .. })
     }
 
-    /// Number of exact ids of categorical column `column`, the two reserved ones included; `None`
-    /// where ids are taken modulo the table's rows.
+    /// Returns the number of exact ids of categorical column `column`, including the two reserved
+    /// ones; `None` if ids are taken modulo the table's rows.
     #[must_use]
     pub fn id_count(&self, column: usize) -> Option<u64> {
         let vocabulary = self.categorical.get(column)?.vocabulary.as_ref()?;
         Some(vocabulary.len() as u64 + FIRST_ID.cast_unsigned())
     }
 
-    /// The parsing rules of this version.
+    /// Returns the parsing rules that belong to this version.
     pub(crate) fn rules(&self) -> Result<Rules, Error> {
         match self.version {
             FIRST_VERSION => Ok(Rules::First),
@@ -165,11 +162,10 @@ impl Fitted {
         }
     }
 
-    /// Refuses a state whose columns treat ids outside their table, or missing ones, otherwise than
-    /// `config` says.
+    /// Checks that the state treats missing ids and ids outside their table as `config` says.
     ///
     /// # Errors
-    /// [`Error::FittedMismatch`].
+    /// [`Error::FittedMismatch`] names the first column whose rule differs.
     pub fn check_rules(&self, config: &DataConfig) -> Result<(), Error> {
         for expected in config.categorical_columns() {
             let got = self.categorical.iter().find(|column| column.column == expected.column);
@@ -190,14 +186,14 @@ impl Fitted {
         Ok(())
     }
 
-    /// Whether ids below 0 wrap as unsigned ones of 64 bits: so did the first version.
+    /// Tells whether ids below 0 wrap as unsigned 64-bit numbers, as in version 1.
     #[must_use]
     pub fn wraps_unsigned(&self) -> bool {
         let is_number = |column: &FittedCategorical| column.kind != CategoryKind::String;
         self.version == FIRST_VERSION && !self.is_exact() && self.categorical.iter().any(is_number)
     }
 
-    /// Refuses a state that was fitted for other columns.
+    /// Checks that the state was fitted for the columns of `config`.
     pub(crate) fn check(&self, config: &DataConfig, wanted: &WantedColumns) -> Result<(), Error> {
         let expected = Self::unfitted(config, wanted);
         self.rules()?;
@@ -224,7 +220,7 @@ impl Fitted {
     }
 }
 
-/// Whether a dense column learns from the training data.
+/// Tells whether the transform of a dense column has numbers that are fitted to the training data.
 pub(crate) fn is_fitted(column: &DenseColumn) -> bool {
     column.transform == DenseTransform::Standardise || column.part() == Some(DatePart::Age)
 }
@@ -241,17 +237,17 @@ fn differ<T: PartialEq + std::fmt::Debug>(
     Err(Error::FittedMismatch { what, expected, got })
 }
 
-/// A [`Fitted`] made ready for use: vocabularies indexed.
+/// Applies a [`Fitted`] to values: its vocabularies are indexed for lookup, and common logarithms
+/// are tabulated.
 pub(crate) struct Applier<'a> {
     dense: &'a [FittedDense],
-    /// Exact id of a category, per column; `None` where the raw category is kept.
+    /// Index of each column's vocabulary; `None` for columns that keep the raw category.
     ids: Vec<Option<CategoryIndex<'a>>>,
-    /// `ln(k + 1)` of the small integers, which are most of Criteo's: a logarithm takes longer than
-    /// all else that is done to a value.
+    /// `ln(k + 1)` of small integers, which most values of Criteo are. Computing the logarithm
+    /// takes longer than everything else that is done to a value.
     logarithms: Vec<f32>,
 }
 
-/// Entries of [`Applier::logarithms`].
 const LOGARITHMS: u32 = 4096;
 
 impl<'a> Applier<'a> {
@@ -262,7 +258,7 @@ impl<'a> Applier<'a> {
         Self { dense: &fitted.dense, ids: ids.collect(), logarithms: logarithms.collect() }
     }
 
-    /// [`Self::dense`] of an integer.
+    /// Transforms an integer value like [`Self::dense`], with a table of logarithms.
     #[inline]
     pub(crate) fn dense_integer(&self, column: usize, value: Option<i32>) -> f32 {
         let given = value.unwrap_or(0);
@@ -280,7 +276,8 @@ impl<'a> Applier<'a> {
         }
     }
 
-    /// The model's input for a value of dense column `column`; NaN stands for missing.
+    /// Transforms a value of dense column `column` into the model's input; NaN represents a missing
+    /// value.
     #[inline]
     pub(crate) fn dense(&self, column: usize, value: f64) -> f32 {
         let fitted = &self.dense[column];
@@ -301,7 +298,7 @@ impl<'a> Applier<'a> {
         }) as f32
     }
 
-    /// What is stored for a category of column `column`.
+    /// Maps a category of column `column` to the id that is stored.
     #[inline]
     pub(crate) fn category(&self, column: usize, category: Option<i64>) -> i64 {
         match (&self.ids[column], category) {
@@ -312,15 +309,16 @@ impl<'a> Applier<'a> {
     }
 }
 
-/// Where each category of a vocabulary stands in it: open addressing with places alone, a quarter
-/// of the memory of a map with keys and values.
+/// Maps a category to its index in a vocabulary. A hash table with open addressing that stores only
+/// indices takes a quarter of the memory of a map with keys and values.
 struct CategoryIndex<'a> {
     vocabulary: &'a [i64],
-    /// Places, and [`EMPTY`] in at least a third of the slots; a power of two of them.
+    /// Indices into the vocabulary. At least a third of the slots are [`EMPTY`], and their number
+    /// is a power of two.
     slots: Vec<u32>,
 }
 
-/// No place: a vocabulary of so many categories would take 32 GiB.
+/// Marks an empty slot. A vocabulary with this many categories would take 32 GiB.
 const EMPTY: u32 = u32::MAX;
 
 impl<'a> CategoryIndex<'a> {
@@ -335,7 +333,7 @@ impl<'a> CategoryIndex<'a> {
         index
     }
 
-    /// The slot that holds `category`, or would.
+    /// Finds the slot that holds `category`, or the free slot where it would be inserted.
     #[inline]
     fn slot(&self, category: i64) -> usize {
         let mask = self.slots.len() - 1;
@@ -360,8 +358,8 @@ impl<'a> CategoryIndex<'a> {
     }
 }
 
-/// A hasher for one 64-bit key: categories are not adversarial, and SipHash is most of a lookup's
-/// time.
+/// A fast hasher for single 64-bit keys. Categories are not adversarial, and SipHash would take
+/// most of the time of a lookup.
 #[derive(Default)]
 pub(crate) struct MixHasher(u64);
 

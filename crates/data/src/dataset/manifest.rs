@@ -1,8 +1,9 @@
-//! `dataset.json`: what a prepared dataset is. Versioned, and sealed with its own checksum; the
-//! Parquet files beside it hold the rows.
+//! The manifest `dataset.json` of a prepared dataset: columns, parts, fitted state and losses. It
+//! is versioned and carries its own checksum; the rows are in the Parquet files beside it.
 //!
-//! Checksums form a chain: the text's own covers that of each file's footer, which holds those of
-//! the column chunks ([0023](../../../docs/decisions/0023-checksums-of-prepared-data.md)).
+//! Checksums form a chain: the manifest's own checksum covers the checksum of each file's footer,
+//! and each footer holds the checksums of its column chunks
+//! ([0023](../../../docs/decisions/0023-checksums-of-prepared-data.md)).
 
 use std::io::Write;
 use std::path::Path;
@@ -18,87 +19,77 @@ use crate::loss::Losses;
 
 /// File name of the manifest within the dataset's folder.
 pub(crate) const FILE_NAME: &str = "dataset.json";
-/// Version this code writes.
 const VERSION: u32 = 2;
-/// Version that carries no checksums; read as it is.
+/// Version without checksums, which is still read.
 const VERSION_UNCHECKED: u32 = 1;
 
-/// A categorical column of a dataset.
+/// The manifest's entry for one categorical column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoricalEntry {
-    /// Name of the column.
     pub name: String,
-    /// Whether a row holds a list of categories.
     pub is_list: bool,
-    /// Whether values below 0 are bit patterns of ids from 2^63 on; else they are negative ids.
+    /// If true, values below 0 are the bit patterns of unsigned ids from 2^63 on; otherwise they
+    /// are negative ids.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsigned: bool,
 }
 
-/// The columns of a dataset.
+/// Names of the columns that a dataset stores, in the order of the model's inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetColumns {
-    /// Dense columns in model order.
     pub dense: Vec<String>,
     pub categorical: Vec<CategoricalEntry>,
 }
 
-/// One Parquet file of a dataset.
+/// The manifest's entry for one Parquet file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetPart {
-    /// File name within the folder.
     pub file: String,
     pub rows: u64,
-    /// Its length in bytes.
     pub bytes: u64,
-    /// Its footer; `None` in a dataset of version 1.
+    /// `None` in a dataset of version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub footer: Option<Footer>,
 }
 
-/// The end of a Parquet file: where its column chunks lie, and the checksum of each.
+/// Length and checksum of a Parquet footer, which locates the column chunks and holds the checksum
+/// of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Footer {
-    /// Its length in bytes.
     pub bytes: u64,
-    /// XXH3-64 of its bytes.
     pub checksum: Checksum,
 }
 
-/// The content of `dataset.json`.
+/// The content of `dataset.json`: everything about a prepared dataset except its rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this structure: 2, or 1 without checksums.
+    /// Format version: 2, or 1 without checksums.
     pub version: u32,
-    /// Rows of all parts.
     pub rows: u64,
-    /// Rows of every row group but the last.
+    /// Number of rows in every row group but the last.
     pub row_group_rows: u64,
     pub columns: DatasetColumns,
-    /// The Parquet files in order.
     pub parts: Vec<DatasetPart>,
-    /// The inputs as they were named.
+    /// Paths or URLs of the inputs as the user gave them.
     pub inputs: Vec<String>,
-    /// Transforms and vocabularies applied.
     pub fitted: Fitted,
-    /// What was left out.
     pub losses: Losses,
-    /// How many of the last rows a time has set apart to be held out; the rows are in the order of
-    /// the inputs where none has.
+    /// Number of rows at the end that a split by time holds out; `None` if the rows keep the order
+    /// of the inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<u64>,
-    /// The generator's report, if the rows are synthetic.
+    /// Report of the generator, for synthetic rows only.
     #[serde(default)]
     pub generator: Option<serde_json::Value>,
 }
 
 impl Manifest {
-    /// The version this code writes.
+    /// Format version that is written.
     pub(crate) const VERSION: u32 = VERSION;
 
-    /// Reads the text, compares its checksum and checks its version.
+    /// Reads `dataset.json`, verifies its checksum and checks its version.
     pub(crate) fn read(dir: &Path) -> Result<Self, Error> {
-        /// What every version has.
+        /// The one field that every version has.
         #[derive(Deserialize)]
         struct Versioned {
             version: Option<u64>,
@@ -112,7 +103,7 @@ impl Manifest {
             let place = "the text".to_owned();
             return Err(Error::Checksum { path, place, expected, got });
         }
-        // Before the fields: another version may have others.
+        // The version is parsed first, because another version may have other fields.
         let versioned: Versioned =
             serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
         let readable = match seal {
@@ -150,14 +141,14 @@ impl Manifest {
         }
     }
 
-    /// Whether the rows carry checksums.
+    /// Tells whether the parts of this dataset carry checksums.
     #[must_use]
     pub fn has_checksums(&self) -> bool {
         self.version > VERSION_UNCHECKED
     }
 
-    /// A hash of the rows as they are stored, the same for the same rows wherever they lie and
-    /// whatever their inputs were called; `None` without checksums.
+    /// Computes a hash of the stored rows that depends neither on the folder nor on the names of
+    /// the inputs; `None` for a dataset without checksums.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         let mut hash = Xxh3Default::new();
@@ -170,13 +161,13 @@ impl Manifest {
         Some(Fingerprint(hash.digest128()))
     }
 
-    /// Writes to a temporary name, syncs, renames.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), Error> {
         replace(&dir.join(FILE_NAME), self)
     }
 }
 
-/// Writes sealed JSON to a temporary name, syncs, renames.
+/// Writes `content` as sealed JSON to a temporary file, syncs it and renames it to `path`, so that
+/// readers never see half a file.
 pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".writing");

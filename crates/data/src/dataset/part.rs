@@ -1,7 +1,7 @@
-//! The Parquet files of a dataset: one row group encoded, appended, decoded.
+//! Reads and writes the Parquet files of a dataset, one row group at a time.
 //!
-//! Columns in order: `label` f32, `dense_<name>` f32, `categorical_<name>` i64 or list of i64; none
-//! null.
+//! The columns in order are `label` f32, `dense_<name>` f32, and `categorical_<name>` i64 or list
+//! of i64. Nulls do not occur.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -37,17 +37,17 @@ use crate::dataset::prepared_rows::{ColumnBags, PreparedRows};
 use crate::error::Error;
 use crate::parse::parquet::checked::{self, CheckedBytes, chunk_range};
 
-/// Key of the footer's metadata whose value is the checksum of every column chunk: sixteen
+/// Key in the footer's metadata. Its value holds the checksum of every column chunk: sixteen
 /// hexadecimal digits each, row group by row group.
 const CHECKSUMS: &str = "rowmill.checksums";
 
-/// An encoded row group, not yet in a file.
+/// A row group that is encoded and compressed but not yet written to a file.
 pub(crate) struct Encoded {
     pub rows: u64,
     chunks: Vec<ArrowColumnChunk>,
 }
 
-/// Encodes row groups. One per thread.
+/// Encodes row groups. Each encoding thread has its own.
 pub(crate) struct Encoder {
     schema: SchemaRef,
     factory: ArrowRowGroupWriterFactory,
@@ -61,7 +61,6 @@ impl Encoder {
         Ok(Self { schema, factory })
     }
 
-    /// Encodes `rows` as one row group.
     pub(crate) fn encode(&self, rows: PreparedRows) -> Result<Encoded, ParquetError> {
         let count = rows.len() as u64;
         let mut chunks = Vec::with_capacity(self.schema.fields().len());
@@ -81,7 +80,7 @@ impl Encoder {
 
 fn properties() -> Result<WriterProperties, ParquetError> {
     Ok(WriterProperties::builder()
-        // Without the library's version: the same rows are to have the same footer.
+        // The default names the library's version, which would change the footer of the same rows.
         .set_created_by("rowmill".to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         .set_statistics_enabled(EnabledStatistics::None)
@@ -126,15 +125,15 @@ fn arrays(rows: PreparedRows) -> Result<Vec<ArrayRef>, ParquetError> {
     Ok(arrays)
 }
 
-/// Writes row groups to one file, and sums up their bytes on the way.
+/// Appends encoded row groups to one file and collects the checksum of every column chunk.
 pub(crate) struct PartWriter {
     path: PathBuf,
     file: File,
-    /// Of what has been encoded, holds what is not yet in `file`.
+    /// Its buffer holds the encoded bytes that are not yet in `file`.
     encoder: SerializedFileWriter<Vec<u8>>,
-    /// Bytes in `file`.
+    /// Bytes written to `file` so far.
     written: u64,
-    /// Of every column chunk, as [`CHECKSUMS`] has them.
+    /// Checksums of all column chunks, in the form of [`CHECKSUMS`].
     checksums: String,
 }
 
@@ -171,13 +170,13 @@ impl PartWriter {
             self.checksums.push_str(&Checksum::compute(&bytes[chunk]).to_string());
         }
         self.write(&bytes)?;
-        // Its room serves the next row group.
+        // The allocation is reused for the next row group.
         bytes.clear();
         *self.encoder.inner_mut() = bytes;
         Ok(())
     }
 
-    /// Writes the footer and syncs; gives the file's length and its footer.
+    /// Writes the footer, syncs the file and returns its length and footer.
     pub(crate) fn finish(mut self) -> Result<(u64, Footer), Error> {
         let checksums = std::mem::take(&mut self.checksums);
         self.encoder.append_key_value_metadata(KeyValue::new(CHECKSUMS.to_owned(), checksums));
@@ -196,24 +195,25 @@ impl PartWriter {
     }
 }
 
-/// `range` relative to `first`, for a buffer of `length` bytes.
+/// Translates `range` to offsets within a buffer of `length` bytes that starts at byte `first`.
 fn within(range: Range<u64>, first: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(range.start.checked_sub(first)?).ok()?;
     let end = usize::try_from(range.end.checked_sub(first)?).ok()?;
     (start <= end && end <= length).then_some(start..end)
 }
 
-/// A file of a dataset, its footer read and compared with the manifest's checksum.
+/// Reads one Parquet file of a dataset. Its footer has been verified against the manifest's
+/// checksum.
 pub(crate) struct PartReader {
     path: PathBuf,
     bytes: u64,
     metadata: ArrowReaderMetadata,
-    /// By row group and column; `None` in a dataset without checksums.
+    /// One per row group and column; `None` in a dataset without checksums.
     checksums: Option<Vec<Checksum>>,
 }
 
 impl PartReader {
-    /// Opens `part` at `path` and checks that it has `columns`.
+    /// Opens `part` at `path` and checks that its columns are `columns`.
     pub(crate) fn open(
         path: &Path,
         part: &DatasetPart,
@@ -245,18 +245,19 @@ impl PartReader {
         Ok(Self { path: path.to_owned(), bytes: part.bytes, metadata, checksums })
     }
 
-    /// Rows of each row group.
+    /// Returns the number of rows of each row group.
     pub(crate) fn group_rows(&self) -> Vec<u64> {
         let groups = self.metadata.metadata().row_groups();
         groups.iter().map(|group| group.num_rows().cast_unsigned()).collect()
     }
 
-    /// Rows of row group `group`.
+    /// Returns the number of rows of row group `group`.
     pub(crate) fn rows_of(&self, group: usize) -> usize {
         self.metadata.metadata().row_group(group).num_rows() as usize
     }
 
-    /// Values of the root columns in all row groups; of a list, an empty one counts as one.
+    /// Counts the values of the first `roots` columns over all row groups. An empty list counts as
+    /// one value.
     pub(crate) fn values(&self, roots: usize) -> Vec<u64> {
         let mut values = vec![0; roots];
         for group in self.metadata.metadata().row_groups() {
@@ -268,9 +269,9 @@ impl PartReader {
         values
     }
 
-    /// Decodes rows of row group `group`, at most `batch_rows` rows at a time: label, all dense
-    /// columns and the categorical columns `categorical` (sorted, without duplicates), in that
-    /// order.
+    /// Decodes rows of row group `group` in batches of at most `batch_rows` rows. A batch holds the
+    /// label, the first `dense` dense columns and the categorical columns `categorical` (sorted,
+    /// without duplicates), in this order.
     pub(crate) fn read(
         &self,
         group: usize,
@@ -295,8 +296,8 @@ impl PartReader {
         Ok(Batches { path: &self.path, reader, group, rows, left: rows })
     }
 
-    /// The bytes of some columns of a row group, each compared with its checksum. A column of a
-    /// dataset, a list too, is one column of the file.
+    /// Reads the bytes of some columns of a row group and verifies their checksums. Every column of
+    /// a dataset, lists included, is a single leaf column of the file.
     fn chunks(
         &self,
         group: usize,
@@ -318,7 +319,7 @@ impl PartReader {
         Ok(chunks)
     }
 
-    /// A column chunk as users know it.
+    /// Describes a column chunk for an error message.
     fn place(&self, group: usize, column: usize) -> String {
         let groups = self.metadata.metadata().row_groups();
         let first: i64 = groups[..group].iter().map(RowGroupMetaData::num_rows).sum();
@@ -328,7 +329,7 @@ impl PartReader {
     }
 }
 
-/// The checksums in a footer, one for each column chunk.
+/// Parses the checksums of all column chunks from the footer.
 fn checksums(metadata: &ArrowReaderMetadata) -> Result<Vec<Checksum>, String> {
     let file = metadata.metadata().file_metadata();
     let pairs = file.key_value_metadata().map_or(&[][..], Vec::as_slice);
@@ -348,11 +349,11 @@ fn checksums(metadata: &ArrowReaderMetadata) -> Result<Vec<Checksum>, String> {
     Ok(checksums)
 }
 
-/// Bytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each
-/// column a decompressed page, its dictionary, and the reader with its decompressor.
+/// Estimates the bytes of the buffers with which one thread decodes a row group of `rows` rows: per
+/// column a decompressed page, a dictionary and the reader with its decompressor.
 ///
-/// Measured: a column of ids takes some 6 bytes per id of its group while it is read, most of it
-/// for the dictionary, and a dense column 8 per row; of a thousand columns each takes 70 KiB more.
+/// Measured: a categorical column takes 6 bytes per id of its group, most of it for the dictionary;
+/// a dense column takes 8 bytes per row; and with a thousand columns each takes another 70 KiB.
 pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64) -> u64 {
     const READER_BYTES: f64 = 70.0 * 1024.0;
     const VALUE_BYTES: f64 = 6.0;
@@ -366,7 +367,7 @@ pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64)
     (ids + numbers) as u64
 }
 
-/// The rows asked for, some at a time: all of them, or an error.
+/// Iterator over the batches of a read. It yields all requested rows or ends with an error.
 pub(crate) struct Batches<'a> {
     path: &'a Path,
     reader: ParquetRecordBatchReader,
@@ -396,12 +397,12 @@ impl Iterator for Batches<'_> {
     }
 }
 
-/// The values of f32 column `column`.
+/// Returns the values of the f32 column `column`.
 pub(crate) fn float_values(batch: &RecordBatch, column: usize) -> &[f32] {
     batch.column(column).as_primitive::<Float32Type>().values()
 }
 
-/// The values of a categorical column.
+/// Returns the ids of a categorical column, with the end of each row's ids if it holds lists.
 pub(crate) fn id_bags(batch: &RecordBatch, column: usize) -> ColumnBags<'_> {
     let array = batch.column(column);
     match array.as_list_opt::<i32>() {

@@ -1,33 +1,35 @@
-//! A block of prepared rows, column by column. Knows nothing of where they come from or go.
+//! A block of prepared rows in columns: the form in which rows are written to and read from a
+//! dataset.
 
 use std::borrow::Cow;
 
-/// One categorical column of a block.
+/// The ids of one categorical column for a block of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Categories {
-    /// Raw categories, or exact ids; one per row, or `ends` says how many.
+    /// Raw categories or exact ids. One per row, unless `ends` is given.
     pub values: Vec<i64>,
-    /// For a list column the end of each row's values, `[rows]`; `None` for one value per row.
+    /// For a column of lists: the end of each row's values, `[rows]`.
     pub ends: Option<Vec<u32>>,
-    /// Whether values below 0 are bit patterns of ids from 2^63 on.
+    /// If true, values below 0 are the bit patterns of unsigned ids from 2^63 on.
     pub unsigned: bool,
 }
 
-/// Rows in columns, all of the same number of rows.
+/// A block of transformed rows, ready to be stored or turned into batches. All columns have the
+/// same number of rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PreparedRows {
-    /// Labels, `[rows]`.
+    /// `[rows]`
     pub labels: Vec<f32>,
-    /// Dense columns, each `[rows]`, transformed.
+    /// Transformed values, each column `[rows]`.
     pub dense: Vec<Vec<f32>>,
     pub categorical: Vec<Categories>,
-    /// Line of each row in its file, `[rows]`; may be empty where nobody asks.
+    /// Line of each row in its file, `[rows]`; empty if lines are not needed.
     pub lines: Vec<u64>,
 }
 
 impl PreparedRows {
-    /// No rows of `dense` columns and as many categorical columns as `lists`, which says which hold
-    /// lists.
+    /// Creates an empty block with `dense` dense columns and one categorical column per entry of
+    /// `lists`, which tells which of them hold lists.
     #[must_use]
     pub fn empty(dense: usize, lists: &[bool]) -> Self {
         let categories =
@@ -40,19 +42,19 @@ impl PreparedRows {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows in the block.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether the block has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Appends the rows `range` of `other`, which has the same columns.
+    /// Appends rows `range` of `other`, which must have the same columns.
     pub(crate) fn extend(&mut self, other: &Self, range: std::ops::Range<usize>) {
         self.labels.extend_from_slice(&other.labels[range.clone()]);
         if !other.lines.is_empty() {
@@ -68,19 +70,19 @@ impl PreparedRows {
 }
 
 impl Categories {
-    /// All of it, borrowed.
+    /// Borrows the whole column.
     pub(crate) fn bags(&self) -> ColumnBags<'_> {
         let ends = self.ends.as_deref().map(Cow::Borrowed);
         ColumnBags { values: &self.values, ends, unsigned: self.unsigned }
     }
 
-    /// The values of row `row`.
+    /// Returns the ids of row `row`.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {
         row_values(&self.values, self.ends.as_deref(), row)
     }
 
-    /// Appends rows to a list column, `map` applied to each value.
+    /// Appends rows to a column of lists and applies `map` to each value.
     pub(crate) fn append(&mut self, from: &ColumnBags<'_>, map: impl Fn(i64) -> i64) {
         let shift = self.values.len() as u32;
         self.values.extend(from.values.iter().map(|&value| map(value)));
@@ -89,7 +91,7 @@ impl Categories {
         }
     }
 
-    /// Appends rows to a list column without the values that `keep` refuses.
+    /// Appends rows to a column of lists and drops the values that `keep` rejects.
     pub(crate) fn append_some(&mut self, from: &ColumnBags<'_>, keep: impl Fn(i64) -> bool) {
         let Some(into) = &mut self.ends else { return };
         for row in 0..from.ends.as_ref().map_or(0, |ends| ends.len()) {
@@ -113,17 +115,16 @@ impl Categories {
     }
 }
 
-/// One categorical column of a block that is kept elsewhere.
+/// A borrowed view of one categorical column, either of [`Categories`] or of a decoded Parquet
+/// batch.
 pub(crate) struct ColumnBags<'a> {
     pub values: &'a [i64],
-    /// As in [`Categories`].
     pub ends: Option<Cow<'a, [u32]>>,
-    /// As in [`Categories`].
     pub unsigned: bool,
 }
 
 impl ColumnBags<'_> {
-    /// The values of row `row`.
+    /// Returns the ids of row `row`.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {
         row_values(self.values, self.ends.as_deref(), row)

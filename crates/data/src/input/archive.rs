@@ -1,4 +1,5 @@
-//! The files in a zip archive, each with a reader of its own, so that several are read together.
+//! Reads the files of a zip archive. Each has its own reader, so that several can be read side by
+//! side.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -11,12 +12,12 @@ use zip::{CompressionMethod, ZipArchive};
 use crate::error::Error;
 use crate::input::origin::ReadObserver;
 
-/// Buffer of each file, of which there may be dozens.
+/// Buffer size per file; an archive may have dozens of open files.
 const BUFFER: usize = 64 << 10;
-/// File names that a message shows.
+/// Number of file names that an error message lists.
 const SHOWN: usize = 3;
 
-/// A file in an archive: where its bytes are and how they are packed.
+/// A compressed file within an archive: the position of its bytes and the method of compression.
 pub(crate) struct PackedFile {
     pub name: String,
     method: CompressionMethod,
@@ -25,7 +26,7 @@ pub(crate) struct PackedFile {
     checksum: u32,
 }
 
-/// The files of the archive `path` in its order.
+/// Lists the files of the archive `path` in the archive's order.
 pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
     let file = File::open(path).map_err(Error::open(path))?;
     let damaged = |error: zip::result::ZipError| Error::read(path)(io::Error::other(error));
@@ -45,7 +46,7 @@ pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
     Ok(members)
 }
 
-/// The content of the one file in the archive `path`; folders and hidden files do not count.
+/// Opens the only file in the archive `path`. Folders and hidden files are ignored.
 pub(crate) fn only_member(
     path: &Path,
     observer: &ReadObserver,
@@ -79,7 +80,7 @@ fn is_hidden(name: &str) -> bool {
 }
 
 impl PackedFile {
-    /// The unpacked content, whose checksum is compared at its end.
+    /// Opens the decompressed content, whose checksum is verified at the end.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -103,7 +104,7 @@ impl PackedFile {
     }
 }
 
-/// Compares the checksum where the content ends.
+/// A reader that compares the checksum once the content has been read to its end.
 struct Checked {
     content: CrcReader<Box<dyn Read + Send>>,
     sum: u32,

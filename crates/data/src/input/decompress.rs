@@ -1,8 +1,9 @@
-//! Opens an input: plain, gzip (any number of members, zeros between and behind them as tapes and
-//! block devices leave them), zstd, bzip2, xz, or a zip archive of one file; a file, an object on a
-//! network, or `-` for standard input. Text in UTF-16 is given as UTF-8.
+//! Opens an input, which may be a file, an object on a network, or `-` for standard input, and
+//! decompresses it. Supported are plain text, gzip (with any number of members, and with the zeros
+//! that tapes and block devices leave between them), zstd, bzip2, xz, and zip archives with one
+//! file. Text in UTF-16 is converted to UTF-8.
 //!
-//! The form is recognised by the first bytes, never by the name. Knows nothing of the content.
+//! The form is detected from the first bytes, never from the file name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
@@ -21,16 +22,16 @@ use crate::input::origin::ReadObserver;
 use crate::input::remote::{Object, is_remote};
 use crate::input::utf16::{self, Utf16};
 
-/// The name of standard input.
+/// The name under which users pass standard input.
 pub(crate) const STDIN: &str = "-";
 
 const BUFFER: usize = 256 * 1024;
-/// Bytes that [`start`] gives: as many as decide about any form but tar.
+/// Bytes that [`start`] returns: enough to detect every form except tar.
 const START: u64 = 16;
-/// Forms within each other that are unpacked, such as UTF-16 within gzip.
+/// Depth to which nested forms are unpacked, such as UTF-16 within gzip.
 const DEPTH: usize = 3;
 
-/// The decompressed content of `input`; `observer` receives the bytes taken from the file itself.
+/// Opens the decompressed content of `input`. The compressed bytes are reported to `observer`.
 pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     if input == STDIN {
@@ -41,7 +42,7 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
             .map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
-        // Opening a folder succeeds; only reading it would fail, with a less helpful text.
+        // Opening a folder succeeds on Linux. Reading it would fail with a less helpful message.
         if file.metadata().map_err(Error::open(path))?.is_dir() {
             return Err(Error::open(path)(io::Error::new(
                 io::ErrorKind::IsADirectory,
@@ -49,7 +50,7 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
             )));
         }
         let mut head = [0; 4];
-        // A pipe has no bytes that could be read twice.
+        // The head of a pipe could not be read a second time.
         let is_zip =
             file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
         if is_zip {
@@ -59,8 +60,8 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
     }
 }
 
-/// Like [`open`] from byte `offset` of the decompressed content on. A plain file is not read before
-/// it.
+/// Like [`open`], starting at byte `offset` of the decompressed content. Of plain files the bytes
+/// before are skipped without reading.
 pub(crate) fn open_at(
     input: &str,
     offset: u64,
@@ -87,7 +88,7 @@ pub(crate) fn open_at(
     Ok(Box::new(BufReader::with_capacity(BUFFER, observed)))
 }
 
-/// The first bytes of an input, or all where there are fewer.
+/// Reads the first bytes of an input, up to a fixed number.
 pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
     let path = Path::new(input);
     let mut start = Vec::new();
@@ -99,8 +100,7 @@ pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
     Ok(start)
 }
 
-/// Sum of the sizes of the inputs; `None` where one is standard input, or an object whose length is
-/// unknown.
+/// Sums the sizes of the inputs; `None` if one is standard input or an object of unknown length.
 pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
     let mut total = 0;
     for input in inputs {
@@ -123,7 +123,7 @@ fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
     unpacked(raw, 0)
 }
 
-/// The content of `raw`, which is within `depth` other forms.
+/// Unpacks `raw`, which already lies within `depth` other forms.
 fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
     let head = head(&mut raw, file_form::HEAD)?;
     let order = utf16::order(&head);
@@ -135,7 +135,7 @@ fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn R
         (FileForm::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
         (FileForm::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
         (_, Some(order)) => return Ok(Box::new(Utf16::new(buffered(whole), order))),
-        // What was unpacked comes in large pieces.
+        // Decompressors already deliver large blocks, so no buffer is needed.
         _ if depth > 0 => return Ok(Box::new(whole)),
         _ => return Ok(Box::new(buffered(whole))),
     };
@@ -146,9 +146,9 @@ fn buffered<R: Read>(read: R) -> BufReader<R> {
     BufReader::with_capacity(BUFFER, read)
 }
 
-/// The first bytes of `read`, at most `most` of them and not beyond what came with a line end: no
-/// mark of a form has one behind its fourth byte, and a stream may wait for the answer to a short
-/// line.
+/// Reads the first bytes of `read`, up to `most`, but does not wait for more once a line end has
+/// arrived. No magic number has a line end after its fourth byte, and a stream may wait for the
+/// answer to a short line.
 pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut head = vec![0; most];
     let mut length = 0;
@@ -159,7 +159,7 @@ pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        // A line of three bytes, such as a label alone.
+        // A complete line of fewer than four bytes, such as a label alone.
         if head[..length].ends_with(b"\n") {
             break;
         }
@@ -168,9 +168,9 @@ pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// The content of all members of a gzip file, one after the other.
+/// A reader that concatenates all members of a gzip file.
 struct Members<R> {
-    /// `None` behind the last.
+    /// `None` after the last member.
     current: Option<GzDecoder<R>>,
 }
 
@@ -181,7 +181,7 @@ impl<R: BufRead> Read for Members<R> {
             if read > 0 || buffer.is_empty() {
                 return Ok(read);
             }
-            // Its checksum has been compared.
+            // The decoder has verified the checksum of this member.
             let rest = self.current.take().map(GzDecoder::into_inner);
             if let Some(mut rest) = rest
                 && skip_zeros(&mut rest)?
@@ -193,7 +193,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// Passes over zeros; whether anything follows them.
+/// Skips zeros and tells whether anything follows them.
 fn skip_zeros(read: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match read.fill_buf() {

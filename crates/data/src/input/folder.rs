@@ -1,5 +1,5 @@
-//! The files in folders that are named as inputs, as Spark, Hive and pyarrow write them. Opens none
-//! of them.
+//! Expands folders that are named as inputs into their files, laid out as Spark, Hive and pyarrow
+//! write them. Opens no file.
 
 use std::fs;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::path::Path;
 use crate::error::Error;
 use crate::input::remote::is_remote;
 
-/// Folders within folders that are looked through; links may lead in circles.
+/// Limit on nested folders, because symbolic links may form cycles.
 const DEPTH: usize = 32;
 
-/// The files that `inputs` name: themselves, and in place of a folder the files in it and below, in
-/// the order of their names.
+/// Replaces every folder among `inputs` by the files in it and below, sorted by name. Files stay as
+/// they are.
 ///
-/// Marks such as `_SUCCESS` and hidden files do not count; named one by one, as a shell does for
-/// `FOLDER/*`, they do not count where they are empty and something else is named. A folder that
-/// holds prepared data stays.
+/// Marker files such as `_SUCCESS` and hidden files are skipped. Named directly, as a shell does
+/// for `FOLDER/*`, they are skipped if they are empty and other inputs are named too. A folder with
+/// a prepared dataset is kept as it is.
 ///
 /// # Errors
-/// [`Error::Open`]; [`Error::EmptyFolder`] for a folder without a file.
+/// [`Error::Open`]; [`Error::EmptyFolder`] for a folder without files.
 pub fn expand_folders(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(inputs.len());
     for input in inputs {
@@ -62,7 +62,8 @@ fn add_files(folder: &Path, files: &mut Vec<String>, depth: usize) -> Result<(),
     Ok(())
 }
 
-/// Whether a name is that of a mark or of a hidden file: `_SUCCESS`, `.part-0.crc`.
+/// Tells whether a name is that of a marker or of a hidden file, such as `_SUCCESS` or
+/// `.part-0.crc`.
 fn is_mark(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     // A folder such as _year=2024 names a column.

@@ -1,6 +1,5 @@
-//! Input files as they were when they were read: which file on the disk or version of an object,
-//! and what was in it. Tells whether a file still has the content that was prepared. Knows no
-//! format.
+//! Identifies the content of inputs: which file on disk or which version of an object was read,
+//! with a hash of its bytes. It tells whether a file still has the content that was prepared.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -17,28 +16,30 @@ use crate::checksum::Fingerprint;
 use crate::error::Error;
 use crate::input::remote::{Object, is_remote};
 
-/// A change within this time of the one before may leave a file's times as they were: the coarsest
-/// clock of a file system ticks every two seconds.
+/// Two changes within this time may leave a file with the same timestamps: the coarsest file
+/// systems count in steps of two seconds.
 const TICK_NS: i128 = 2_000_000_000;
-/// Bytes read at a time only to be hashed.
+/// Block size for reading a file that is only hashed.
 const PIECE: usize = 1 << 20;
 
-/// One input file as it was when it was read.
+/// Identity and hash of one input file at the time it was read. Saved with a preparation and in
+/// checkpoints, so that later runs can recognize the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputOrigin {
-    /// The file as it was named.
+    /// The path or URL as the user gave it.
     pub path: String,
     identity: FileIdentity,
-    /// When `identity` was taken, before the first byte was read; nanoseconds since 1970.
+    /// When `identity` was recorded, in nanoseconds since 1970; always before the first byte was
+    /// read.
     seen_ns: i128,
-    /// XXH3-128 of all its bytes as they lie on the disk; `None` if not all were seen in order.
+    /// XXH3-128 of the bytes on disk; `None` unless the whole file was read in order.
     fingerprint: Option<Fingerprint>,
-    /// What was read so far, where the reading was interrupted.
+    /// The hashed prefix, if reading was interrupted.
     start: Option<HashedPrefix>,
 }
 
-/// What the file system says of a file: a change of its content changes at least one time. Or what
-/// a server says of an object: its length and version, the other numbers are 0.
+/// Metadata of a file that change with its content. For an object, only length and version are set;
+/// the other numbers are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct FileIdentity {
     device: u64,
@@ -50,7 +51,7 @@ struct FileIdentity {
     version: Option<String>,
 }
 
-/// The first bytes of a file.
+/// Length and hash of the bytes at the start of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HashedPrefix {
     bytes: u64,
@@ -58,7 +59,8 @@ struct HashedPrefix {
 }
 
 impl FileIdentity {
-    /// Of a regular file: of nothing else can the same content be read twice.
+    /// Returns `None` for anything but a regular file, because pipes and devices cannot be read
+    /// twice.
     fn from_metadata(about: &Metadata) -> Option<Self> {
         let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
         about.is_file().then(|| Self {
@@ -71,7 +73,7 @@ impl FileIdentity {
         })
     }
 
-    /// Of an object whose server says which version it is.
+    /// Returns `None` if the server reports no length or no version.
     fn from_object(object: &Object) -> Option<Self> {
         let (bytes, version) = (object.bytes()?, Some(object.version()?.to_owned()));
         let (device, inode, modified_ns, changed_ns) = Default::default();
@@ -79,12 +81,12 @@ impl FileIdentity {
     }
 }
 
-/// The bytes of a file or object, from its start.
+/// Reads a file or object from its start.
 type ContentReader = Box<dyn Read + Send>;
 
 impl InputOrigin {
-    /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
-    /// for an object without a version.
+    /// Opens `path` and records its identity. Returns `None` for anything but regular files and
+    /// objects with a version.
     fn open(path: &str) -> Result<Option<(ContentReader, Self)>, Error> {
         let failed = || Error::open(Path::new(path));
         if is_remote(path) {
@@ -109,8 +111,8 @@ impl InputOrigin {
         Self { path, identity, seen_ns, fingerprint: None, start: None }
     }
 
-    /// Reads and hashes the whole file `path`; `progress` is given the bytes read. `None` for
-    /// what is no regular file.
+    /// Reads and hashes the whole file `path`, reporting the bytes read to `progress`. Returns
+    /// `None` for anything but a regular file.
     ///
     /// # Errors
     /// [`Error::Open`], [`Error::Read`].
@@ -122,16 +124,16 @@ impl InputOrigin {
         Ok(Some(origin))
     }
 
-    /// Its length in bytes.
+    /// Returns the length of the file in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.identity.bytes
     }
 
-    /// Whether the file system vouches for the file having the same content: it is the same file
-    /// with the same length and times, and these were old enough when they were noted that no later
-    /// change could have left them as they were. Of an object, whether its server names the same
-    /// version.
+    /// Tells, without reading the file, whether its content is certainly unchanged: it is the same
+    /// file with the same length and timestamps, and the timestamps were old enough when recorded
+    /// that a later change could not have left them alone. For an object, the server must report
+    /// the same version.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         if is_remote(&self.path) {
@@ -147,7 +149,7 @@ impl InputOrigin {
         self.identity.changed_ns + TICK_NS < self.seen_ns
     }
 
-    /// Whether both were seen whole and had the same bytes.
+    /// Tells whether both files were hashed as a whole and have the same bytes.
     #[must_use]
     pub fn has_content_of(&self, other: &Self) -> bool {
         self.identity.bytes == other.identity.bytes
@@ -161,13 +163,12 @@ fn now_ns() -> i128 {
     since.as_nanos().cast_signed()
 }
 
-/// A hash of the first bytes of a file.
+/// A running hash of a file's bytes from its start.
 #[derive(Clone)]
 struct RunningHash {
     hash: Xxh3Default,
-    /// Bytes hashed.
     bytes: u64,
-    /// Where in the file the next bytes to be read lie; not beyond `bytes`.
+    /// Position of the next byte to be read, at most `bytes`.
     at: u64,
 }
 
@@ -176,7 +177,7 @@ impl RunningHash {
         Self { hash: Xxh3Default::new(), bytes: 0, at: 0 }
     }
 
-    /// Takes what was read next; what was hashed before is passed over.
+    /// Hashes the bytes that were read next, except those that were hashed before.
     fn take(&mut self, read: &[u8]) {
         let known = (self.bytes - self.at).min(read.len() as u64);
         self.hash.update(&read[known as usize..]);
@@ -205,7 +206,7 @@ fn hash_reader(
     Ok(running)
 }
 
-/// The input files of one preparation, hashed while they are read.
+/// The input files of one preparation, which are hashed while they are read.
 #[derive(Default)]
 pub(crate) struct InputOrigins {
     files: Mutex<BTreeMap<String, NotedInput>>,
@@ -219,11 +220,11 @@ struct NotedInput {
 type SharedHash = Arc<Mutex<RunningHash>>;
 
 impl InputOrigins {
-    /// Those an interrupted preparation noted.
+    /// Continues with the files that an interrupted preparation recorded.
     ///
     /// # Errors
-    /// [`Error::InputChanged`] for a file that no longer begins as it did, or cannot be compared
-    /// any more.
+    /// [`Error::InputChanged`] for a file whose start has changed or that can no longer be
+    /// compared.
     pub(crate) fn resumed(noted: &[InputOrigin], folder: &Path) -> Result<Self, Error> {
         let mut files = BTreeMap::new();
         for origin in noted {
@@ -236,10 +237,10 @@ impl InputOrigins {
         Ok(Self { files: Mutex::new(files) })
     }
 
-    /// The file of `origin` if it still has the bytes that were read.
+    /// Returns the file of `origin` if it still has the bytes that were read; `None` otherwise.
     fn compared(origin: &InputOrigin) -> Result<Option<NotedInput>, Error> {
         if origin.is_untouched() {
-            // What follows the beginning will be read, but not hashed in one go with it.
+            // Only the rest of the file will be read, so it cannot be hashed as a whole.
             let origin = InputOrigin { start: None, ..origin.clone() };
             return Ok(Some(NotedInput { origin, running: None }));
         }
@@ -259,7 +260,7 @@ impl InputOrigins {
         Ok(Some(NotedInput { origin, running }))
     }
 
-    /// What is known of every file that was opened.
+    /// Returns the records of all files opened so far.
     pub(crate) fn noted(&self) -> Vec<InputOrigin> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = |noted: &NotedInput| {
@@ -274,7 +275,8 @@ impl InputOrigins {
         files.values().map(noted).collect()
     }
 
-    /// Notes a file that is read from byte `at` on; gives what hashes it on the way, if it can be.
+    /// Records a file that is read from byte `at` on. Returns the running hash, or `None` if bytes
+    /// before `at` are missing from it.
     fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedHash> {
         let origin = origin?;
         let path = origin.path.clone();
@@ -287,7 +289,7 @@ impl InputOrigins {
                 files.insert(path, noted);
                 running
             }
-            // Read once more, from its beginning: compared when its end is reached.
+            // Read again from the start: the hashes are compared at the end.
             Some(noted) if at == 0 => {
                 Arc::clone(noted.running.insert(Arc::new(Mutex::new(RunningHash::new()))))
             }
@@ -295,7 +297,7 @@ impl InputOrigins {
                 let shared = noted.running.take()?;
                 let mut running = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 if at > running.bytes {
-                    // Bytes in between would be missing.
+                    // A gap before `at` was never hashed.
                     noted.origin.start = None;
                     return None;
                 }
@@ -307,7 +309,7 @@ impl InputOrigins {
         Some(running)
     }
 
-    /// Notes an object whose bytes are read in no order: it is known by its version alone.
+    /// Records an object that is read out of order and can be identified only by its version.
     fn note_object(&self, path: &str, object: &Object) {
         if let Some(origin) = InputOrigin::from_object(path, object) {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -315,7 +317,7 @@ impl InputOrigins {
         }
     }
 
-    /// Notes that the end of a file was reached.
+    /// Records that the end of a file was reached.
     fn end(&self, path: &str, running: &RunningHash) -> io::Result<()> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(noted) = files.get_mut(path) else { return Ok(()) };
@@ -330,7 +332,8 @@ impl InputOrigins {
     }
 }
 
-/// Observes the bytes that a reader takes from a file.
+/// Counts the bytes read from inputs and, if `origins` is set, hashes them on the way. Clones share
+/// the counts.
 #[derive(Clone, Default)]
 pub(crate) struct ReadObserver {
     pub bytes_done: Arc<std::sync::atomic::AtomicU64>,
@@ -338,7 +341,7 @@ pub(crate) struct ReadObserver {
 }
 
 impl ReadObserver {
-    /// A reader of `file`, the file `path` from byte `at` on, that reports what it reads.
+    /// Wraps `file`, which is the file `path` positioned at byte `at`.
     pub(crate) fn observe_file(
         &self,
         path: &str,
@@ -352,7 +355,7 @@ impl ReadObserver {
         Ok(ObservedReader { running, path: path.to_owned(), ..self.observe_stream(file) })
     }
 
-    /// The same of an object.
+    /// Wraps an object, to be read from byte `at` on.
     pub(crate) fn observe_object(
         &self,
         path: &str,
@@ -368,19 +371,19 @@ impl ReadObserver {
         }
     }
 
-    /// Notes an object that is read in no order.
+    /// Records an object whose bytes are read out of order.
     pub(crate) fn note_object(&self, path: &str, object: &Object) {
         if let Some(origins) = &self.origins {
             origins.note_object(path, object);
         }
     }
 
-    /// A reader whose bytes are only counted.
+    /// Wraps a reader whose bytes are counted but not hashed.
     pub(crate) fn observe_stream<R>(&self, inner: R) -> ObservedReader<R> {
         ObservedReader { inner, path: String::new(), observer: self.clone(), running: None }
     }
 
-    /// Hashes the whole file `path`, for those who read it in no order.
+    /// Hashes the whole file `path`, for readers that read it out of order.
     pub(crate) fn hash_file(&self, path: &str) -> Result<(), Error> {
         let Some(origins) = &self.origins else { return Ok(()) };
         let files = || origins.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -398,7 +401,7 @@ impl ReadObserver {
     }
 }
 
-/// A reader of a file that reports to a [`ReadObserver`] what it reads.
+/// A reader that reports its bytes to a [`ReadObserver`].
 pub(crate) struct ObservedReader<R> {
     inner: R,
     path: String,

@@ -1,12 +1,12 @@
-//! The columns that the path of a file gives all its rows: `device=phone/part-0.parquet`, as Hive
-//! and Spark write them. Pure; opens nothing.
+//! Parses columns that are encoded in the path of a file, such as `device=phone/part-0.parquet`, as
+//! Hive and Spark write them. Opens no files.
 
 use std::path::Path;
 
-/// How Hive writes a missing value.
+/// Hive's name for a missing value.
 const MISSING: &[u8] = b"__HIVE_DEFAULT_PARTITION__";
 
-/// The keys and values among the folders of `path`, the outermost first.
+/// Parses the `key=value` folders of `path`, the outermost first.
 pub(crate) fn keys(path: &Path) -> Vec<(String, Vec<u8>)> {
     let folders = path.parent().into_iter().flat_map(Path::components);
     let pair = |folder: std::path::Component<'_>| {
@@ -19,14 +19,14 @@ pub(crate) fn keys(path: &Path) -> Vec<(String, Vec<u8>)> {
     folders.filter_map(pair).collect()
 }
 
-/// Those of them that are not among `names`, the columns of the file itself.
+/// Parses the keys of `path` that are not among `names`, the columns of the file itself.
 pub(crate) fn keys_missing_from(names: &[String], path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut keys = keys(path);
     keys.retain(|(key, _)| !names.contains(key));
     keys
 }
 
-/// Text whose special characters are written as `%2F`.
+/// Decodes `%2F` and other percent escapes.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

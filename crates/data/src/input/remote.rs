@@ -1,7 +1,8 @@
-//! Input over a network: `s3://`, `gs://`, `http://` and `https://`, read by ranges with prefetch,
-//! retries and a check that the object stays the same. Blocking; threads do the prefetching.
+//! Reads objects over a network: `s3://`, `gs://`, `http://` and `https://`. Objects are read by
+//! ranges, with prefetching and retries, and a changed object is detected. Everything blocks;
+//! threads do the prefetching.
 //!
-//! Knows nothing of formats. Why not a larger client: decision 0041.
+//! Decision 0041 explains why no larger client is used.
 
 mod address;
 mod aws;
@@ -16,7 +17,7 @@ mod sign;
 pub(crate) use object::Object;
 pub use problem::RemoteProblem;
 
-/// Whether `input` names an object on a network rather than a file.
+/// Tells whether `input` is the URL of an object rather than the path of a file.
 #[must_use]
 pub fn is_remote(input: &str) -> bool {
     address::Scheme::parse(input).is_some()

@@ -1,19 +1,18 @@
-//! Text in UTF-16 as UTF-8, as it is read. Knows nothing of its content.
+//! Converts text in UTF-16 to UTF-8 while it is read.
 
 use std::io::{self, Read};
 
-/// Bytes that are decoded at a time.
 const PIECE: usize = 64 << 10;
 
-/// Which byte of a unit comes first.
+/// Byte order of the 16-bit units of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteOrder {
     Little,
     Big,
 }
 
-/// The order of bytes of a text in UTF-16 that begins with `head`: by its mark, or by the zeros
-/// that every second byte of its first letters is. `None` for any other text.
+/// Detects UTF-16 and its byte order from the start of a text: by the byte-order mark, or by ASCII
+/// characters that alternate with zeros. Returns `None` for any other text.
 pub(crate) fn order(head: &[u8]) -> Option<ByteOrder> {
     let is_letter = |byte: u8| (b' '..0x7f).contains(&byte);
     match *head {
@@ -26,14 +25,14 @@ pub(crate) fn order(head: &[u8]) -> Option<ByteOrder> {
     }
 }
 
-/// Decodes UTF-16. Units that are no text become U+FFFD.
+/// A reader that decodes UTF-16. Invalid units become U+FFFD.
 pub(crate) struct Utf16<R> {
     inner: R,
     order: ByteOrder,
-    /// What was read and not decoded: less than a character.
+    /// Bytes read but not yet decoded: less than a character.
     rest: Vec<u8>,
     text: Vec<u8>,
-    /// How much of `text` has been given away.
+    /// Bytes of `text` that were already returned.
     used: usize,
 }
 
@@ -42,7 +41,7 @@ impl<R: Read> Utf16<R> {
         Self { inner, order, rest: Vec::new(), text: Vec::new(), used: 0 }
     }
 
-    /// Decodes the next piece into `text`, which stays empty at the end.
+    /// Decodes the next block into `text`, which stays empty at the end.
     fn decode(&mut self) -> io::Result<()> {
         self.text.clear();
         self.used = 0;
@@ -60,7 +59,7 @@ impl<R: Read> Utf16<R> {
     fn decode_rest(&mut self, is_end: bool) {
         let order = self.order;
         let mut units: Vec<u16> = self.rest.chunks_exact(2).map(|unit| order.unit(unit)).collect();
-        // The first half of a character waits for the second.
+        // A leading surrogate has to wait for the trailing one.
         if !is_end && units.last().is_some_and(|unit| (0xd800..0xdc00).contains(unit)) {
             units.pop();
         }

@@ -1,7 +1,7 @@
-//! Decoded rows to batches: ids of the model's features, dense rows, labels.
+//! Assembles batches from decoded rows: ids of the model's features, dense values and labels.
 //!
-//! Knows the model's features by column; not where rows come from or in which order they are
-//! wanted.
+//! It maps the model's features to columns of the dataset. The order of the rows is decided by
+//! `shuffle`.
 
 use std::path::PathBuf;
 
@@ -18,24 +18,25 @@ use crate::load::shuffle::GroupPiece;
 use crate::parse::ids::{self, IdsOutside};
 use crate::parse::layout::Rules;
 
-/// The features of a model in their order: categorical column and rows of its table.
+/// The categorical features of a model in its order, each with its column and the number of rows of
+/// its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeaturePlan {
-    /// Column name and table rows; an id is the column's value modulo the rows, what its rule for
-    /// ids outside the table makes of it, or the value itself where the dataset has exact ids.
+    /// Column name and rows of the table. An id is the column's value modulo the rows, or the value
+    /// itself if the dataset has exact ids; ids outside the table follow the column's rule.
     pub columns: Vec<(String, u64)>,
 }
 
-/// How the values of a column become ids of a feature's table.
+/// The rule by which the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
 enum IdMapping {
-    /// Value modulo the table's rows; values below 0 are large unsigned ones.
+    /// Value modulo the table's rows. Values below 0 are large unsigned numbers.
     Unsigned(u64),
-    /// Value modulo the table's rows, from 0 on as in Python; values below 0 are negative.
+    /// Value modulo the table's rows, never negative, as in Python. Values below 0 are negative
+    /// numbers.
     Signed(u64),
-    /// The value, where it is a row of the table; else what a missing category is.
+    /// The value if it is a row of the table, otherwise the id of a missing category.
     Missing(u64),
-    /// The value is the id.
     Exact,
 }
 
@@ -48,7 +49,7 @@ impl IdMapping {
             Self::Missing(_) => MISSING_ROW,
             Self::Unsigned(rows) | Self::Signed(rows) => {
                 let bits = value.cast_unsigned();
-                // A division of 32 bits takes a fraction of the time, and Criteo's values fit.
+                // A 32-bit division takes a fraction of the time, and Criteo's values fit.
                 if (bits | rows) >> 32 == 0 {
                     return i64::from(bits as u32 % rows as u32);
                 }
@@ -62,7 +63,7 @@ impl IdMapping {
         }
     }
 
-    /// The same for the values of `bags`.
+    /// Adapts the rule to the signedness of the values in `bags`.
     fn for_bags(self, bags: &ColumnBags<'_>) -> Self {
         match self {
             Self::Signed(rows) if bags.unsigned => Self::Unsigned(rows),
@@ -71,33 +72,33 @@ impl IdMapping {
     }
 }
 
-/// Row of a missing category in a column of single ones.
+/// Id of a missing category in a column without lists.
 const MISSING_ROW: i64 = 0;
 
-/// A feature of the model as a column of a dataset.
+/// One feature of the model with the column of the dataset that feeds it.
 #[derive(Clone, Debug)]
 struct Feature {
-    /// Position in [`Features::used`].
+    /// Index into [`Features::used`].
     at: usize,
     to_id: IdMapping,
-    /// Name of its column, rows of its table and their rule, where ids outside it are counted.
+    /// Column name, table rows and rule, for columns whose ids outside the table are counted.
     counted: Option<(String, u64, OutOfRange)>,
 }
 
-/// The features of a model as columns of a dataset.
+/// All features of the model, resolved to columns of a dataset.
 #[derive(Clone, Debug)]
 pub(crate) struct Features {
     dense: usize,
-    /// Categorical columns in use, sorted.
+    /// Categorical columns that are used, sorted.
     used: Vec<usize>,
     features: Vec<Feature>,
     place: PathBuf,
-    /// Whether all ids fit into 32 bits, the largest number left over.
+    /// Whether all ids fit into 32 bits.
     narrow: bool,
 }
 
 impl Features {
-    /// Finds the features of `plan` among the columns of `fitted`; `place` names them in errors.
+    /// Resolves the features of `plan` to columns of `fitted`. Errors name `place` as the source.
     pub(crate) fn new(
         plan: &FeaturePlan,
         fitted: &Fitted,
@@ -142,12 +143,12 @@ impl Features {
         Ok(Self { dense: fitted.dense.len(), used, features, place, narrow })
     }
 
-    /// Features of the model.
+    /// Returns the number of features.
     pub(crate) fn len(&self) -> usize {
         self.features.len()
     }
 
-    /// What is counted of ids outside their tables, from `counts` of each feature.
+    /// Combines the counts per feature into a report of ids outside their tables.
     pub(crate) fn ids_outside(&self, counts: &[IdsRead]) -> Vec<IdsOutside> {
         let count = |(feature, count): (&Feature, &IdsRead)| {
             let (column, rows, rule) = feature.counted.clone()?;
@@ -159,37 +160,38 @@ impl Features {
 }
 
 impl Features {
-    /// Features of the model.
+    /// Returns the number of features.
     pub(crate) fn count(&self) -> usize {
         self.features.len()
     }
 }
 
-/// Rows decoded at a time: their columns stay in the first caches until they stand row by row.
+/// Rows decoded at a time, so that their columns stay in the fastest caches until they are
+/// transposed.
 const DECODE_ROWS: usize = 1024;
-/// Rows of a batch gathered at a time, so that what a column takes of them is still cached for the
+/// Rows of a batch gathered at a time, so that cache lines loaded for one column still serve the
 /// next.
 const GATHER_ROWS: usize = 64;
 
-/// Rows ready to be drawn from: ids final, and what belongs to a row side by side. A batch takes
-/// its rows from everywhere, and of rows kept by column each would miss the caches once per column.
+/// Decoded rows in row-major order with final ids. A batch takes rows from everywhere in the
+/// window; with columns stored separately, each row would miss the caches once per column.
 pub(crate) struct DecodedRows {
-    /// Numbers of a row: label and dense values.
+    /// Floats per row: the label and the dense values.
     width: usize,
     /// `[rows, width]`
     numbers: Vec<f32>,
-    /// Features that have one id in every row.
+    /// Number of features with exactly one id per row.
     singles: usize,
     /// `[rows, singles]`
     ids: IdWindow,
     lists: Vec<Categories>,
-    /// Where each feature of the model is.
+    /// Storage place of each feature.
     places: Vec<IdPlace>,
-    /// Ids of each feature that are counted.
+    /// Counts per feature, of those whose ids are counted.
     read: Vec<IdsRead>,
 }
 
-/// Ids of a feature, and those outside its table; 0 where they are not counted.
+/// Number of ids of a feature and of those outside its table; 0 for features that are not counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdsRead {
     pub ids: u64,
@@ -198,29 +200,29 @@ pub(crate) struct IdsRead {
 
 #[derive(Clone, Copy)]
 enum IdPlace {
-    /// At this position of the rows of [`DecodedRows::ids`].
+    /// Index within a row of [`DecodedRows::ids`].
     Single(usize),
-    /// In this one of [`DecodedRows::lists`].
+    /// Index into [`DecodedRows::lists`].
     List(usize),
 }
 
-/// Ids in no more memory than the largest table asks for: filling a window is in good part the cost
-/// of memory that was never touched before.
+/// Ids as narrow as the largest table allows. Touching fresh memory is a large part of the cost of
+/// filling a window.
 enum IdWindow {
     Narrow(Vec<u32>),
     Wide(Vec<i64>),
 }
 
-/// Rows in columns, borrowed.
+/// A borrowed block of rows in columns, to be appended to [`DecodedRows`].
 struct ColumnBlock<'a> {
-    /// Label, then dense columns.
+    /// The label, then the dense columns.
     numbers: Vec<&'a [f32]>,
-    /// The categorical columns in use.
+    /// The columns of [`Features::used`].
     categorical: Vec<ColumnBags<'a>>,
 }
 
 impl DecodedRows {
-    /// Bytes of a row with these columns, one for each feature, where ids fit into 32 bits.
+    /// Estimates the bytes of a decoded row whose features have these columns and 32-bit ids.
     pub(crate) fn row_bytes(features: &[ColumnShape], dense: usize) -> f64 {
         let feature = |column: &ColumnShape| match column.is_list {
             true => column.ids_per_row * size_of::<i64>() as f64 + size_of::<u32>() as f64,
@@ -230,7 +232,7 @@ impl DecodedRows {
         numbers as f64 + features.iter().map(feature).sum::<f64>()
     }
 
-    /// Decodes rows of a row group.
+    /// Decodes part of a row group of the dataset.
     pub(crate) fn read(
         dataset: &Dataset,
         piece: &GroupPiece,
@@ -257,7 +259,7 @@ impl DecodedRows {
         Ok(decoded)
     }
 
-    /// Takes rows as they were converted.
+    /// Converts rows that were just parsed and transformed, for scoring.
     pub(crate) fn from_rows(rows: &PreparedRows, features: &Features) -> Result<Self, Error> {
         let is_list = |column: usize| rows.categorical[column].ends.is_some();
         let mut decoded = Self::with_room(rows.len(), features, is_list);
@@ -269,12 +271,12 @@ impl DecodedRows {
         Ok(decoded)
     }
 
-    /// Ids of each feature, and those outside its table.
+    /// Returns the counts of ids per feature.
     pub(crate) fn ids_read(&self) -> &[IdsRead] {
         &self.read
     }
 
-    /// No rows yet, and room for `rows`.
+    /// Creates an empty value with capacity for `rows` rows.
     fn with_room(rows: usize, features: &Features, is_list: impl Fn(usize) -> bool) -> Self {
         let (mut singles, mut lists) = (0, Vec::new());
         let mut place = |feature: &Feature| {
@@ -296,7 +298,7 @@ impl DecodedRows {
         Self { width, numbers, singles, ids, lists, places, read }
     }
 
-    /// Counts the ids of `block` that are outside their tables.
+    /// Counts the ids of `block` that are outside their tables, and fails if a column refuses them.
     fn count(&mut self, block: &ColumnBlock<'_>, features: &Features) -> Result<(), Error> {
         for (feature, read) in features.features.iter().zip(&mut self.read) {
             let Some((column, rows, rule)) = &feature.counted else { continue };
@@ -339,7 +341,7 @@ impl DecodedRows {
                 high |= id >> 32;
                 id as u32
             });
-            // What is no row of a table must not become one, and is to be named as it is.
+            // An id that does not fit must be kept as it is, so that the lookup can report it.
             if high != 0 {
                 self.ids = IdWindow::Wide(ids[..before].iter().map(|&id| i64::from(id)).collect());
             }
@@ -359,7 +361,7 @@ impl DecodedRows {
         Ok(())
     }
 
-    /// The label and the dense values of a row.
+    /// Returns the label and the dense values of a row.
     #[inline]
     fn numbers(&self, row: u32) -> (f32, &[f32]) {
         let start = row as usize * self.width;
@@ -367,7 +369,7 @@ impl DecodedRows {
         (label, &self.numbers[dense])
     }
 
-    /// The id of a row that is at place `at`.
+    /// Returns the id at index `at` of a row.
     #[inline]
     fn id(&self, row: u32, at: usize) -> i64 {
         let index = row as usize * self.singles + at;
@@ -378,14 +380,14 @@ impl DecodedRows {
     }
 }
 
-/// `count` values more, all zero.
+/// Appends `count` zeros and returns them.
 fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
     let start = values.len();
     values.resize(start + count, T::default());
     &mut values[start..]
 }
 
-/// Writes the ids of the features that have one in every row into rows of `singles` ids.
+/// Writes the ids of all features with one id per row into rows of `singles` ids.
 fn place_ids<'a, T: Copy>(
     ids: &mut [T],
     singles: usize,
@@ -405,7 +407,7 @@ fn place_ids<'a, T: Copy>(
     }
 }
 
-/// Writes a column into place `at` of rows of `width` values.
+/// Writes a column to index `at` of each row of `width` values.
 fn scatter<V: Copy, T>(
     column: &[V],
     rows: &mut [T],
@@ -418,14 +420,13 @@ fn scatter<V: Copy, T>(
     }
 }
 
-/// A batch being filled.
+/// Collects the rows of one batch, feature by feature.
 pub(crate) struct BatchBuilder {
-    /// Samples of a full batch.
     size: usize,
     width: usize,
     labels: Vec<f32>,
     dense: Vec<f32>,
-    /// Per feature the ids and the bags' lengths.
+    /// Ids and bag lengths per feature.
     ids: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
@@ -440,18 +441,18 @@ impl BatchBuilder {
         }
     }
 
-    /// Bytes held beside the batch while one of so many bags and ids is put together: ids and
-    /// lengths by feature, and all lengths side by side.
+    /// Estimates the bytes held besides the batch while a batch with so many bags and ids is
+    /// assembled: ids and lengths by feature, and all lengths side by side.
     pub(crate) fn bytes(bags: usize, ids: usize) -> usize {
         ids * size_of::<i64>() + 2 * bags * size_of::<usize>()
     }
 
-    /// Samples taken so far.
+    /// Returns the number of samples added so far.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Takes `rows`, each a row of one of `from`.
+    /// Adds `rows`, each given as an index into `from` and a row in it.
     pub(crate) fn take(&mut self, from: &[DecodedRows], rows: &[(u32, u32)]) {
         if self.labels.is_empty() {
             self.labels.reserve_exact(self.size);
@@ -482,7 +483,7 @@ impl BatchBuilder {
         }
     }
 
-    /// The batch; what follows starts empty.
+    /// Returns the batch and starts an empty one.
     pub(crate) fn finish(&mut self) -> Batch {
         let size = self.labels.len();
         let features = self.ids.len();
@@ -493,7 +494,7 @@ impl BatchBuilder {
             lengths.append(bags);
         }
         let mut sparse = JaggedTensor::from_lengths(features, &lengths, values);
-        // A model without sparse features has no lengths to tell the batch size from.
+        // Without sparse features there are no lengths to derive the batch size from.
         sparse.batch_size = size;
         Batch {
             size,

@@ -1,8 +1,9 @@
-//! Batches of a dataset in a deterministic order, decoded ahead by background threads.
+//! Loads batches of a dataset in a deterministic order. Background threads decode ahead of the
+//! training loop.
 //!
-//! One thread puts batches together and stays some ahead; others decode row groups, as many as the
-//! machine has cores, at most one window ahead. A window of the same row groups as the one before
-//! is not decoded again. Order is `shuffle`'s, batches are `gather`'s.
+//! One thread assembles batches and keeps a few ready. Up to eight threads decode row groups, at
+//! most one window ahead. If a window has the same row groups as the one before, it is not decoded
+//! again. `shuffle` defines the order and `gather` assembles the batches.
 
 mod memory;
 
@@ -24,60 +25,58 @@ use crate::parse::ids::IdsOutside;
 
 pub use memory::{LoaderMemory, LoaderShape};
 
-/// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
-/// before a thread gets its turn on a busy machine.
+/// Samples kept ready ahead of the batch in use, but at least two batches. Small batches are used
+/// up before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
-/// Memory for them, in two batches at least: with a thousand features a step takes long enough for
-/// the next batch to be assembled meanwhile, and a batch takes 16 KiB per sample.
+/// Memory for the batches kept ready, but at least two batches. With a thousand features a batch
+/// takes 16 KiB per sample, and a step takes long enough to assemble the next batch meanwhile.
 const BYTES_AHEAD: usize = 64 << 20;
-/// Samples handed over together, in one batch at least: to take from a queue that was full wakes a
-/// thread, which costs some 20 µs, as much as a step of small batches may wait.
+/// Samples sent together, but at least one batch. Receiving from a full queue wakes a thread, which
+/// costs about 20 µs: as much as a step on small batches can afford.
 const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
-/// Threads that decode, at most: they are busy only while a window is filled, the first above all,
-/// for which training waits.
+/// Most decoder threads. They are busy only while a window is filled; training waits only for the
+/// first window.
 const DECODE_THREADS_MOST: usize = 8;
-/// Rows that a decoder takes at least: each of several decompresses the pages they share.
+/// Fewest rows per decoder, because decoders that share a page each decompress it.
 const PIECE_ROWS_LEAST: usize = 2048;
 
-/// A shuffle in bounded memory.
+/// Shuffles rows within a buffer of limited size. The same seed gives the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shuffle {
     pub seed: u64,
-    /// Rows held and shuffled together, rounded up to whole row groups.
+    /// Rows in the shuffle buffer, rounded up to whole row groups.
     pub buffer_rows: usize,
 }
 
-/// What is read and how.
+/// Which rows a [`Loader`] reads, in which order, and how they are batched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderOptions {
-    /// Samples of a batch.
     pub batch_size: usize,
     /// `None` keeps the order of the dataset.
     pub shuffle: Option<Shuffle>,
-    /// Leaves out the last, smaller batch of an epoch.
+    /// Drops the last, smaller batch of an epoch.
     pub drop_last: bool,
-    /// The rows read; `0..dataset.rows()` for all.
+    /// `0..dataset.rows()` for all rows.
     pub rows: Range<u64>,
-    /// Where to start; [`Position::default`] for the beginning.
+    /// [`Position::default`] starts at the beginning.
     pub start: Position,
-    /// Epochs in all, those before `start` included; `None` never ends.
+    /// Total number of epochs, including those before `start`; `None` for no end.
     pub epochs: Option<u64>,
 }
 
-/// A batch and the position after it.
+/// A batch, and the position from which loading can resume after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub batch: Batch,
-    /// Where to resume once this batch has been used.
     pub position: Position,
 }
 
-/// Yields batches; an error ends it. Dropping it stops its threads.
+/// An iterator over batches. It ends after an error, and dropping it stops its threads.
 pub struct Loader {
     dir: PathBuf,
-    /// Taken from `batches` together.
+    /// Batches that arrived together and are not yet returned.
     ready: std::vec::IntoIter<Loaded>,
-    /// Taken when the loader ends.
+    /// `None` once the loader has ended.
     batches: Option<Receiver<LoaderMessage>>,
     threads: Vec<JoinHandle<()>>,
     order: ShuffleOrder,
@@ -92,12 +91,11 @@ enum LoaderMessage {
 }
 
 impl Loader {
-    /// Starts loading.
+    /// Starts the threads that decode and assemble batches of `dataset`.
     ///
     /// # Errors
     /// [`Error::MissingColumn`] and [`Error::TableTooSmall`] for the features, [`Error::Config`]
-    /// for impossible options, [`Error::PositionMismatch`] for a start that belongs to other
-    /// options.
+    /// for invalid options, [`Error::PositionMismatch`] if `start` was saved with other options.
     pub fn start(
         dataset: &Dataset,
         features: &FeaturePlan,
@@ -121,7 +119,8 @@ impl Loader {
             dir: dataset.dir().to_owned(),
         };
         let mut threads = Vec::with_capacity(decoders + 1);
-        // First, for it says what the others decode, and training waits for the first batch.
+        // The assembling thread starts first: it submits the decoding tasks, and training waits for
+        // its first batch.
         let shared = Arc::clone(&features);
         let read = Arc::new(Mutex::new(vec![IdsRead::default(); features.len()]));
         let first = FirstEpoch { epoch: start.epoch, read: Arc::clone(&read) };
@@ -133,7 +132,7 @@ impl Loader {
             let tasks = tasks.clone();
             threads.push(std::thread::spawn(move || {
                 for (piece, answer) in tasks {
-                    // Nobody waits any more when the loader was dropped.
+                    // The send fails if the loader was dropped.
                     let _ = answer.send(DecodedRows::read(&dataset, &piece, &features));
                 }
             }));
@@ -142,15 +141,16 @@ impl Loader {
         Ok(Self { dir, ready, batches: Some(batches), threads, order, features, read })
     }
 
-    /// Ids outside their tables, per column where they are counted, among the rows read so far in
-    /// the epoch in which this loader began: later ones read the same rows.
+    /// Reports ids outside their tables, per counted column, among the rows of the loader's first
+    /// epoch. Later epochs read the same rows.
     #[must_use]
     pub fn ids_outside(&self) -> Vec<IdsOutside> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         self.features.ids_outside(&read)
     }
 
-    /// Whether an epoch is one window: its rows are decoded once, before the first batch, and kept.
+    /// Tells whether an epoch fits in one window, whose rows are decoded once before the first
+    /// batch and then kept.
     #[must_use]
     pub fn is_one_window(&self) -> bool {
         self.order.windows(0).0.len() == 1
@@ -183,26 +183,26 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.batches = None;
         for thread in self.threads.drain(..) {
-            // A panic there has ended the batches with an error already.
+            // A panic of the thread has already ended the iterator with an error.
             let _ = thread.join();
         }
     }
 }
 
-/// Batches that are handed over together.
+/// Number of batches that are sent together.
 fn batches_together(batch_size: usize) -> usize {
     (SAMPLES_TOGETHER / batch_size).max(1)
 }
 
-/// How many times that is ready ahead of the batch in use.
+/// Number of such groups that are kept ready ahead of the batch in use.
 fn batches_ahead(features: usize, batch_size: usize) -> usize {
     let together = batches_together(batch_size) * batch_size;
-    // An id and the end of its bag for each feature, at least.
+    // At least one id and one bag length per feature.
     let bytes = together.saturating_mul((features * 16).max(1));
     (SAMPLES_AHEAD / together).min(BYTES_AHEAD / bytes).max(2)
 }
 
-/// Pieces to be decoded or on their way, in whole windows.
+/// Number of pieces that are being decoded or queued, rounded up to whole windows.
 fn pieces_ahead(decoders: usize) -> usize {
     decoders + 1
 }
@@ -242,7 +242,7 @@ fn build_order(dataset: &Dataset, options: &LoaderOptions) -> Result<ShuffleOrde
     Ok(order)
 }
 
-/// The windows of all epochs from a position on.
+/// Iterates over the windows of all epochs, starting at a position.
 struct WindowIter {
     order: ShuffleOrder,
     epochs: Option<u64>,
@@ -277,44 +277,44 @@ impl Iterator for WindowIter {
 
 type DecodeTask = (GroupPiece, Sender<Result<DecodedRows, Error>>);
 
-/// Row groups in their order, as they are decoded.
+/// Results of the pieces of a window, in order, as they are decoded.
 type PendingPieces = Vec<Receiver<Result<DecodedRows, Error>>>;
 
-/// The row groups of a window.
+/// Where the decoded row groups of a window come from.
 enum WindowGroups {
     Pending(PendingPieces),
-    /// Those of the window before, and where each of them is now: each epoch of a small dataset is
-    /// one window.
+    /// The same row groups as in the previous window, with their new places. Every epoch of a small
+    /// dataset is such a window.
     Reused(Vec<usize>),
 }
 
-/// Windows being decoded ahead of the one in use.
+/// Windows that are decoded ahead of the one in use.
 struct DecodeQueue {
     windows: WindowIter,
     jobs: Sender<DecodeTask>,
     submitted: VecDeque<(GroupWindow, WindowGroups)>,
     /// Pieces of the window submitted last.
     last: Vec<GroupPiece>,
-    /// More than one where an epoch has fewer row groups than there are decoders.
+    /// More than one if an epoch has fewer row groups than there are decoders.
     pieces_per_group: usize,
-    /// Pieces to be on their way, in whole windows.
+    /// Pieces to keep in flight, in whole windows.
     pieces: usize,
     dir: PathBuf,
 }
 
 impl DecodeQueue {
-    /// The next window, its row groups on their way.
+    /// Returns the next window, whose row groups are being decoded.
     fn next(&mut self) -> Option<(GroupWindow, WindowGroups)> {
         self.submit(1);
         self.submitted.pop_front()
     }
 
-    /// Has the windows decoded that will follow.
+    /// Submits the following windows for decoding.
     fn prefetch(&mut self) {
         self.submit(self.pieces);
     }
 
-    /// The row groups of a window, after those of the window before it.
+    /// Waits for the row groups of a window. `before` holds those of the previous window.
     fn decoded(
         &self,
         groups: WindowGroups,
@@ -323,7 +323,7 @@ impl DecodeQueue {
         let lost = || Error::LoaderStopped { path: self.dir.clone() };
         match groups {
             WindowGroups::Pending(answers) => {
-                // Two windows at most are in memory: the next one is on its way already.
+                // The next window is already being decoded, so memory must not hold a third.
                 drop(before);
                 let arrived = |answer: &Receiver<_>| answer.recv().unwrap_or_else(|_| Err(lost()));
                 answers.iter().map(arrived).collect()
@@ -336,7 +336,7 @@ impl DecodeQueue {
         }
     }
 
-    /// Submits windows until at least `pieces` pieces are on their way.
+    /// Submits windows until at least `pieces` pieces are in flight.
     fn submit(&mut self, pieces: usize) {
         while self.submitted.iter().map(|(window, _)| window.pieces.len()).sum::<usize>() < pieces {
             let Some(window) = self.windows.next() else { return };
@@ -348,8 +348,7 @@ impl DecodeQueue {
             }
             let answers = window.pieces.iter().map(|piece| {
                 let (answer, result) = bounded(1);
-                // Decoders live as long as this sender; one that panicked shows as a missing
-                // answer.
+                // Decoders live as long as this sender. If one panics, its result is missing.
                 let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
@@ -359,7 +358,7 @@ impl DecodeQueue {
     }
 }
 
-/// Where each of `pieces` is among `wanted`, if they are the same pieces.
+/// Finds the place of each of `pieces` among `wanted`; `None` unless both have the same pieces.
 fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize>> {
     if pieces.len() != wanted.len() {
         return None;
@@ -367,7 +366,7 @@ fn find_reused(pieces: &[GroupPiece], wanted: &[GroupPiece]) -> Option<Vec<usize
     pieces.iter().map(|piece| wanted.iter().position(|other| other == piece)).collect()
 }
 
-/// Batches to be sent together: the first is sent alone to cut start-up latency; after that the
+/// Groups batches before they are sent. The first is sent alone to cut start-up latency; then the
 /// group size doubles.
 struct Outbox {
     batches: Vec<Loaded>,
@@ -376,7 +375,7 @@ struct Outbox {
     sender: Sender<LoaderMessage>,
 }
 
-/// The loader was dropped.
+/// Error: the loader was dropped.
 struct Dropped;
 
 impl Outbox {
@@ -410,7 +409,7 @@ impl Outbox {
     }
 }
 
-/// Counts the ids that are read in one epoch.
+/// Sums the counts of ids over one epoch.
 struct FirstEpoch {
     epoch: u64,
     read: Arc<Mutex<Vec<IdsRead>>>,
@@ -431,7 +430,7 @@ impl FirstEpoch {
     }
 }
 
-/// Assembles batches until the end, an error, or until the receiver is gone.
+/// Assembles batches until the last epoch ends, an error occurs, or the loader is dropped.
 fn assemble(
     order: ShuffleOrder,
     features: &Features,
@@ -451,7 +450,7 @@ fn assemble(
             (epoch, batch) = (window.epoch, 0);
             ends = order.windows(epoch).1;
         }
-        // While the row groups are decoded.
+        // Computed while the row groups are being decoded.
         let rows = order.rows_of(&window);
         decoded = match queue.decoded(groups, decoded) {
             Ok(decoded) => decoded,
@@ -479,14 +478,14 @@ fn assemble(
             if outbox.push(Loaded { batch: samples, position }).is_err() {
                 return;
             }
-            // Whoever waited for the first batch needs the cores now: on two of them what follows,
-            // decoded at once, kept the step from its turn for milliseconds.
+            // The training step that waited for the first batch needs the cores now. On two cores,
+            // decoding at once delayed the step by milliseconds.
             if !is_first || outbox.is_full() {
                 queue.prefetch();
             }
         }
         is_first = false;
-        // Decoding what follows may take a while.
+        // Flush first, because waiting for the next window may take a while.
         if outbox.flush().is_err() {
             return;
         }

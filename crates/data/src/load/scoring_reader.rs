@@ -1,7 +1,7 @@
-//! Raw files to batches for a trained model, without preparing a dataset: what scoring reads.
+//! Reads raw files into batches for scoring with a trained model, without preparing a dataset.
 //!
-//! Batches follow the order of the files; each sample knows its line, so that a score can be put
-//! back to its record even where malformed ones were skipped.
+//! Batches follow the order of the files. Each sample carries its line number, so that scores can
+//! be matched to records even if malformed ones were skipped.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -23,40 +23,38 @@ use crate::scan::convert::ConvertedBlock;
 use crate::scan::limit::Strictness;
 use crate::scan::progress::ProgressMeter;
 
-/// What is scored, and how it is read.
+/// Inputs to be scored, with the configuration and fitted state of the training run.
 #[derive(Clone, Debug)]
 pub struct ScoreRequest {
-    /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
+    /// Plain or compressed files, or `-` for standard input.
     pub inputs: Vec<String>,
-    /// Format and columns, as in training.
+    /// Format and columns as in training.
     pub config: DataConfig,
-    /// The state fitted in training.
     pub fitted: Fitted,
     pub features: FeaturePlan,
-    /// Most samples of a batch.
+    /// Largest number of samples per batch.
     pub batch_size: usize,
-    /// Whether batches are filled, or given out as their rows come.
+    /// Whether to wait for full batches or to return rows as they arrive.
     pub pace: BlockPace,
-    /// What a malformed record does.
     pub strictness: Strictness,
     pub threads: usize,
 }
 
-/// Samples of one file.
+/// A batch of samples of one file, with the line of each sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScoringBatch {
-    /// Index of the file among the inputs.
+    /// Index among the inputs.
     pub input: usize,
-    /// Line of each sample in its file, from 1; for Parquet the row.
+    /// Line of each sample in its file, from 1; the row number for Parquet.
     pub lines: Vec<u64>,
-    /// The samples. Labels are NaN where the file has none.
+    /// Labels are NaN if the file has none.
     pub batch: Batch,
-    /// Malformed records met so far, with [`BlockPace::AsItComes`] exactly those before the end of
-    /// this batch. Such a batch may have no sample where all of a block was malformed.
+    /// Malformed records so far. With [`BlockPace::AsItComes`] these are exactly the ones before
+    /// the end of this batch, which may then be empty.
     pub malformed: u64,
 }
 
-/// Yields the batches of raw files; an error ends it.
+/// An iterator over the batches of raw files, which ends after an error.
 pub struct ScoringReader {
     messages: Option<Receiver<ScoreMessage>>,
     thread: Option<JoinHandle<()>>,
@@ -64,7 +62,7 @@ pub struct ScoringReader {
     batch_size: usize,
     pace: BlockPace,
     malformed: u64,
-    /// The block being cut into batches.
+    /// The block whose rows are being distributed to batches.
     block: Option<CutRows>,
     filling: BatchBuilder,
     filling_lines: Vec<u64>,
@@ -72,7 +70,7 @@ pub struct ScoringReader {
     losses: Losses,
 }
 
-/// A block of rows of which some are used.
+/// A block of converted rows, with the number of rows already used.
 struct CutRows {
     input: usize,
     lines: Vec<u64>,
@@ -82,17 +80,18 @@ struct CutRows {
 }
 
 enum ScoreMessage {
-    /// The index of the input, rows, and how many records were malformed.
+    /// Index of the input, its rows, and the number of malformed records among them.
     Rows(usize, PreparedRows, u64),
     Done(Result<Losses, Error>),
 }
 
-/// Starts reading raw files for scoring. A file may lack the label: by its header, or in a
-/// headerless layout (Criteo's included) by having one field less.
+/// Starts reading raw files for scoring. A file may lack the label: its header does not name it,
+/// or, in headerless files such as Criteo's, the rows have one field less.
 ///
 /// # Errors
 /// [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`],
-/// [`Error::Config`], [`Error::Stdin`]; what is wrong with the files comes with the batches.
+/// [`Error::Config`], [`Error::Stdin`]. Errors in the files themselves are returned with the
+/// batches.
 pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     if request.batch_size == 0 {
         let problem = "expected at least 1, got 0".to_owned();
@@ -161,7 +160,7 @@ fn read(
 }
 
 impl ScoringReader {
-    /// What was left out; complete once the batches have ended.
+    /// Returns the records that were left out. Complete once the iterator has ended.
     #[must_use]
     pub fn losses(&self) -> &Losses {
         &self.losses
@@ -176,7 +175,7 @@ impl ScoringReader {
         }
     }
 
-    /// Takes rows of the current block; `true` when the batch must go out.
+    /// Moves rows of the current block into the batch and returns whether the batch is complete.
     fn take_block(&mut self) -> bool {
         let Some(block) = &mut self.block else { return false };
         if block.input != self.filling_input && self.filling.len() > 0 {
@@ -246,7 +245,7 @@ impl Drop for ScoringReader {
     fn drop(&mut self) {
         self.messages = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has ended the batches with an error already.
+            // A panic of the thread has already ended the iterator with an error.
             let _ = thread.join();
         }
     }

@@ -1,8 +1,8 @@
-//! The order of rows in an epoch, and positions in it. Pure: no file, no thread.
+//! The order of rows in an epoch, and positions in it. Pure computation without files or threads.
 //!
-//! Row groups are permuted and taken in *windows* of as many groups as the shuffle may hold; within
-//! a window rows are permuted (Fisher–Yates). Both permutations depend on seed, epoch and window
-//! alone, so any position is reached by decoding one window.
+//! Row groups are permuted and taken in *windows* that fit the shuffle buffer; within a window,
+//! rows are permuted (Fisher–Yates). Both permutations depend only on seed, epoch and window, so
+//! any position can be reached by decoding a single window.
 
 use std::ops::Range;
 
@@ -14,25 +14,23 @@ use crate::error::Error;
 /// Separates the shuffle's random numbers from other uses of the seed.
 const STREAM: u64 = 0x7368_7566_666c_6531;
 
-/// Everything the order of rows and batches depends on.
+/// All settings that the order of rows and batches depends on. Saved with a position, so that
+/// resuming with other settings is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShuffleOrder {
-    /// Seed of the shuffle; `None` for the order of the files.
+    /// `None` keeps the order of the files.
     pub seed: Option<u64>,
-    /// Rows the shuffle holds; 0 without shuffle.
+    /// Rows in the shuffle buffer; 0 without shuffling.
     pub buffer_rows: u64,
-    /// Samples of a batch.
     pub batch_size: u64,
-    /// Whether a smaller last batch is left out.
     pub drop_last: bool,
     pub first_row: u64,
-    /// One past the last row read.
+    /// Exclusive.
     pub end_row: u64,
-    /// Rows of a row group.
     pub row_group_rows: u64,
 }
 
-/// How many batches have been consumed; resuming there gives exactly the batches that would have
+/// A position between two batches. Resuming there yields exactly the batches that would have
 /// followed. [`Position::default`] is the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
@@ -40,19 +38,19 @@ pub struct Position {
     pub epoch: u64,
     /// Batches of that epoch already consumed.
     pub batch: u64,
-    /// Window of row groups that holds the next row.
+    /// Index of the window that holds the next row.
     pub window: u64,
     /// Rows of that window already consumed.
     pub offset: u64,
-    /// What the position belongs to; `None` fits everything.
+    /// Settings of the order that the position belongs to; `None` matches any order.
     pub order: Option<ShuffleOrder>,
 }
 
-/// Part of one row group.
+/// A contiguous part of one row group, which one thread decodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupPiece {
     pub group: u64,
-    /// Rows within the group.
+    /// Relative to the start of the group.
     pub rows: Range<u32>,
 }
 
@@ -65,7 +63,7 @@ pub(crate) struct GroupWindow {
 }
 
 impl GroupPiece {
-    /// Its rows in up to `most` pieces of at least `rows_least` rows.
+    /// Divides the piece into up to `most` pieces of at least `rows_least` rows.
     fn divided(&self, most: usize, rows_least: usize) -> impl Iterator<Item = Self> + use<> {
         let Range { start, end } = self.rows;
         let count = (self.rows.len() / rows_least).clamp(1, most.max(1)) as u64;
@@ -76,7 +74,7 @@ impl GroupPiece {
 }
 
 impl GroupWindow {
-    /// The same rows, each piece divided into up to `most` of at least `rows_least` rows.
+    /// Divides each piece of the window into up to `most` pieces of at least `rows_least` rows.
     pub(crate) fn divided(self, most: usize, rows_least: usize) -> Self {
         let divided = |piece: &GroupPiece| piece.divided(most, rows_least);
         Self { pieces: self.pieces.iter().flat_map(divided).collect(), ..self }
@@ -88,12 +86,12 @@ impl ShuffleOrder {
         self.end_row - self.first_row
     }
 
-    /// Row groups of an epoch.
+    /// Number of row groups in an epoch.
     pub(crate) fn groups(&self) -> u64 {
         self.end_row.div_ceil(self.row_group_rows) - self.first_row / self.row_group_rows
     }
 
-    /// Batches of an epoch.
+    /// Number of batches in an epoch.
     pub(crate) fn batches(&self) -> u64 {
         if self.drop_last {
             self.rows() / self.batch_size
@@ -106,7 +104,8 @@ impl ShuffleOrder {
         self.seed.map(|seed| CounterRng::new(seed, STREAM).child(epoch))
     }
 
-    /// The windows of `epoch` in order, and the number of rows up to the end of each.
+    /// Returns the windows of `epoch` in order, and the cumulative number of rows up to the end of
+    /// each.
     pub(crate) fn windows(&self, epoch: u64) -> (Vec<GroupWindow>, Vec<u64>) {
         let size = self.row_group_rows;
         let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
@@ -133,8 +132,8 @@ impl ShuffleOrder {
         GroupPiece { group, rows: (first - start) as u32..(end - start) as u32 }
     }
 
-    /// The rows of `window` in their order, as (piece, row within the piece). How it is divided
-    /// into pieces changes nothing but their names.
+    /// Returns the rows of `window` in shuffled order as (piece, row within the piece). The order
+    /// does not depend on how the window is divided into pieces.
     pub(crate) fn rows_of(&self, window: &GroupWindow) -> Vec<(u32, u32)> {
         let mut rows: Vec<(u32, u32)> = (0..)
             .zip(&window.pieces)
@@ -146,7 +145,7 @@ impl ShuffleOrder {
         rows
     }
 
-    /// The position after `batch` batches of `epoch`, whose windows end at `ends`.
+    /// Returns the position after `batch` batches of `epoch`, whose windows end at rows `ends`.
     pub(crate) fn position(&self, epoch: u64, batch: u64, ends: &[u64]) -> Position {
         let order = Some(*self);
         if batch >= self.batches() {
@@ -158,7 +157,7 @@ impl ShuffleOrder {
         Position { epoch, batch, window: window as u64, offset: row - start, order }
     }
 
-    /// Checks that `start` is a position of this order, and completes it.
+    /// Checks that `start` is a valid position of this order and fills in its window and offset.
     pub(crate) fn resume(&self, start: &Position) -> Result<Position, Error> {
         let (_, ends) = self.windows(start.epoch);
         if let Some(saved) = &start.order {

@@ -1,5 +1,5 @@
-//! What readers make of inputs: blocks of records, which other threads turn into rows. Knows no
-//! format.
+//! Blocks of records: the form in which format readers hand their input to the threads that convert
+//! records into rows. Independent of any format.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,44 +9,46 @@ use crate::parse::layout::{FieldLayout, PlacedColumns};
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 
-/// When a block of text is passed on.
+/// When a reader passes on a block of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockPace {
-    /// When it is full, or the input ends.
+    /// When the block is full or the input ends.
     FullBlocks,
-    /// When something has arrived that ends a record: whoever wrote it waits for the answer.
+    /// As soon as a complete record has arrived, because the writer of the stream waits for an
+    /// answer.
     AsItComes,
 }
 
-/// Where a line starts in the decompressed content of a file.
+/// Start of a line in the decompressed content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LineStart {
-    /// Bytes before it.
+    /// In bytes.
     pub offset: u64,
-    /// Its number, from 1.
+    /// From 1.
     pub line: u64,
 }
 
-/// The records of a block, as their format has them.
+/// The records of a block in the representation of their format. Worker threads call it to convert
+/// or profile the block.
 pub(crate) trait Records: Send {
-    /// Bytes of text in them; 0 where they are none.
+    /// Returns the bytes of text in the block; 0 for binary formats.
     fn text_bytes(&self) -> usize {
         0
     }
 
-    /// Where they start in their file, if reading can start there again.
+    /// Returns the start of the block in its file if reading can resume there.
     fn start(&self) -> Option<LineStart> {
         None
     }
 
-    /// Hands on all rows, in order.
+    /// Sends all rows to `take` in order.
     fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink);
 
-    /// Calls `take` with the line of every record that no column can be read of.
+    /// Calls `take` with the line of every record that is refused before its fields are parsed.
     fn for_each_refused(&self, _layout: &FieldLayout, _take: &mut dyn FnMut(u64, RowRefusal)) {}
 
-    /// Calls `take` with every cell of categorical column `at`; records that
-    /// [`Self::for_each_refused`] gives are passed over.
+    /// Calls `take` with every cell of categorical column `at`, except those of records that
+    /// [`Self::for_each_refused`] reports.
     fn for_each_cell(
         &self,
         at: usize,
@@ -55,28 +57,28 @@ pub(crate) trait Records: Send {
     );
 }
 
-/// What rows are handed on to: one by one, or in columns where a format has them so.
+/// Receives the rows of a block in whichever representation the format provides: single rows,
+/// parsed columns or integer columns.
 pub(crate) trait RecordSink {
-    /// One row of line `line`, which `read` fills in, or says why it cannot.
+    /// Takes one row at line `line`. `read` fills it in or returns why it is refused.
     fn take_row(
         &mut self,
         line: u64,
         read: &mut dyn FnMut(&mut ParsedRow) -> Result<(), RowRefusal>,
     );
 
-    /// Rows in columns, some of which may be refused.
+    /// Takes rows in columns, some of which may be refused.
     fn take_columns(&mut self, rows: ParsedColumns<'_>);
 
-    /// Rows of integers, none refused; leaves `rows` empty.
+    /// Takes rows of integers, none of which is refused, and leaves `rows` empty.
     fn take_integers(&mut self, rows: &mut IntegerColumns);
 }
 
-/// A cell as text files show it.
+/// The content of a cell in the form it would have in a text file.
 pub(crate) enum CellText<'a> {
     Missing,
     Text(&'a [u8]),
-    /// One element of a list.
     Element(&'a [u8]),
-    /// A whole list, after its elements.
+    /// The whole list, sent after its elements.
     List(&'a [u8]),
 }

@@ -1,9 +1,9 @@
-//! Text with quotes, separated by commas (RFC 4180) or by something else, to blocks of records.
+//! Splits quoted text, separated by commas (RFC 4180) or other delimiters, into blocks of records.
 //!
-//! Own code because every record must know its line: libraries that skip blank lines or end a
-//! record at the `\r` of `\r\n` report a line before it. A quote opens only at the start of a
-//! field; text after the closing quote belongs to the field. Spaces around fields, and the `\r` of
-//! a line end, are trimmed later by whoever reads the fields.
+//! This is our own code because every record must know its line: libraries that skip blank lines,
+//! or end a record at the `\r` of `\r\n`, report a line that is too low. A quote opens only at the
+//! start of a field, and text after the closing quote belongs to the field. Spaces around fields
+//! and the `\r` of a line end are trimmed when fields are parsed.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -22,7 +22,7 @@ use crate::parse::reader::{FormatReader, InputReading, SendBlock};
 use crate::parse::text::{self, BLOCK_BYTES, FileHead, FirstRecord, RECORD_BYTES, fill};
 use crate::parse::text_record;
 
-/// What parts and what encloses fields.
+/// The delimiter between fields and the quote around them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Punctuation {
     /// One character or more.
@@ -31,7 +31,7 @@ pub(crate) struct Punctuation {
 }
 
 impl Punctuation {
-    /// As a configuration has it.
+    /// Returns the punctuation that a configuration describes.
     pub(crate) fn new(config: &DataConfig) -> Self {
         let delimiter = match config.delimiter.as_deref() {
             None | Some("") => b",",
@@ -43,13 +43,13 @@ impl Punctuation {
     }
 }
 
-/// Records, fields one after the other.
+/// Records whose fields are stored one after the other, without delimiters and quotes.
 #[derive(Default)]
 pub(crate) struct Records {
     text: Vec<u8>,
     /// End of each field in `text`.
     field_ends: Vec<u32>,
-    /// Per record the end in `field_ends` and the line.
+    /// For each record the end in `field_ends`, and its line.
     records: Vec<(u32, u64)>,
 }
 
@@ -69,7 +69,7 @@ impl Records {
         }
     }
 
-    /// The trimmed fields of the first record.
+    /// Returns the trimmed fields of the first record.
     fn head(&self) -> Option<Vec<Vec<u8>>> {
         let (last, _) = self.records.first()?;
         let mut start = 0;
@@ -81,7 +81,7 @@ impl Records {
         Some(self.field_ends[..*last as usize].iter().map(&mut field).collect())
     }
 
-    /// How many records have so many fields.
+    /// Counts records by their number of fields.
     fn widths(&self) -> BTreeMap<usize, u64> {
         let (mut widths, mut before) = (BTreeMap::new(), 0);
         for &(end, _) in &self.records {
@@ -91,7 +91,7 @@ impl Records {
         widths
     }
 
-    /// Forgets the first record, which was a header.
+    /// Removes the first record, which was a header.
     fn drop_head(&mut self) {
         let (fields, _) = self.records.remove(0);
         let bytes = self.field_ends[fields as usize - 1];
@@ -108,19 +108,20 @@ impl Records {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CsvState {
-    /// Between records: blank lines are passed over.
+    /// Between records, where blank lines are skipped.
     Between,
     FieldStart,
     Plain,
     Quoted,
-    /// After a quote within a quoted field: its end, or the first half of a doubled quote.
+    /// After a quote within a quoted field: the end of the field, or the first half of a doubled
+    /// quote.
     QuoteSeen,
 }
 
-/// Splits text that comes in pieces.
+/// Splits text into records incrementally; a record may span several pieces of text.
 pub(crate) struct RecordSplitter {
     punctuation: Punctuation,
-    /// Where in the records' text the part of the current field begins that is not in quotes.
+    /// Position in the records' text where the unquoted rest of the current field begins.
     bare: usize,
     state: CsvState,
     /// Line of the next byte.
@@ -141,7 +142,7 @@ impl RecordSplitter {
             [before @ .., last] => (before.to_vec(), *last),
             [] => (Vec::new(), b','),
         };
-        // A byte that no text has stands for none.
+        // Without a quote, a byte that never reaches the comparison is used.
         let quote = self.punctuation.quote.unwrap_or(b'\n');
         while let Some(&byte) = text.first() {
             let mut used = 1;
@@ -179,7 +180,7 @@ impl RecordSplitter {
                 }
                 (CsvState::FieldStart | CsvState::Plain | CsvState::QuoteSeen, _) => {
                     self.state = CsvState::Plain;
-                    // The byte itself is no end, even where it is the last of a delimiter.
+                    // This byte is not a delimiter here, even if it equals the last byte of one.
                     let end = memchr::memchr2(last, b'\n', &text[1..]);
                     used = end.map_or(text.len(), |end| 1 + end);
                     self.records.text.extend_from_slice(&text[..used]);
@@ -196,14 +197,14 @@ impl RecordSplitter {
         self.state = CsvState::Between;
     }
 
-    /// Ends the record that the text ended within, if any.
+    /// Ends the record that is still open at the end of the text, if any.
     pub(crate) fn end(&mut self) {
         if self.state != CsvState::Between {
             self.end_record();
         }
     }
 
-    /// The complete records so far; a started one stays.
+    /// Returns the complete records so far and keeps the open one.
     pub(crate) fn take(&mut self) -> Records {
         let Some(&(fields, _)) = self.records.records.last() else { return Records::default() };
         let bytes = self.records.field_ends[fields as usize - 1];
@@ -223,9 +224,9 @@ fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
-/// Reads text with quotes.
+/// The reader of quoted text, such as CSV files.
 pub(crate) struct Csv {
-    /// The columns of files without a header; of none the first record names them.
+    /// Column names of files without a header. If empty, the first record names the columns.
     pub names: Vec<String>,
     pub punctuation: Punctuation,
 }
@@ -278,8 +279,8 @@ impl block::Records for Records {
     }
 }
 
-/// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
-/// `send` says `false`.
+/// Sends the records of `read` in blocks until `send` returns `false`. `first` interprets the first
+/// record.
 fn send_records(
     path: &Path,
     pace: BlockPace,
@@ -335,7 +336,7 @@ mod tests {
 
     const COMMA: (&str, Option<u8>) = (",", Some(b'"'));
 
-    /// Records as `line:field|field`, the text given in pieces of `size`.
+    /// Formats records as `line:field|field`, splitting the text in pieces of `size` bytes.
     fn split((delimiter, quote): (&str, Option<u8>), text: &str, size: usize) -> Vec<String> {
         let delimiter = delimiter.as_bytes().to_vec();
         let mut splitter = RecordSplitter::new(Punctuation { delimiter, quote });

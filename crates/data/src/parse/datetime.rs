@@ -1,5 +1,5 @@
-//! Times as text or numbers to seconds since 1970, and what a model takes of them. Pure; knows no
-//! time zones but offsets that are written down.
+//! Parses times, given as text or numbers, into seconds since 1970, and computes features of a
+//! time. Time zones are supported only as explicit offsets and the zone names of RFC 822.
 
 use chrono::{Datelike, NaiveDate};
 use schema::source::DatePart;
@@ -8,8 +8,8 @@ use crate::parse::field::FieldProblem;
 
 const DAY: i64 = 86_400;
 
-/// Seconds since 1970 of a time written in `format`, in the letters of strftime; without one ISO
-/// 8601, a date of eight digits, or a number of seconds, milliseconds, microseconds or nanoseconds.
+/// Parses a time in the strftime format `format`. Without a format it accepts ISO 8601, a date of
+/// eight digits, or a number of seconds, milliseconds, microseconds or nanoseconds since 1970.
 pub(crate) fn parse_time(text: &[u8], format: Option<&str>) -> Result<f64, FieldProblem> {
     let text = std::str::from_utf8(text).map_err(|_| FieldProblem::Time)?;
     let seconds = match format {
@@ -19,7 +19,7 @@ pub(crate) fn parse_time(text: &[u8], format: Option<&str>) -> Result<f64, Field
     seconds.ok_or(FieldProblem::Time)
 }
 
-/// A number of some unit since 1970: which one, its size tells.
+/// Parses a number since 1970 whose unit follows from its size, or a date of eight digits.
 fn parse_epoch(text: &str) -> Option<f64> {
     if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let years = 1900..2100;
@@ -34,7 +34,8 @@ fn parse_epoch(text: &str) -> Option<f64> {
     Some(since_epoch(value))
 }
 
-/// Seconds since 1970, of a number of seconds, milliseconds, microseconds or nanoseconds.
+/// Converts a number of seconds, milliseconds, microseconds or nanoseconds to seconds; the size of
+/// the number tells its unit.
 pub(crate) fn since_epoch(value: f64) -> f64 {
     match value.abs() {
         size if size < 1e11 => value,
@@ -44,7 +45,7 @@ pub(crate) fn since_epoch(value: f64) -> f64 {
     }
 }
 
-/// `2014-10-21`, `2014/10/21 13:05`, `2014-10-21T13:05:12.5+02:00`.
+/// Parses `2014-10-21`, `2014/10/21 13:05` or `2014-10-21T13:05:12.5+02:00`.
 fn parse_iso(text: &str) -> Option<f64> {
     let mut rest = text;
     let year = take_year(&mut rest)?;
@@ -75,7 +76,7 @@ fn parse_iso(text: &str) -> Option<f64> {
     Some(seconds - parse_offset(rest)?)
 }
 
-/// Seconds of `+02:00` or `-0530`.
+/// Parses an offset such as `+02:00` or `-0530` into seconds.
 fn parse_offset(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),
@@ -93,7 +94,7 @@ fn seconds_of_day(hour: i64, minute: i64, second: f64) -> Option<f64> {
     is_time.then(|| (hour * 3600 + minute * 60) as f64 + second)
 }
 
-/// One to `most` digits at the beginning of `rest`.
+/// Takes up to `most` digits from the start of `rest`.
 fn digits(rest: &mut &str, most: usize) -> Option<i64> {
     let count = rest.bytes().take(most).take_while(u8::is_ascii_digit).count();
     let (digits, behind) = rest.split_at(count);
@@ -101,7 +102,7 @@ fn digits(rest: &mut &str, most: usize) -> Option<i64> {
     digits.parse().ok()
 }
 
-/// A year that is written with all its digits.
+/// Takes a year of four digits from the start of `rest`.
 fn take_year(rest: &mut &str) -> Option<i64> {
     let count = rest.bytes().take(4).take_while(u8::is_ascii_digit).count();
     if count == 4 { digits(rest, 4) } else { None }
@@ -112,14 +113,15 @@ const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
-/// Whether a format consists of numbers alone, such as `%Y%m%d%H`. Its times look like whole
-/// numbers, and whole numbers can look like its times.
+/// Tells whether a format consists of numbers alone, such as `%Y%m%d%H`. Such times cannot be told
+/// from whole numbers by their form.
 pub(crate) fn has_digits_only(format: &str) -> bool {
     let is_number = |letter: &str| letter.len() == 1 && "YymdHMS".contains(letter);
     format.strip_prefix('%').is_some_and(|letters| letters.split('%').all(is_number))
 }
 
-/// Seconds east of Greenwich at the beginning of `rest`: an offset, or a name of RFC 822.
+/// Takes an offset or a zone name of RFC 822 from the start of `rest` and returns the seconds east
+/// of Greenwich.
 fn take_zone(rest: &mut &str) -> Option<f64> {
     const HOURS: [(&str, f64); 12] = [
         ("Z", 0.0),
@@ -143,8 +145,8 @@ fn take_zone(rest: &mut &str) -> Option<f64> {
     named.map(|(_, hours)| hours * 3600.0).or_else(|| parse_offset(text))
 }
 
-/// The number of the name at the beginning of `rest` among `names` of three letters, 0 the first;
-/// longer names count by their first three.
+/// Takes a name from the start of `rest` and returns its index among `names`, by its first three
+/// letters.
 fn take_name(rest: &mut &str, names: &[&str]) -> Option<usize> {
     let count = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
     let short = rest.get(..count.min(3))?.to_ascii_lowercase();
@@ -152,12 +154,12 @@ fn take_name(rest: &mut &str, names: &[&str]) -> Option<usize> {
     names.iter().position(|known| *known == short)
 }
 
-/// A time in the letters of strftime.
+/// Parses a time in a strftime format.
 fn parse_with_format(text: &str, format: &str) -> Option<f64> {
     let (mut year, mut month, mut day) = (1970, 1, 1);
     let (mut hour, mut minute, mut second, mut afternoon) = (0, 0, 0.0, None);
     let mut east = 0.0;
-    // Without marks between them, only their width tells numbers apart.
+    // Numbers without separators are told apart only by their width.
     let is_packed = has_digits_only(format.split(['T', 'Z']).next().unwrap_or(format));
     let digits = |rest: &mut &str, most: usize| {
         let before = rest.len();
@@ -210,7 +212,7 @@ fn parse_with_format(text: &str, format: &str) -> Option<f64> {
     rest.trim().is_empty().then_some((days(year, month, day)? * DAY) as f64 + time - east)
 }
 
-/// Whether `AM`, `pm` or `p.m.` at the beginning means the afternoon, and what follows it.
+/// Parses `AM`, `pm` or `p.m.` and returns whether it is the afternoon, with the rest of the text.
 fn take_half_day(text: &str) -> Option<(bool, &str)> {
     let is_afternoon = match text.as_bytes().first()?.to_ascii_lowercase() {
         b'a' => false,
@@ -222,7 +224,7 @@ fn take_half_day(text: &str) -> Option<(bool, &str)> {
     Some((is_afternoon, rest.strip_prefix('.').unwrap_or(rest)))
 }
 
-/// Days since 1970 of a date of the Gregorian calendar; `None` for a day that no month has, and for
+/// Returns the days since 1970 of a Gregorian date; `None` for dates that do not exist and for
 /// years of more than four digits.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     let year = i32::try_from(year).ok().filter(|year| (0..=9999).contains(year))?;
@@ -230,14 +232,13 @@ fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     Some(NaiveDate::from_ymd_opt(year, month, day)?.to_epoch_days().into())
 }
 
-/// The date of a day since 1970; the calendar's first or last date for days beyond its 262,000
-/// years.
+/// Returns the date of a day since 1970, limited to the 262,000 years that the calendar covers.
 fn date(day: i64) -> NaiveDate {
     let end = if day < 0 { NaiveDate::MIN } else { NaiveDate::MAX };
     i32::try_from(day).ok().and_then(NaiveDate::from_epoch_days).unwrap_or(end)
 }
 
-/// `2014-10-21 12:00:00`.
+/// Formats a time as `2014-10-21 12:00:00`.
 pub(crate) fn iso_text(seconds: f64) -> String {
     let day = (seconds / DAY as f64).floor();
     let second_of_day = seconds - day * DAY as f64;
@@ -248,9 +249,10 @@ pub(crate) fn iso_text(seconds: f64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// What a model takes of a time; `newest` and `deviation` are of the training rows.
+/// Computes the model input for one part of a time. `newest` and `deviation` describe the training
+/// rows.
 pub(crate) fn time_feature(part: DatePart, seconds: f64, newest: f64, deviation: f64) -> f64 {
-    // Times that no calendar has, such as −10³⁰, count as those at its end.
+    // Times beyond the calendar, such as −10³⁰, are clamped to its ends.
     let seconds = seconds.clamp(-6.2e10, 2.5e11);
     let day = (seconds / DAY as f64).floor();
     let second_of_day = seconds - day * DAY as f64;

@@ -1,27 +1,27 @@
-//! One field of text to a number or a category. Pure; knows nothing of rows or files.
+//! Parses one field of text into a number or a category.
 
-/// Why a field could not be read.
+/// Reasons why a field cannot be parsed. Each names the expected form in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldProblem {
-    /// Neither an integer nor a decimal number, or not finite in f32.
+    /// Not a number, or not finite in f32.
     Number,
-    /// A number, but no label of a click model.
+    /// A number outside `0..=1`.
     Label,
-    /// Not a decimal integer of 64 bits.
+    /// Not a decimal 64-bit integer.
     Integer,
-    /// An integer with a decimal point, so large that it stands for its neighbours too.
+    /// An integer written as a decimal number, so large that its neighbors have the same f64 value.
     Inexact,
     /// Not 1 to 16 hexadecimal digits.
     Hex,
-    /// No amount such as `$1,234.50`.
+    /// Not an amount such as `$1,234.50`.
     Money,
-    /// No amount such as `1.234,50`.
+    /// Not an amount such as `1.234,50`.
     DecimalComma,
     Time,
 }
 
 impl FieldProblem {
-    /// What would have done.
+    /// Describes the expected form, for messages.
     pub(crate) fn expected(self) -> &'static str {
         match self {
             Self::Number => "a number",
@@ -36,7 +36,7 @@ impl FieldProblem {
     }
 }
 
-/// The field without spaces around it.
+/// Trims spaces from both ends of a field.
 #[inline]
 pub(crate) fn trim(field: &[u8]) -> &[u8] {
     match (field.first(), field.last()) {
@@ -45,7 +45,7 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
     }
 }
 
-/// A number that is finite in f32, as which it will be stored.
+/// Parses a number that is finite in f32, the type in which it is stored.
 #[inline]
 pub(crate) fn parse_number(field: &[u8]) -> Result<f64, FieldProblem> {
     let (negative, digits) = match field {
@@ -61,7 +61,7 @@ pub(crate) fn parse_number(field: &[u8]) -> Result<f64, FieldProblem> {
     text.parse().ok().filter(|&value| is_storable(value)).ok_or(FieldProblem::Number)
 }
 
-/// A number, or NaN for the text that stands for one: a missing value, as pandas writes it.
+/// Parses a number. `NaN` and `null`, as pandas writes missing values, become NaN.
 #[inline]
 pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, FieldProblem> {
     match parse_number(field) {
@@ -70,27 +70,29 @@ pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, FieldProblem> {
     }
 }
 
-/// Whether a field where a number is expected says that there is none: `NaN` or `null`.
+/// Tells whether a numeric field is written as `NaN` or `null`.
 #[cold]
 pub(crate) fn is_nan_text(field: &[u8]) -> bool {
     let unsigned = field.strip_prefix(b"-").unwrap_or(field);
     unsigned.eq_ignore_ascii_case(b"nan") || field.eq_ignore_ascii_case(b"null")
 }
 
-/// Whether `value` is finite in f32: one infinite input makes every weight of a model NaN.
+/// Tells whether `value` is finite in f32. One infinite input turns every weight of a model into
+/// NaN.
 #[inline]
 pub(crate) fn is_storable(value: f64) -> bool {
     (value as f32).is_finite()
 }
 
-/// A number as a label: outside `0..=1` the loss has no lower bound.
+/// Converts a number to a label. Outside `0..=1` the loss has no lower bound.
 #[inline]
 pub(crate) fn parse_label(value: f64) -> Result<f32, FieldProblem> {
     if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(FieldProblem::Label) }
 }
 
-/// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern. `4.0` and `1e+05` are
-/// integers: so pandas writes a column with missing values, and R a round number.
+/// Parses a decimal integer. Integers from 2^63 to 2^64 − 1 keep their bit pattern. `4.0` and
+/// `1e+05` are accepted, because pandas writes integer columns with missing values, and R round
+/// numbers, that way.
 #[inline]
 pub(crate) fn parse_integer(field: &[u8]) -> Result<i64, FieldProblem> {
     let text = std::str::from_utf8(field).map_err(|_| FieldProblem::Integer)?;
@@ -100,13 +102,13 @@ pub(crate) fn parse_integer(field: &[u8]) -> Result<i64, FieldProblem> {
     }
 }
 
-/// Whether a field is a whole number without point or exponent.
+/// Tells whether a field is a whole number without point or exponent.
 pub(crate) fn has_digits_only(field: &[u8]) -> bool {
     let digits = field.strip_prefix(b"-").unwrap_or(field);
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a whole number is written as programs print it: no `007`, `7.0` or `+7`.
+/// Tells whether a whole number is written in canonical form, unlike `007`, `7.0` or `+7`.
 pub(crate) fn is_usual_integer(field: &[u8]) -> bool {
     let digits = field.strip_prefix(b"-").unwrap_or(field);
     has_digits_only(field) && (digits.first() != Some(&b'0') || field == b"0")
@@ -118,7 +120,7 @@ fn integer_otherwise(text: &str) -> Result<i64, FieldProblem> {
     }
     let is_zero = |digits: &str| digits.bytes().all(|digit| digit == b'0');
     match text.split_once('.') {
-        // Digits that f64 would round away make it no integer.
+        // Nonzero digits after the point that f64 would round away must not make an integer.
         Some((whole, fraction)) if !whole.is_empty() && is_zero(fraction) => {
             let value: i128 = whole.parse().map_err(|_| FieldProblem::Integer)?;
             whole_number(value as f64)
@@ -130,7 +132,7 @@ fn integer_otherwise(text: &str) -> Result<i64, FieldProblem> {
     }
 }
 
-/// A float as the integer that it stands for alone.
+/// Converts a float to an integer if it represents exactly one.
 #[inline]
 pub(crate) fn whole_number(value: f64) -> Result<i64, FieldProblem> {
     const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
@@ -140,7 +142,8 @@ pub(crate) fn whole_number(value: f64) -> Result<i64, FieldProblem> {
     if value.abs() < EXACT_BELOW { Ok(value as i64) } else { Err(FieldProblem::Inexact) }
 }
 
-/// A hexadecimal integer of up to 64 bits, with or without `0x`, as its bit pattern.
+/// Parses a hexadecimal integer of up to 64 bits, with or without `0x`, and returns its bit
+/// pattern.
 #[inline]
 pub(crate) fn parse_hex(field: &[u8]) -> Result<i64, FieldProblem> {
     let digits = match field {
@@ -160,7 +163,7 @@ pub(crate) fn parse_hex(field: &[u8]) -> Result<i64, FieldProblem> {
     if invalid > 15 { Err(FieldProblem::Hex) } else { Ok(value.cast_signed()) }
 }
 
-/// XXH3-64 of the bytes, as its bit pattern.
+/// Hashes a text with XXH3-64 and returns the bit pattern.
 #[inline]
 pub(crate) fn hash_text(field: &[u8]) -> i64 {
     xxhash_rust::xxh3::xxh3_64(field).cast_signed()

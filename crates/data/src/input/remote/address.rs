@@ -1,8 +1,9 @@
-//! What an address names: a bucket and key of a store, or a URL as it is.
+//! Parses URLs of objects into scheme, bucket and key.
 
 use super::problem::RemoteProblem;
 
-/// How an object is addressed.
+/// The kind of store that a URL belongs to, which decides how its requests are addressed and
+/// signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     S3,
@@ -40,7 +41,7 @@ pub(super) fn bucket_and_key(input: &str) -> Result<BucketKey<'_>, RemoteProblem
     }
 }
 
-/// `text` with every byte escaped that a path of a URL may not have; `/` stays.
+/// Percent-encodes every byte that is not allowed in the path of a URL. Slashes are kept.
 ///
 /// # Source
 /// RFC 3986, section 2.3: letters, digits and `-._~` are never escaped.

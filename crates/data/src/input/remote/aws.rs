@@ -1,5 +1,5 @@
-//! Where requests to S3 go, and with which credentials: from the environment, the files of the AWS
-//! command line, a role by web identity, a container, or the machine's own role, in this order.
+//! URLs and credentials for S3. Credentials are searched in this order: environment, files of the
+//! AWS command line, web identity, container role, role of the machine.
 //!
 //! # Source
 //! "AWS SDKs and Tools Reference Guide", standardized credential providers.
@@ -15,12 +15,12 @@ use super::problem::RemoteProblem;
 use super::sign::AccessKeys;
 use crate::parse::datetime;
 
-/// Where EC2 machines request their role.
+/// Metadata service of EC2 machines.
 const METADATA: &str = "http://169.254.169.254";
-/// Where containers of ECS do.
+/// Metadata service of ECS containers.
 const CONTAINER: &str = "http://169.254.170.2";
 
-/// The first keys that are found; `None` where nothing is configured.
+/// Returns the first access keys found, or `None` if no source is configured.
 pub(super) fn find_keys(
     env: &Env,
     http: &CredentialHttp,
@@ -43,19 +43,19 @@ pub(super) fn find_keys(
     Ok(keys_from_machine(env, http))
 }
 
-/// The region to sign for.
+/// Returns the region that requests are signed for.
 pub(super) fn region(env: &Env) -> String {
     let named = env.get("AWS_REGION").or_else(|| env.get("AWS_DEFAULT_REGION"));
     named.or_else(|| profile(env).remove("region")).unwrap_or_else(|| "us-east-1".to_owned())
 }
 
-/// The URL of an object and the path in it; a store of one's own is asked by path.
+/// Builds the URL of an object. Custom endpoints are addressed in path style.
 pub(super) fn url(env: &Env, region: &str, BucketKey { bucket, key }: BucketKey<'_>) -> String {
     let own = env.get("AWS_ENDPOINT_URL_S3").or_else(|| env.get("AWS_ENDPOINT_URL"));
     let (bucket, key) = (escaped(bucket), escaped(key));
     match own {
         Some(own) => format!("{}/{bucket}/{key}", own.trim_end_matches('/')),
-        // A certificate for `*.s3.…` does not cover a name with more dots.
+        // The wildcard certificate `*.s3.…` does not cover bucket names with dots.
         None if bucket.contains('.') => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
         None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
     }
@@ -65,7 +65,7 @@ fn profile_name(env: &Env) -> String {
     env.get("AWS_PROFILE").unwrap_or_else(|| "default".to_owned())
 }
 
-/// Keys and values of the profile, those of the credentials file first.
+/// Returns the settings of the profile. Those of the credentials file take precedence.
 fn profile(env: &Env) -> BTreeMap<String, String> {
     let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
     let file = |name: &str, default: &str| {
@@ -78,7 +78,7 @@ fn profile(env: &Env) -> BTreeMap<String, String> {
     found
 }
 
-/// A section of an INI file, `[name]` or `[profile name]`.
+/// Parses a section of an INI file: `[name]` or `[profile name]`.
 fn section(text: &str, name: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut is_in = false;
@@ -170,7 +170,7 @@ fn keys_from_container(
     keys.ok_or_else(|| refused("the answer has no keys".to_owned())).map(Some)
 }
 
-/// The role of the machine; `None` where no such service answers at once.
+/// Returns the keys of the machine's role; `None` if the metadata service does not answer at once.
 fn keys_from_machine(env: &Env, http: &CredentialHttp) -> Option<AccessKeys> {
     if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
     {

@@ -1,4 +1,5 @@
-//! Requests: their signatures, what failures mean, and which are tried again.
+//! Sends requests to stores: adds credentials, follows a bucket to its region, and tells temporary
+//! failures from permanent ones.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -15,21 +16,21 @@ use super::problem::RemoteProblem;
 use super::{aws, google, sign};
 
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a server may be silent.
+/// Timeout for a response and for each read.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The first pause before a request is tried again; each is twice the one before.
+/// Pause before the first retry; it doubles with each further retry.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Where a request goes.
+/// URL and headers of a request after signing.
 struct AddressedRequest {
     url: String,
     headers: Vec<(String, String)>,
-    /// The credentials it is made with, in words.
+    /// Describes the credentials for error messages.
     with: String,
 }
 
-/// One of the process: connections and credentials serve all objects.
+/// Shared by the whole process, so that connections and credentials are reused.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::from_process()));
 
 pub(super) struct Client {
@@ -38,24 +39,24 @@ pub(super) struct Client {
     http: CredentialHttp,
     keys: Mutex<Option<Option<sign::AccessKeys>>>,
     token: Mutex<Option<Option<google::AccessToken>>>,
-    /// Of buckets whose region turned out to be another.
+    /// Regions of buckets that turned out to lie elsewhere than configured.
     regions: Mutex<BTreeMap<String, String>>,
 }
 
-/// What one request asks for.
+/// One request for an object or a range of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObjectRequest<'a> {
-    /// As the user named it.
+    /// The URL as the user gave it.
     pub input: &'a str,
-    /// Bytes `first..=last`; all of it if none.
+    /// Bytes `first..=last`; `None` for the whole object.
     pub range: Option<(u64, u64)>,
-    /// The entity tag it must still have.
+    /// The entity tag that the object must still have.
     pub same: Option<&'a str>,
 }
 
-/// Why one try has failed.
+/// Reasons why one attempt failed, which decide whether it is retried.
 pub(super) enum TryFailure {
-    /// May be over the next time.
+    /// A temporary failure; worth a retry.
     Passing(String),
     Final(RemoteProblem),
 }
@@ -76,7 +77,8 @@ impl Client {
         }
     }
 
-    /// Sends one request; an answer is one with the object's bytes, or 416 to a range behind them.
+    /// Sends one request. Succeeds with the object's bytes, or with status 416 for a range past its
+    /// end.
     pub(super) fn send(&self, request: ObjectRequest<'_>) -> Result<Response<Body>, TryFailure> {
         let agent = self.agent.as_ref().map_err(|problem| TryFailure::Final(problem.clone()))?;
         let mut headers = Vec::new();
@@ -92,7 +94,7 @@ impl Client {
                 self.address_request(request.input, headers.clone())?;
             let mut call = agent.get(&url);
             if Scheme::parse(request.input) != Some(Scheme::Http) {
-                // A signature is for one host.
+                // A signature is valid for one host only.
                 call = call.config().max_redirects(0).build();
             }
             for (name, value) in headers {
@@ -137,7 +139,8 @@ impl Client {
             Some(Scheme::Google) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
                 let url = google::url(&self.env, place);
-                // Otherwise the store would decompress, and ranges would be of something else.
+                // Otherwise the store would decompress on the fly, and ranges would refer to other
+                // bytes.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
                 let Some(token) = self.token(now).map_err(TryFailure::Final)? else {
                     return Ok(AddressedRequest { url, headers, with: anonymous() });
@@ -182,7 +185,7 @@ impl Client {
         Ok(found)
     }
 
-    /// The host that `input` is asked of, for errors.
+    /// Returns the host that serves `input`, for error messages.
     pub(super) fn host(&self, input: &str) -> String {
         let url = match (Scheme::parse(input), bucket_and_key(input)) {
             (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.bucket), place),
@@ -193,8 +196,8 @@ impl Client {
     }
 }
 
-/// Calls `attempt` until it gives something that is not a passing failure, at most `tries` times in
-/// a row; `attempt` says through its flag that it has come further than before.
+/// Calls `attempt` until it succeeds or fails permanently, or until `tries` attempts in a row
+/// failed. `attempt` sets its flag when it made progress, which resets the count.
 pub(super) fn retried<T>(
     host: impl Fn() -> String,
     tries: u32,
@@ -226,7 +229,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Host with port, and path, of a URL.
+/// Splits a URL into the host with its port, and the path.
 fn host_and_path(url: &str) -> (&str, &str) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
@@ -239,7 +242,7 @@ fn agent(env: &Env) -> Result<Agent, RemoteProblem> {
         .timeout_recv_response(Some(SILENCE))
         .timeout_per_read(Some(SILENCE))
         .user_agent(concat!("rowmill/", env!("CARGO_PKG_VERSION")));
-    // Certificates of a company's own.
+    // Certificates of a private authority.
     let own = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"].into_iter().find_map(|name| env.get(name));
     if let Some(path) = own {
         let refused = |reason| RemoteProblem::Credentials(format!("{path}: {reason}"));
@@ -298,10 +301,10 @@ fn check_status(answer: Response<Body>, with: &str) -> Result<Response<Body>, Tr
     }))
 }
 
-/// What a store says of an error, in its XML.
+/// Extracts the store's error code and message from the XML of a response.
 fn error_detail(answer: Response<Body>) -> String {
     let mut text = Vec::new();
-    // What cannot be read says nothing.
+    // An unreadable response has no detail to show.
     let _ = answer.into_body().into_reader().take(ANSWER).read_to_end(&mut text);
     let text = String::from_utf8_lossy(&text);
     let field = |name: &str| between(&text, &format!("<{name}>"), &format!("</{name}>"));

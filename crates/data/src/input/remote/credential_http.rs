@@ -1,4 +1,5 @@
-//! The sources of credentials: the environment, and short requests to services.
+//! Where credentials come from: environment variables, and short requests to services that issue
+//! them.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -8,15 +9,15 @@ use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-/// The same of services that answer at once where they exist.
+/// Timeout for services that answer at once if they exist.
 const SERVICE: Duration = Duration::from_secs(2);
-/// Bytes of an answer that is not the object.
+/// Limit for responses other than the object itself, in bytes.
 pub(super) const ANSWER: u64 = 64 << 10;
 
-/// What a variable of the environment holds.
+/// Looks up an environment variable.
 type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// Environment variables; empty ones count as absent.
+/// Environment variables, of the process or of a test. Empty variables count as unset.
 pub(super) struct Env(Box<Lookup>);
 
 impl Env {
@@ -36,13 +37,13 @@ impl Env {
     }
 }
 
-/// The text between two others.
+/// Returns the text between `start` and `end`.
 pub(super) fn between(text: &str, start: &str, end: &str) -> Option<String> {
     let (_, rest) = text.split_once(start)?;
     rest.split_once(end).map(|(found, _)| found.to_owned())
 }
 
-/// Short requests to services that hand out credentials.
+/// An HTTP client for short requests to services that issue credentials.
 pub(super) struct CredentialHttp(Agent);
 
 impl CredentialHttp {

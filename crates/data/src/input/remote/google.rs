@@ -1,5 +1,5 @@
-//! Access tokens for Google Cloud Storage: of a service account's key, of a user who has signed in
-//! with `gcloud auth application-default login`, or of the machine.
+//! URLs and access tokens for Google Cloud Storage. Tokens come from the key of a service account,
+//! from a user who has run `gcloud auth application-default login`, or from the machine's account.
 //!
 //! # Source
 //! "Using OAuth 2.0 for Server to Server Applications" and "How Application Default Credentials
@@ -19,15 +19,15 @@ use super::problem::RemoteProblem;
 
 const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_only";
 const TOKENS: &str = "https://oauth2.googleapis.com/token";
-/// Tokens are renewed so many seconds before they end.
+/// Seconds before their expiry at which tokens are renewed.
 const EARLY: u64 = 300;
 
-/// An access token.
+/// A bearer token with its expiry, reused for all requests until it expires.
 #[derive(Clone)]
 pub(super) struct AccessToken {
     pub text: String,
     expires: u64,
-    /// Where it was found, for errors.
+    /// Source of the token, for error messages.
     pub origin: &'static str,
 }
 
@@ -37,7 +37,7 @@ impl AccessToken {
     }
 }
 
-/// The URL of an object.
+/// Builds the URL of an object in Google Cloud Storage or in its emulator.
 pub(super) fn url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) -> String {
     let own = env.get("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
         true => host,
@@ -47,7 +47,7 @@ pub(super) fn url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) -> String
     format!("{}/{}/{}", host.trim_end_matches('/'), escaped(bucket), escaped(key))
 }
 
-/// The first token that is found; `None` where nothing is configured.
+/// Returns the first token found, or `None` if no source is configured.
 pub(super) fn find_token(
     env: &Env,
     http: &CredentialHttp,
@@ -102,7 +102,8 @@ fn token_from_file(key: &Value, http: &CredentialHttp, now: u64) -> Result<Acces
         .ok_or_else(|| format!("no access token from {service}"))
 }
 
-/// The token of the machine; `None` where no such service answers at once.
+/// Requests a token of the machine's account; `None` if the metadata service does not answer at
+/// once.
 fn token_from_machine(env: &Env, http: &CredentialHttp, now: u64) -> Option<AccessToken> {
     let host =
         env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
@@ -118,7 +119,7 @@ fn parse_token(text: &str, now: u64, origin: &'static str) -> Option<AccessToken
     Some(AccessToken { text, expires: now + lasts, origin })
 }
 
-/// `claims` as a JSON web token with an RSA signature.
+/// Signs `claims` as a JSON web token with RSA.
 fn sign_claims(claims: &Value, pem: &str) -> Result<String, String> {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let text = format!("{}.{}", part(&json!({ "alg": "RS256", "typ": "JWT" })), part(claims));

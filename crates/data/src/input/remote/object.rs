@@ -1,4 +1,4 @@
-//! One object as it was opened: its length and version, and its bytes by ranges.
+//! An opened object: its length, its version and its bytes by range.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -12,12 +12,12 @@ use super::problem::RemoteProblem;
 
 /// Attempts to open an object.
 const TRIES: u32 = 4;
-/// Bytes after which a thread looks whether they are still wanted.
+/// Bytes between checks whether the range is still wanted.
 const PIECE: u64 = 256 << 10;
-/// Consecutive attempts without progress: half a minute, as pauses double.
+/// Consecutive attempts without progress; with doubling pauses they take half a minute.
 const READ_TRIES: u32 = 9;
 
-/// An object at one address.
+/// A handle to an object on a network. Clones share the connection and the recorded version.
 #[derive(Clone)]
 pub(crate) struct Object {
     about: Arc<ObjectMetadata>,
@@ -26,20 +26,18 @@ pub(crate) struct Object {
 struct ObjectMetadata {
     client: &'static Client,
     input: String,
-    /// `None` where the server does not say.
     bytes: Option<u64>,
-    /// Entity tag, or else time of the last change; `None` where the server says neither.
+    /// Entity tag, or else the time of the last change; `None` if the server sends neither.
     version: Option<String>,
-    /// Whether ranges can be requested.
     ranges: bool,
 }
 
-/// The first and last byte requested, and the length of the whole.
+/// First and last byte of a range, and the length of the whole object.
 type ByteRange = (u64, u64, Option<u64>);
 
 impl Object {
-    /// Asks for the first byte, which shows length, version and whether ranges are served. (A
-    /// request for headers alone would need a permission, or a signature, of its own.)
+    /// Opens an object by requesting its first byte. The response tells length, version and whether
+    /// ranges are supported. A HEAD request would need another permission and another signature.
     pub(crate) fn open(input: &str) -> io::Result<Self> {
         Self::open_with(Client::shared(), input)
     }
@@ -52,7 +50,7 @@ impl Object {
         let (bytes, ranges) = match answer.status().as_u16() {
             200 => (length, false),
             206 => (content_range(&answer).and_then(|(_, _, whole)| whole), true),
-            // Nothing has no first byte.
+            // Status 416: an empty object has no first byte.
             _ => (Some(0), true),
         };
         if ranges && bytes.is_none() {
@@ -71,13 +69,13 @@ impl Object {
         self.about.version.as_deref()
     }
 
-    /// Whether any part of it can be read without what lies before.
+    /// Tells whether the server supports range requests.
     pub(crate) fn has_ranges(&self) -> bool {
         self.about.ranges
     }
 
-    /// Appends bytes `range` to `bytes`; resumes where a failure left off. Ends early with `false`
-    /// when `wanted` says so.
+    /// Appends bytes `range` of the object to `bytes` and resumes after failures. Returns `false`
+    /// if `wanted` ended it early.
     pub(super) fn fetch(
         &self,
         range: Range<u64>,
@@ -131,7 +129,7 @@ impl Object {
         Ok(fetched?)
     }
 
-    /// The whole from its beginning, of a server without ranges.
+    /// Requests the whole object from its start, for servers without ranges.
     pub(super) fn stream(&self) -> Result<impl Read + Send + use<>, TryFailure> {
         let request =
             ObjectRequest { input: &self.about.input, range: None, same: self.strong_version() };
@@ -148,7 +146,7 @@ impl Object {
         Ok(retried(|| client.host(input), READ_TRIES, attempt)?)
     }
 
-    /// What `If-Match` may name: a weak tag never matches.
+    /// Returns the version for `If-Match`. Weak entity tags never match, so they are left out.
     fn strong_version(&self) -> Option<&str> {
         self.version().filter(|version| version.starts_with('"'))
     }
@@ -170,7 +168,7 @@ fn version(answer: &Response<Body>) -> Option<String> {
     header("etag").or_else(|| header("last-modified"))
 }
 
-/// What `Content-Range` says, as in `bytes 0-9/100`.
+/// Parses `Content-Range`, such as `bytes 0-9/100`.
 fn content_range(answer: &Response<Body>) -> Option<ByteRange> {
     let text = answer.headers().get("content-range")?.to_str().ok()?;
     let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;

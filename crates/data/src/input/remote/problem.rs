@@ -1,53 +1,41 @@
-//! Why an object cannot be read.
+//! Errors of reading objects over a network.
 
 use std::io;
 
-/// Why an object cannot be read, as the source of an [`io::Error`].
+/// Reasons why an object cannot be read. It is the source of the [`io::Error`] that readers return,
+/// so that the command line can find it and add a hint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteProblem {
-    /// The address names nothing that could be an object.
     #[error("expected {expected}")]
     Address { expected: &'static str },
-    /// No server could be reached.
     #[error("no answer from {host} after {tries} tries: {reason}")]
-    Unreachable {
-        host: String,
-        /// How often it was tried.
-        tries: u32,
-        reason: String,
-    },
-    /// There is no such object.
+    Unreachable { host: String, tries: u32, reason: String },
     #[error("not found (HTTP status {status}{detail})")]
     NotFound {
         status: u16,
-        /// What the server says.
+        /// Error code and message of the store.
         detail: String,
     },
     #[error("access denied (HTTP status {status}{detail}); asked {credentials}")]
     Denied {
         status: u16,
-        /// What the server says.
+        /// Error code and message of the store.
         detail: String,
         credentials: String,
     },
-    /// Any other answer that does not help.
     #[error("expected the object, got HTTP status {status}{detail}")]
     Status {
         status: u16,
-        /// What the server says.
+        /// Error code and message of the store.
         detail: String,
     },
-    /// Another object than the one that was opened.
+    /// The object was replaced since it was opened.
     #[error("changed while it was being read: expected version {expected}, got {got}")]
-    Changed {
-        /// As it was opened.
-        expected: String,
-        got: String,
-    },
-    /// Credentials are configured but cannot be used.
+    Changed { expected: String, got: String },
+    /// Credentials are configured but unusable.
     #[error("credentials: {0}")]
     Credentials(String),
-    /// An answer that is not HTTP, or lacks the requested bytes.
+    /// The response is not valid HTTP, or lacks the requested bytes.
     #[error("{0}")]
     Answer(String),
 }
@@ -65,7 +53,7 @@ impl From<RemoteProblem> for io::Error {
 }
 
 impl RemoteProblem {
-    /// The problem that is the source of `error`, if one is.
+    /// Returns the problem that caused `error`, if it came from a network.
     #[must_use]
     pub fn find_in(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()

@@ -1,5 +1,5 @@
-//! Readers of an object: parts fetched ahead by threads of their own, or one stream where a server
-//! serves no ranges.
+//! Readers of an object: in parts that threads prefetch, or as one stream if the server does not
+//! support ranges.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -11,15 +11,17 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use super::client::TryFailure;
 use super::object::Object;
 
-/// Bytes of the first part; each is twice the one before, so that a look at the beginning is cheap.
+/// Size of the first part. Parts double in size, so that reading only the start of an object is
+/// cheap.
 const FIRST_PART: u64 = 256 << 10;
-/// Bytes of a part at most: some 0.1 s of a gigabit per second.
+/// Largest part: about 0.1 s at a gigabit per second.
 const PART: u64 = 8 << 20;
-/// Parts fetched at once at most. A store gives some 50 MB/s per connection.
+/// Parts fetched at the same time. A store delivers about 50 MB/s per connection.
 const AHEAD: usize = 6;
 
 impl Object {
-    /// Its bytes from `start` on, some of them fetched before they are read.
+    /// Returns a reader of the object from byte `start` on, which prefetches if the server allows
+    /// it.
     pub(crate) fn read_from(&self, start: u64) -> Box<dyn Read + Send> {
         match self.bytes() {
             Some(bytes) if self.has_ranges() => Box::new(self.range(start..bytes)),
@@ -27,21 +29,21 @@ impl Object {
         }
     }
 
-    /// The bytes of `range`, some of them fetched before they are read.
+    /// Returns a prefetching reader of the bytes `range`.
     pub(crate) fn range(&self, range: Range<u64>) -> Prefetch {
         Prefetch::new(self.clone(), range)
     }
 }
 
-/// Reads a range; the parts that follow are being fetched meanwhile.
+/// Reads a range of an object while threads fetch the parts that follow.
 pub(crate) struct Prefetch {
     object: Object,
-    /// What no thread fetches yet.
+    /// The range that no thread has started to fetch.
     rest: Range<u64>,
     part: u64,
     ahead: usize,
     pending: VecDeque<Receiver<io::Result<Vec<u8>>>>,
-    /// The part that is being read, and how far.
+    /// The part being read, and the position within it.
     current: (Vec<u8>, usize),
     is_wanted: Arc<AtomicBool>,
 }
@@ -53,7 +55,7 @@ impl Prefetch {
         Self { object, rest, part: FIRST_PART, ahead: 1, pending, current, is_wanted }
     }
 
-    /// Starts threads for the parts that may be fetched now.
+    /// Starts fetching further parts, up to the limit.
     fn start(&mut self) -> io::Result<()> {
         while self.pending.len() < self.ahead && !self.rest.is_empty() {
             let end = self.rest.end.min(self.rest.start.saturating_add(self.part));
@@ -66,7 +68,7 @@ impl Prefetch {
                 let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
                 let wanted = || is_wanted.load(Ordering::Relaxed);
                 let fetched = object.fetch(range, &mut bytes, &wanted).map(|_| bytes);
-                // Nobody waits for it where the reader is gone.
+                // The send fails if the reader was dropped.
                 let _ = send.send(fetched);
             };
             std::thread::Builder::new().name("fetch".to_owned()).spawn(fetch)?;
@@ -101,12 +103,13 @@ impl Read for Prefetch {
     }
 }
 
-/// Reads an object from `at` on without ranges: after a failure once more from its beginning.
+/// Reads an object as one stream, for servers without ranges. After a failure it starts over and
+/// skips what it has delivered.
 pub(super) struct ObjectStream {
     object: Object,
     at: u64,
     body: Option<Box<dyn Read + Send>>,
-    /// Since the last byte that has come.
+    /// Failures since the last byte arrived.
     failures: u32,
 }
 
@@ -115,7 +118,7 @@ impl ObjectStream {
         Self { object, at, body: None, failures: 0 }
     }
 
-    /// The body behind the bytes that were read before.
+    /// Requests the object and skips the bytes before `at`.
     fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         self.object.retry(|_| {
             let mut body = self.object.stream()?;
@@ -134,7 +137,7 @@ impl ObjectStream {
 
 impl Read for ObjectStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        /// Streams that break off at the same byte in a row.
+        /// Consecutive streams that may break off at the same byte.
         const MOST: u32 = 5;
         if buffer.is_empty() {
             return Ok(0);

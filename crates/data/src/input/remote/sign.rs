@@ -6,13 +6,13 @@
 use chrono::DateTime;
 use ring::{digest, hmac};
 
-/// SHA-256 of nothing.
+/// SHA-256 of an empty body.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// Credentials are renewed so many seconds before they end.
+/// Seconds before their expiry at which keys are renewed.
 const EARLY: u64 = 300;
 
-/// An access key.
+/// An AWS access key with its secret; temporary keys also have a session token and an expiry.
 #[derive(Clone)]
 pub(super) struct AccessKeys {
     pub id: String,
@@ -20,7 +20,7 @@ pub(super) struct AccessKeys {
     pub token: Option<String>,
     /// Seconds since 1970.
     pub expires: Option<u64>,
-    /// Where they were found, for errors.
+    /// Source of the keys, for error messages.
     pub origin: &'static str,
 }
 
@@ -30,18 +30,18 @@ impl AccessKeys {
     }
 }
 
-/// What is signed besides the headers.
+/// The parts of a request that the signature covers besides its headers.
 pub(super) struct SignedRequest<'a> {
     pub host: &'a str,
-    /// Escaped, from `/` on.
+    /// Percent-encoded, starting with `/`.
     pub path: &'a str,
     pub region: &'a str,
     /// Seconds since 1970.
     pub now: u64,
 }
 
-/// Returns `headers` plus the headers that sign `request`; the signature covers `headers` too.
-/// Names are lower case.
+/// Returns `headers` plus the headers that sign `request`. The signature covers `headers` too,
+/// whose names must be lower case.
 pub(super) fn sign_headers(
     request: &SignedRequest<'_>,
     keys: &AccessKeys,
@@ -71,7 +71,7 @@ pub(super) fn sign_headers(
         "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
         keys.id
     );
-    // The client writes the host itself.
+    // The HTTP client adds the host header itself.
     signed.retain(|(name, _)| name != "host");
     signed.push(("authorization".to_owned(), authorization));
     signed
@@ -89,7 +89,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::{AccessKeys, SignedRequest, sign_headers};
 
-    /// The example of the documentation, its "GET Object".
+    /// The example "GET Object" of Amazon's documentation.
     #[test]
     fn the_published_example_has_the_published_signature() {
         let request = SignedRequest {

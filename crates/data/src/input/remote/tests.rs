@@ -1,4 +1,5 @@
-//! Whom requests to stores are signed for, against a server that keeps what it was asked.
+//! Tests credentials of requests to stores, against a local server that records the requests it
+//! receives.
 
 #[path = "../../../tests/it/server.rs"]
 mod server;

@@ -1,4 +1,4 @@
-//! What a [`super::Loader`] holds at most, from the shape of its data. Opens nothing.
+//! Estimates the peak memory of a [`super::Loader`] from the shape of its data. Opens no files.
 
 use super::{
     FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
@@ -10,58 +10,55 @@ use crate::load::gather::{BatchBuilder, DecodedRows};
 use crate::load::shuffle::ShuffleOrder;
 use crate::prepare::shape::DataShape;
 
-/// Windows that are sampled: later ones are alike.
+/// Number of windows that are sampled; later ones are alike.
 const WINDOWS: usize = 64;
 
-/// Arrays of a batch, and what the allocator adds to each: small batches are mostly that.
+/// Arrays of a batch and the allocator's overhead for each, which dominate in small batches.
 const ALLOCATIONS: usize = 4;
 const ALLOCATION_BYTES: usize = 16;
 
-/// Bytes that a loader holds.
+/// Peak memory of a loader in bytes, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoaderMemory {
-    /// Rows decoded for the window in use and for those ahead.
+    /// Decoded rows of the window in use and of those ahead.
     pub decoded: u64,
-    /// Batches in use, ready, and being assembled.
+    /// Batches in use, kept ready or being assembled.
     pub batches: u64,
-    /// Buffers of the threads that decode.
+    /// Buffers of the decoder threads.
     pub decoding: u64,
-    /// Whether all rows are one window, which is decoded once and kept.
+    /// Whether all rows fit in one window, which is decoded once and kept.
     pub is_one_window: bool,
 }
 
 impl LoaderMemory {
-    /// Buffers of the threads that decode, once the first batch is there.
+    /// Returns the decoder buffers that remain after the first batch has arrived.
     #[must_use]
     pub fn decoding_in_steps(&self) -> u64 {
         if self.is_one_window { 0 } else { self.decoding }
     }
 }
 
-/// What a loader reads.
+/// The shape of the rows a loader reads, and the options that decide how many it holds.
 #[derive(Clone, Debug)]
 pub struct LoaderShape<'a> {
     pub data: &'a DataShape,
-    /// The features in use.
     pub features: &'a FeaturePlan,
-    /// Rows of an epoch.
     pub rows: u64,
-    /// Samples of a batch.
     pub batch_size: usize,
-    /// Rows held and shuffled together; 0 in the order of the dataset.
+    /// Size of the shuffle buffer; 0 without shuffling.
     pub shuffle_rows: usize,
     pub epochs: u64,
 }
 
 impl LoaderShape<'_> {
-    /// What the loader holds at most.
+    /// Estimates the peak memory of the loader.
     #[must_use]
     pub fn memory(&self) -> LoaderMemory {
         if self.rows == 0 {
             return LoaderMemory::default();
         }
         let (window, held, pieces) = self.rows_held();
-        // Beside the rows, the order of those of the window in use.
+        // The permutation of the rows of the window in use.
         let order = window * size_of::<(u32, u32)>() as u64;
         let decoded =
             (held as f64 * DecodedRows::row_bytes(&self.columns(), self.data.dense)) as u64;
@@ -80,8 +77,8 @@ impl LoaderShape<'_> {
         let features = self.features.columns.len();
         let together = batches_together(self.batch_size);
         let queued = batches_ahead(features, self.batch_size) * together;
-        // One group in use, and one that is put together or waits for its place in the queue; less
-        // where the data has no more.
+        // One group is in use, another is being assembled or waits for a place in the queue. Small
+        // data may not have that many batches.
         let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
         let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
@@ -92,7 +89,7 @@ impl LoaderShape<'_> {
         (held as f64 * batch / samples.max(1) as f64) as u64 + filling
     }
 
-    /// The columns of the features, one for each feature.
+    /// Returns the column of each feature.
     fn columns(&self) -> Vec<ColumnShape> {
         let single =
             |name: &String| ColumnShape { name: name.clone(), ids_per_row: 1.0, is_list: false };
@@ -102,7 +99,7 @@ impl LoaderShape<'_> {
             .collect()
     }
 
-    /// The columns in use, each once.
+    /// Returns each column in use once.
     fn used(&self) -> Vec<ColumnShape> {
         let mut columns = self.columns();
         columns.sort_by(|a, b| a.name.cmp(&b.name));
@@ -110,8 +107,8 @@ impl LoaderShape<'_> {
         columns
     }
 
-    /// Rows of the largest window, rows of all windows held at a time, and pieces that are decoded
-    /// at a time.
+    /// Returns the rows of the largest window, the rows of all windows held at the same time, and
+    /// the pieces decoded at the same time.
     fn rows_held(&self) -> (u64, u64, u64) {
         let order = ShuffleOrder {
             seed: (self.shuffle_rows > 0).then_some(0),
@@ -125,7 +122,7 @@ impl LoaderShape<'_> {
         let decoders = decode_threads();
         let per_group = decoders.div_ceil(order.groups() as usize);
         let mut windows = order.windows(0).0;
-        // The next epoch of a dataset of one window is the same rows once more.
+        // If the dataset is one window, the next epoch reuses its rows.
         if windows.len() == 1 {
             let pieces = windows.remove(0).divided(per_group, PIECE_ROWS_LEAST).pieces.len();
             return (self.rows, self.rows, pieces as u64);
@@ -188,11 +185,11 @@ mod tests {
     fn one_window_is_held_once_and_others_with_what_follows() {
         assert_eq!(held(95, 1000, 9), (95, 95));
         let ahead = pieces_ahead(decode_threads()) as u64;
-        // In the order of the rows each row group is a window.
+        // Without shuffling, each row group is a window.
         assert_eq!(held(10_000, 0, 1), (10, 10 + 10 * ahead));
-        // Windows of as many groups as are decoded ahead: one more is enough.
+        // A window has as many groups as are decoded ahead, so one further window is enough.
         assert_eq!(held(10_000, 10 * ahead as usize, 1), (10 * ahead, 20 * ahead));
-        // There are only 20 rows.
+        // The dataset has only 20 rows.
         assert_eq!(held(20, 10, 1), (10, 20));
     }
 }

@@ -1,7 +1,7 @@
-//! Lines in Criteo's layout straight to columns of 32-bit integers.
+//! Parses lines in Criteo's layout directly into columns of 32-bit integers.
 //!
-//! Takes only lines whose fields are all of the usual form (see `number`) and leaves every other to
-//! the caller, so that what is malformed is decided in one place, `record`.
+//! It accepts only lines whose fields all have the usual form (see `number`) and leaves all others
+//! to the caller, so that `text_record` alone decides what is malformed.
 
 use schema::source::{CategoryKind, DenseTransform, NumberForm};
 
@@ -28,7 +28,7 @@ impl IntegerColumns {
 }
 
 impl RowSink for IntegerColumns {
-    /// Takes a row whose values fit in the columns' types.
+    /// Accepts a row whose values fit into 32 bits.
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         let mut fields = LineFields { label: row.label, ..LineFields::default() };
         for (column, &value) in row.dense.iter().enumerate() {
@@ -67,7 +67,7 @@ impl RowSink for IntegerColumns {
     }
 }
 
-/// One line.
+/// The parsed fields of one line.
 #[derive(Default)]
 struct LineFields {
     label: f32,
@@ -76,7 +76,7 @@ struct LineFields {
     missing: u64,
 }
 
-/// Where the fields of a line stand: Criteo's layout with or without the label.
+/// Variant of Criteo's layout: with or without the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineForm {
     Labeled,
@@ -84,7 +84,8 @@ pub(crate) enum LineForm {
 }
 
 impl LineForm {
-    /// The form of a file, if it is one of the two and its columns are wanted as they are.
+    /// Returns the variant of a file if it has Criteo's layout and its columns need no further
+    /// interpretation.
     pub(crate) fn recognize(PlacedColumns { wanted, layout }: PlacedColumns<'_>) -> Option<Self> {
         let form = if layout.label.is_some() { Self::Labeled } else { Self::Unlabeled };
         let first = form.labels();
@@ -94,7 +95,7 @@ impl LineForm {
             && wanted.dense.iter().all(|c| c.number == NumberForm::Plain)
             && wanted.label.is_number()
             && wanted.categorical.iter().all(|c| c.kind == CategoryKind::Hex)
-            // Hashes that nobody counts.
+            // Hexadecimal hashes whose ids are not counted.
             && wanted.categorical.iter().all(|c| (c.out_of_range, c.missing) == (None, None))
             && wanted.categorical.iter().all(|c| c.separator.is_none());
         let in_order = layout.fields == first + DENSE + CATEGORICAL
@@ -112,20 +113,20 @@ impl LineForm {
     }
 }
 
-/// What a text consists of, in its order.
+/// A section of a text, in order.
 pub(crate) enum TextItem<'t> {
-    /// Rows of the usual form, since the last unusual line.
+    /// Rows that were parsed since the last unusual line.
     Usual,
-    /// A line to be read otherwise, its end included.
+    /// A line for the general parser, with its number and including its end.
     Unusual(u64, &'t [u8]),
 }
 
-/// Reads the lines of `text` into `columns`, calling `take` for each unusual line, with what came
-/// before it in `columns`, and once at the end.
+/// Parses the lines of `text` into `columns`. Calls `take` for each unusual line, when `columns`
+/// holds the rows before it, and once at the end.
 ///
 /// # Cost
-/// One pass with some 0.5 cycles per byte to find the fields, and 30 instructions per field; no
-/// jump among them depends on what a field holds, so that none is guessed wrong.
+/// One pass: 0.5 cycles per byte to find the fields and 30 instructions per field. No branch
+/// depends on the content of a field, so none is mispredicted.
 pub(crate) fn parse(
     text: &[u8],
     first_line: u64,
@@ -156,7 +157,8 @@ pub(crate) fn parse(
     take(columns, TextItem::Usual);
 }
 
-/// The line from `start` whose fields end at `ends`; `None` if any is unusual.
+/// Parses the line that begins at `start` and whose fields end at `ends`; `None` if a field is
+/// unusual.
 #[inline(always)]
 fn read(text: &[u8], mut start: usize, form: LineForm, ends: &[usize]) -> Option<LineFields> {
     let mut fields = LineFields { label: f32::NAN, ..LineFields::default() };
@@ -182,7 +184,7 @@ fn read(text: &[u8], mut start: usize, form: LineForm, ends: &[usize]) -> Option
     }
     let mut words = [0; CATEGORICAL];
     for (column, (word, &end)) in words.iter_mut().zip(&ends[DENSE..]).enumerate() {
-        // The last field of a line that ends in "\r" alone ends before it starts.
+        // In a line that ends in a lone "\r", the last field ends before it starts.
         let length = end.saturating_sub(start);
         fields.missing |= u64::from(length == 0) << (DENSE + column);
         is_long |= length > DIGITS_MOST;

@@ -1,14 +1,14 @@
-//! Up to eight digits at once: a field of text in one 64-bit word to an integer.
+//! Parses a field of up to eight digits at once, as one 64-bit word.
 //!
-//! Says nothing of fields it does not know; those are `field`'s, which reads every form.
+//! Fields of any other form are reported as such and left to `field`, which parses every form.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const ZEROS: u64 = ONES * b'0' as u64;
 const HIGH_NIBBLES: u64 = ONES * 0xf0;
-/// Digits that a field has at most.
+/// Largest number of digits per field.
 pub(super) const DIGITS_MOST: usize = 8;
 
-/// The bytes that a field of each length takes of the eight up to its end.
+/// Mask of the bytes that a field of each length occupies in the eight bytes up to its end.
 const FIELD: [u64; 16] = {
     let mut bytes = [0; 16];
     let mut length = 1;
@@ -19,8 +19,9 @@ const FIELD: [u64; 16] = {
     bytes
 };
 
-/// What the bytes of the field of `length` bytes that ends before `end` have beside `'0'`, the last
-/// highest, behind zeros; zeros alone where it has none, anything where more than [`DIGITS_MOST`].
+/// Returns the digits of the field of `length` bytes that ends before `end`, each XORed with `'0'`.
+/// The last digit is in the highest byte, unused bytes are zero. The result is meaningless for
+/// fields longer than [`DIGITS_MOST`].
 #[inline(always)]
 pub(super) fn digits(text: &[u8], end: usize, length: usize) -> u64 {
     let before = text.get(..end).unwrap_or_default();
@@ -28,16 +29,16 @@ pub(super) fn digits(text: &[u8], end: usize, length: usize) -> u64 {
         Some(bytes) => u64::from_le_bytes(*bytes),
         None => before.iter().fold(0, |word, &byte| word >> 8 | u64::from(byte) << 56),
     };
-    // An index of four bits needs no check.
+    // A 4-bit index needs no bounds check.
     (word ^ ZEROS) & FIELD[length & 15]
 }
 
-/// Hexadecimal digits as a number; the second is 0 if they are nothing else.
+/// Converts hexadecimal digits to a number. The second value is 0 if all characters were digits.
 ///
-/// Pseudo-code: per byte, `letter = bit 6`; its low nibble, and 9 more for a letter, is the value;
-/// that must be below 16, and at least 10 exactly for letters; bit 4 is a letter's alone, bit 5 its
-/// case, bit 7 nobody's. Then the nibbles are joined in pairs, fours, eights. Adds, shifts and
-/// masks alone, so that a compiler does several fields at once.
+/// Pseudo-code per byte: `letter = bit 6`. The value is the low nibble, plus 9 for a letter. It
+/// must be below 16, and at least 10 exactly for letters. Bit 4 is allowed for letters only, bit 5
+/// is their case, and bit 7 is never set. Then nibbles are joined in pairs, fours and eights. There
+/// are only additions, shifts and masks, so that the compiler vectorizes over fields.
 #[inline(always)]
 pub(super) fn hex(digits: u64) -> (u32, u64) {
     let letter = digits >> 6 & ONES;
@@ -50,10 +51,10 @@ pub(super) fn hex(digits: u64) -> (u32, u64) {
     ((fours << 16 | fours >> 32) as u32, wrong)
 }
 
-/// Decimal digits as a number; the second is 0 if they are nothing else.
+/// Converts decimal digits to a number. The second value is 0 if all characters were digits.
 #[inline(always)]
 pub(super) fn decimal(digits: u64) -> (i32, u64) {
-    // A high nibble, or a low one that 6 carries out of.
+    // Invalid: a high nibble is set, or adding 6 to the low nibble overflows.
     let wrong = (digits | ((digits & !HIGH_NIBBLES) + ONES * 6)) & HIGH_NIBBLES;
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
@@ -69,7 +70,7 @@ mod tests {
     use super::{DIGITS_MOST, decimal, digits, hex};
     use crate::parse::field;
 
-    /// Both read the digits within a longer text, wherever they stand.
+    /// Places the field within a longer text, because the parsers read the bytes around it.
     fn check(text: &[u8]) {
         for (before, after) in [(0, 0), (3, 1), (9, 12)] {
             let padded = [&vec![b'f'; before][..], text, &vec![b'7'; after][..]].concat();

@@ -1,23 +1,23 @@
-//! Where the tabs and line ends of a text are, 64 bytes at a time.
+//! Finds the tabs and line ends of a text, 64 bytes at a time.
 //!
-//! SSE2 where it is the machine's least, a plain loop elsewhere; both give the same bits.
+//! It uses SSE2 if the target always has it, and a plain loop otherwise. Both give the same bits.
 
-/// Bytes looked at together.
+/// Bytes per mask.
 const WIDTH: usize = 64;
 
-/// The tabs of a line that are told; a line with more has too many fields.
+/// Number of tabs whose positions are stored. A line with more has too many fields anyway.
 pub(super) const TABS_MOST: usize = 64;
 
-/// The positions of the tabs and line ends of a text, line by line.
+/// Iterates over the lines of a text with the positions of their tabs.
 pub(super) struct Separators<'a> {
     text: &'a [u8],
-    /// Start of the bytes that the masks are of.
+    /// Position of the first byte of the masks.
     base: usize,
-    /// A bit for each one not yet given.
+    /// Bits of the separators that were not returned yet.
     left: Masks,
 }
 
-/// A bit for each of 64 bytes.
+/// One bit for each of 64 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Masks {
     tabs: u64,
@@ -29,8 +29,8 @@ impl<'a> Separators<'a> {
         Self { text, base: 0, left: masks_at(text, 0) }
     }
 
-    /// Writes where the tabs of the next line are, and gives their number and the line's end, which
-    /// is the text's where it has none.
+    /// Writes the positions of the next line's tabs and returns their number and the end of the
+    /// line. The last line may end with the text.
     #[inline(always)]
     pub(super) fn next_line(&mut self, tabs: &mut [usize; TABS_MOST]) -> (usize, usize) {
         let mut found = 0;
@@ -51,7 +51,7 @@ impl<'a> Separators<'a> {
             }
             self.base += WIDTH;
             if self.base >= self.text.len() {
-                // Stays there, however often it is asked.
+                // Further calls keep returning the end.
                 (self.base, self.left) = (self.text.len(), Masks::default());
                 return (found, self.text.len());
             }
