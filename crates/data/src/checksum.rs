@@ -159,7 +159,7 @@ mod tests {
     use super::{Seal, check, sealed};
 
     #[test]
-    fn every_flipped_bit_of_a_sealed_text_is_noticed() {
+    fn every_flipped_bit_of_a_sealed_text_is_detected() {
         let text = sealed(&serde_json::json!({"version": 2, "mean": 0.25})).unwrap();
         assert_eq!(check(&text), Seal::Whole);
         let value: serde_json::Value = serde_json::from_slice(&text).unwrap();

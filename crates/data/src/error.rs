@@ -42,12 +42,12 @@ pub enum Error {
     },
     #[error("{}: the file is empty", path.display())]
     EmptyInput { path: PathBuf },
-    #[error("{}: expected rows behind the header, got a header of {columns} columns alone", path.display())]
+    #[error("{}: expected rows after the header, got only a header of {columns} columns", path.display())]
     HeaderOnly { path: PathBuf, columns: usize },
     /// The content is neither text nor a supported compressed form of it.
     #[error("{}: expected text, plain or compressed, got {form}", path.display())]
     OtherForm { path: PathBuf, form: &'static str },
-    #[error("{}: expected a zip archive of one file, got {got}", path.display())]
+    #[error("{}: expected a zip archive with one file, got {got}", path.display())]
     Archive {
         path: PathBuf,
         /// Names of the files in the archive, or the kind of document.
@@ -55,7 +55,7 @@ pub enum Error {
     },
     #[error("{}: lines end with CR, expected LF or CR LF", path.display())]
     CarriageReturns { path: PathBuf },
-    #[error("{}: expected files, got a folder without any", path.display())]
+    #[error("{}: expected a folder with data files, got none in it", path.display())]
     EmptyFolder { path: PathBuf },
     #[error("{}: no usable rows, {malformed} malformed{}", path.display(), first_of(first.as_deref()))]
     NoGoodRows { path: PathBuf, malformed: u64, first: Option<Box<Malformed>> },
@@ -70,7 +70,7 @@ pub enum Error {
         read: Option<Share>,
     },
     /// An id outside its table, in a column configured with `out_of_range = "error"`.
-    #[error("{place}: column {column:?}: expected an id from 0 to {} by out_of_range = \"error\", got {id}", rows - 1)]
+    #[error("{place}: column {column:?}: expected an id from 0 to {} (out_of_range = \"error\"), got {id}", rows - 1)]
     IdOutOfRange {
         /// File and line, or the folder of the dataset.
         place: String,
@@ -81,8 +81,8 @@ pub enum Error {
     /// A column has both negative ids and unsigned ids from 2^63 on, which have the same bit
     /// patterns.
     #[error(
-        "column {column:?}: expected ids of 64 bits, signed or unsigned, got {negative} below 0 \
-         and {large} from 2^63 on"
+        "column {column:?}: expected signed or unsigned 64-bit ids, got both: {negative} below \
+         0 and {large} from 2^63 on"
     )]
     IdsOfBothSigns { column: String, negative: u64, large: u64 },
     /// A malformed record in strict mode, which allows none.
@@ -129,23 +129,25 @@ pub enum Error {
     },
     /// The disk is too full for the temporary files of counting categories.
     #[error(
-        "{}: counting categories needs some {needed} of temporary disk, got {available}",
+        "{}: counting categories needs about {needed} of temporary disk space, got {available}",
         folder.display()
     )]
     Disk { folder: PathBuf, needed: schema::Bytes, available: schema::Bytes },
     /// The unfinished preparation in the folder belongs to a different request.
-    #[error("{}: an interrupted preparation with other {what} is there", folder.display())]
+    #[error("{}: the folder holds an interrupted preparation with different {what}", folder.display())]
     OtherPreparation { folder: PathBuf, what: String },
     /// An input changed since the unfinished preparation read it.
     #[error(
-        "{}: the content of {} is not what the interrupted preparation there has read",
+        "{}: {} has changed since the interrupted preparation in this folder read it",
         folder.display(), path.display()
     )]
     InputChanged { folder: PathBuf, path: PathBuf },
     /// A [`crate::Fitted`] does not match the configuration or the dataset.
     #[error("fitted {what}: expected {expected}, got {got}")]
     FittedMismatch { what: &'static str, expected: String, got: String },
-    #[error("column {column:?}: {ids} exact ids need as many rows, the table has {rows}")]
+    #[error(
+        "column {column:?}: expected a table of at least {ids} rows for its exact ids, got {rows}"
+    )]
     TableTooSmall {
         column: String,
         /// Ids in use, including the two reserved ones.
@@ -177,13 +179,13 @@ pub enum Error {
     #[error("synthetic {what}: expected {expected}, got {got}")]
     Synthetic { what: &'static str, expected: &'static str, got: String },
     /// A loader thread panicked, so that no error of its own arrived.
-    #[error("the loader's thread for {} ended early", path.display())]
+    #[error("a loader thread for {} stopped unexpectedly", path.display())]
     LoaderStopped { path: PathBuf },
 }
 
 fn first_of(first: Option<&Malformed>) -> String {
     first
-        .map(|first| format!("; the first at line {}: {}", first.line, first.reason))
+        .map(|first| format!("; first at line {}: {}", first.line, first.reason))
         .unwrap_or_default()
 }
 
@@ -193,14 +195,16 @@ fn too_many(rows: u64, losses: &Losses, max: Share, read: Option<Share>) -> Stri
     let all = rows + malformed;
     let share = Share::from_parts(malformed, all);
     let (lost, rows) = (count(malformed), count(all));
-    let mut text = format!("{lost} of {rows} rows are malformed ({share}), expected {max} at most");
+    let mut text = format!("{lost} of {rows} rows are malformed ({share}), expected at most {max}");
     if let Some(read) = read {
-        text += &format!("; stopped after {read} of the input, the rest cannot make up for them");
+        text += &format!(
+            "; stopped after {read} of the input, because the rest cannot bring the share below the limit"
+        );
     }
     if let Some((reason, times)) = losses.most_common_reason() {
         text += &format!("\n  most often ({} times): {reason}", count(times));
     }
-    text += "\n  the first of them:";
+    text += "\n  first examples:";
     for malformed in &losses.first {
         text += &format!("\n    {malformed}");
     }

@@ -78,7 +78,7 @@ mod tests {
     use super::run;
 
     #[test]
-    fn order_is_that_of_production_for_any_thread_count() {
+    fn results_keep_the_order_of_production_for_any_thread_count() {
         for threads in [1, 2, 7] {
             let mut seen = Vec::new();
             let produce = |send: super::SendItem<'_, u64>| {

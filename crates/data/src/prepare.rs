@@ -1,10 +1,12 @@
-//! Raw inputs to a prepared dataset, streaming: fit where needed, then convert and write.
+//! Prepares raw inputs as a dataset in a stream: fits transforms where needed, then converts and
+//! writes the rows.
 //!
 //! # What is stored
-//! `label` and dense columns as f32, transformed. Categorical columns as i64: with exact ids the
-//! final ids, otherwise the raw category (the integer, or XXH3-64 of the trimmed text, as a bit
-//! pattern; 0 if missing), of which the loader takes the unsigned value modulo the table's rows.
-//! List columns keep their lists; a missing list is empty, missing elements are left out.
+//! `label` and the dense columns are stored as f32 after their transform, and categorical columns
+//! as i64. With exact ids these are the final ids. Otherwise they are raw categories (the integer,
+//! or the XXH3-64 hash of the trimmed text as a bit pattern, or 0 if missing), which the loader
+//! takes modulo the table's rows. Columns of lists keep their lists; a missing list is empty, and
+//! missing elements are left out.
 
 pub(crate) mod fit;
 pub(crate) mod request;
@@ -44,31 +46,31 @@ use crate::prepare::writer::{DatasetNotes, DatasetWriter, WriterOptions};
 use crate::scan::ScanInputs;
 use crate::scan::progress::{DataProgress, ProgressMeter};
 
-/// A finished preparation.
+/// The result of a preparation: the dataset and what happened on the way.
 #[derive(Debug)]
 pub struct Prepared {
     pub dataset: Dataset,
-    /// What was left out.
     pub losses: Losses,
-    /// Rows that an interrupted preparation had written already.
+    /// Rows that were taken over from an interrupted preparation.
     pub resumed_rows: u64,
-    /// The input files as they were read; without those that are streams.
+    /// Identities of the input files, except streams.
     pub origins: Vec<InputOrigin>,
 }
 
-/// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
+/// Returns the number of threads of the machine, but at most 8: a single thread reads, and cannot
+/// feed more.
 #[must_use]
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Bytes that preparing a dataset of this shape takes at most: blocks of text and their rows on
-/// their way through the threads, row groups being encoded, and the counts of exact ids.
+/// Estimates the peak memory of preparing a dataset of this shape: blocks of text and their rows in
+/// flight, row groups being encoded, and the counts for exact ids.
 #[must_use]
 pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
     let row = shape.prepared_row_bytes();
     let rows = shape.rows as f64;
-    // A block without text is a batch of 8192 rows of a Parquet file or of arrays.
+    // Parquet files and arrays are read in batches of 8192 rows.
     let (block_rows, text) = match shape.text_row_bytes {
         text if text > 0.0 => (text::BLOCK_BYTES as f64 / text, text),
         _ => (8192.0, row),
@@ -82,18 +84,19 @@ pub fn prepare_memory(shape: &DataShape, ids: IdMode, threads: usize) -> u64 {
     (blocks + groups.min(rows) * row) as u64 + counts
 }
 
-/// Prepares a dataset.
+/// Reads the inputs of `request` and writes them as a prepared dataset. Reports progress to
+/// `progress`.
 ///
 /// # Cost
-/// One pass over the inputs; one more to fit standardized columns or exact ids, and another before
-/// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
-/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input;
-/// counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
+/// One pass over the inputs, one more if columns are standardized or ids are exact, and before that
+/// another to count rows if `hold_out` is not 0. Splitting by time takes one pass to find the cut
+/// and one for each side. Memory is bounded by the row groups in flight, below 1 GiB for any input.
+/// Counting for exact ids spills to temporary files beside `out` if `data.ids.memory_mib` is not
 /// enough.
 /// # Errors
-/// Any [`Error`]; nothing is left at `out` then. Finished parts stay beside it, so that the same
-/// request resumes from there: it neither learns from the inputs nor encodes their rows twice, and
-/// reads tab-separated text only from the last finished part on, other inputs once more.
+/// Any [`Error`]. Nothing is left at `out` then, but finished parts are kept beside it, so that the
+/// same request resumes from there. It does not fit again and does not encode rows twice.
+/// Tab-separated text is read only from the last finished part on, other inputs from the start.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(DataProgress),
@@ -114,7 +117,7 @@ pub fn prepare(
         pace: BlockPace::FullBlocks,
         threads: request.threads.max(1),
     };
-    // Before anything is read: a fit may take long.
+    // Checked first, because fitting may take long.
     if request.out.exists() {
         return Err(Error::OutExists { path: request.out.to_owned() });
     }
@@ -124,13 +127,13 @@ pub fn prepare(
         fitted.check(request.config, &wanted)?;
     }
     let mut staging = StagingFolder::new(request)?;
-    let learnt = request.fitted.cloned().or_else(|| staging.fitted());
+    let given_state = request.fitted.cloned().or_else(|| staging.fitted());
     let unfitted = || Fitted::unfitted(request.config, &wanted);
-    let plan = match &learnt {
+    let plan = match &given_state {
         Some(_) => None,
         None => FitPlan::new(&unfitted(), &wanted, &is_list),
     };
-    let mut fitted = learnt.unwrap_or_else(unfitted);
+    let mut fitted = given_state.unwrap_or_else(unfitted);
     let passes = match (&plan, &wanted.time) {
         (None, Some(_)) => 3,
         (Some(_), Some(_)) => 4,
@@ -151,13 +154,14 @@ pub fn prepare(
     }
     let written = write(request, staging, &source, &mut meter, fitted, &columns);
     if let Err(Error::TooManyMalformed { .. }) = written {
-        // What was finished is of no use: the same rows would be refused again.
+        // Finished parts are useless, because the same rows would be refused again.
         resume::discard_unfinished(request.out);
     }
     written
 }
 
-/// What rows are held against, and the time that parts them, if one does.
+/// The properties that every row is checked against, and the time from which rows are held out, if
+/// any.
 struct RowSplit {
     categorical: Categorical,
     cut: Option<f64>,
@@ -169,7 +173,7 @@ impl RowSplit {
     }
 }
 
-/// The time from which on rows are held out. Takes 8 bytes for each row.
+/// Finds the time from which on rows are held out. Takes 8 bytes per row.
 fn find_cut(
     request: &PrepareRequest<'_>,
     source: &ScanInputs<'_>,
@@ -244,19 +248,20 @@ fn write(
             let transformed = Transformed::new(&applier, &fitted, is_list);
             SideFilter::new(transformed, part, &columns.categorical)
         };
-        let found = source.scan_from(from.as_ref(), meter, taker, |block, mark| {
+        let pass_losses = source.scan_from(from.as_ref(), meter, taker, |block, mark| {
             let rows = &block.sink.inner.rows;
             match (part, &mut held_out) {
                 (Some(TimeSide { side: SplitSide::HeldOut, .. }), Some(count)) => {
                     *count += rows.len() as u64;
                 }
                 (Some(_), _) => {}
-                // A place in an input says nothing where each is read for two parts.
+                // With two passes over each input, a position does not identify the rows written so
+                // far.
                 (None, _) => mark.into_iter().for_each(|mark| writer.mark(mark)),
             }
             writer.push(rows)
         })?;
-        losses.get_or_insert(found);
+        losses.get_or_insert(pass_losses);
     }
     let losses = losses.unwrap_or_default();
     drop(applier);
@@ -271,7 +276,7 @@ fn write(
     Ok(Prepared { dataset, losses, resumed_rows, origins: origins.noted() })
 }
 
-/// Counts rows that would be taken.
+/// A sink that only counts the rows that would be accepted.
 struct RowCount<'a>(&'a FitPlan);
 
 impl RowSink for RowCount<'_> {
@@ -286,7 +291,7 @@ impl RowSink for RowCount<'_> {
     fn accept_integers(&mut self, _: &mut IntegerColumns) {}
 }
 
-/// Takes rows transformed as they are stored.
+/// A sink that transforms rows into the form in which they are stored.
 pub(crate) struct Transformed<'a> {
     applier: &'a Applier<'a>,
     pub rows: PreparedRows,

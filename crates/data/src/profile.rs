@@ -1,7 +1,8 @@
-//! Profiles files without a configuration: format, columns, and over all rows the number and kind
-//! of values per column. Streams in bounded memory, the same result for any number of threads.
+//! Profiles files without a configuration: their format, their columns, and statistics of the
+//! values of every column. Files are streamed in bounded memory, and the result does not depend on
+//! the number of threads.
 //!
-//! Knows nothing of models: what the columns are for is decided by who reads the facts.
+//! It reports facts only; `schema::proposal` decides what the columns are used for.
 
 mod column;
 mod leak;
@@ -33,35 +34,35 @@ pub use leak::{Leak, find_leaks};
 use column::{BlockColumnTally, ColumnCandidates, ProfiledColumn};
 use sniff::TextForm;
 
-/// Rows of Parquet and of arrays that are sampled to find the kind of values.
+/// Rows of Parquet files and arrays that are sampled to detect the kinds of values.
 const SAMPLE_ROWS: usize = 5000;
-/// Files whose rows are sampled where paths hold columns, at most.
+/// Most files that are sampled if paths encode columns.
 const SAMPLE_FILES: usize = 32;
 
-/// What is found in files, as [`profile_files`] gives it.
+/// The result of [`profile_files`]: facts about the files, the way they are read, and a sample of
+/// rows.
 pub struct Profile {
     pub facts: FileFacts,
-    /// How the files are read: format, names and punctuation, no columns.
+    /// Format, column names and punctuation, without the choice of columns.
     pub data: DataConfig,
-    /// Records that training would leave out too, whatever the columns are for.
+    /// Records that training would leave out as well, for any choice of columns.
     pub losses: Losses,
-    /// The values of the first rows.
     sample: Vec<SampleColumn>,
 }
 
-/// The trimmed values of the first rows of one column.
+/// Trimmed values of one column in the first rows.
 struct SampleColumn {
     name: String,
     values: Vec<Vec<u8>>,
 }
 
-/// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
+/// Profiles `inputs`, which must have the same columns. `delimiter` replaces the detected one.
 ///
 /// # Cost
-/// One pass over the files, with the memory of [`crate::stats::summarize_inputs`].
+/// One pass over the files, in the memory of [`crate::stats::summarize_inputs`].
 /// # Errors
-/// Any [`Error`] of reading them; [`Error::TooManyMalformed`] as in training, where nothing else
-/// is said.
+/// Any [`Error`] of reading the files. [`Error::TooManyMalformed`] uses the default limit of
+/// training.
 pub fn profile_files(
     inputs: &[String],
     delimiter: Option<&str>,
@@ -118,7 +119,7 @@ pub fn profile_files(
         ..ColumnFacts::default()
     }));
     facts.layout = layout_of(&facts);
-    // The values of paths differ from file to file.
+    // Values from paths differ between files, so several files are sampled.
     let sample = if names.len() > own { sample_files(&source, names.len())? } else { sample };
     let sample = names.into_iter().zip(sample);
     let sample = sample.map(|(name, values)| SampleColumn { name, values }).collect();
@@ -126,7 +127,7 @@ pub fn profile_files(
 }
 
 impl Profile {
-    /// Gives the columns other names, in their order, as for files that have none.
+    /// Renames the columns in order, for files without a header.
     pub fn name_columns(&mut self, names: impl IntoIterator<Item = String>) {
         for (column, name) in self.sample.iter_mut().zip(names) {
             column.name = name;
@@ -134,8 +135,8 @@ impl Profile {
     }
 }
 
-/// What the first values of each column may be: of the first `own` columns those of the rows, of
-/// the others those of the paths.
+/// Finds the candidate kinds of each column from a sample. The first `own` columns come from rows,
+/// the others from paths.
 fn find_all_candidates(
     inputs: &[String],
     sample: &[Vec<Vec<u8>>],
@@ -158,7 +159,7 @@ fn find_all_candidates(
     row_candidates.chain(path_candidates).collect()
 }
 
-/// The values that the paths of `inputs` give column `name`.
+/// Collects the values of column `name` from the paths of `inputs`.
 fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
     let path_values = |input: &String| {
         let keys = partition::keys(Path::new(input)).into_iter();
@@ -167,7 +168,7 @@ fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
     inputs.iter().flat_map(path_values).collect()
 }
 
-/// How files are read; of text in a format that is not announced, in that of `form`.
+/// Describes how the files are read. `form` is the detected layout of text files.
 fn data_config(format: DataFormat, form: Option<&TextForm>) -> DataConfig {
     let delimiter = form.filter(|form| form.format == DataFormat::Csv).and_then(|form| match &form
         .punctuation
@@ -188,7 +189,7 @@ fn data_config(format: DataFormat, form: Option<&TextForm>) -> DataConfig {
     }
 }
 
-/// Every column as text. The label is any of them, which nobody reads.
+/// Requests every column as text. The label is required, so the first column serves as one.
 fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedColumns {
     let categorical = names.iter().zip(lists).map(|(name, is_list)| CategoricalColumn {
         column: name.clone(),
@@ -202,7 +203,7 @@ fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> WantedCo
     WantedColumns::from_categorical(data, label, categorical.collect())
 }
 
-/// The first of `inputs` that has rows, and its form.
+/// Returns the first of `inputs` that has rows, with its layout.
 fn first_form<'a>(
     inputs: &'a [String],
     delimiter: Option<&str>,
@@ -222,7 +223,7 @@ fn first_form<'a>(
     }))
 }
 
-/// The values of records that have `columns` fields, column by column.
+/// Transposes the records that have `columns` fields.
 fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     let mut sample = vec![Vec::with_capacity(records.len()); columns];
     for record in records.into_iter().filter(|record| record.len() == columns) {
@@ -231,7 +232,7 @@ fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     sample
 }
 
-/// The first rows of files that are chosen evenly among all, with the values of their paths.
+/// Samples the first rows of several evenly chosen files, including the values from their paths.
 fn sample_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
     let step = source.inputs.len().div_ceil(SAMPLE_FILES);
     let chosen: Vec<&String> = source.inputs.iter().step_by(step.max(1)).collect();
@@ -245,8 +246,7 @@ fn sample_files(source: &ScanInputs<'_>, columns: usize) -> Result<Vec<Vec<Vec<u
     Ok(samples)
 }
 
-/// The first rows of Parquet, or of any files; arrays hold numbers alone. Lists have no values
-/// here.
+/// Samples the first rows of any input. Lists have no values in the sample.
 fn sample_first_rows(
     source: &ScanInputs<'_>,
     columns: usize,
@@ -267,27 +267,27 @@ fn sample_first_rows(
     Ok(samples)
 }
 
-/// One block, column by column.
+/// Statistics of one block, column by column.
 struct BlockTally {
     file: usize,
     columns: Vec<BlockColumnTally>,
     rows: u64,
-    /// How often each text of [`sniff::MISSING`] occurs.
+    /// Number of occurrences of each text of [`sniff::MISSING`].
     missing: Vec<u64>,
     losses: Losses,
 }
 
-/// All blocks.
+/// Statistics of all blocks.
 struct ProfileTally {
     columns: Vec<ProfiledColumn>,
     rows: u64,
-    /// The text that most often stands for a missing value.
+    /// Most frequent text for missing values.
     missing: Option<String>,
     losses: Losses,
 }
 
 impl ProfileTally {
-    /// Refuses files of which training would leave out too much.
+    /// Fails if training would leave out too many rows, or if there are none.
     fn check(&self, inputs: &[String]) -> Result<(), Error> {
         Strictness::AtMost(Strictness::DEFAULT_MAX).check(self.rows, &self.losses)?;
         if self.rows == 0 {
@@ -297,10 +297,10 @@ impl ProfileTally {
         Ok(())
     }
 
-    /// What the columns hold, of files that are read as `data` says.
+    /// Summarizes the columns of files that are read as `data` describes.
     fn facts(self, data: &DataConfig, has_names: bool) -> FileFacts {
         let rows = self.rows;
-        // What other columns show holds for those that leave it open.
+        // Columns whose number format is ambiguous follow the others.
         let shown = self.columns.iter().find_map(|column| column.shown_form(rows));
         let usual = shown.unwrap_or(match data.delimiter.as_deref() {
             Some(";") => NumberForm::DecimalComma,
@@ -402,7 +402,7 @@ fn tally_block(
     looked
 }
 
-/// The published layout that these columns have.
+/// Recognizes the layout of a published dataset.
 fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
     let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
     if facts.format == DataFormat::Npy {
@@ -424,7 +424,8 @@ fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
     (has_form && is_named).then_some(KnownLayout::MovieLens)
 }
 
-/// A label, 13 integers and 26 hexadecimal numbers of eight digits, without names.
+/// Recognizes Criteo's layout: a label, 13 integers and 26 hexadecimal numbers of eight digits,
+/// without a header.
 fn is_criteo(facts: &FileFacts) -> bool {
     if facts.format != DataFormat::Tsv || facts.has_names || facts.columns.len() != 40 {
         return false;

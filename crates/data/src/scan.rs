@@ -1,6 +1,7 @@
-//! All inputs of a request, in order, through the reading pipeline: produce blocks, convert, take.
+//! Reads all inputs of a request in order through a pipeline: one thread produces blocks, several
+//! convert them into rows, and the caller consumes the rows.
 //!
-//! Knows neither a format nor the consumer of the rows.
+//! It is independent of the format of the inputs and of the consumer of the rows.
 
 pub(crate) mod convert;
 pub(crate) mod criteo_files;
@@ -30,7 +31,7 @@ use crate::scan::progress::{Pass, ProgressMeter};
 use crate::scan::record_block::RecordBlock;
 use crate::scan::resume_point::ResumePoint;
 
-/// The inputs and how they are read.
+/// The inputs of a scan and the options for reading them.
 pub(crate) struct ScanInputs<'a> {
     pub inputs: &'a [String],
     pub config: &'a DataConfig,
@@ -42,15 +43,15 @@ pub(crate) struct ScanInputs<'a> {
 }
 
 impl ScanInputs<'_> {
-    /// Which categorical columns hold lists: those with a separator, or that are lists in the first
-    /// file.
+    /// Tells for each categorical column whether it holds lists: it has a separator, or it holds
+    /// lists in the first file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
         let first = format::first_with_content(self.inputs)?;
         let first = Some(first).filter(|input| !input.is_empty() && *input != STDIN);
         format::reader(self.config).lists(self.wanted, first)
     }
 
-    /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be
+    /// Fails for problems that are visible before reading. `passes` is how often the inputs will be
     /// read.
     pub(crate) fn check(&self, passes: u64) -> Result<(), Error> {
         if self.inputs.is_empty() {
@@ -59,20 +60,21 @@ impl ScanInputs<'_> {
         }
         let stdin = self.inputs.iter().filter(|input| *input == STDIN).count();
         if stdin > 0 && !format::reader(self.config).reads_streams() {
-            return Err(Error::Stdin { problem: "cannot be Parquet or arrays; give a file" });
+            return Err(Error::Stdin { problem: "cannot be Parquet or NumPy arrays; use a file" });
         }
         if stdin > 1 {
-            return Err(Error::Stdin { problem: "is named more than once" });
+            return Err(Error::Stdin { problem: "is given more than once" });
         }
         if stdin > 0 && passes > 1 {
-            let problem = "can be read only once, but standardized columns and exact ids need a \
-                           pass of their own; give files";
+            let problem = "can be read only once, but standardized columns and exact ids need \
+                           another pass; use files";
             return Err(Error::Stdin { problem });
         }
         Ok(())
     }
 
-    /// Reads everything once; `taker` makes what takes a block's rows, `take` gets it in order.
+    /// Reads all inputs once. `taker` creates a sink for each block, and `take` receives the
+    /// converted blocks in order.
     pub(crate) fn scan<A: RowSink>(
         &self,
         meter: &mut ProgressMeter<'_>,
@@ -82,7 +84,8 @@ impl ScanInputs<'_> {
         self.scan_from(None, meter, taker, |parsed, _| take(parsed))
     }
 
-    /// Like [`Self::scan`] from a mark on; `take` gets a block's own mark too, if it can have one.
+    /// Like [`Self::scan`], starting at a resume point. `take` also receives the resume point of
+    /// each block, if the format supports it.
     pub(crate) fn scan_from<A: RowSink>(
         &self,
         from: Option<&ResumePoint>,
@@ -107,7 +110,7 @@ impl ScanInputs<'_> {
         tally.finish()
     }
 
-    /// Reads everything once, and sends it in blocks until `send` wants no more.
+    /// Reads all inputs once and sends them in blocks, until `send` returns `false`.
     pub(crate) fn produce(
         &self,
         from: Option<&ResumePoint>,
@@ -126,7 +129,7 @@ impl ScanInputs<'_> {
                 text += records.text_bytes() as u64;
                 let progress = ReadProgress {
                     bytes: pass.bytes(),
-                    // Of a rest alone nobody knows how much text its beginning was.
+                    // After resuming, the text before is unknown, so the total is too.
                     bytes_total: from.map_or(pass.length(), |_| 0),
                     text,
                     row_bytes_least: layout.fields as u64,
@@ -147,7 +150,7 @@ impl ScanInputs<'_> {
                 &InputReading { wanted, label, pace, observer, from },
                 &mut send,
             ) {
-                // Engines that write one file per part leave some without content.
+                // Engines that write one file per part leave some of them empty.
                 Err(Error::EmptyInput { .. }) if self.inputs.len() > 1 => {}
                 sent => sent?,
             }
@@ -159,7 +162,7 @@ impl ScanInputs<'_> {
     }
 }
 
-/// Good rows and losses per file.
+/// Accepted rows and losses per file.
 struct FileTally<'a> {
     source: &'a ScanInputs<'a>,
     rows: Vec<u64>,
@@ -176,7 +179,7 @@ impl<'a> FileTally<'a> {
         Self { source, rows, losses }
     }
 
-    /// The mark of a block that has not been counted yet.
+    /// Returns the resume point of a block that has not been counted yet.
     fn mark(&self, file: usize, place: LineStart) -> ResumePoint {
         ResumePoint { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
@@ -202,7 +205,7 @@ impl<'a> FileTally<'a> {
         check_early(self.source.strictness, rows, &self.all(), &parsed.progress)
     }
 
-    /// What was lost of all inputs.
+    /// Sums the losses of all inputs.
     fn all(&self) -> Losses {
         let mut all = Losses::default();
         self.losses.iter().for_each(|losses| all.append(losses.clone()));

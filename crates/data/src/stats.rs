@@ -1,7 +1,8 @@
-//! What a dataset or raw files contain: rows, click rate, and per column ranges, gaps, distinct
-//! categories and skew. Streams in bounded memory, the same result for any number of threads.
+//! Statistics of datasets and raw files: rows, click rate, and for each column range, missing
+//! values, distinct categories and skew. Streams in bounded memory; the result does not depend on
+//! the number of threads.
 //!
-//! Knows nothing of models; how a table of these figures looks is its caller's.
+//! The caller formats the statistics as a table.
 
 pub(crate) mod category;
 mod dense;
@@ -32,41 +33,39 @@ pub use figure::{CategoricalStats, CountMethod, DenseStats};
 use category::CategoryTally;
 use dense::DenseTally;
 
-/// Rows whose dense values are kept for the quantiles: exact up to here, beyond a uniform sample
-/// whose quantiles are right to about 0.4 percentage points.
+/// Rows whose dense values are kept for quantiles. Up to this number quantiles are exact; beyond it
+/// they come from a uniform sample and are right to about 0.4 percentage points.
 const SAMPLE_ROWS: u64 = 1 << 16;
 const STREAM_SAMPLE: u64 = 0x57a7;
 
-/// The figures of a dataset or of raw files.
+/// Statistics of a dataset or of raw files.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
     pub rows: u64,
-    /// Mean of the labels; `None` without rows or labels.
+    /// Mean of the labels; `None` if there are no labels.
     pub click_rate: Option<f64>,
-    /// What the values are: see [`ValuesSeen`].
     pub values: ValuesSeen,
-    /// Dense columns in order.
     pub dense: Vec<DenseStats>,
-    /// Categorical columns in order.
     pub categorical: Vec<CategoricalStats>,
 }
 
-/// Which values were looked at.
+/// Whether statistics describe raw or prepared values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValuesSeen {
-    /// As in the files; missing fields are known.
+    /// Values as they are in the files, where missing fields are known.
     Raw,
-    /// As prepared: dense values transformed, missing ones filled in and no longer told apart (none
-    /// count as missing); a category 0 counts as missing, which it is unless the files hold a 0.
+    /// Prepared values: dense values are transformed, and missing ones are filled in and not
+    /// counted as missing. Category 0 counts as missing, which it is unless the files contain a 0.
     Prepared,
 }
 
-/// The figures of a range of a prepared dataset; `progress` is given the rows read so far.
+/// Computes the statistics of a range of a prepared dataset. `progress` receives the number of rows
+/// so far.
 ///
 /// # Cost
-/// One pass, decoded on `threads` threads; at most 4 MiB a categorical column, 0.5 MiB a dense one,
-/// and the row groups in flight.
+/// One pass, decoded on `threads` threads, in at most 4 MiB per categorical column, 0.5 MiB per
+/// dense column, and the row groups in flight.
 /// # Errors
 /// Any [`Error`] of reading the dataset.
 pub fn summarize_dataset(
@@ -101,10 +100,10 @@ pub fn summarize_dataset(
     Ok(tally.finish(ValuesSeen::Prepared))
 }
 
-/// The figures of raw files (or `-`), and what could not be read of them.
+/// Computes the statistics of raw files (or `-`), and the records that could not be read.
 ///
 /// # Cost
-/// One pass on `threads` threads, with the memory of [`summarize_dataset`].
+/// One pass on `threads` threads, in the memory of [`summarize_dataset`].
 /// # Errors
 /// Any [`Error`] of reading the files.
 pub fn summarize_inputs(
@@ -142,22 +141,22 @@ pub fn summarize_inputs(
     Ok((stats, losses))
 }
 
-/// Numbers of dense and categorical columns.
+/// Number of dense and of categorical columns.
 type Width = (usize, usize);
 
 fn tally_width(wanted: &WantedColumns) -> Width {
     (wanted.dense.len(), wanted.categorical.len())
 }
 
-/// A block of rows in columns.
+/// A block of rows in columns, the unit of work of a thread.
 struct BlockColumns {
     labels: Vec<f32>,
-    /// Each `[rows]`; NaN is missing.
+    /// Each `[rows]`; NaN for missing values.
     dense: Vec<Vec<f64>>,
     categorical: Vec<BlockBags>,
 }
 
-/// One categorical column of a block.
+/// The categories of one column in a block.
 #[derive(Clone, Default)]
 struct BlockBags {
     values: Vec<i64>,
@@ -173,7 +172,7 @@ impl BlockColumns {
         }
     }
 
-    /// The rows `within` one row group.
+    /// Decodes the rows `within` one row group.
     fn from_row_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
         let columns = &dataset.manifest().columns;
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
@@ -224,7 +223,7 @@ impl RowSink for BlockColumns {
     }
 }
 
-/// Running figures of all columns.
+/// Running statistics of all columns.
 struct ColumnTally {
     rows: u64,
     clicks: f64,
@@ -247,7 +246,7 @@ impl ColumnTally {
     fn take(&mut self, block: &BlockColumns) {
         let rows = block.labels.len() as u64;
         self.clicks += block.labels.iter().map(|&label| f64::from(label)).sum::<f64>();
-        // Reservoir sampling; the slot a row gets is a function of its number.
+        // Reservoir sampling, in which the slot of a row depends only on its number.
         let slots = (self.rows..self.rows + rows).map(|row| {
             let slot = if row < SAMPLE_ROWS { row } else { self.rng.below(row, row + 1) };
             (slot < SAMPLE_ROWS).then_some(slot as usize)

@@ -30,7 +30,7 @@ fn refused(place: &Place, words: &str) -> Ran {
         "expected 1 % at most",
         "most often (",
         "times): column \"u\": expected a number\n",
-        "the first of them:\n",
+        "first examples:\n",
         "bad.csv:2: column \"u\": expected a number, got \"x",
         "hint:",
         "--malformed-max",

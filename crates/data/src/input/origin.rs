@@ -179,8 +179,8 @@ impl RunningHash {
 
     /// Hashes the bytes that were read next, except those that were hashed before.
     fn take(&mut self, read: &[u8]) {
-        let known = (self.bytes - self.at).min(read.len() as u64);
-        self.hash.update(&read[known as usize..]);
+        let hashed_before = (self.bytes - self.at).min(read.len() as u64);
+        self.hash.update(&read[hashed_before as usize..]);
         self.at += read.len() as u64;
         self.bytes = self.bytes.max(self.at);
     }
@@ -387,8 +387,8 @@ impl ReadObserver {
     pub(crate) fn hash_file(&self, path: &str) -> Result<(), Error> {
         let Some(origins) = &self.origins else { return Ok(()) };
         let files = || origins.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = files().get(path).map(|noted| noted.origin.clone());
-        if known.is_some_and(|known| known.fingerprint.is_some() && known.is_untouched()) {
+        let recorded = files().get(path).map(|noted| noted.origin.clone());
+        if recorded.is_some_and(|origin| origin.fingerprint.is_some() && origin.is_untouched()) {
             return Ok(());
         }
         let mut file = File::open(path).map_err(Error::open(Path::new(path)))?;

@@ -47,7 +47,7 @@ mod tests {
     use super::keys;
 
     #[test]
-    fn folders_name_columns_and_their_value() {
+    fn partition_folders_give_columns_and_values() {
         let check = |path: &str, expected: &[(&str, &str)]| {
             let expected: Vec<(String, Vec<u8>)> =
                 expected.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();

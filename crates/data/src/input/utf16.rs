@@ -100,7 +100,7 @@ mod tests {
     use super::{ByteOrder, Utf16, order};
 
     #[test]
-    fn text_is_the_same_in_any_order_of_bytes_and_however_it_is_read() {
+    fn both_byte_orders_decode_to_the_same_text() {
         let text = "\u{feff}Straße,\u{1f600},−1\n";
         let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
         let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();

@@ -105,7 +105,7 @@ impl Features {
         place: &std::path::Path,
     ) -> Result<Self, Error> {
         let rules = fitted.rules()?;
-        let mut found = Vec::with_capacity(plan.columns.len());
+        let mut resolved = Vec::with_capacity(plan.columns.len());
         for (name, rows) in &plan.columns {
             let column = fitted.categorical.iter().position(|c| c.column == *name);
             let Some(column) = column else {
@@ -126,13 +126,13 @@ impl Features {
                 (None, _) => IdMapping::Signed(*rows),
             };
             let counted = about.out_of_range.filter(|_| !matches!(to_id, IdMapping::Exact));
-            found.push((column, to_id, counted.map(|rule| (name.clone(), *rows, rule))));
+            resolved.push((column, to_id, counted.map(|rule| (name.clone(), *rows, rule))));
         }
-        let mut used: Vec<usize> = found.iter().map(|(column, ..)| *column).collect();
+        let mut used: Vec<usize> = resolved.iter().map(|(column, ..)| *column).collect();
         used.sort_unstable();
         used.dedup();
         let position = |column| used.partition_point(|&other| other < column);
-        let features = found.into_iter().map(|(column, to_id, counted)| Feature {
+        let features = resolved.into_iter().map(|(column, to_id, counted)| Feature {
             at: position(column),
             to_id,
             counted,

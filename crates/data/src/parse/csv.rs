@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_the_same_however_the_text_is_cut() {
+    fn records_do_not_depend_on_the_pieces_of_text() {
         let text = "a,\"b,\"\"c\"\"\n\"d , \r\n\r\n\n\"\",x\"y\",\nlast,";
         let expected = ["1:a|b,\"c\"\nd | \r", "5:|x\"y\"|", "6:last|"];
         for size in 1..text.len() + 1 {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_parted_and_enclosed_as_told() {
+    fn delimiter_and_quote_are_configurable() {
         for (how, text, expected) in [
             (
                 ("::", Some(b'"')),

@@ -276,7 +276,7 @@ mod tests {
     use super::{DAY, date, days, parse_time, time_feature};
 
     #[test]
-    fn days_and_dates_are_each_others_inverse() {
+    fn days_and_dates_are_inverse() {
         assert_eq!((days(1970, 1, 1), days(2000, 3, 1)), (Some(0), Some(11_017)));
         for day in (-100_000..100_000).step_by(37) {
             let date = date(day);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_back() {
+    fn formatted_times_parse_back() {
         for seconds in [0.0, 1_413_892_800.0, 951_782_399.0, -1.0] {
             let text = super::iso_text(seconds);
             assert_eq!(parse_time(text.as_bytes(), None), Ok(seconds), "{text}");

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_missing() {
+    fn nan_and_null_are_missing() {
         for text in [&b"nan"[..], b"NaN", b"-NAN", b"null", b"NULL"] {
             assert!(is_nan_text(text) && number_or_nan(text).is_ok_and(f64::is_nan), "{text:?}");
         }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_go_from_both_ends_only() {
+    fn only_outer_spaces_are_trimmed() {
         assert_eq!(trim(b" a b\r"), b"a b");
         assert_eq!(trim(b"  "), b"");
         assert_eq!(trim("\u{e9} ".as_bytes()), "\u{e9}".as_bytes());

@@ -1,4 +1,4 @@
-//! Every format there is, and what reads it: the one place that names them all.
+//! The list of file formats and their readers. No other file names them all.
 
 use schema::DataConfig;
 use schema::source::DataFormat;
@@ -12,7 +12,7 @@ use crate::parse::parquet::input::ParquetReader;
 use crate::parse::reader::FormatReader;
 use crate::parse::text::TsvReader;
 
-/// What reads inputs of a configuration.
+/// Returns the reader for the format of a configuration.
 pub(crate) fn reader(config: &DataConfig) -> Box<dyn FormatReader> {
     let names = config.columns.clone();
     match config.format {
@@ -24,10 +24,10 @@ pub(crate) fn reader(config: &DataConfig) -> Box<dyn FormatReader> {
     }
 }
 
-/// The format that the name of `input` or its first bytes announce; of text `None`.
+/// Detects the format of `input` from its name or its first bytes; `None` for text.
 ///
 /// # Errors
-/// That of opening it.
+/// Any [`Error`] of opening the input.
 pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     let find = |is_it: &dyn Fn(&dyn FormatReader) -> bool| {
         DataFormat::ALL.into_iter().find(|format| is_it(&*reader(&DataConfig::new(*format))))
@@ -40,11 +40,11 @@ pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     Ok(find(&|reader| reader.has_magic(&start)))
 }
 
-/// The first of several inputs that has any bytes, or the first of all. Its columns are those of
-/// all; the empty parts that Spark writes have none.
+/// Returns the first input with content, or the first input if all are empty. Its columns stand for
+/// all inputs; the empty parts that Spark writes have no columns.
 ///
 /// # Errors
-/// That of opening one.
+/// Any [`Error`] of opening an input.
 pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
     if inputs.len() > 1 {
         for input in inputs.iter().filter(|input| *input != decompress::STDIN) {
@@ -56,10 +56,11 @@ pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
     Ok(inputs.first().map_or("", String::as_str))
 }
 
-/// The files that `inputs` stand for: themselves, or all arrays of the sets they name.
+/// Returns the files that `inputs` stand for: the inputs themselves, or all arrays of the sets they
+/// name.
 ///
 /// # Errors
-/// [`Error::Array`] for the name of no set.
+/// [`Error::Array`] for a name that does not belong to a set of arrays.
 pub fn input_files(format: DataFormat, inputs: &[String]) -> Result<Vec<String>, Error> {
     reader(&DataConfig::new(format)).files(inputs)
 }

@@ -1,13 +1,13 @@
-//! The names of columns by the header line of a text file. Pure; which line is a header is
-//! `profile`'s.
+//! Derives column names from the header line of a text file. `profile` decides whether a line is a
+//! header.
 
 use std::collections::BTreeSet;
 
-/// The name of each column, all different.
+/// Returns a name for each column, all different.
 ///
-/// A column without a name, as pandas writes its index, is called by its position: `c1` for the
-/// first. Columns that share a name are numbered, `price.1` and `price.2`: a configuration that
-/// names `price` is refused, for nobody knows which one it means.
+/// A column without a name, as pandas writes its index, is named by its position: `c1` for the
+/// first. Columns with the same name are numbered, `price.1` and `price.2`. A configuration that
+/// names `price` is then refused, because the name is ambiguous.
 pub(crate) fn names(fields: &[Vec<u8>]) -> Vec<String> {
     let texts: Vec<String> = fields.iter().map(|field| text(field)).collect();
     let mut used: BTreeSet<String> = texts.iter().cloned().collect();
@@ -27,7 +27,7 @@ pub(crate) fn names(fields: &[Vec<u8>]) -> Vec<String> {
     (0..fields.len()).map(&mut named).collect()
 }
 
-/// A name as text; what is not UTF-8 is taken as Latin-1.
+/// Decodes a name; invalid UTF-8 is read as Latin-1.
 fn text(field: &[u8]) -> String {
     match std::str::from_utf8(field) {
         Ok(text) => text.to_owned(),
@@ -40,7 +40,7 @@ mod tests {
     use super::names;
 
     #[test]
-    fn columns_without_a_name_or_with_the_same_name_can_be_told_apart() {
+    fn columns_get_distinct_names() {
         let check = |fields: &[&str], expected: &[&str]| {
             let fields: Vec<Vec<u8>> =
                 fields.iter().map(|field| field.as_bytes().to_vec()).collect();

@@ -1,8 +1,8 @@
-//! Ids that are no row of their table: which rule a column has for them, and how many there are.
+//! Counts ids outside their tables and applies the rules for them.
 //!
-//! An id is kept as 64 bits, signed; one from 2^63 on keeps its bit pattern. A column has negative
-//! ids or such large ones, never both, so that the bits say which id is meant. What becomes of an
-//! id when a batch is made is `gather`'s.
+//! Ids are stored as signed 64-bit numbers; unsigned ids from 2^63 on keep their bit pattern. A
+//! column has negative ids or such large ones, but never both, so the bits identify the id.
+//! `load::gather` maps ids to rows when a batch is made.
 
 use schema::DataConfig;
 use schema::source::{CategoricalColumn, CategoryKind, IdMode, OutOfRange};
@@ -14,7 +14,7 @@ use crate::parse::parsed_columns::ParsedCategories;
 use crate::parse::parsed_row::ParsedRow;
 
 impl IdCount {
-    /// Counts `values`, of which those at `large` are large.
+    /// Counts `values`, of which `large` are unsigned ids from 2^63 on.
     fn count(&mut self, values: &[i64], large: usize) {
         let negative = values.iter().filter(|&&value| value < 0).count();
         self.large += large as u64;
@@ -26,14 +26,14 @@ impl IdCount {
     }
 }
 
-/// How many of `values` are not in `0..rows`: one comparison each, without a jump.
+/// Counts the values outside `0..rows`, with one comparison each and no branch.
 #[inline]
 pub(crate) fn count_outside(values: &[i64], rows: u64) -> usize {
     values.iter().map(|value| usize::from(value.cast_unsigned() >= rows)).sum()
 }
 
-/// The rule of a column for ids that are no row of its table; `None` where there is no such table
-/// or nobody counts them.
+/// Returns the rule of a column for ids outside its table; `None` if the column has no such table
+/// or its ids are not counted.
 pub(crate) fn out_of_range_rule(
     column: &CategoricalColumn,
     config: &DataConfig,
@@ -48,7 +48,7 @@ pub(crate) fn out_of_range_rule(
     }
 }
 
-/// What is counted of a column.
+/// A categorical column whose ids are counted, with the rows of its table if known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedColumn {
     column: usize,
@@ -56,7 +56,7 @@ pub(crate) struct CountedColumn {
     refuses: bool,
 }
 
-/// The columns whose ids are counted.
+/// Selects the columns whose ids are counted.
 pub(crate) fn find_counted(
     columns: &[CategoricalColumn],
     config: &DataConfig,
@@ -74,7 +74,6 @@ pub(crate) fn find_counted(
 pub(crate) struct RefusedId {
     pub column: usize,
     pub id: i64,
-    /// Rows of the table.
     pub rows: u64,
 }
 
@@ -89,7 +88,7 @@ pub(crate) fn find_refused(row: &ParsedRow, counted: &[CountedColumn]) -> Option
     })
 }
 
-/// Adds the ids of a row that was taken; one entry of `counts` per categorical column.
+/// Counts the ids of an accepted row. `counts` has one entry per categorical column.
 #[inline]
 pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[CountedColumn]) {
     for counted in counted {
@@ -113,8 +112,8 @@ pub(crate) fn count_row(counts: &mut Vec<IdCount>, row: &ParsedRow, counted: &[C
     }
 }
 
-/// Adds the ids of columns that were taken at once; `false`, and nothing added, where one of them
-/// is refused.
+/// Counts the ids of whole columns. Returns `false` without counting if a column has to refuse one
+/// of them.
 pub(crate) fn count_columns(
     counts: &mut Vec<IdCount>,
     columns: &[ParsedCategories<'_>],
@@ -132,7 +131,7 @@ pub(crate) fn count_columns(
         let mut count = IdCount { rows: counted.rows, ..IdCount::default() };
         count.count(&column.values, column.large.len());
         if counted.rows.is_some() {
-            // A missing one is kept as 0, which is in every table.
+            // Missing categories are stored as 0, which is a row of every table.
             count.ids -= column.missing.iter().filter(|&&missing| missing).count() as u64;
         }
         if counted.rows.is_some() || count.negative + count.large > 0 {
@@ -151,7 +150,7 @@ fn entry<'a>(counts: &'a mut Vec<IdCount>, counted: &CountedColumn) -> &'a mut I
     count
 }
 
-/// Refuses columns whose ids the bits do not tell apart.
+/// Fails if a column has both negative ids and ids from 2^63 on, which the bits do not tell apart.
 pub(crate) fn check_signs(counts: &[IdCount], columns: &[CategoricalColumn]) -> Result<(), Error> {
     let both = |(count, _): &(&IdCount, _)| count.negative > 0 && count.large > 0;
     match counts.iter().zip(columns).find(both) {
@@ -164,15 +163,14 @@ pub(crate) fn check_signs(counts: &[IdCount], columns: &[CategoricalColumn]) -> 
     }
 }
 
-/// Ids of batches that are no rows of their table.
+/// Report on the ids of one column that are outside its table, as seen in batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IdsOutside {
     pub column: String,
-    /// Rows of its table.
     pub rows: u64,
     pub rule: OutOfRange,
-    /// Ids, those of missing categories included.
+    /// Including those of missing categories.
     pub ids: u64,
-    /// Those among them that are no row of the table.
+    /// Ids outside the table.
     pub outside: u64,
 }

@@ -1,25 +1,26 @@
-//! Rows of integers in columns: what the fastest readers make.
+//! Rows of integers in columns, the output of the fastest parser.
 
 use crate::parse::parsed_row::ParsedRow;
 
-/// Rows whose columns each have one integer, or none, in columns.
+/// Rows in columns, where every field is one integer or missing. Used for Criteo's layout, whose
+/// fields all fit into 32 bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IntegerColumns {
-    /// Labels, `[rows]`; NaN in a file without.
+    /// `[rows]`; NaN if the file has no labels.
     pub labels: Vec<f32>,
-    /// The dense columns, each `[rows]`; 0 where missing.
+    /// Each `[rows]`; 0 for missing values.
     pub dense: Vec<Vec<i32>>,
-    /// The categorical columns, each `[rows]`; 0 where missing.
+    /// Each `[rows]`; 0 for missing values.
     pub categories: Vec<Vec<u32>>,
-    /// Which fields are missing, `[rows]`: a bit for each dense column, then one for each
-    /// categorical one, 64 at most.
+    /// Bit mask of missing fields, `[rows]`: first the dense columns, then the categorical ones, at
+    /// most 64.
     pub missing: Vec<u64>,
-    /// Line of each row in its file, `[rows]`, from 1.
+    /// `[rows]`, from 1.
     pub lines: Vec<u64>,
 }
 
 impl IntegerColumns {
-    /// No rows of so many dense and categorical columns, with room for `rows`.
+    /// Creates empty columns with capacity for `rows` rows.
     pub(crate) fn with_room(dense: usize, categorical: usize, rows: usize) -> Self {
         Self {
             labels: Vec::with_capacity(rows),
@@ -30,19 +31,19 @@ impl IntegerColumns {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Forgets the rows and keeps the room.
+    /// Removes all rows and keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.labels.clear();
         self.dense.iter_mut().for_each(Vec::clear);
@@ -51,34 +52,34 @@ impl IntegerColumns {
         self.lines.clear();
     }
 
-    /// The values of dense column `column`.
+    /// Iterates over the values of dense column `column`.
     pub(crate) fn dense_column(&self, column: usize) -> impl Iterator<Item = Option<i32>> {
         let values = self.dense[column].iter().zip(&self.missing);
         values.map(move |(&value, missing)| (missing >> column & 1 == 0).then_some(value))
     }
 
-    /// The categories of column `column`.
+    /// Iterates over the categories of categorical column `column`.
     pub(crate) fn category_column(&self, column: usize) -> impl Iterator<Item = Option<i64>> {
         let values = self.categories[column].iter().zip(&self.missing);
         let bit = self.dense.len() + column;
         values.map(move |(&value, missing)| (missing >> bit & 1 == 0).then_some(i64::from(value)))
     }
 
-    /// Dense value `row` of column `column`, NaN where missing.
+    /// Returns the dense value of column `column` in row `row`; NaN if it is missing.
     #[inline]
     pub(crate) fn dense(&self, row: usize, column: usize) -> f64 {
         let missing = self.missing[row] >> column & 1 == 1;
         if missing { f64::NAN } else { f64::from(self.dense[column][row]) }
     }
 
-    /// Category `row` of column `column`.
+    /// Returns the category of column `column` in row `row`.
     #[inline]
     pub(crate) fn category(&self, row: usize, column: usize) -> Option<i64> {
         let missing = self.missing[row] >> (self.dense.len() + column) & 1 == 1;
         (!missing).then(|| i64::from(self.categories[column][row]))
     }
 
-    /// Writes row `row` into `into`.
+    /// Copies row `row` into `into`.
     pub(crate) fn read(&self, row: usize, into: &mut ParsedRow) {
         into.clear();
         into.line = self.lines[row];

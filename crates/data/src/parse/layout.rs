@@ -1,4 +1,4 @@
-//! Which columns are wanted and where they stand in one file. Pure; reads nothing.
+//! The wanted columns of a configuration and their positions in one file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,68 +12,67 @@ use crate::loss::RowRefusal;
 use crate::parse::field;
 use crate::parse::ids::{self, CountedColumn};
 
-/// The columns a configuration asks for.
+/// The columns that a configuration reads, and how their fields are interpreted.
 #[derive(Clone, Debug)]
 pub(crate) struct WantedColumns {
     pub label: LabelColumn,
     pub dense: Vec<DenseColumn>,
     pub categorical: Vec<CategoricalColumn>,
     pub missing: Option<Vec<u8>>,
-    /// The column whose greatest values are held out, read like a dense one.
+    /// Column whose latest times are held out; parsed like a dense column.
     pub time: Option<DenseColumn>,
-    /// Categorical columns whose ids are counted.
     pub counted: Vec<CountedColumn>,
-    /// What rows without a label are.
+    /// Treatment of rows without a label.
     pub unlabeled_rows: UnlabeledRows,
-    /// What the first version of fitted transforms did otherwise.
+    /// Parsing rules of the version of the fitted state.
     pub rules: Rules,
 }
 
-/// What rows without a label are.
+/// Treatment of rows without a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnlabeledRows {
-    /// What the configuration says.
+    /// As the configuration says.
     AsConfigured,
-    /// Rows like any other: nobody needs the label.
+    /// Rows are kept, because scoring needs no label.
     Kept,
 }
 
-/// How fields are understood where versions differ.
+/// Parsing rules that differ between versions of the fitted state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
-    /// As of version 1 of [`crate::Fitted`]: text of Parquet loses the spaces around it, negative
+    /// Version 1 of [`crate::Fitted`]: text in Parquet files loses surrounding spaces, and negative
     /// ids wrap as unsigned ones.
     First,
     Second,
 }
 
-/// Whether a file must have the label.
+/// Whether a file must have a label column: training needs it, scoring does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabelNeed {
     Required,
     Optional,
 }
 
-/// The positions of the wanted columns among the fields of one file. Positions behind the fields of
-/// a record are those of `partition`.
+/// Positions of the wanted columns among the fields of one file. Positions past the fields of a
+/// record refer to `partition`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FieldLayout {
-    /// Fields of every record.
+    /// Number of fields in every record.
     pub fields: usize,
-    /// The fields of the header line, of files that have one: records that repeat it are no data.
+    /// Fields of the header line, if there is one. Records that repeat it are skipped.
     pub header: Vec<Vec<u8>>,
-    /// Values that the path of the file gives all its rows, such as `phone` of `device=phone`.
+    /// Values from the path of the file, such as `phone` from `device=phone`.
     pub partition: Vec<Vec<u8>>,
-    /// `None` in a file without labels.
     pub label: Option<usize>,
     pub dense: Vec<usize>,
     pub categorical: Vec<usize>,
-    /// `None` where no time parts the rows.
+    /// `None` if rows are not split by time.
     pub time: Option<usize>,
 }
 
 impl WantedColumns {
-    /// The wanted columns; a name may serve once as dense and once as categorical column.
+    /// Reads the wanted columns from a configuration. A name may be used once as a dense and once
+    /// as a categorical column.
     pub(crate) fn new(config: &DataConfig) -> Result<Self, Error> {
         let label = config.label_column().ok_or_else(|| Error::Config {
             key: "data.label",
@@ -94,7 +93,7 @@ impl WantedColumns {
         Ok(Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules })
     }
 
-    /// Some categorical columns beside a label, unchecked.
+    /// Creates a set of categorical columns and a label, without checks.
     pub(crate) fn from_categorical(
         config: &DataConfig,
         label: LabelColumn,
@@ -106,7 +105,7 @@ impl WantedColumns {
         Self { label, dense, categorical, missing, time, counted, unlabeled_rows, rules }
     }
 
-    /// The same with the time that parts training from held-out rows, if `config` names one.
+    /// Adds the time column by which rows are held out, if `config` names one.
     #[must_use]
     pub(crate) fn split_by_time(mut self, config: &DataConfig) -> Self {
         self.time = config.hold_out_by.as_ref().map(|name| {
@@ -115,7 +114,7 @@ impl WantedColumns {
             };
             let named = self.dense.iter().find(is_it);
             match named {
-                // A number parts the rows too.
+                // Rows can be split by any number, not only by times.
                 Some(dense) => dense.clone(),
                 None => DenseColumn::new(name.clone(), DenseTransform::Datetime),
             }
@@ -123,19 +122,19 @@ impl WantedColumns {
         self
     }
 
-    /// Which categorical columns have a separator, and so hold lists.
+    /// Tells for each categorical column whether it has a separator and therefore holds lists.
     pub(crate) fn separated(&self) -> Vec<bool> {
         self.categorical.iter().map(|column| column.separator.is_some()).collect()
     }
 
-    /// Whether a trimmed field stands for a missing value.
+    /// Tells whether a trimmed field represents a missing value.
     #[inline]
     pub(crate) fn is_missing(&self, field: &[u8]) -> bool {
         field.is_empty() || self.missing.as_deref() == Some(field)
     }
 
-    /// Finds the wanted columns among `names`, the columns of `path` in order, and among those that
-    /// its path gives all rows.
+    /// Finds the wanted columns among `names`, the columns of the file in order, and among the
+    /// columns encoded in its path.
     pub(crate) fn place_in_partition(
         &self,
         names: &[String],
@@ -148,7 +147,7 @@ impl WantedColumns {
         Ok(FieldLayout { fields: names.len(), partition, ..layout })
     }
 
-    /// Finds the wanted columns among `names`, the columns of `path` in order.
+    /// Finds the wanted columns among `names`, the columns of the file in order.
     pub(crate) fn place(
         &self,
         names: &[String],
@@ -176,10 +175,10 @@ impl WantedColumns {
         })
     }
 
-    /// Like [`WantedColumns::place`] for a headerless file of known columns, of whose first records
-    /// `widths` says how many have so many fields. Where more of them have one field fewer than
-    /// there are columns than have all, the label is left out, if that is allowed; what one record
-    /// looks like decides nothing.
+    /// Like [`WantedColumns::place`] for a headerless file. `widths` counts its first records by
+    /// their number of fields. If records with one field fewer than there are columns outnumber
+    /// complete ones, the file has no label, provided that is allowed. A single record decides
+    /// nothing.
     pub(crate) fn place_headerless(
         &self,
         names: &[String],
@@ -199,7 +198,7 @@ impl WantedColumns {
 }
 
 impl FieldLayout {
-    /// Refuses a record of text that has another number of fields or is the header once more.
+    /// Refuses a record that has the wrong number of fields or repeats the header.
     #[inline]
     pub(crate) fn check(&self, record: TextRecord<'_>) -> Result<(), RowRefusal> {
         if record.fields.len() != self.fields {
@@ -215,7 +214,7 @@ impl FieldLayout {
         Ok(())
     }
 
-    /// The trimmed field at position `at` of a record of text.
+    /// Returns the trimmed field at position `at` of a record.
     #[inline]
     pub(crate) fn field<'a>(&'a self, record: TextRecord<'a>, at: usize) -> &'a [u8] {
         match record.fields.get(at) {

@@ -1,9 +1,9 @@
-//! The arrays in which TorchRec and MLPerf keep Criteo's days, as an input: `X_dense.npy` f32 `[N,
+//! Reads the NumPy arrays in which TorchRec and MLPerf store Criteo's days: `X_dense.npy` f32 `[N,
 //! 13]`, already transformed; `X_labels.npy` i32 `[N, 1]`; and the categories as `X_sparse.npy` i32
 //! or i64 `[N, 26]`, or multi-hot as `X_sparse_multi_hot.npz`, 26 arrays i32 `[N, hot]`.
 //!
-//! Any of the three names the set. Columns are named like Criteo's: `label`, `I1`…, `C1`…. Rows
-//! are streamed from all arrays at once, whatever their length. `array` reads one array, `archive`
+//! Each of the three names refers to the whole set. Columns are named as in Criteo: `label`, `I1`…,
+//! `C1`…. Rows are streamed from all arrays side by side. `array` reads one array, and `archive`
 //! opens those of an `.npz`.
 
 mod archive;
@@ -24,12 +24,11 @@ use crate::parse::reader::{FormatReader, InputColumns, InputReading, SendBlock};
 use crate::parse::text_record::{from_least, malformed, missing_label};
 use array::{Array, ArrayValues, ElementKind};
 
-/// Rows read at a time.
 const BLOCK_ROWS: u64 = 8192;
-/// The ends of the names, the common start taken away.
+/// Suffixes of the file names of a set.
 const ENDS: [&str; 4] = ["_dense.npy", "_labels.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
 
-/// The files of one set.
+/// The files of one set of arrays.
 struct Set {
     dense: PathBuf,
     labels: PathBuf,
@@ -37,11 +36,12 @@ struct Set {
 }
 
 impl Set {
-    /// The set that `input` belongs to.
+    /// Finds the set that `input` belongs to.
     fn named_by(input: &str) -> Result<Self, Error> {
         if is_remote(input) {
             let problem =
-                "expected files, as arrays are read side by side; copy them first".to_owned();
+                "expected local files, because arrays are read side by side; copy them first"
+                    .to_owned();
             return Err(Error::Array { path: input.into(), problem });
         }
         let end = ENDS.iter().find(|end| input.ends_with(*end));
@@ -65,7 +65,7 @@ impl Set {
     }
 }
 
-/// Reads sets of arrays.
+/// The reader of sets of NumPy arrays.
 pub(crate) struct Arrays;
 
 impl FormatReader for Arrays {
@@ -80,7 +80,7 @@ impl FormatReader for Arrays {
         Ok(Some(InputColumns { names, lists, unreadable: Vec::new() }))
     }
 
-    /// All files of the sets that `inputs` name.
+    /// Returns all files of the sets that `inputs` name.
     fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
         let mut files = Vec::with_capacity(3 * inputs.len());
         for input in inputs {
@@ -115,19 +115,20 @@ impl FormatReader for Arrays {
     }
 }
 
-/// Some rows of all arrays.
+/// A block of rows from all arrays of a set.
 struct ArrayRows {
     first_row: u64,
     rows: usize,
-    /// Empty in a set without labels.
+    /// Empty if the set has no labels.
     labels: ArrayValues,
     /// `[rows, dense columns]`
     dense: ArrayValues,
-    /// All categorical columns as one array `[rows, columns]`, or an array `[rows, hot]` of each.
+    /// One array `[rows, columns]` for all categorical columns, or one array `[rows, hot]` per
+    /// column.
     sparse: Vec<ArrayValues>,
 }
 
-/// Sends the rows of the set that `input` names in blocks. Stops when `send` says `false`.
+/// Sends the rows of the set that `input` belongs to in blocks, until `send` returns `false`.
 fn send_rows(
     input: &str,
     reading: &InputReading<'_>,
@@ -186,7 +187,7 @@ fn send_rows(
     Ok(())
 }
 
-/// The names of the columns of a set.
+/// Returns the column names of a set.
 fn column_names(input: &str) -> Result<Vec<String>, Error> {
     let set = Set::named_by(input)?;
     let observer = ReadObserver::default();
@@ -199,7 +200,7 @@ fn column_names(input: &str) -> Result<Vec<String>, Error> {
     Ok(names(set.labels.exists(), dense, columns))
 }
 
-/// Calls `take` with every cell of the column at `at` of labeled rows.
+/// Calls `take` with every cell of the column at position `at`, in rows that have a label.
 fn each_text(rows: &ArrayRows, at: usize, take: &mut dyn FnMut(CellText<'_>)) {
     let dense = rows.dense.width(rows.rows);
     for index in 0..rows.rows {
@@ -246,7 +247,7 @@ impl Records for ArrayRows {
     }
 }
 
-/// Reads row `index` of a block.
+/// Copies row `index` of a block into `row`.
 fn read_row(
     row: &mut ParsedRow,
     PlacedColumns { wanted, layout }: PlacedColumns<'_>,
@@ -273,7 +274,7 @@ fn read_row(
     let dense = rows.dense.row(rows.rows, index);
     for (column, &at) in wanted.dense.iter().zip(&layout.dense) {
         let value = dense.number(at - first_dense);
-        // A NaN is a missing value.
+        // NaN is allowed: it represents a missing value.
         if value.is_infinite() {
             return Err(refuse(&column.column, FieldProblem::Number, value));
         }

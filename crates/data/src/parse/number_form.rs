@@ -1,5 +1,5 @@
-//! Amounts as people write them: currency signs, separators of thousands, parentheses, a comma
-//! before the decimals. Pure; knows nothing of rows or files.
+//! Parses amounts as people write them: with currency signs, thousands separators, parentheses for
+//! negative amounts, or a decimal comma.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use schema::source::NumberForm;
 
 use crate::parse::field::{self, FieldProblem};
 
-/// Longest amount that is read.
+/// Limit for the length of an amount, in bytes.
 const LONGEST: usize = 64;
 
-/// A number written in `form`; NaN for the text that stands for none.
+/// Parses a number written in `form`. `NaN` and `null` become NaN.
 #[inline]
 pub(crate) fn parse_amount(form: NumberForm, text: &[u8]) -> Result<f64, FieldProblem> {
     match form {
@@ -20,8 +20,8 @@ pub(crate) fn parse_amount(form: NumberForm, text: &[u8]) -> Result<f64, FieldPr
     }
 }
 
-/// An amount with `point` before its decimals. What is neither digit, mark of thousands, sign nor
-/// currency makes it no amount.
+/// Parses an amount whose decimals follow `point`. Only digits, thousands separators, signs and
+/// currencies are allowed.
 fn amount(text: &[u8], point: char) -> Result<f64, ()> {
     if field::is_nan_text(text) {
         return Ok(f64::NAN);
@@ -64,9 +64,9 @@ fn amount(text: &[u8], point: char) -> Result<f64, ()> {
     if field::is_storable(value) { Ok(value) } else { Err(()) }
 }
 
-/// Gives `keep` the digits of a whole number: groups of three, all with the same mark between them;
-/// in India groups of two before the last. The first group of several begins with no zero: the
-/// comma of 0,453 is that of a decimal.
+/// Passes the digits of a whole number to `keep`. Groups have three digits with the same separator
+/// between them; in Indian notation, groups before the last may have two. A number with separators
+/// does not begin with zero, because the comma of 0,453 is a decimal comma.
 fn thousands(
     text: &str,
     point: char,
@@ -103,13 +103,13 @@ fn is_space(c: char) -> bool {
     c.is_whitespace() || c == '\u{200b}' || c == '\u{feff}'
 }
 
-/// Signs that stand for a minus: the hyphen, the minus of Unicode, and what keyboards and
-/// typesetters write in their place.
+/// Tells whether a character is a minus sign: the hyphen, the Unicode minus, or a dash that
+/// keyboards and typesetters put in its place.
 fn is_minus(c: char) -> bool {
     matches!(c, '-' | '\u{2010}'..='\u{2013}' | '\u{2212}' | '\u{fe63}' | '\u{ff0d}')
 }
 
-/// The signs of currencies in Unicode.
+/// Tells whether a character is a currency sign.
 fn is_currency(c: char) -> bool {
     matches!(
         c,
@@ -118,13 +118,14 @@ fn is_currency(c: char) -> bool {
     )
 }
 
-/// Codes of currencies: other letters are no amount's.
+/// Accepted currency codes. Any other letters make a text not an amount.
 const CODES: [&str; 17] = [
     "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "CAD", "AUD", "SEK", "NOK", "DKK", "BRL",
     "kr", "PLN", "zł", "руб",
 ];
 
-/// How many of the characters beside an amount are a minus; the others are spaces and currencies.
+/// Counts the minus signs in the text beside an amount, which otherwise may hold only spaces and
+/// currencies.
 fn signs(text: &str) -> Result<usize, ()> {
     let letters: String = text.chars().filter(|c| c.is_alphabetic()).collect();
     let is_code = letters.is_empty() || CODES.contains(&letters.as_str());
@@ -142,7 +143,7 @@ mod tests {
     use super::parse_amount;
 
     #[test]
-    fn amounts_are_read_as_people_write_them() {
+    fn amounts_are_parsed_as_people_write_them() {
         for (text, value) in [
             ("$4.21", 4.21),
             ("-$1,234.50", -1234.5),

@@ -1,4 +1,5 @@
-//! The only place that knows Parquet: users' files in, dataset parts in and out, small tables out.
+//! Parquet: user files as input, verified byte ranges, and small tables as output. `dataset::part`
+//! builds the files of datasets on it.
 
 pub(crate) mod cells;
 pub(crate) mod checked;

@@ -1,48 +1,48 @@
-//! Rows as an input gave them, in columns: read, not yet transformed. Knows no format.
+//! Parsed rows in columns, before their transform. Produced by columnar formats.
 
 use std::borrow::Cow;
 
 use crate::loss::RowRefusal;
 use crate::parse::parsed_row::ParsedRow;
 
-/// Rows in columns, all of the same number of rows.
+/// A block of parsed rows in columns. All columns have the same number of rows, including refused
+/// ones.
 #[derive(Default)]
 pub(crate) struct ParsedColumns<'a> {
-    /// Line of the first row.
     pub first_line: u64,
-    /// NaN in a file without labels.
+    /// NaN if the file has no labels.
     pub labels: Vec<f32>,
-    /// The times that part training from held-out rows; empty where not asked for.
+    /// Times by which rows are held out; empty if they are not needed.
     pub times: Vec<f64>,
-    /// Per column, NaN where missing.
+    /// NaN for missing values.
     pub dense: Vec<Vec<f64>>,
     pub categorical: Vec<ParsedCategories<'a>>,
-    /// Rows to be left out, in order.
+    /// Refused rows in order.
     pub refused: Vec<(usize, RowRefusal)>,
 }
 
-/// One categorical column.
+/// The parsed values of one categorical column.
 #[derive(Default)]
 pub(crate) struct ParsedCategories<'a> {
-    /// Of a column of single ones one per row; of lists those that are not missing.
+    /// Without lists, one value per row; with lists, the values that are present.
     pub values: Cow<'a, [i64]>,
-    /// Which of the single ones are missing; empty where none is.
+    /// Which rows are missing, in a column without lists; empty if none is.
     pub missing: Vec<bool>,
-    /// For lists the end of each row's values.
+    /// End of each row's values, in a column of lists.
     pub ends: Option<Vec<u32>>,
-    /// Which of the values are bit patterns of ids from 2^63 on, in order.
+    /// Indices of values that are bit patterns of unsigned ids from 2^63 on, in order.
     pub large: Vec<u32>,
 }
 
 impl ParsedCategories<'_> {
-    /// The categories of a column of single ones.
+    /// Iterates over the categories of a column without lists.
     pub(crate) fn single(&self) -> impl Iterator<Item = Option<i64>> {
         let missing = |row: usize| self.missing.get(row).is_some_and(|&missing| missing);
         let values = self.values.iter().enumerate();
         values.map(move |(row, &value)| (!missing(row)).then_some(value))
     }
 
-    /// Writes row `index` of column `column` into `row`.
+    /// Copies row `index` of categorical column `column` into `row`.
     fn read(&self, index: usize, column: usize, row: &mut ParsedRow) {
         let start = match &self.ends {
             None => index,
@@ -68,17 +68,17 @@ impl ParsedCategories<'_> {
 }
 
 impl ParsedColumns<'_> {
-    /// Rows, those to be left out included.
+    /// Returns the number of rows, including refused ones.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether the columns are lists just where `is_list` says so.
+    /// Tells whether exactly the columns marked in `is_list` hold lists.
     pub(crate) fn has_lists(&self, is_list: &[bool]) -> bool {
         self.categorical.iter().map(|column| column.ends.is_some()).eq(is_list.iter().copied())
     }
 
-    /// Writes row `index` into `row`.
+    /// Copies row `index` into `row`.
     pub(crate) fn read(&self, index: usize, row: &mut ParsedRow) {
         row.clear();
         row.line = self.first_line + index as u64;

@@ -1,24 +1,25 @@
-//! One row between reading and transforming. Knows no format.
+//! One parsed row, before its transform.
 
-/// One record, read but not yet transformed. Reused from record to record.
+/// The parsed values of one record. The same value is reused for all records of a block.
 #[derive(Default)]
 pub(crate) struct ParsedRow {
     pub line: u64,
-    /// NaN in a file without labels.
+    /// NaN if the file has no labels.
     pub label: f32,
-    /// The time that parts training from held-out rows; NaN where missing or not asked for.
+    /// Time by which rows are held out; NaN if missing or not needed.
     pub time: f64,
     pub dense: Vec<f64>,
-    /// Categories of all columns one after the other, `None` where missing.
+    /// Categories of all columns, concatenated; `None` for missing ones.
     pub categories: Vec<Option<i64>>,
     /// End of each column's categories.
     pub ends: Vec<usize>,
-    /// The column of each category that is the bit pattern of an id from 2^63 on: hardly ever any.
+    /// Column of each category that is the bit pattern of an unsigned id from 2^63 on; almost
+    /// always empty.
     pub large: Vec<usize>,
 }
 
 impl ParsedRow {
-    /// Forgets the values of the previous record.
+    /// Clears the values of the previous record.
     pub(crate) fn clear(&mut self) {
         self.time = f64::NAN;
         self.dense.clear();
@@ -27,7 +28,7 @@ impl ParsedRow {
         self.large.clear();
     }
 
-    /// Adds a category of column `column`, written as `text`.
+    /// Appends a category of column `column` whose text is `text`.
     #[inline]
     pub(crate) fn push_category(&mut self, column: usize, value: i64, text: &[u8]) {
         if is_large(value, text) {
@@ -36,7 +37,7 @@ impl ParsedRow {
         self.categories.push(Some(value));
     }
 
-    /// The categories of one column.
+    /// Returns the categories of one column.
     #[inline]
     pub(crate) fn column(&self, column: usize) -> &[Option<i64>] {
         let start = if column == 0 { 0 } else { self.ends[column - 1] };
@@ -44,7 +45,7 @@ impl ParsedRow {
     }
 }
 
-/// Whether `value` is the bit pattern of the unsigned number `text`.
+/// Tells whether `value` is the bit pattern of the unsigned number written as `text`.
 #[inline]
 pub(crate) fn is_large(value: i64, text: &[u8]) -> bool {
     value < 0 && text.first() != Some(&b'-')

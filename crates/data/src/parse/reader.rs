@@ -1,4 +1,4 @@
-//! What the pipeline knows of a format: a [`FormatReader`], which sends an input in blocks.
+//! The interface of a file format: a [`FormatReader`] sends the records of an input in blocks.
 
 use std::sync::Arc;
 
@@ -7,77 +7,75 @@ use crate::input::origin::ReadObserver;
 use crate::parse::block::{BlockPace, LineStart, Records};
 use crate::parse::layout::{FieldLayout, LabelNeed, WantedColumns};
 
-/// What is read of an input.
+/// Options for reading one input, the same for all formats.
 pub(crate) struct InputReading<'a> {
     pub wanted: &'a WantedColumns,
     pub label: LabelNeed,
     pub pace: BlockPace,
-    /// Notes what was read.
     pub observer: &'a ReadObserver,
-    /// Where to begin, of inputs whose records said where they started; at the beginning if none.
+    /// Where to resume, in formats that report line starts; `None` for the beginning.
     pub from: Option<LineStart>,
 }
 
-/// Takes blocks; `false` where it wants no more.
+/// Receives blocks; returns `false` if no more are wanted.
 pub(crate) type SendBlock<'a> = dyn FnMut(Arc<FieldLayout>, Box<dyn Records>) -> bool + 'a;
 
-/// The columns that an input says it has.
+/// The columns that a file declares, for formats with a schema.
 #[derive(Default)]
 pub(crate) struct InputColumns {
-    /// Those that can be read.
     pub names: Vec<String>,
-    /// Which of them hold lists.
+    /// Which columns of `names` hold lists.
     pub lists: Vec<bool>,
-    /// Those that cannot be read, with their type.
+    /// Names and types of columns that cannot be read.
     pub unreadable: Vec<(String, String)>,
 }
 
-/// Reads a format.
+/// A file format. Adding a format means implementing this trait and adding a line to `format.rs`.
 pub(crate) trait FormatReader {
-    /// Whether the name of an input says that it is of this format.
+    /// Tells whether the name of an input identifies this format.
     fn has_name(&self, _input: &str) -> bool {
         false
     }
 
-    /// Whether the first four bytes of an input say so.
+    /// Tells whether the first bytes of an input identify this format.
     fn has_magic(&self, _start: &[u8]) -> bool {
         false
     }
 
-    /// The columns that `input` says it has; `None` where that takes a look at its records.
+    /// Returns the columns that `input` declares; `None` if they follow only from its records.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// Any [`Error`] of opening the input.
     fn columns(&self, _input: &str) -> Result<Option<InputColumns>, Error> {
         Ok(None)
     }
 
-    /// The files that `inputs` stand for.
+    /// Returns the files that `inputs` stand for.
     ///
     /// # Errors
-    /// For an input that stands for none.
+    /// If an input does not name any file.
     fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
         Ok(inputs.to_vec())
     }
 
-    /// Whether standard input can be read.
+    /// Tells whether this format can be read from standard input.
     fn reads_streams(&self) -> bool {
         true
     }
 
-    /// Which of the wanted categorical columns hold lists: those with a separator, or those that
-    /// are lists in `first`, the first input, if that is a file.
+    /// Tells for each wanted categorical column whether it holds lists: it has a separator, or it
+    /// holds lists in `first`, the first input, if that is a file.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// Any [`Error`] of opening the input.
     fn lists(&self, wanted: &WantedColumns, _first: Option<&str>) -> Result<Vec<bool>, Error> {
         Ok(wanted.separated())
     }
 
-    /// Sends `input` in blocks, until `send` wants no more.
+    /// Sends the records of `input` in blocks, until `send` returns `false`.
     ///
     /// # Errors
-    /// What cannot be read.
+    /// Any [`Error`] of reading the input.
     fn send(
         &self,
         input: &str,

@@ -1,28 +1,29 @@
-//! What takes rows: fitting and writing share every line of reading.
+//! The consumer of parsed rows. Fitting, writing, scoring and statistics implement it and share all
+//! of the reading.
 
 use crate::parse::integer_columns::IntegerColumns;
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 
-/// Takes the rows of a block.
+/// Consumes the rows of one block. Rows arrive in whichever form is fastest for the format.
 pub(crate) trait RowSink: Send {
-    /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
+    /// Accepts one row, or returns why it is malformed. A refused row must leave no trace.
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String>;
 
-    /// Takes rows in columns, none of which is to be left out; `false`, and nothing taken, where
-    /// they have to be looked at one by one.
+    /// Accepts rows in columns, none of which is refused. Returns `false`, without accepting any,
+    /// if the rows have to be checked one by one.
     fn accept_columns(&mut self, _: &ParsedColumns<'_>) -> bool {
         false
     }
 
-    /// Takes rows of integers, none of which is refused: every column has one value. `columns` may
-    /// be left with anything in it.
+    /// Accepts rows of integers, none of which is refused. The content of `columns` is unspecified
+    /// afterwards.
     fn accept_integers(&mut self, columns: &mut IntegerColumns) {
         let mut row = ParsedRow::default();
         for index in 0..columns.len() {
             columns.read(index, &mut row);
-            let taken = self.accept_row(&row);
-            debug_assert_eq!(taken, Ok(()));
+            let accepted = self.accept_row(&row);
+            debug_assert_eq!(accepted, Ok(()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The records of a small table with a header, for tables that are no training data.
+//! Reads small tables with a header, such as lists of measurements, that are not training data.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use crate::input::decompress;
 use crate::input::origin::ReadObserver;
 use crate::parse::csv::{Punctuation, RecordSplitter, Records};
 
-/// Calls `take(line, fields)` for each record of comma-separated text with quotes; the header is
-/// the first. Plain, gzip, zstd, or `-` for standard input.
+/// Calls `take(line, fields)` for each record of a CSV file, the header included. The file may be
+/// plain or compressed; `-` is standard input.
 ///
 /// # Errors
-/// What cannot be read, or what `take` refuses.
+/// Any [`Error`] of reading the file, or the first error of `take`.
 pub fn for_each_record<E: From<Error>>(
     path: &Path,
     mut take: impl FnMut(u64, &[&str]) -> Result<(), E>,

@@ -1,8 +1,8 @@
-//! Tab-separated text to blocks of whole lines.
+//! Splits tab-separated text into blocks of whole lines.
 //!
-//! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines
-//! are no records. Quoted text is `csv`'s, what the fields mean is `record`'s. Lines in Criteo's
-//! layout take the way of `criteo_tsv`.
+//! There are no quotes. Lines end with `\n` or `\r\n`, the last line may lack its end, and blank
+//! lines are skipped. `csv` reads quoted text and `text_record` parses the fields. Lines in
+//! Criteo's layout take the fast path of `criteo_tsv`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor, Read};
@@ -24,14 +24,14 @@ use crate::parse::layout::{FieldLayout, PlacedColumns, TextRecord};
 use crate::parse::reader::{FormatReader, InputReading, SendBlock};
 use crate::parse::text_record;
 
-/// Text in a block, about.
+/// Approximate size of a block of text.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
-/// Most text taken at a time of a stream that is answered as it comes: what a pipe holds.
+/// Largest read from a stream whose writer waits for answers: the capacity of a pipe.
 const ARRIVING_BYTES: usize = 64 << 10;
-/// The longest record there may be.
+/// Limit for the length of a record.
 pub(crate) const RECORD_BYTES: usize = 16 << 20;
 
-/// Calls `take(line, text, field ranges)` for each line of tab-separated `text` that is not blank.
+/// Calls `take(line, text, field ranges)` for each non-blank line of tab-separated `text`.
 pub(crate) fn for_each_line(
     text: &[u8],
     first_line: u64,
@@ -74,17 +74,17 @@ fn end_line(
     take(line, text, fields);
 }
 
-/// What is seen of a file before its columns are known.
+/// The start of a file, from which the positions of its columns are derived.
 pub(crate) struct FileHead {
-    /// The trimmed fields of the first record.
+    /// Trimmed fields of the first record.
     pub fields: Vec<Vec<u8>>,
-    /// How many records of the first block have so many fields.
+    /// Number of records in the first block by their number of fields.
     pub widths: BTreeMap<usize, u64>,
 }
 
-/// How the first record of a file is used.
+/// Role of the first record of a file, with the resulting layout.
 pub(crate) enum FirstRecord {
-    /// It names the columns and is not data.
+    /// It names the columns and is not a row.
     Header(FieldLayout),
     Data(FieldLayout),
 }
@@ -98,9 +98,9 @@ impl FirstRecord {
     }
 }
 
-/// Reads tab-separated lines.
+/// The reader of tab-separated text.
 pub(crate) struct TsvReader {
-    /// The columns of files without a header; of none the first line names them.
+    /// Column names of files without a header. If empty, the first line names the columns.
     pub names: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ impl FormatReader for TsvReader {
             let (text, start) = open(input, reading.observer)?;
             return send_lines(path, reading.pace, text, start, &mut first, send);
         };
-        // Laid out as its first line says.
+        // The layout is derived from the first line of the file.
         let mut layout = None;
         let (head, start) = open(input, &ReadObserver::default())?;
         send_lines(path, reading.pace, head, start, &mut first, &mut |found, _| {
@@ -131,7 +131,8 @@ impl FormatReader for TsvReader {
     }
 }
 
-/// How the first record of a file of text is used, whose columns are `names` if it has no header.
+/// Derives the layout of a text file from its first record. `names` are its columns if it has no
+/// header.
 pub(crate) fn interpret_first(
     names: &[String],
     head: &FileHead,
@@ -146,10 +147,10 @@ pub(crate) fn interpret_first(
     Ok(FirstRecord::Data(wanted.place_headerless(names, &head.widths, path, label)?))
 }
 
-/// The text of an input without a byte-order mark, and where it starts.
+/// Opens the text of an input, skipping a byte-order mark, and returns where it starts.
 ///
 /// # Errors
-/// [`Error::OtherForm`] for what is no text, or text of another format.
+/// [`Error::OtherForm`] for anything but delimited text.
 pub(crate) fn open(
     input: &str,
     observer: &ReadObserver,
@@ -172,9 +173,10 @@ pub(crate) fn open(
     Ok((Cursor::new(head).chain(read), place))
 }
 
-/// What begins with `head`, if it is no text in fields.
+/// Detects from the start of a file if it is not delimited text.
 fn detect_form(head: &[u8]) -> Option<&'static str> {
-    // Blank text has no form; whoever reads it finds no rows. A column may be named PAR1.
+    // Blank text has no form; its reader will find no rows. Text with delimiters is text even if a
+    // column is named PAR1.
     let is_text =
         !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
     if head.trim_ascii().is_empty() || is_text && !head.starts_with(b"<") {
@@ -185,7 +187,7 @@ fn detect_form(head: &[u8]) -> Option<&'static str> {
     file_form::name(head).or_else(|| json_form(head)).or(binary)
 }
 
-/// What JSON begins with `head`, if it is JSON.
+/// Detects JSON from the start of a file.
 fn json_form(head: &[u8]) -> Option<&'static str> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let is_next = |rest: &[u8], any: &[u8]| rest.first().is_none_or(|byte| any.contains(byte));
@@ -201,7 +203,7 @@ fn json_form(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refuses text whose first lines end with CR alone: it would be a single line.
+/// Fails for text whose lines end with CR alone, which would be read as a single line.
 pub(crate) fn check_line_ends(path: &Path, text: &[u8]) -> Result<(), Error> {
     let ends = || memchr::memchr_iter(b'\r', text).filter(|at| at + 1 < text.len()).count();
     if memchr::memchr(b'\n', text).is_none() && ends() > 0 {
@@ -210,7 +212,7 @@ pub(crate) fn check_line_ends(path: &Path, text: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some lines.
+/// A block of whole lines.
 struct LineBlock {
     start: LineStart,
     text: Vec<u8>,
@@ -252,7 +254,7 @@ impl Records for LineBlock {
     }
 }
 
-/// Calls `take` with the field of categorical column `at` of a record that can be read.
+/// Calls `take` with the field of categorical column `at`, unless the record is refused.
 pub(crate) fn send_cell(
     record: TextRecord<'_>,
     at: usize,
@@ -272,7 +274,8 @@ fn line_rows(text: &[u8], first_line: u64, columns: PlacedColumns<'_>, take: &mu
     });
 }
 
-/// Lines of Criteo's layout: the usual ones in columns, the others like any text.
+/// Sends lines in Criteo's layout: usual lines as integer columns, all others through the general
+/// parser.
 fn criteo_rows(
     text: &[u8],
     first_line: u64,
@@ -280,7 +283,7 @@ fn criteo_rows(
     columns: PlacedColumns<'_>,
     take: &mut dyn RecordSink,
 ) {
-    // A published line has some 250 bytes.
+    // Published lines have about 250 bytes.
     let rows = text.len() / 200;
     let mut integers = IntegerColumns::with_room(criteo_tsv::DENSE, criteo_tsv::CATEGORICAL, rows);
     criteo_tsv::parse(text, first_line, form, &mut integers, |integers, found| {
@@ -291,8 +294,8 @@ fn criteo_rows(
     });
 }
 
-/// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
-/// first line. Stops when `send` says `false`.
+/// Sends the lines of `read`, which starts at `place`, in blocks until `send` returns `false`.
+/// `first` interprets the first line.
 fn send_lines(
     path: &Path,
     pace: BlockPace,
@@ -350,14 +353,15 @@ fn send_lines(
     }
 }
 
-/// How many lines of `text` have so many fields.
+/// Counts the lines of `text` by their number of fields.
 fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
     let mut widths = BTreeMap::new();
     for_each_line(text, 1, |_, _, fields| *widths.entry(fields.len()).or_default() += 1);
     widths
 }
 
-/// The fields of the first line that is not blank, with the bytes and lines up to its end.
+/// Returns the fields of the first non-blank line, with the number of bytes and lines up to its
+/// end.
 fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
     let (mut bytes, mut lines) = (0, 0);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -374,7 +378,7 @@ fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
     (None, bytes, lines)
 }
 
-/// Appends up to a block; `false` at the end of the file.
+/// Reads up to one block; returns `false` at the end of the file.
 pub(crate) fn fill(pace: BlockPace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
     match pace {
         BlockPace::FullBlocks => {

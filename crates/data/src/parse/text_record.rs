@@ -1,4 +1,4 @@
-//! One record of text to a row, field by field, whatever parts the fields.
+//! Parses one record of text into a row, independent of the delimiter.
 
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform, Unlabeled};
 
@@ -12,8 +12,7 @@ use crate::parse::parsed_row::{ParsedRow, is_large};
 /// Reads the wanted fields of one record into `row`.
 ///
 /// # Errors
-/// Why the record has to be left out: wrong number of fields, a value that cannot be parsed, or no
-/// label.
+/// Why the record is refused: wrong number of fields, an invalid value, or a missing label.
 pub(crate) fn read(
     row: &mut ParsedRow,
     PlacedColumns { wanted, layout }: PlacedColumns<'_>,
@@ -66,7 +65,7 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// The label of a trimmed field: 1 for a positive value, or a number.
+/// Parses a label: 1 for a value configured as positive, otherwise a number.
 pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, RowRefusal> {
     let label = &wanted.label;
     if wanted.is_missing(text) || label.positive.is_empty() && field::is_nan_text(text) {
@@ -86,12 +85,12 @@ pub(crate) fn text_label(wanted: &WantedColumns, text: &[u8]) -> Result<f32, Row
     value.map_err(|problem| malformed(&label.column, problem, text))
 }
 
-/// The label of a count of which `least` and more mean 1.
+/// Converts a count to a label: 1 from `least` on.
 pub(crate) fn from_least(count: f64, least: i64) -> f32 {
     if count >= least as f64 { 1.0 } else { 0.0 }
 }
 
-/// What a row without a label is.
+/// Applies the configured treatment of rows without a label.
 #[cold]
 pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, RowRefusal> {
     match (wanted.unlabeled_rows, wanted.label.unlabeled) {
@@ -104,8 +103,8 @@ pub(crate) fn missing_label(wanted: &WantedColumns) -> Result<f32, RowRefusal> {
     }
 }
 
-/// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
-/// `None` where it is a missing number all the same.
+/// Parses the raw category of a trimmed field that is not empty. Returns `None` if the field is a
+/// missing number.
 #[inline]
 pub(crate) fn category(
     column: &CategoricalColumn,
@@ -124,7 +123,7 @@ pub(crate) fn category(
     }
 }
 
-/// The reason a field was refused, with the field shortened to what a line can show.
+/// Builds the reason for refusing a field, which is shortened to fit a line.
 #[cold]
 pub(crate) fn malformed(column: &str, problem: FieldProblem, text: &[u8]) -> RowRefusal {
     const SHOWN: usize = 40;
@@ -144,8 +143,7 @@ fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u
     })
 }
 
-/// The value of a trimmed field of a dense column, before its transform; NaN for the text that
-/// stands for none.
+/// Parses the value of a trimmed dense field, before its transform. `NaN` and `null` become NaN.
 #[inline]
 pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, FieldProblem> {
     match column.transform {

@@ -1,6 +1,7 @@
-//! The pass that learns from the training data: means and deviations, vocabularies.
+//! The pass that fits transforms to the training data: means, standard deviations and vocabularies.
 //!
-//! Takes rows in the order of the files, so the result depends on nothing else.
+//! Rows are taken in the order of the files, so the result does not depend on the number of
+//! threads.
 
 use std::path::PathBuf;
 
@@ -16,27 +17,27 @@ use crate::parse::row_sink::RowSink;
 use crate::prepare::vocabulary::Counting;
 use crate::scan::progress::Pass;
 
-/// What a block contributes: the values of the columns that are fitted, nothing of the others.
+/// The values of the fitted columns in one block.
 pub(crate) struct FitSample<'a> {
     plan: &'a FitPlan,
     rows: usize,
-    /// Per standardized column, NaN where missing.
+    /// Per standardized column; NaN for missing values.
     dense: Vec<Vec<f64>>,
-    /// Per categorical column the categories that are not missing, and each row's end.
+    /// Per categorical column: the categories that are present, and the end of each row's.
     categories: Vec<(Vec<i64>, Vec<usize>)>,
 }
 
-/// Which columns are fitted.
+/// The columns that have to be fitted, and the checks on rows while fitting.
 pub(crate) struct FitPlan {
-    /// Columns whose mean or newest time is wanted.
+    /// Columns whose mean, or newest time, is fitted.
     standardized: Vec<usize>,
     counted: usize,
-    /// Least number of occurrences, per counted column.
+    /// Minimum number of occurrences, per counted column.
     min_counts: Vec<u64>,
     categorical: Categorical,
 }
 
-/// What rows are held against: the categorical columns, and which of them hold lists.
+/// Returns the checks on the categorical columns.
 #[derive(Clone)]
 pub(crate) struct Categorical {
     names: Vec<String>,
@@ -48,7 +49,7 @@ impl Categorical {
         Self { names: names.cloned().collect(), is_list: is_list.to_vec() }
     }
 
-    /// Refuses a row with none or several categories in a column of single ones.
+    /// Refuses a row that has no or several categories in a column without lists.
     pub(crate) fn check(&self, row: &ParsedRow) -> Result<(), String> {
         for (column, is_list) in self.is_list.iter().enumerate() {
             let count = row.column(column).len();
@@ -62,7 +63,7 @@ impl Categorical {
 }
 
 impl FitPlan {
-    /// What `fitted` leaves to learn; `None` if nothing.
+    /// Plans what `fitted` leaves to be fitted; `None` if nothing does.
     pub(crate) fn new(fitted: &Fitted, wanted: &WantedColumns, is_list: &[bool]) -> Option<Self> {
         let learns = |&column: &usize| is_fitted(&wanted.dense[column]);
         let standardized: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
@@ -84,7 +85,7 @@ impl FitPlan {
         &self.categorical
     }
 
-    /// An empty sample of these columns.
+    /// Creates an empty sample of the fitted columns.
     pub(crate) fn sample(&self) -> FitSample<'_> {
         FitSample {
             plan: self,
@@ -146,17 +147,18 @@ impl RowSink for FitSample<'_> {
     }
 }
 
-/// What has been learnt so far.
+/// Running statistics of the training rows seen so far.
 pub(crate) struct Fitting {
     moments: Vec<RunningMoments>,
     counting: Counting,
-    /// Rows of the training part that are still to come.
+    /// Training rows still to come.
     rows_left: u64,
     rows: u64,
 }
 
 impl Fitting {
-    /// Learns from the first `rows` rows; counts that do not fit in memory go to `folder`.
+    /// Prepares to fit on the first `rows` rows. Counts that do not fit in memory are written to
+    /// `folder`.
     pub(crate) fn new(plan: &FitPlan, ids: IdMode, rows: u64, folder: PathBuf) -> Self {
         let memory_mib = match ids {
             IdMode::Exact { memory_mib, .. } => memory_mib,
@@ -171,7 +173,7 @@ impl Fitting {
         }
     }
 
-    /// Learns from a block, as far as it belongs to the training part.
+    /// Adds the rows of a block that belong to the training part.
     pub(crate) fn take(&mut self, sample: &FitSample<'_>, pass: &Pass) -> Result<(), Error> {
         let rows = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(sample.rows);
         self.rows_left -= rows as u64;
@@ -186,7 +188,7 @@ impl Fitting {
         self.counting.make_room(pass)
     }
 
-    /// Puts what was learnt into `fitted`.
+    /// Writes the fitted values into `fitted`.
     pub(crate) fn finish(self, plan: &FitPlan, fitted: &mut Fitted) -> Result<(), Error> {
         for (moments, &column) in self.moments.iter().zip(&plan.standardized) {
             let dense = &mut fitted.dense[column];
@@ -204,7 +206,7 @@ impl Fitting {
     }
 }
 
-/// Mean and sum of squared differences from it (Welford), in f64.
+/// Mean and sum of squared differences (Welford's algorithm) in f64.
 #[derive(Clone, Copy, Default)]
 struct RunningMoments {
     count: u64,
@@ -222,7 +224,8 @@ impl RunningMoments {
         self.squares += before * (value - self.mean);
     }
 
-    /// Mean and population deviation; a constant column keeps its scale.
+    /// Returns mean and population standard deviation; a constant column gets 1, which keeps its
+    /// scale.
     fn finish(&self) -> (f64, f64) {
         let deviation = (self.squares / self.count.max(1) as f64).sqrt();
         (self.mean, if deviation > 0.0 { deviation } else { 1.0 })

@@ -1,4 +1,4 @@
-//! What is to be prepared.
+//! The request for a preparation.
 
 use std::path::Path;
 
@@ -7,39 +7,37 @@ use schema::DataConfig;
 use crate::dataset::fitted::Fitted;
 use crate::scan::limit::Strictness;
 
-/// A size of row groups that serves shuffling well.
+/// Rows per row group, small enough for fine-grained shuffling.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
 
-/// What is prepared, and how.
+/// The inputs of a preparation, the configuration, and the place of the dataset.
 #[derive(Debug)]
 pub struct PrepareRequest<'a> {
-    /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
+    /// Plain or compressed files, or `-` for standard input.
     pub inputs: &'a [String],
     pub config: &'a DataConfig,
-    /// State fitted on other data, such as the training data of an evaluation file. If `None`, it
-    /// is fitted on these inputs, which then are read more than once where the columns need it.
+    /// State fitted on other data, such as the training data for an evaluation file. If `None`, the
+    /// state is fitted on these inputs, which may take further passes.
     pub fitted: Option<&'a Fitted>,
-    /// Share of the rows' end that fitting leaves out because it will be held out.
+    /// Share of rows at the end that fitting leaves out, because they will be held out.
     pub hold_out: f64,
-    /// The dataset's folder; must not exist.
+    /// Folder of the dataset, which must not exist.
     pub out: &'a Path,
-    /// Rows of a row group; [`DEFAULT_ROW_GROUP_ROWS`] unless there is a reason.
+    /// Usually [`DEFAULT_ROW_GROUP_ROWS`].
     pub row_group_rows: usize,
-    /// What a malformed record does.
     pub strictness: Strictness,
-    /// Threads that convert and encode; the result does not depend on it.
+    /// The result does not depend on it.
     pub threads: usize,
-    /// The generator's report, if the rows are synthetic; recorded as it is.
+    /// Report of the generator, recorded for synthetic rows.
     pub generator: Option<serde_json::Value>,
-    /// What becomes of an interrupted preparation into the same folder. The result does not depend
-    /// on it.
+    /// Whether to resume an interrupted preparation. The result does not depend on it.
     pub begin: Begin,
 }
 
-/// How a preparation begins where an earlier one was interrupted.
+/// Whether a preparation resumes an interrupted one in the same place or discards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// It goes on, if inputs and configuration are the same.
+    /// Resume if inputs and configuration are the same.
     Resume,
     Restart,
 }

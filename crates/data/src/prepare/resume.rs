@@ -1,7 +1,8 @@
-//! The state an interrupted preparation leaves for the next to resume: the folder being built,
-//! which preparation it belongs to, its finished parts and what was learnt from the inputs.
+//! Saves and restores the state of an interrupted preparation: the folder being built, the request
+//! it belongs to, its finished parts, and the fitted state.
 //!
-//! Every file gets its name when it is complete, so that a process may be killed at any moment.
+//! Files get their final names only when they are complete, so that the process may be killed at
+//! any moment.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -25,31 +26,29 @@ use crate::scan::resume_point::ResumePoint;
 
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
-/// Changes when the same request would be prepared differently.
+/// Incremented when the same request would be prepared differently.
 const VERSION: u32 = 2;
 
-/// What an interrupted preparation has finished.
+/// The folder of an unfinished preparation and the rows that a new one can take over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfinishedPreparation {
     pub folder: PathBuf,
-    /// Rows in finished parts.
     pub rows: u64,
 }
 
-/// What a preparation into `out` has finished so far and the next one can take up; `None` where
-/// that is nothing.
+/// Finds an unfinished preparation into `out` with results that the next one can take over.
 #[must_use]
 pub fn find_unfinished(out: &Path) -> Option<UnfinishedPreparation> {
     let folder = folder_of(out);
     let state: SavedState = read::<Option<SavedState>>(&folder.join(STATE))??;
     let rows = state.parts.iter().map(|part| part.rows).sum();
-    let has_learnt = folder.join(FITTED).exists();
-    (rows > 0 || has_learnt).then_some(UnfinishedPreparation { folder, rows })
+    let has_fitted = folder.join(FITTED).exists();
+    (rows > 0 || has_fitted).then_some(UnfinishedPreparation { folder, rows })
 }
 
-/// Removes what an unfinished preparation into `out` has written so far.
+/// Removes everything that an unfinished preparation into `out` has written.
 pub fn discard_unfinished(out: &Path) {
-    // A thread may still be writing into it.
+    // Retried, because a thread may still be writing into the folder.
     for _ in 0..10 {
         if std::fs::remove_dir_all(folder_of(out)).is_ok() {
             return;
@@ -57,11 +56,11 @@ pub fn discard_unfinished(out: &Path) {
     }
 }
 
-/// The folder in which a dataset is built. Dropped, it goes away unless it holds work worth
-/// keeping.
+/// The folder in which a dataset is built before it is renamed. Dropping it removes the folder,
+/// unless it holds results worth keeping.
 pub(crate) struct StagingFolder {
     folder: PathBuf,
-    /// `None` where the work cannot be taken up again.
+    /// `None` if the preparation cannot be resumed.
     state: Option<SavedState>,
     origins: Arc<InputOrigins>,
     keep: bool,
@@ -72,22 +71,22 @@ struct SavedState {
     version: u32,
     job: serde_json::Map<String, serde_json::Value>,
     parts: Vec<DatasetPart>,
-    /// The inputs as far as they were read.
+    /// Hashes of the inputs as far as they were read.
     #[serde(default)]
     origins: Vec<InputOrigin>,
-    /// Where the rows behind the last part are to be found.
+    /// Position in the inputs of the rows after the last part.
     #[serde(default)]
     mark: Option<ResumePoint>,
 }
 
 impl SavedState {
-    /// Of a preparation that begins.
+    /// Creates the state of a new preparation.
     fn new(job: serde_json::Map<String, serde_json::Value>) -> Self {
         Self { version: VERSION, job, parts: Vec::new(), origins: Vec::new(), mark: None }
     }
 
-    /// What was left, if every byte is as written; what an earlier version left without a checksum,
-    /// so that it is refused rather than lost.
+    /// Reads the saved state if its checksum is correct. State of an earlier version without a
+    /// checksum is returned too, so that it is refused instead of lost.
     fn read(path: &Path) -> Option<Self> {
         let earlier = || {
             let left: Self = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
@@ -97,14 +96,14 @@ impl SavedState {
     }
 }
 
-/// The content of [`FITTED`].
+/// The content of the file `fitted.json`.
 #[derive(Serialize, Deserialize)]
 struct FittedFile<T> {
     fitted: T,
 }
 
 impl StagingFolder {
-    /// The folder for `out`, empty.
+    /// Creates an empty folder for `out`.
     pub(crate) fn anew(out: &Path) -> Result<Self, Error> {
         let folder = folder_of(out);
         if folder.exists() {
@@ -113,18 +112,19 @@ impl StagingFolder {
         if let Some(above) = folder.parent() {
             std::fs::create_dir_all(above).map_err(Error::write(above))?;
         }
-        // Not what somebody puts in its place meanwhile.
+        // Fails if someone else created the folder meanwhile.
         std::fs::create_dir(&folder).map_err(Error::write(&folder))?;
         Ok(Self { folder, state: None, origins: Arc::default(), keep: false })
     }
 
-    /// The folder for a request, with what an interrupted preparation left of the same one.
+    /// Opens the folder for a request, with the results of an interrupted preparation of the same
+    /// request.
     ///
     /// # Errors
-    /// [`Error::OtherPreparation`] where it was another one, [`Error::InputChanged`] where an input
-    /// has other content.
+    /// [`Error::OtherPreparation`] if the results belong to another request,
+    /// [`Error::InputChanged`] if an input has changed.
     pub(crate) fn new(request: &PrepareRequest<'_>) -> Result<Self, Error> {
-        // An input that cannot be read twice cannot be resumed.
+        // A stream cannot be read twice, so it cannot be resumed.
         let files = input_files(request.config.format, request.inputs)?;
         let is_stream =
             |file: &String| file == STDIN || !(is_remote(file) || Path::new(file).is_file());
@@ -145,7 +145,8 @@ impl StagingFolder {
         };
         let owner = std::fs::symlink_metadata(&folder).map_err(Error::open(&folder))?.uid();
         if owner != rustix::process::geteuid().as_raw() {
-            // Its state says which rows are prepared already, and only we may say so.
+            // The state decides which rows count as prepared, so only our own user may have written
+            // it.
             return Err(Error::OtherPreparation { folder, what: "owner".to_owned() });
         }
         let differs = |(key, value): (&String, _)| left.job.get(key) != Some(value);
@@ -166,28 +167,29 @@ impl StagingFolder {
         &self.folder
     }
 
-    /// The inputs, which are to be noted while they are read.
+    /// Returns the record of inputs that reading adds to.
     pub(crate) fn origins(&self) -> &Arc<InputOrigins> {
         &self.origins
     }
 
-    /// The finished parts.
+    /// Returns the finished parts in order.
     pub(crate) fn parts(&self) -> &[DatasetPart] {
         self.state.as_ref().map_or(&[], |state| &state.parts)
     }
 
-    /// Where the rows behind the finished parts are to be looked for; the beginning if nowhere.
+    /// Returns the position in the inputs of the rows after the finished parts; `None` for the
+    /// beginning.
     pub(crate) fn mark(&self) -> Option<&ResumePoint> {
         self.state.as_ref().and_then(|state| state.mark.as_ref())
     }
 
-    /// What was learnt from the inputs, if that was finished.
+    /// Returns the fitted state if fitting had finished.
     pub(crate) fn fitted(&self) -> Option<Fitted> {
-        let learnt = self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)));
-        learnt.map(|FittedFile { fitted }| fitted)
+        let saved = self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)));
+        saved.map(|FittedFile { fitted }| fitted)
     }
 
-    /// Keeps what was learnt from the inputs.
+    /// Saves the fitted state for a later preparation.
     pub(crate) fn keep_fitted(&mut self, fitted: &Fitted) -> Result<(), Error> {
         if self.state.is_some() {
             replace(&self.folder.join(FITTED), &FittedFile { fitted })?;
@@ -197,7 +199,7 @@ impl StagingFolder {
         Ok(())
     }
 
-    /// Keeps a part, which is on the disk, and a place at or before its end.
+    /// Records a part that is on disk, and a position in the inputs at or before its end.
     pub(crate) fn keep_part(
         &mut self,
         part: &DatasetPart,
@@ -211,7 +213,7 @@ impl StagingFolder {
         self.write_state()
     }
 
-    /// Gives the finished folder its place.
+    /// Moves the finished folder to `out`.
     pub(crate) fn finish(mut self, out: &Path) -> Result<(), Error> {
         for name in [STATE, FITTED] {
             let path = self.folder.join(name);
@@ -232,12 +234,12 @@ impl StagingFolder {
     }
 
     fn remove_unfinished(&self) -> Result<(), Error> {
-        let known = |name: &str| {
+        let is_ours = |name: &str| {
             [STATE, FITTED].contains(&name) || self.parts().iter().any(|part| part.file == name)
         };
         for entry in std::fs::read_dir(&self.folder).map_err(Error::open(&self.folder))? {
             let path = entry.map_err(Error::read(&self.folder))?.path();
-            if !path.file_name().and_then(|name| name.to_str()).is_some_and(known) {
+            if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours) {
                 std::fs::remove_file(&path).map_err(Error::write(&path))?;
             }
         }
@@ -248,22 +250,21 @@ impl StagingFolder {
 impl Drop for StagingFolder {
     fn drop(&mut self) {
         if !self.keep {
-            // Nothing more can be done for a folder that cannot be removed; its name says what it
-            // is.
+            // A folder that cannot be removed is left behind; its name tells what it is.
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
 }
 
-/// The folder beside `out` in which it is built.
+/// Returns the folder beside `out` in which it is built.
 fn folder_of(out: &Path) -> PathBuf {
-    // Without a slash at the end, after which the folder would lie inside its target.
+    // `components` drops a trailing slash, after which the folder would lie inside its target.
     let mut name = out.components().collect::<PathBuf>().into_os_string();
     name.push(".partial");
     name.into()
 }
 
-/// Everything the prepared bytes depend on.
+/// Describes everything that the prepared bytes depend on.
 fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
     let inputs = input_files(request.config.format, request.inputs)?;
     let fitted = request.fitted.map(serde_json::to_vec).transpose();
@@ -283,7 +284,7 @@ fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_jso
     }
 }
 
-/// The content of a file, if it is there and every byte is as written.
+/// Parses a sealed file; `None` if it is missing or damaged.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = std::fs::read(path).ok()?;
     (checksum::check(&text) == Seal::Whole).then(|| serde_json::from_slice(&text).ok())?

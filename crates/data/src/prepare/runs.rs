@@ -1,6 +1,5 @@
-//! Sorted runs of records on disk and their merge: sorting what does not fit in memory.
-//!
-//! Knows nothing of what the records mean.
+//! External sorting: sorted runs of records on disk, and their merge. The meaning of the records is
+//! the caller's.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,21 +9,20 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Ordered by its first number, then by the others.
+/// Ordered by the first number, then by the others.
 pub(crate) type SortRecord = [u64; 3];
-/// Bytes of a record on disk.
 pub(crate) const RECORD_BYTES: usize = 24;
-/// Smallest and largest buffer of a run that is read.
+/// Smallest and largest buffer for reading a run.
 const BUFFER: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 
-/// A folder for runs, removed with everything in it when dropped.
+/// A folder for runs. It is removed with its content when dropped.
 pub(crate) struct Scratch {
     folder: PathBuf,
     files: usize,
 }
 
 impl Scratch {
-    /// Makes the folder, in place of one that a killed process left.
+    /// Creates the folder, replacing one that a killed process left behind.
     pub(crate) fn create(folder: PathBuf) -> Result<Self, Error> {
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
@@ -41,12 +39,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing more can be done for a folder that cannot be removed; its name says what it is.
+        // A folder that cannot be removed is left behind; its name tells what it is.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Runs that are merged together.
+/// A set of sorted runs that are merged together.
 #[derive(Default)]
 pub(crate) struct Runs {
     files: Vec<PathBuf>,
@@ -57,7 +55,7 @@ impl Runs {
         self.files.is_empty()
     }
 
-    /// Sorts the records, writes them as one run and leaves none in memory.
+    /// Sorts `records`, writes them as one run and clears them.
     pub(crate) fn spill(
         &mut self,
         records: &mut Vec<SortRecord>,
@@ -83,8 +81,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Reads all records in their order, with buffers of about `memory` bytes in all, and removes
-    /// the files.
+    /// Passes all records to `take` in sorted order, with buffers of about `memory` bytes in total,
+    /// and removes the files.
     pub(crate) fn merge(
         self,
         memory: u64,
@@ -118,7 +116,7 @@ impl Runs {
     }
 }
 
-/// The next record of a run; `None` at its end.
+/// Reads the next record of a run; `None` at its end.
 fn next(run: &mut impl Read, path: &Path) -> Result<Option<SortRecord>, Error> {
     let mut bytes = [0; RECORD_BYTES];
     match run.read_exact(&mut bytes) {

@@ -1,5 +1,6 @@
-//! What the memory of reading a dataset depends on: rows, columns, ids per row. Exact for a
-//! prepared dataset and for generated rows, estimated from the first blocks of raw files.
+//! The shape of a dataset, from which its memory is estimated: rows, columns and ids per row. It is
+//! exact for prepared datasets and generated rows, and estimated from the first blocks of raw
+//! files.
 
 use std::sync::atomic::Ordering;
 
@@ -24,34 +25,33 @@ use crate::scan::progress::Pass;
 use crate::scan::record_block::RecordBlock;
 use crate::synthetic::SyntheticConfig;
 
-/// Blocks of raw files that are sampled.
+/// Number of blocks of raw files that are sampled.
 const BLOCKS: usize = 4;
-/// Rows assumed of an input that cannot be looked at, such as standard input.
+/// Assumed number of rows of a stream.
 const UNKNOWN_ROWS: u64 = 1 << 22;
-/// Ids per list assumed of such an input.
+/// Assumed ids per list in a stream.
 const UNKNOWN_IDS: f64 = 8.0;
-/// Bytes of text assumed per field of such an input.
+/// Assumed bytes of text per field in a stream.
 const UNKNOWN_FIELD_BYTES: f64 = 6.0;
 
-/// What the memory of reading a dataset depends on.
+/// The numbers that decide how much memory preparing and loading a dataset takes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataShape {
     pub rows: u64,
-    /// Rows of a row group.
     pub row_group_rows: u64,
     pub dense: usize,
     pub categorical: Vec<ColumnShape>,
-    /// Categories in the vocabularies of all columns.
+    /// Total number of categories in all vocabularies.
     pub vocabulary: u64,
-    /// Bytes of a row as text; 0 where there is no text to read.
+    /// Mean length of a row of text; 0 for other formats.
     pub text_row_bytes: f64,
 }
 
 impl DataShape {
-    /// The shape of a prepared dataset.
+    /// Reads the shape of a prepared dataset.
     ///
     /// # Errors
-    /// Those of opening its files.
+    /// Any [`Error`] of opening the parts.
     pub fn read(dataset: &Dataset) -> Result<Self, Error> {
         let manifest = dataset.manifest();
         let (columns, rows) = (&manifest.columns, dataset.rows());
@@ -73,7 +73,7 @@ impl DataShape {
         })
     }
 
-    /// The shape of rows to be generated.
+    /// Returns the shape of rows that a configuration generates.
     #[must_use]
     pub fn from_synthetic(config: &SyntheticConfig) -> Self {
         let column = |feature: &crate::synthetic::SyntheticFeature| ColumnShape {
@@ -93,12 +93,11 @@ impl DataShape {
         }
     }
 
-    /// The shape of raw files once they are prepared, from their first blocks. The number of rows
-    /// is that of the blocks, scaled by the files' bytes; nothing is known of vocabularies, which
-    /// `most_categories` bounds.
+    /// Estimates the shape of raw files from their first blocks. The number of rows is scaled by
+    /// the sizes of the files. Vocabularies are unknown, and bounded by `most_categories`.
     ///
     /// # Errors
-    /// What is wrong with the first blocks, as preparation would say.
+    /// Any [`Error`] that preparation would meet in the first blocks.
     pub fn probe(
         inputs: &[String],
         config: &DataConfig,
@@ -116,7 +115,7 @@ impl DataShape {
         };
         source.check(1)?;
         let is_list = source.lists()?;
-        // A pipe can be read only once.
+        // A pipe cannot be read a second time.
         let is_file = |input: &String| std::fs::metadata(input).is_ok_and(|about| about.is_file());
         let files = input_files(config.format, inputs)?;
         let seen = if !files.iter().all(is_file) {
@@ -145,13 +144,13 @@ impl DataShape {
         })
     }
 
-    /// Mean ids of a row, over all categorical columns.
+    /// Returns the mean number of ids per row over all categorical columns.
     #[must_use]
     pub fn ids_per_row(&self) -> f64 {
         self.categorical.iter().map(|column| column.ids_per_row).sum()
     }
 
-    /// Mean ids per row of the column `name`; 1 where there is no such column.
+    /// Returns the mean number of ids per row of column `name`; 1 if there is no such column.
     #[must_use]
     pub fn ids_per_row_of_column(&self, name: &str) -> f64 {
         self.column(name).map_or(1.0, |column| column.ids_per_row)
@@ -161,7 +160,7 @@ impl DataShape {
         self.categorical.iter().find(|column| column.name == name)
     }
 
-    /// Bytes of a row as preparation holds it, in [`crate::PreparedRows`].
+    /// Estimates the bytes of a row in [`crate::PreparedRows`].
     pub(crate) fn prepared_row_bytes(&self) -> f64 {
         let lists = self.categorical.iter().filter(|column| column.is_list).count();
         let numbers = size_of::<f32>() * (1 + self.dense + lists) + size_of::<u64>();
@@ -169,7 +168,7 @@ impl DataShape {
     }
 }
 
-/// What the first blocks show.
+/// Statistics of the first blocks of the inputs.
 struct FirstBlocks {
     rows: u64,
     ids_per_row: Vec<f64>,
@@ -200,7 +199,7 @@ impl FirstBlocks {
             !stopped
         })?;
         let total = decompress::total_bytes(files)?.unwrap_or(0);
-        // What is read ahead of the blocks is at most some buffers of the decompressor.
+        // The decompressor reads at most some buffers ahead of the blocks.
         let done = observer.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
         let scale = if stopped { total as f64 / done as f64 } else { 1.0 };
         let rows = sample.rows.max(1) as f64;
@@ -212,7 +211,7 @@ impl FirstBlocks {
     }
 }
 
-/// Counts rows and the ids of each column.
+/// A sink that counts rows and the ids of each column.
 struct RowCounter {
     rows: u64,
     ids: Vec<u64>,

@@ -1,5 +1,5 @@
-//! Training rows before held-out ones where a time parts them: the inputs are read once for each
-//! side. Knows nothing of the consumer of the rows.
+//! Splits rows by time, so that training rows come before held-out ones. The inputs are read once
+//! for each side.
 
 use crate::error::Error;
 use crate::parse::integer_columns::IntegerColumns;
@@ -8,16 +8,15 @@ use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 use crate::prepare::fit::Categorical;
 
-/// A part of the rows.
+/// One of the two sides of a split by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SplitSide {
-    /// Rows before the cut, and those without a time.
+    /// Rows before the cut and rows without a time.
     Training,
-    /// Rows from the cut on.
     HeldOut,
 }
 
-/// The rows that are meant: those of one side of a time.
+/// Selects the rows on one side of a cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TimeSide {
     pub cut: f64,
@@ -31,7 +30,7 @@ impl TimeSide {
     }
 }
 
-/// Gives rows of one part on; of all, if there are no parts.
+/// A sink that passes on only the rows of one side, or all rows if there is no split.
 pub(crate) struct SideFilter<'a, A> {
     pub inner: A,
     part: Option<TimeSide>,
@@ -47,7 +46,7 @@ impl<'a, A> SideFilter<'a, A> {
 impl<A: RowSink> RowSink for SideFilter<'_, A> {
     fn accept_row(&mut self, row: &ParsedRow) -> Result<(), String> {
         match self.part {
-            // Malformed rows are the same for either side.
+            // Checked on both sides, so that malformed rows are the same for both.
             Some(part) if !part.has(row.time) => self.categorical.check(row),
             _ => self.inner.accept_row(row),
         }
@@ -58,12 +57,12 @@ impl<A: RowSink> RowSink for SideFilter<'_, A> {
     }
 
     fn accept_integers(&mut self, columns: &mut IntegerColumns) {
-        // Such columns have no time: no part is asked for.
+        // Integer columns never have a time, so no side was selected.
         self.inner.accept_integers(columns);
     }
 }
 
-/// Collects the times of rows.
+/// A sink that collects the times of all rows.
 pub(crate) struct TimeCollector<'a> {
     pub times: Vec<f64>,
     categorical: &'a Categorical,
@@ -83,21 +82,21 @@ impl RowSink for TimeCollector<'_> {
     }
 }
 
-/// The time from which on about a share `hold_out` of the rows is held out: rows of one time stay
-/// together, and neither side is empty.
+/// Finds the cut that holds out about a share `hold_out` of the rows. Rows of the same time stay
+/// together, and both sides have rows.
 ///
 /// # Errors
-/// [`Error::Config`] where all rows have the same time, or none.
+/// [`Error::Config`] if all rows have the same time, or none has a time.
 pub(crate) fn find_cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
     let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
     times.retain(|time| !time.is_nan());
     times.sort_unstable_by(f64::total_cmp);
     let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
-        let problem = "expected times, got a column without any".to_owned();
+        let problem = "expected times, got a column of missing values".to_owned();
         return Err(Error::Config { key: "data.hold_out_by", problem });
     };
     if first == last {
-        let problem = "expected several times, got a column with one alone".to_owned();
+        let problem = "expected different times, got the same time in every row".to_owned();
         return Err(Error::Config { key: "data.hold_out_by", problem });
     }
     let at = times[times.len() - wanted.min(times.len())];

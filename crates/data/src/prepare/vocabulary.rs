@@ -1,13 +1,14 @@
-//! Counting categories for exact ids: in memory while they fit, beyond it in sorted runs on disk.
+//! Counts categories for exact ids, in memory while they fit and in sorted runs on disk beyond
+//! that.
 //!
-//! The result is the same either way: the categories seen at least `threshold` times in the order
-//! of their first appearance.
+//! The result is the same either way: the categories that occur at least `min_count` times, in the
+//! order of their first appearance.
 //!
 //! # Cost
-//! In memory some 50 bytes per distinct category. What exceeds the limit is sorted by category and
-//! written, 24 bytes for each category that differs within what fits at once; a merge adds the
-//! counts up, and those kept are sorted by first appearance, on disk again where they do not fit.
-//! The finished vocabulary is held in memory, 8 bytes per category and as many for its index.
+//! About 50 bytes of memory per distinct category. Beyond the limit, categories are sorted and
+//! written with 24 bytes for each distinct category of a run. A merge adds up the counts, and the
+//! categories that are kept are sorted by first appearance, again on disk if they do not fit. The
+//! finished vocabulary takes 8 bytes per category, and its index as many.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -20,40 +21,40 @@ use crate::error::Error;
 use crate::prepare::runs::{RECORD_BYTES, Runs, Scratch, SortRecord};
 use crate::scan::progress::Pass;
 
-/// Bytes of a category in a finished vocabulary, its index included.
+/// Bytes per category of a finished vocabulary, including its index.
 const KEPT_BYTES: u64 = 16;
-/// Bytes of a category while it is counted, on average over the sizes of a growing column.
+/// Bytes per category while counting, averaged over the sizes of a growing table.
 const COUNTED_BYTES: u64 = 96;
-/// Bytes of input after which the need for disk is foretold: less than a second's reading.
+/// Bytes of input after which the disk space needed is predicted: less than a second of reading.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
-/// Bytes that counting, and the vocabularies found, take where there are so many categories.
+/// Estimates the bytes for counting so many categories and for the resulting vocabularies.
 pub(crate) fn memory(categories: u64, allowed: u64) -> u64 {
     categories.saturating_mul(COUNTED_BYTES).min(allowed)
 }
 
-/// Counts of several columns.
+/// Category counts of several columns that share a memory limit.
 pub(crate) struct Counting {
     columns: Vec<CategoryCounts>,
-    /// Bytes all may use.
+    /// Memory limit for all columns, in bytes.
     memory: u64,
     folder: PathBuf,
     scratch: Option<Scratch>,
     forecast: Forecast,
 }
 
-/// How many categories differed in the first part of the input.
+/// State of the prediction of disk space, made from the first part of the input.
 #[derive(Clone, Copy, Debug)]
 enum Forecast {
-    /// Not half of the sample has been read.
+    /// Less than half of the sample has been read.
     Unknown,
-    /// Of the first half.
+    /// Counts at the middle of the sample.
     Half(Distinct),
-    /// What follows was foretold.
+    /// The prediction has been made.
     Done,
 }
 
-/// Categories that differ in the first `share` of the input.
+/// Number of distinct categories in the first `share` of the input.
 #[derive(Clone, Copy, Debug)]
 struct Distinct {
     share: f64,
@@ -61,21 +62,22 @@ struct Distinct {
 }
 
 impl Distinct {
-    /// The share of the input that has `count` different ones, by the power law through `self` and
-    /// a smaller one (Heaps' law); above 1 where the input has fewer.
+    /// Predicts the share of the input that has `count` distinct categories, by a power law (Heaps'
+    /// law) through `self` and the smaller sample `half`. The result is above 1 if the input has
+    /// fewer.
     fn share_with(self, half: Self, count: u64) -> f64 {
         let ln = |value: f64| value.max(f64::MIN_POSITIVE).ln();
         let counts = ln(self.count as f64) - ln(half.count as f64);
         let power = counts / (ln(self.share) - ln(half.share));
-        // At most each one is another.
+        // Distinct categories grow at most linearly.
         let power = power.clamp(1e-9, 1.0);
         self.share * (count as f64 / self.count.max(1) as f64).powf(1.0 / power)
     }
 }
 
 impl Counting {
-    /// Counts a column for each of `min_counts` in about `memory` bytes; runs go to `folder`, made
-    /// when needed.
+    /// Counts one column per entry of `min_counts` in about `memory` bytes. Runs are written to
+    /// `folder`, which is created when needed.
     pub(crate) fn new(min_counts: &[u64], memory: u64, folder: PathBuf) -> Self {
         let column = |&min_count: &u64| CategoryCounts { min_count, ..CategoryCounts::default() };
         let columns = min_counts.iter().map(column).collect();
@@ -83,15 +85,16 @@ impl Counting {
         Self { columns, memory, folder, scratch: None, forecast }
     }
 
-    /// Counts categories of each column.
+    /// Adds the categories of a block, column by column.
     pub(crate) fn add<'a>(&mut self, categories: impl Iterator<Item = &'a [i64]>) {
         for (column, categories) in self.columns.iter_mut().zip(categories) {
             categories.iter().for_each(|&category| column.add(category));
         }
     }
 
-    /// Writes what does not fit; early on, and before the first time, looks whether the disk holds
-    /// what is to come. A part of the memory is left for what is read meanwhile.
+    /// Writes the counts to disk if they exceed the memory limit. Checks early, and before the
+    /// first write, whether the disk has enough space. Part of the memory is reserved for rows that
+    /// are read meanwhile.
     pub(crate) fn make_room(&mut self, pass: &Pass) -> Result<(), Error> {
         self.foretell(pass)?;
         let bytes: u64 = self.columns.iter().map(CategoryCounts::bytes).sum();
@@ -112,7 +115,7 @@ impl Counting {
         Distinct { share: pass.share(), count }
     }
 
-    /// Checks the disk as soon as a sample shows when memory will be full, if ever.
+    /// Checks the disk space as soon as a sample shows when memory will be full, if at all.
     fn foretell(&mut self, pass: &Pass) -> Result<(), Error> {
         match self.forecast {
             Forecast::Unknown if pass.bytes() >= SAMPLE_BYTES / 2 => {
@@ -131,8 +134,8 @@ impl Counting {
         Ok(())
     }
 
-    /// Runs like this first one until the end of the input, and once more when they are sorted by
-    /// first appearance.
+    /// Predicts the disk space: runs like the first one until the end of the input, and again when
+    /// they are sorted by first appearance.
     fn check_disk(&self, first: Distinct, pass: &Pass) -> Result<(), Error> {
         let needed = 2.0 * (first.count * RECORD_BYTES as u64) as f64 / first.share.max(1e-9);
         let needed = Bytes(needed as u64);
@@ -145,10 +148,10 @@ impl Counting {
         }
     }
 
-    /// The vocabulary of each column, and what is too rare for it.
+    /// Returns the vocabulary of each column and statistics of its rare categories.
     ///
     /// # Errors
-    /// [`Error::VocabularyMemory`] where the finished vocabularies alone exceed the memory.
+    /// [`Error::VocabularyMemory`] if the finished vocabularies alone exceed the memory limit.
     pub(crate) fn finish(mut self, rows: u64) -> Result<Vec<Vocabulary>, Error> {
         let mut vocabularies: Vec<Vocabulary> = Vec::with_capacity(self.columns.len());
         let mut kept = 0;
@@ -175,10 +178,10 @@ impl Counting {
     }
 }
 
-/// Categories in the order of their ids, and what is too rare to be among them.
+/// Categories in the order of their ids, and statistics of those too rare to be included.
 pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
-/// Bytes an ordinary user may still write beside `folder`, if known.
+/// Returns the free disk space for ordinary users beside `folder`, if known.
 fn available(folder: &Path) -> Option<Bytes> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;
@@ -186,12 +189,12 @@ fn available(folder: &Path) -> Option<Bytes> {
     Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-/// Categories of one column in the order of their first appearance, with counts.
+/// Counts of the categories of one column, in the order of their first appearance.
 #[derive(Default)]
 struct CategoryCounts {
     seen: Vec<SeenCategory>,
     index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
-    /// Categories taken so far, repeated ones included: the time of the next.
+    /// Categories counted so far, including repeated ones; the time stamp of the next one.
     time: u64,
     min_count: u64,
     runs: Runs,
@@ -214,9 +217,9 @@ impl CategoryCounts {
         self.time += 1;
     }
 
-    /// Bytes held, with the old copy that exists while a container grows.
+    /// Estimates the bytes held, including the old copy that exists while a container grows.
     fn bytes(&self) -> u64 {
-        // A slot is key, value and a control byte; 7 of 8 slots are usable.
+        // A slot holds key, value and a control byte, and 7 of 8 slots are usable.
         let slots = self.index.capacity() as u64 * 8 / 7;
         let held = slots * 17 + self.seen.capacity() as u64 * 24;
         held + held / 2
@@ -225,7 +228,7 @@ impl CategoryCounts {
     fn spill(&mut self, scratch: &mut Scratch) -> Result<(), Error> {
         self.index = HashMap::default();
         let seen = std::mem::take(&mut self.seen).into_iter();
-        // Of the same size, so that the records take the place of what was seen.
+        // Records have the same size as the entries, so `collect` reuses the allocation.
         let mut records: Vec<SortRecord> =
             seen.map(|seen| [seen.category.cast_unsigned(), seen.first, seen.count]).collect();
         self.runs.spill(&mut records, scratch)
@@ -241,7 +244,8 @@ impl CategoryCounts {
         (kept.map(|seen| seen.category).collect(), rare)
     }
 
-    /// Like [`Self::kept`] of everything that was written, in `memory` bytes beside the result.
+    /// Like [`Self::kept`] for counts that were written to disk, in `memory` bytes besides the
+    /// result.
     fn merged(mut self, memory: u64, scratch: &mut Scratch) -> Result<Vocabulary, Error> {
         let mut rare = RareCategories { all_ids: self.time, ..RareCategories::default() };
         self.spill(scratch)?;
@@ -258,7 +262,7 @@ impl CategoryCounts {
             if kept.len() == most { by_first.spill(&mut kept, scratch) } else { Ok(()) }
         };
         self.runs.merge(memory / 2, |[category, first, count]| match &mut current {
-            // The runs of a category come in the order of time.
+            // Records of the same category arrive in the order of time.
             Some(current) if current[0] == category => {
                 current[2] += count;
                 Ok(())
@@ -290,16 +294,16 @@ mod tests {
     use super::Distinct;
 
     #[test]
-    fn memory_is_full_where_the_power_law_says() {
+    fn the_power_law_predicts_when_memory_is_full() {
         let law = |share: f64| Distinct { share, count: (1e6 * share.sqrt()) as u64 };
         let full = law(0.02).share_with(law(0.01), 500_000);
         assert!((full - 0.25).abs() < 1e-3, "{full}");
         assert!(law(0.02).share_with(law(0.01), 1_100_000) > 1.0);
-        // All differ.
+        // All categories are distinct.
         let linear = |share: f64| Distinct { share, count: (1e6 * share) as u64 };
         let full = linear(0.02).share_with(linear(0.01), 500_000);
         assert!((full - 0.5).abs() < 1e-3, "{full}");
-        // None is new, and none is there at all.
+        // No category is new, and there are no categories at all.
         let few = Distinct { share: 0.02, count: 10 };
         assert!(few.share_with(Distinct { share: 0.01, ..few }, 1000) > 1.0);
         let none = Distinct { share: 0.02, count: 0 };

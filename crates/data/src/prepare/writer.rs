@@ -1,8 +1,8 @@
-//! Writes rows to a dataset folder: row groups are encoded on several threads and appended in
+//! Writes rows to a dataset folder. Row groups are encoded on several threads and appended in
 //! order.
 //!
 //! The folder is built under a temporary name and renamed when complete, so that an interrupted
-//! preparation leaves nothing that looks like a dataset; `resume` continues from it.
+//! preparation never looks like a dataset. `resume` continues an interrupted one.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -21,32 +21,34 @@ use crate::loss::Losses;
 use crate::prepare::resume::StagingFolder;
 use crate::scan::resume_point::ResumePoint;
 
-/// Row groups of one file: an interrupted preparation resumes after the last whole one.
+/// Row groups per file. An interrupted preparation resumes after the last complete file.
 const GROUPS_PER_PART: usize = 64;
 
-/// How a dataset is laid out.
+/// Layout of a dataset, and the number of encoding threads.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// Rows of a row group, at least 1.
+    /// At least 1.
     pub row_group_rows: usize,
     pub threads: usize,
 }
 
-/// Row groups that are being filled, wait or are being encoded, at most; those that are encoded
-/// are much smaller.
+/// Largest number of row groups that are being filled, queued or encoded at the same time. Encoded
+/// groups are much smaller.
 pub(crate) fn groups_in_flight(threads: usize) -> usize {
     threads + 2
 }
 
 type EncodeTask = (PreparedRows, Sender<Result<Encoded, ParquetError>>);
 
-/// Writes one dataset.
+/// Writes one dataset, row group by row group. [`Self::finish`] makes it visible; a dropped writer
+/// leaves nothing, or state to resume from.
 pub struct DatasetWriter {
     out: PathBuf,
     staging: Option<StagingFolder>,
-    /// Rows to be pushed that finished parts have already.
+    /// Rows still to be pushed that finished parts already contain.
     skip: u64,
-    /// Places in the inputs of rows not yet in finished parts, the last place before them first.
+    /// Positions of rows that are not yet in finished parts, preceded by the last position before
+    /// them.
     marks: VecDeque<ResumePoint>,
     columns: DatasetColumns,
     options: WriterOptions,
@@ -58,26 +60,24 @@ pub struct DatasetWriter {
     parts: Vec<DatasetPart>,
 }
 
-/// What is recorded beside the rows.
+/// Facts about a dataset that are recorded in its manifest beside the rows.
 pub struct DatasetNotes {
-    /// The inputs as they were named.
+    /// Paths or URLs as the user gave them.
     pub inputs: Vec<String>,
-    /// Transforms and vocabularies applied.
     pub fitted: Fitted,
-    /// What was left out.
     pub losses: Losses,
-    /// How many of the last rows a time has set apart to be held out.
+    /// Number of rows at the end that a split by time holds out.
     pub held_out: Option<u64>,
-    /// The generator's report, if the rows are synthetic.
+    /// Report of the generator, for synthetic rows.
     pub generator: Option<serde_json::Value>,
 }
 
 impl DatasetWriter {
-    /// Starts a dataset at `out` with the columns of `fitted`; `is_list` says which categorical
-    /// ones hold lists.
+    /// Starts a dataset at `out` with the columns of `fitted`; `is_list` tells which categorical
+    /// columns hold lists.
     ///
     /// # Errors
-    /// [`Error::OutExists`], [`Error::Write`], [`Error::Config`] for row groups of no rows.
+    /// [`Error::OutExists`], [`Error::Write`], [`Error::Config`] if row groups would have no rows.
     pub fn create(
         out: &Path,
         fitted: &Fitted,
@@ -88,8 +88,8 @@ impl DatasetWriter {
         Self::resume(out, StagingFolder::anew(out)?, fitted, is_list, options)
     }
 
-    /// Like [`Self::create`] in a folder that may have parts already, whose rows from its mark on
-    /// will be pushed again.
+    /// Like [`Self::create`], in a folder that may already have parts. Rows from its resume point
+    /// on are pushed again.
     pub(crate) fn resume(
         out: &Path,
         staging: StagingFolder,
@@ -98,7 +98,7 @@ impl DatasetWriter {
         options: WriterOptions,
     ) -> Result<Self, Error> {
         check(out, options)?;
-        // Without a slash at the end, which renaming would not take.
+        // `components` drops a trailing slash, which renaming would not accept.
         let out: PathBuf = out.components().collect();
         let parts = staging.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
@@ -129,12 +129,12 @@ impl DatasetWriter {
         })
     }
 
-    /// Notes from where the rows pushed from now on come.
+    /// Records the position in the inputs of the rows that are pushed from now on.
     pub(crate) fn mark(&mut self, mark: ResumePoint) {
         self.marks.push_back(mark);
     }
 
-    /// Appends rows, which have the columns of this dataset.
+    /// Appends rows, which must have the columns of this dataset.
     ///
     /// # Errors
     /// [`Error::Write`], [`Error::Parquet`].
@@ -153,7 +153,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Writes what is left and the manifest, and puts the folder in its place.
+    /// Writes the remaining rows and the manifest, and moves the folder to its final place.
     ///
     /// # Errors
     /// [`Error::Write`], [`Error::Parquet`].
@@ -195,7 +195,7 @@ impl DatasetWriter {
         let (answer, result) = bounded(1);
         self.pending.push_back(result);
         if let Some(jobs) = &self.jobs {
-            // Workers end only when this sender goes; a panic among them shows as a missing answer.
+            // Workers live as long as this sender. If one panics, its result is missing.
             let _ = jobs.send((group, answer));
         }
         if self.pending.len() > self.options.threads + 1 {
@@ -250,7 +250,7 @@ impl Drop for DatasetWriter {
         self.jobs = None;
         self.pending.clear();
         for worker in self.workers.drain(..) {
-            // A panic was already reported by its missing answer.
+            // A panic was already reported through the missing result.
             let _ = worker.join();
         }
         self.part = None;
@@ -280,7 +280,7 @@ fn start(
         let queue = queue.clone();
         workers.push(std::thread::spawn(move || {
             for (rows, answer) in queue {
-                // Nobody waits any more when the writer was dropped.
+                // The send fails if the writer was dropped.
                 let _ = answer.send(encoder.encode(rows));
             }
         }));

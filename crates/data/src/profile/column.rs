@@ -1,5 +1,5 @@
-//! Running facts of one column. Each block of rows is profiled alone, then merged with the blocks
-//! before it.
+//! Running statistics of one column. Each block of rows is summarized on its own and then merged
+//! with the blocks before it.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,29 @@ use crate::parse::number_form;
 use crate::parse::parsed_row::is_large;
 use crate::stats::category::CategoryTally;
 
-/// Most values that are kept as they are.
+/// Number of distinct values up to which they are kept with their counts.
 const VALUES: usize = 64;
-/// Longest value that is kept as it is.
+/// Longest value that is kept, in bytes.
 const VALUE_BYTES: usize = 64;
 
-/// Whole numbers from here on have neighbours that are the same number in `f64`.
+/// From here on, neighboring integers have the same `f64` value.
 const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
-/// Most texts that are kept to find out which of them are the same whole number.
+/// Number of unusual spellings up to which aliases of integers are tracked.
 const ALIASES: usize = 1 << 16;
 
-/// What besides a plain number the values of a column may be, by a sample.
+/// The kinds of values that a column may hold besides plain numbers, according to a sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ColumnCandidates {
-    /// Other forms of numbers.
+    /// Number formats other than plain numbers.
     pub forms: Vec<NumberForm>,
-    /// Forms of times; none is ISO 8601.
+    /// Time formats; `None` is ISO 8601.
     pub times: Vec<Option<String>>,
     pub separator: Option<u8>,
-    /// Whether the file has lists of its own.
+    /// Whether the file format itself declares the column as a list.
     pub is_list: bool,
 }
 
-/// The values of one column in a block.
+/// Statistics of one column within one block.
 #[derive(Clone, Debug)]
 pub(super) struct BlockColumnTally {
     hashes: Vec<i64>,
@@ -42,21 +42,20 @@ pub(super) struct BlockColumnTally {
     integers: u64,
     large_integers: u64,
     integers_beyond_64_bits: u64,
-    /// Hashes of texts that are whole numbers written otherwise than usual, such as `007`, with the
-    /// hash of the usual text.
+    /// Hashes of unusual spellings of integers, such as `007`, with the hash of the usual spelling.
     aliases: BTreeMap<i64, i64>,
-    /// The first value that is a number of [`ColumnCandidates::forms`] alone.
+    /// The first value that is a number only in one of [`ColumnCandidates::forms`].
     example: Option<Vec<u8>>,
-    /// Plain numbers, then those of [`ColumnCandidates::forms`].
+    /// First plain numbers, then one entry per form of [`ColumnCandidates::forms`].
     numbers: Vec<NumberTally>,
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
-    /// `None` once there are too many.
+    /// `None` once there are too many distinct values.
     values: Option<BTreeMap<Vec<u8>, u64>>,
 }
 
-/// The values that are numbers of one form.
+/// Statistics of the values that parse in one number format.
 #[derive(Clone, Copy, Debug)]
 struct NumberTally {
     sum: f64,
@@ -75,7 +74,7 @@ impl NumberTally {
         self.span.add(value);
     }
 
-    /// Whether values were read as other numbers than those of `other`.
+    /// Tells whether two formats gave different numbers for the same values.
     fn differs(&self, other: &Self) -> bool {
         self.sum != other.sum || self.span.differs(&other.span)
     }
@@ -87,7 +86,7 @@ impl NumberTally {
     }
 }
 
-/// Values that can be put in order.
+/// Range and order of numbers or times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderedSpan {
     count: u64,
@@ -96,7 +95,7 @@ pub(super) struct OrderedSpan {
     first: f64,
     last: f64,
     is_sorted: bool,
-    /// Whether one is no whole day.
+    /// Whether a value is not a whole number of days.
     has_clock: bool,
 }
 
@@ -120,7 +119,7 @@ impl OrderedSpan {
         self.greatest = self.greatest.max(value);
     }
 
-    /// Whether two ways to read the same values gave different values or a different order.
+    /// Tells whether two formats gave different values or a different order.
     fn differs(&self, other: &Self) -> bool {
         let bounds = |span: &Self| [span.least, span.greatest, span.first, span.last];
         bounds(self) != bounds(other) || self.is_sorted != other.is_sorted
@@ -165,7 +164,7 @@ impl BlockColumnTally {
         self.missing += 1;
     }
 
-    /// Takes a trimmed value that is not missing.
+    /// Adds a trimmed value that is present.
     pub(super) fn take(&mut self, text: &[u8], candidates: &ColumnCandidates) {
         let hash = field::hash_text(text);
         self.hashes.push(hash);
@@ -196,7 +195,7 @@ impl BlockColumnTally {
         }
     }
 
-    /// Counts a number as a whole one, if it is.
+    /// Counts a number that is an integer.
     fn take_integer(&mut self, text: &[u8], hash: i64, value: f64) {
         let integer = field::parse_integer(text);
         if value.abs() >= EXACT_BELOW && field::has_digits_only(text) {
@@ -214,7 +213,7 @@ impl BlockColumnTally {
         }
     }
 
-    /// Takes an element of a list.
+    /// Adds an element of a list.
     pub(super) fn element(&mut self, text: &[u8]) {
         if !text.is_empty() {
             self.elements.push(field::hash_text(text));
@@ -234,7 +233,7 @@ impl BlockColumnTally {
     }
 }
 
-/// A column over all blocks so far.
+/// Statistics of a column over all blocks so far, with the estimate of its distinct values.
 pub(super) struct ProfiledColumn {
     whole: BlockColumnTally,
     candidates: ColumnCandidates,
@@ -254,7 +253,7 @@ impl ProfiledColumn {
         }
     }
 
-    /// Adds the next block.
+    /// Merges the statistics of the next block.
     pub(super) fn add(&mut self, block: &BlockColumnTally) {
         self.distinct.take(&block.hashes, block.missing);
         self.elements.take(&block.elements, 0);
@@ -283,14 +282,14 @@ impl ProfiledColumn {
         });
     }
 
-    /// The form of numbers that the values show, where they do not leave it open.
+    /// Returns the number format of the values, unless it is ambiguous.
     pub(super) fn shown_form(&self, rows: u64) -> Option<NumberForm> {
         let form = best_form(&self.whole.numbers, rows - self.whole.missing.min(rows), None);
         let is_open = self.other_form(form).is_some();
         (form > 0 && !is_open).then(|| self.candidates.forms[form - 1])
     }
 
-    /// Another form that reads as many values as `form`, but as other numbers.
+    /// Finds another format that reads as many values as `form`, but as different numbers.
     fn other_form(&self, form: usize) -> Option<NumberForm> {
         let numbers = &self.whole.numbers;
         let is_other = |&at: &usize| {
@@ -303,7 +302,7 @@ impl ProfiledColumn {
             .map(|at| self.candidates.forms[at - 1])
     }
 
-    /// Another form that reads as many values as form `best` of times, but as other times.
+    /// Finds another time format that reads as many values as `best`, but as different times.
     fn other_times(&self, best: usize) -> Option<String> {
         let times = &self.whole.times;
         let is_other =
@@ -311,8 +310,8 @@ impl ProfiledColumn {
         (0..times.len()).find(is_other).and_then(|at| self.candidates.times[at].clone())
     }
 
-    /// What the column is, over `rows` rows; where its values leave open which of two marks is
-    /// before the decimals, it is that of `usual`.
+    /// Summarizes the column over `rows` rows. If the decimal separator is ambiguous, `usual` is
+    /// assumed.
     pub(super) fn finish(self, rows: u64, usual: NumberForm) -> ColumnFacts {
         let present = rows - self.whole.missing.min(rows);
         let usual = self.candidates.forms.iter().position(|form| *form == usual).map(|at| 1 + at);
@@ -383,8 +382,8 @@ impl ProfiledColumn {
     }
 }
 
-/// The form of numbers that reads most of `present` values: plain ones where these are nearly all,
-/// and `usual` among those that read equally many.
+/// Chooses the number format: plain if nearly all of the `present` values are plain numbers,
+/// otherwise the one that reads most values. `usual` decides between equals.
 fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usize {
     if 100 * numbers[0].span.count >= 99 * present {
         return 0;
@@ -394,9 +393,8 @@ fn best_form(numbers: &[NumberTally], present: u64, usual: Option<usize>) -> usi
     best.unwrap_or(0)
 }
 
-/// Whether `present` values, of which those of `span` are times in `format`, are meant as times.
-/// Where they are written as whole numbers, all but one of a thousand must be times of 1950 to
-/// 2100.
+/// Tells whether values that parse as times in `format` are meant as times. If the format consists
+/// of digits alone, at least 999 of 1000 values must be times from 1950 to 2100.
 fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
     const FROM: f64 = -631_152_000.0;
     const UNTIL: f64 = 4_102_444_800.0;
@@ -404,16 +402,15 @@ fn is_likely(span: &OrderedSpan, format: Option<&str>, present: u64) -> bool {
         || span.least >= FROM && span.greatest < UNTIL && 1000 * span.count >= 999 * present
 }
 
-/// The form of times that reads most values. Of those that read equally many, as day and month can
-/// change places in some files, that by which the rows are in order, then the one by which they
-/// span the least time.
+/// Chooses the time format that reads most values. Between equals, such as swapped days and months,
+/// it prefers the one in which rows are sorted, then the one with the shorter span.
 fn best_times(times: &[OrderedSpan]) -> Option<usize> {
     let days = |at: usize| ((times[at].greatest - times[at].least) / 86_400.0) as i64;
     let rank = |&at: &usize| (times[at].count, times[at].is_sorted, -days(at), usize::MAX - at);
     (0..times.len()).filter(|&at| times[at].count > 0).max_by_key(rank)
 }
 
-/// How many different texts are the same whole number as another text.
+/// Counts the distinct texts that are the same integer as another text.
 fn merged_texts(aliases: &BTreeMap<i64, i64>, texts: &CategoryTally) -> u64 {
     let mut by_number: BTreeMap<i64, u64> = BTreeMap::new();
     for usual in aliases.values() {

@@ -1,5 +1,5 @@
-//! Columns that alone predict the label almost perfectly, by a sample of rows. Such a column is
-//! often known only after the label is, as a time of conversion is.
+//! Finds columns that predict the label almost perfectly on their own, in a sample of rows. Such a
+//! column is often known only after the label, like the time of a conversion.
 
 use std::collections::BTreeMap;
 
@@ -10,25 +10,25 @@ use super::{Profile, SampleColumn};
 use crate::parse::field;
 use crate::synthetic::score;
 
-/// AUC from which on a column alone predicts almost perfectly.
+/// AUC from which on a column counts as a leak.
 const AUC: f64 = 0.98;
-/// Fewest rows of each class that are judged by.
+/// Minimum number of rows of each class.
 const ROWS: usize = 10;
 
-/// A column that alone predicts the label almost perfectly.
+/// A column that predicts the label almost perfectly on its own, and therefore probably leaks it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
     pub column: String,
-    /// AUC of the label by this column alone, on rows of the sample.
+    /// AUC of the label when predicted by this column alone, on sampled rows.
     pub auc: f64,
-    /// Rows of the sample.
+    /// Number of sampled rows.
     pub rows: usize,
 }
 
-/// The columns of `profile` other than the label that predict it almost perfectly.
+/// Finds the columns of `profile`, other than the label, that predict it almost perfectly.
 ///
-/// Each column is judged by the mean label of its values, learnt from every other row and applied
-/// to the rows between, by its numbers as they are, and by whether it has a value at all.
+/// Each column is tried in three ways: by the mean label of each value, learned from every other
+/// row and applied to the rest; by its numeric value; and by whether a value is present.
 #[must_use]
 pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
     let Some(labels) = profile.sample.iter().find(|column| column.name == label.column) else {
@@ -49,7 +49,7 @@ pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
     judged.filter(|leak| leak.auc >= AUC).collect()
 }
 
-/// Whether a value of the label means 1; `None` where there is no label.
+/// Converts a value of the label to a class; `None` if it is missing.
 fn class(text: &[u8], label: &LabelColumn) -> Option<bool> {
     if is_missing(text) {
         return None;

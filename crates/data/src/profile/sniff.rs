@@ -1,5 +1,5 @@
-//! The format of a file from its beginning: what parts fields, what encloses them, whether the
-//! first record names the columns, and what the values may be.
+//! Detects the layout of a text file from its start: delimiter, quote, header, and the kinds of
+//! values.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -17,19 +17,17 @@ use crate::parse::header;
 use crate::parse::number_form;
 use crate::parse::text;
 
-/// Bytes that are sampled.
 const SAMPLE_BYTES: u64 = 512 << 10;
-/// Records that are sampled.
 const SAMPLE_ROWS: usize = 5000;
-/// What may part fields, the likelier of equals first.
+/// Candidate delimiters, the more likely first.
 const DELIMITERS: [&str; 6] = ["\t", ",", ";", "|", "::", "\u{1}"];
-/// What may part the elements of a list.
+/// Candidate separators of list elements.
 const SEPARATORS: [u8; 5] = [b'|', b';', b'^', b',', b' '];
-/// Orders of year, month and day; `/` stands for any of [`DATE_MARKS`].
+/// Date formats; `/` is replaced by each of [`DATE_MARKS`].
 const DATES: [&str; 5] = ["%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y"];
-/// What stands between the numbers of a date.
+/// Separators between the numbers of a date.
 const DATE_MARKS: [&str; 4] = ["/", ".", "-", " "];
-/// Dates with a name of the month.
+/// Date formats with a name of the month.
 const NAMED_DATES: [&str; 9] = [
     "%d-%b-%Y",
     "%d %b %Y",
@@ -41,7 +39,7 @@ const NAMED_DATES: [&str; 9] = [
     "%a, %d %b %Y",
     "%a %b %d %Y",
 ];
-/// Times of the day behind a date. A space stands for any number of them.
+/// Formats of the time of day after a date. A space matches any number of spaces.
 const CLOCKS: [&str; 13] = [
     "",
     " %H:%M",
@@ -57,8 +55,8 @@ const CLOCKS: [&str; 13] = [
     ":%H:%M:%S",
     " %H.%M",
 ];
-/// Times whose date and clock come in an order or with a zone of their own: of logs, of C's ctime,
-/// of RFC 2822 and HTTP, and of ISO 8601 without marks.
+/// Complete formats whose date and time have their own order or zone: logs, C's ctime, RFC 2822,
+/// HTTP, and ISO 8601 without separators.
 const WHOLE_TIMES: [&str; 13] = [
     "%d/%b/%Y:%H:%M:%S %z",
     "[%d/%b/%Y:%H:%M:%S %z]",
@@ -74,31 +72,29 @@ const WHOLE_TIMES: [&str; 13] = [
     "%Y%m%dT%H%M%z",
     "%Y%m%dT%H%M",
 ];
-/// Times of digits alone. Whole numbers may be such times by chance, so that each value of a column
-/// has to be one.
+/// Formats of digits alone. Integers may match by chance, so every value of a column has to match.
 const PACKED_TIMES: [&str; 5] = ["%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d%H"];
-/// Text that stands for missing values.
+/// Texts that represent missing values.
 pub(super) const MISSING: [&str; 10] =
     ["?", "NA", "N/A", "\\N", "NULL", "null", "None", "NaN", "nan", "-"];
 
-/// How a text file is laid out.
+/// The detected layout of a text file, with its first records.
 #[derive(Clone, Debug)]
 pub(super) struct TextForm {
     pub format: DataFormat,
     pub punctuation: Punctuation,
-    /// Names of the columns.
     pub names: Vec<String>,
     pub has_header: bool,
-    /// The first records behind the header.
+    /// The first records after the header.
     pub records: Vec<Vec<Vec<u8>>>,
 }
 
-/// Whether a field says that there is no value.
+/// Tells whether a field represents a missing value.
 pub(super) fn is_missing(text: &[u8]) -> bool {
     text.is_empty() || MISSING.iter().any(|missing| missing.as_bytes() == text)
 }
 
-/// The layout of the text file `input`.
+/// Detects the layout of the text file `input`.
 pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm, Error> {
     let path = Path::new(input);
     let mut sample = Vec::new();
@@ -123,7 +119,7 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
         }
         None => likeliest(text, quote, is_whole),
     };
-    // Without quotes the faster reader of tab-separated text serves.
+    // Without quotes, the faster reader of tab-separated text can be used.
     let has_quotes = quote.is_some_and(|quote| text.contains(&quote));
     let format = match &punctuation.delimiter[..] {
         b"\t" if !has_quotes => DataFormat::Tsv,
@@ -145,7 +141,7 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     Ok(TextForm { format, punctuation, names, has_header, records })
 }
 
-/// The quote that encloses fields: `'` only where nothing else does.
+/// Chooses the quote character: `'` only if it clearly encloses fields and `"` does not occur.
 fn quote_of(text: &[u8]) -> Option<u8> {
     let double = text.contains(&b'"');
     let encloses = |at: usize| {
@@ -157,10 +153,9 @@ fn quote_of(text: &[u8]) -> Option<u8> {
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
-/// Records of trimmed fields.
 type TrimmedRecords = Vec<Vec<Vec<u8>>>;
 
-/// The delimiter by which records have the same number of fields, and most of them.
+/// Chooses the delimiter that gives the most regular records, then the most fields.
 fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, TrimmedRecords) {
     let mut best: Option<((u64, usize), Punctuation, TrimmedRecords)> = None;
     for delimiter in DELIMITERS {
@@ -169,10 +164,10 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Tr
         let width = records.first().map_or(0, Vec::len);
         let same = records.iter().filter(|record| record.len() == width).count();
         let share = (100 * same / records.len().max(1)) as u64;
-        // Decimal commas part as regularly as the semicolons between them.
+        // Decimal commas are as regular as the semicolons between the numbers.
         let width = if delimiter == ";" && width > 1 { 2 * width } else { width };
         let score = if width > 1 { (share / 5, width) } else { (0, width) };
-        if best.as_ref().is_none_or(|(known, ..)| score > *known) {
+        if best.as_ref().is_none_or(|(best_score, ..)| score > *best_score) {
             best = Some((score, punctuation, records));
         }
     }
@@ -198,7 +193,7 @@ fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRec
     records
 }
 
-/// Whether the only record of a file can be nothing but a header.
+/// Tells whether the only record of a file can only be a header.
 fn names_columns(first: &[Vec<u8>]) -> bool {
     first.len() > 1 && first.iter().all(|field| !is_missing(field) && !is_value(field))
 }
@@ -207,15 +202,16 @@ fn is_value(field: &[u8]) -> bool {
     field::parse_number(field).is_ok() || datetime::parse_time(field, None).is_ok()
 }
 
-/// Whether the first record names the columns.
+/// Tells whether the first record names the columns.
 ///
-/// It does where a name stands above numbers or times, or where no field of it occurs again in its
-/// column. A field that is a number speaks against it, unless all numbers of it count columns, as
-/// in `label,0,1,2`. Fields that are empty or stand for missing values say nothing.
+/// It does if a name is above numbers or times, or if none of its fields occurs again in its
+/// column. A numeric field speaks against it, unless the numbers count columns, as in
+/// `label,0,1,2`. Empty fields and missing values are ignored.
 fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
-    let said: Vec<usize> = (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
+    let present_fields: Vec<usize> =
+        (0..first.len()).filter(|&at| !is_missing(&first[at])).collect();
     let (values, names): (Vec<usize>, Vec<usize>) =
-        said.into_iter().partition(|&at| is_value(&first[at]));
+        present_fields.into_iter().partition(|&at| is_value(&first[at]));
     let counts = |pair: &[usize]| {
         let number = |at: usize| field::parse_integer(&first[at]).ok();
         number(pair[0]).zip(number(pair[1])).is_some_and(|(low, high)| high == low + 1)
@@ -234,8 +230,8 @@ fn is_header(first: &[Vec<u8>], rest: &[Vec<Vec<u8>>]) -> bool {
     names.iter().any(is_above_values) || values.is_empty() && (0..first.len()).all(is_new)
 }
 
-/// What besides a plain number the values `sample` of a column may be: numbers of other forms and
-/// times before lists, for both may hold what separates elements.
+/// Finds the kinds of values of a column besides plain numbers. Number and time formats take
+/// precedence over lists, because they may contain the separators of lists.
 pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let present: Vec<&[u8]> = sample.iter().copied().filter(|text| !is_missing(text)).collect();
     let others: Vec<&[u8]> =
@@ -258,7 +254,7 @@ pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     let forms: Vec<NumberForm> = forms.filter(|&form| most(&reads_number(form))).collect();
     let reads_time = |format: &Option<String>| {
         let format = format.as_deref();
-        // Most forms fail at the first values.
+        // Checked first, because most formats fail at the first values.
         others.iter().take(3).any(|text| datetime::parse_time(text, format).is_ok())
             && most(&|text| datetime::parse_time(text, format).is_ok())
     };
@@ -269,7 +265,7 @@ pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
     ColumnCandidates { forms, times, separator, is_list: false }
 }
 
-/// Forms of times, the likelier first; the first of all is ISO 8601.
+/// Iterates over all time formats, the more likely first, starting with ISO 8601.
 fn time_forms() -> impl Iterator<Item = Option<String>> {
     let marked = DATES.iter().flat_map(|date| DATE_MARKS.map(|mark| date.replace('/', mark)));
     let dates = marked.chain(NAMED_DATES.map(ToOwned::to_owned));
@@ -278,8 +274,8 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
     std::iter::once(None).chain(with_clocks).chain(whole)
 }
 
-/// Whether values are lists with this separator: many have it, and their elements recur more often
-/// than the values do.
+/// Tells whether values are lists with this separator: it is frequent, and elements recur more
+/// often than whole values.
 fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
     let has = values.iter().filter(|text| text.contains(&separator)).count();
     if 5 * has < values.len() || values.len() < 5 {
@@ -289,7 +285,7 @@ fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
     let elements = values.iter().flat_map(|text| text.split(|&byte| byte == separator));
     let elements: Vec<&[u8]> = elements.map(field::trim).filter(|text| !text.is_empty()).collect();
     let distinct: BTreeSet<&[u8]> = elements.iter().copied().collect();
-    // Names of two words recur as a whole; bars stand in lists alone.
+    // Names of two words recur as a whole, while bars occur only in lists.
     let recur = match separator {
         b'|' | b'^' => distinct.len() <= whole.len(),
         _ => 2 * distinct.len() < whole.len(),

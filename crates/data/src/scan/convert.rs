@@ -1,7 +1,7 @@
-//! One block of an input to rows: counts ids, skips and counts malformed records.
+//! Converts one block into rows: counts ids, and skips and counts malformed records.
 //!
-//! Generic over the consumer of rows ([`RowSink`]): fitting and writing share every line of
-//! reading. Knows no format.
+//! Generic over the consumer of rows ([`RowSink`]), so that fitting, writing and scoring share all
+//! of the reading.
 
 use crate::error::Error;
 use crate::loss::{Losses, RowRefusal};
@@ -15,23 +15,21 @@ use crate::parse::row_sink::RowSink;
 use crate::scan::limit::ReadProgress;
 use crate::scan::record_block::RecordBlock;
 
-/// A converted block.
+/// The result of converting a block: the sink with its rows, and what was left out.
 pub(crate) struct ConvertedBlock<A> {
-    /// Index of the input.
     pub file: usize,
-    /// Where the block starts in it, if reading can start there again.
+    /// Start of the block in its input, if reading can resume there.
     pub start: Option<LineStart>,
-    /// How far reading had come at its end.
+    /// Read progress at the end of the block.
     pub progress: ReadProgress,
-    /// What took the rows.
     pub sink: A,
     pub rows: u64,
     pub losses: Losses,
-    /// The first row that no rule allows to be skipped.
+    /// Error of the first row that must not be skipped.
     pub refused: Option<Error>,
 }
 
-/// Converts `block`, giving each row to `sink`.
+/// Converts `block` and passes each row to `sink`.
 pub(crate) fn convert<A: RowSink>(
     block: &RecordBlock,
     wanted: &WantedColumns,
@@ -63,7 +61,7 @@ struct BlockConverter<'a, A> {
 }
 
 impl<A: RowSink> RecordSink for BlockConverter<'_, A> {
-    /// Rows in columns: all at once where none is to be left out, which is nearly always.
+    /// Takes all rows at once unless some are left out, which is rare.
     fn take_columns(&mut self, given: ParsedColumns<'_>) {
         let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
         if given.refused.is_empty()

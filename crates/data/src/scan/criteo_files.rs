@@ -1,4 +1,5 @@
-//! Files in Criteo's layout as they are.
+//! Reads files in Criteo's layout into columns of integers, block by block in order, and skips
+//! malformed lines. Values are raw: neither transformed nor taken modulo the table's rows.
 
 use schema::DataConfig;
 use schema::source::{DataFormat, Preset};
@@ -17,7 +18,7 @@ use crate::scan::progress::ProgressMeter;
 /// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
 ///
 /// # Errors
-/// [`Error`] for what cannot be read, or what `take` says.
+/// Any [`Error`] of reading the files, or the first error of `take`.
 pub fn scan_criteo_files(
     inputs: &[String],
     threads: usize,

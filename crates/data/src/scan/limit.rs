@@ -1,40 +1,40 @@
-//! How many malformed rows an input may have, and how early it is known that there are too many.
+//! The limit on malformed rows, and the decision to stop early when it can no longer be met.
 //!
 //! # The rule
-//! All inputs of a request count together. More than the allowed share of their rows is an error;
-//! a single malformed row never is, unless none is allowed: a header that nobody expected, or the
-//! half line at the end of a file, says nothing of the others.
+//! All inputs of a request count together. It is an error if more than the allowed share of their
+//! rows is malformed. A single malformed row is always accepted unless none is allowed, because an
+//! unexpected header or a cut line at the end of a file says nothing about the other rows.
 //!
-//! Reading stops before the end only where the rest cannot bring the share down any more, even if
-//! every byte of it belonged to a good row, and those rows were as short as they can be. How long a
-//! compressed rest is nobody knows: it is taken to be twice what its bytes gave so progress. A bad
-//! beginning alone refuses nothing.
+//! Reading stops early only if the rest cannot bring the share down to the limit, even if it
+//! consisted entirely of valid rows of the shortest possible length. The uncompressed length of a
+//! compressed rest is unknown and assumed to be twice what the bytes read so far suggest. A bad
+//! beginning alone is never an error.
 
 use schema::Share;
 
 use crate::error::Error;
 use crate::loss::Losses;
 
-/// Malformed rows from which on the end may be foretold: fewer are read to the end at once, and the
-/// message then has the final numbers.
+/// Number of malformed rows from which on reading may stop early. With fewer, the inputs are read
+/// to the end, and the message has the final numbers.
 const FORETOLD_FROM: u64 = 100_000;
-/// How much longer the rest may be than what was read says, where its length is not known.
+/// Safety factor for the length of the rest where it is unknown.
 const SLACK: f64 = 2.0;
 
-/// What a malformed record does.
+/// How malformed records are treated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Strictness {
-    /// It is counted and skipped, unless they are more than this share of all rows.
+    /// They are counted and skipped, up to this share of all rows.
     AtMost(Share),
-    /// It ends the reading with an error.
+    /// The first one is an error.
     Stop,
 }
 
 impl Strictness {
-    /// The share of rows that may be malformed where nothing else was said.
+    /// The allowed share of malformed rows unless the user sets another.
     pub const DEFAULT_MAX: Share = Share(0.01);
 
-    /// Counts and skips without a limit.
+    /// Accepts any number of malformed records.
     pub const ANY: Self = Self::AtMost(Share(1.0));
 
     fn max(self) -> Share {
@@ -44,10 +44,10 @@ impl Strictness {
         }
     }
 
-    /// Refuses more malformed rows than are allowed among them and `rows` good ones.
+    /// Fails if more rows are malformed than allowed, given `rows` valid ones.
     ///
     /// # Errors
-    /// [`Error::TooManyMalformed`].
+    /// [`Error::TooManyMalformed`] with the share and examples.
     pub fn check(self, rows: u64, losses: &Losses) -> Result<(), Error> {
         if self.allows(losses.malformed_lines, rows as f64) {
             return Ok(());
@@ -66,21 +66,21 @@ impl Strictness {
     }
 }
 
-/// How far reading has come when a block ends.
+/// Progress of reading at the end of a block, from which the rest is estimated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadProgress {
-    /// Bytes of the inputs taken so far, of all of them.
+    /// Bytes read from all inputs so far.
     pub bytes: u64,
-    /// Bytes of all inputs; 0 where unknown.
+    /// Bytes of all inputs; 0 if unknown.
     pub bytes_total: u64,
-    /// Bytes of decompressed text in the blocks so far; 0 where rows are no text.
+    /// Bytes of decompressed text in the blocks so far; 0 for binary formats.
     pub text: u64,
-    /// The least bytes a row of text can have.
+    /// Shortest possible row of text, in bytes.
     pub row_bytes_least: u64,
 }
 
 impl ReadProgress {
-    /// The most rows that can still come; `None` if unknown.
+    /// Estimates the largest number of rows still to come; `None` if unknown.
     fn rows_left(&self, rows: u64) -> Option<f64> {
         if self.bytes_total == 0 || self.bytes == 0 {
             return None;
@@ -90,7 +90,7 @@ impl ReadProgress {
         if self.text == 0 {
             return Some(left * per_byte(rows) * SLACK);
         }
-        // What was read ahead makes plain text look shorter than its bytes.
+        // Bytes that were read ahead make plain text look compressed.
         let unpacked = match per_byte(self.text) {
             packed if packed > 1.0 => left * packed * SLACK,
             _ => left + (self.bytes.saturating_sub(self.text)) as f64,
@@ -99,7 +99,7 @@ impl ReadProgress {
     }
 }
 
-/// Refuses what can no longer meet the limit, `rows` good ones and `losses` into reading.
+/// Fails if the limit can no longer be met after `rows` valid rows and `losses`.
 pub(crate) fn check_early(
     strictness: Strictness,
     rows: u64,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_in_a_hundred_may_be_malformed_and_one_row_always() {
+    fn one_percent_or_one_row_may_be_malformed() {
         let strictness = Strictness::AtMost(Strictness::DEFAULT_MAX);
         let allowed = |good, bad| strictness.check(good, &lost(bad)).is_ok();
         assert!(allowed(99, 1) && allowed(1, 1) && allowed(19_800, 200));
@@ -139,9 +139,9 @@ mod tests {
         assert!(none.check(5, &lost(0)).is_ok() && none.check(1 << 40, &lost(1)).is_err());
     }
 
-    /// Bad rows of 250 bytes from the beginning; a row has 40 bytes at least.
+    /// Malformed rows of 250 bytes from the start; a row has at least 40 bytes.
     #[test]
-    fn a_bad_beginning_is_refused_once_the_rest_cannot_make_up_for_it() {
+    fn reading_stops_once_the_rest_cannot_meet_the_limit() {
         let strictness = Strictness::AtMost(Strictness::DEFAULT_MAX);
         let stops = |bad: u64, bytes_total, text_per_byte| {
             let text = bad * 250;

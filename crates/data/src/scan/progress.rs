@@ -1,4 +1,4 @@
-//! How far reading the inputs is, over all passes.
+//! Progress of reading the inputs over all passes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,21 +11,21 @@ use crate::input::decompress;
 use crate::input::origin::{InputOrigins, ReadObserver};
 use crate::parse::format::input_files;
 
-/// How far a preparation is.
+/// Progress of a preparation, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataProgress {
-    /// Bytes of the (compressed) files read, over all passes.
+    /// Bytes read from the (compressed) files over all passes.
     pub bytes_done: u64,
-    /// Bytes there are to read over all passes; unknown for standard input.
+    /// Bytes to be read over all passes; `None` with standard input.
     pub bytes_total: Option<u64>,
-    /// Bytes of temporary files that counting is expected to need beside the output; 0 where
-    /// memory seems to be enough.
+    /// Predicted size of temporary files beside the output, in bytes; 0 if memory is expected to
+    /// suffice.
     pub temporary_bytes: u64,
-    /// Rows of the current pass.
+    /// Rows in the current pass.
     pub rows: u64,
 }
 
-/// How far all passes over the inputs are.
+/// Measures the progress of all passes over the inputs and reports it.
 pub(crate) struct ProgressMeter<'a> {
     observer: ReadObserver,
     bytes_total: Option<u64>,
@@ -34,23 +34,23 @@ pub(crate) struct ProgressMeter<'a> {
     show: &'a mut dyn FnMut(DataProgress),
 }
 
-/// One pass over the inputs, as those see it who need to know how far it is.
+/// The progress of one pass over the inputs, for steps that depend on it.
 pub(crate) struct Pass {
     observer: ReadObserver,
-    /// Bytes read by earlier passes, and those of this one.
+    /// Bytes read by earlier passes.
     start: u64,
     length: u64,
     temporary: Arc<AtomicU64>,
 }
 
 impl Pass {
-    /// A pass over inputs whose length does not matter.
+    /// Creates a pass for inputs whose length does not matter.
     pub(crate) fn counting(observer: &ReadObserver) -> Self {
         let (start, length, temporary) = Default::default();
         Self { observer: observer.clone(), start, length, temporary }
     }
 
-    /// The share of the inputs that has been read; 1 where their length is unknown.
+    /// Returns the share of the inputs that has been read; 1 if their length is unknown.
     pub(crate) fn share(&self) -> f64 {
         if self.length == 0 {
             return 1.0;
@@ -58,29 +58,29 @@ impl Pass {
         (self.bytes() as f64 / self.length as f64).min(1.0)
     }
 
-    /// Bytes there are to read; 0 where unknown.
+    /// Returns the bytes to be read in this pass; 0 if unknown.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// What notes the bytes that are read.
+    /// Returns the observer that counts the bytes read.
     pub(crate) fn observer(&self) -> &ReadObserver {
         &self.observer
     }
 
-    /// Bytes that have been read.
+    /// Returns the bytes read in this pass.
     pub(crate) fn bytes(&self) -> u64 {
         self.observer.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
     }
 
-    /// Says how much of the disk will be used for a while.
+    /// Reports the predicted size of temporary files.
     pub(crate) fn state_temporary(&self, bytes: Bytes) {
         self.temporary.store(bytes.0, Ordering::Relaxed);
     }
 }
 
 impl<'a> ProgressMeter<'a> {
-    /// A meter for `passes` passes over `inputs`.
+    /// Creates a meter for `passes` passes over `inputs`.
     pub(crate) fn new(
         format: DataFormat,
         inputs: &[String],
@@ -93,14 +93,14 @@ impl<'a> ProgressMeter<'a> {
         Ok(Self { observer, bytes_total, passes, temporary, show })
     }
 
-    /// Has the files hashed while they are read.
+    /// Also hashes the files while they are read.
     #[must_use]
     pub(crate) fn with_origins(mut self, origins: Arc<InputOrigins>) -> Self {
         self.observer.origins = Some(origins);
         self
     }
 
-    /// The pass that begins now.
+    /// Starts the next pass.
     pub(crate) fn pass(&self) -> Pass {
         Pass {
             start: self.observer.bytes_done.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! A run of records on its way from the thread that reads an input to those that convert records
+//! A block of records on its way from the thread that reads an input to the threads that convert it
 //! into rows.
 
 use std::sync::Arc;
@@ -7,14 +7,13 @@ use crate::parse::block::Records;
 use crate::parse::layout::{FieldLayout, PlacedColumns, WantedColumns};
 use crate::scan::limit::ReadProgress;
 
-/// A run of whole records of one file.
+/// Consecutive whole records of one file, with the positions of the wanted columns in them.
 pub(crate) struct RecordBlock {
-    /// Index of the input.
     pub file: usize,
     pub name: Arc<str>,
     pub layout: Arc<FieldLayout>,
     pub records: Box<dyn Records>,
-    /// How far reading has come at its end.
+    /// Read progress at the end of the block.
     pub progress: ReadProgress,
 }
 

@@ -1,31 +1,31 @@
-//! Where an interrupted reading can resume.
+//! The position from which an interrupted scan can resume.
 
 use serde::{Deserialize, Serialize};
 
 use crate::loss::Losses;
 use crate::parse::block::LineStart;
 
-/// A place in the inputs, with what was read before it. Reading resumes there.
+/// A position in the inputs, with the rows and losses before it. Saved with an unfinished
+/// preparation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ResumePoint {
-    /// Index of the input.
     pub file: usize,
     pub place: LineStart,
-    /// Rows of each input so far.
+    /// Rows of each input before this point.
     pub rows: Vec<u64>,
-    /// What was left out of each so far.
+    /// Losses of each input before this point.
     pub losses: Vec<Losses>,
 }
 
 impl ResumePoint {
-    /// Whether it can be one of so many inputs, at or before row `rows`.
+    /// Tells whether this can be a point of so many inputs, at or before row `rows`.
     pub(crate) fn fits(&self, inputs: usize, rows: u64) -> bool {
         self.file < inputs
             && (self.rows.len(), self.losses.len()) == (inputs, inputs)
             && self.rows_before() <= rows
     }
 
-    /// Rows before it.
+    /// Returns the number of rows before this point.
     pub(crate) fn rows_before(&self) -> u64 {
         self.rows.iter().sum()
     }

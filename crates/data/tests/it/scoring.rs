@@ -1,4 +1,4 @@
-//! Raw files for a trained model: the same samples as a prepared dataset, with their lines.
+//! Scoring raw files: the same samples as from a prepared dataset, with their lines.
 
 use data::{BlockPace, FeaturePlan, ScoreRequest, ScoringBatch, Strictness, read_for_scoring};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn score(request: ScoreRequest) -> Vec<ScoringBatch> {
 }
 
 #[test]
-fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
+fn unlabeled_criteo_rows_match_the_labeled_file() {
     let Some(input) = shared("criteo/train.tiny.txt.gz") else { return };
     let folder = Folder::new();
     let config = criteo("criteo-dlrm", &json!({"mode": "exact", "threshold": 2}));
@@ -50,7 +50,7 @@ fn unlabelled_criteo_rows_are_those_of_the_labelled_file() {
 }
 
 #[test]
-fn skipped_records_leave_their_lines_out() {
+fn lines_of_skipped_records_are_left_out() {
     let folder = Folder::new();
     let config = config(json!({
         "format": "csv", "label": {"column": "y"},

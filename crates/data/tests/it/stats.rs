@@ -1,4 +1,4 @@
-//! Statistics of files and datasets against what is known of generated rows.
+//! Statistics of files and datasets, compared with the parameters of generated rows.
 
 use data::Strictness;
 use data::stats::{self, CountMethod, Stats, ValuesSeen};
@@ -26,7 +26,7 @@ fn raw(inputs: &[String], config: &DataConfig, threads: usize) -> Stats {
 }
 
 #[test]
-fn raw_files_have_the_figures_they_were_made_with() {
+fn statistics_of_raw_files_match_the_generator() {
     let folder = Folder::new();
     let (inputs, config) = write(&folder);
     let stats = raw(&inputs, &config, 2);
@@ -64,13 +64,13 @@ fn raw_files_have_the_figures_they_were_made_with() {
         );
         assert!((category.top_share.unwrap() - hot).abs() < 1e-12, "{category:?}");
     }
-    // The generator's law begins at rank 1 + ½ on average, which flattens the head.
+    // The generator's distribution starts at an average rank of 1.5, which flattens the head.
     let exponent = stats.categorical[2].zipf_exponent.unwrap();
     assert!((1.2..1.6).contains(&exponent), "{exponent}");
 }
 
 #[test]
-fn a_dataset_has_the_categories_of_its_files() {
+fn a_dataset_has_the_same_categories_as_its_files() {
     let folder = Folder::new();
     let (inputs, config) = write(&folder);
     let dataset = folder.prepare("prepared", &inputs, &config).dataset;

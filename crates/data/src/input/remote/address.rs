@@ -62,7 +62,7 @@ mod tests {
     use super::{BucketKey, Scheme, bucket_and_key, escaped};
 
     #[test]
-    fn files_are_no_objects() {
+    fn file_paths_are_not_objects() {
         for file in ["train.csv", "/s3/x", "s3:/x", "-", "ftp://host/x", "c://x"] {
             assert_eq!(Scheme::parse(file), None, "{file}");
         }

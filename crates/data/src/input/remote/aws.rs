@@ -20,7 +20,7 @@ const METADATA: &str = "http://169.254.169.254";
 /// Metadata service of ECS containers.
 const CONTAINER: &str = "http://169.254.170.2";
 
-/// Returns the first access keys found, or `None` if no source is configured.
+/// Returns the first access keys settings, or `None` if no source is configured.
 pub(super) fn find_keys(
     env: &Env,
     http: &CredentialHttp,
@@ -73,14 +73,14 @@ fn profile(env: &Env) -> BTreeMap<String, String> {
         std::fs::read_to_string(path).unwrap_or_default()
     };
     let name = profile_name(env);
-    let mut found = section(&file("AWS_CONFIG_FILE", ".aws/config"), &name);
-    found.extend(section(&file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), &name));
-    found
+    let mut settings = section(&file("AWS_CONFIG_FILE", ".aws/config"), &name);
+    settings.extend(section(&file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), &name));
+    settings
 }
 
 /// Parses a section of an INI file: `[name]` or `[profile name]`.
 fn section(text: &str, name: &str) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
+    let mut settings = BTreeMap::new();
     let mut is_in = false;
     for line in text.lines() {
         let line = line.trim();
@@ -91,17 +91,17 @@ fn section(text: &str, name: &str) -> BTreeMap<String, String> {
             && is_in
             && !line.starts_with(['#', ';'])
         {
-            found.insert(key.trim().to_owned(), value.trim().to_owned());
+            settings.insert(key.trim().to_owned(), value.trim().to_owned());
         }
     }
-    found
+    settings
 }
 
 fn keys_from_files(env: &Env) -> Result<Option<AccessKeys>, RemoteProblem> {
-    let mut found = profile(env);
-    match (found.remove("aws_access_key_id"), found.remove("aws_secret_access_key")) {
+    let mut settings = profile(env);
+    match (settings.remove("aws_access_key_id"), settings.remove("aws_secret_access_key")) {
         (Some(id), Some(secret)) => {
-            let (token, origin) = (found.remove("aws_session_token"), "~/.aws/credentials");
+            let (token, origin) = (settings.remove("aws_session_token"), "~/.aws/credentials");
             Ok(Some(AccessKeys { id, secret, token, expires: None, origin }))
         }
         _ if env.get("AWS_PROFILE").is_some() => {
@@ -141,7 +141,7 @@ fn keys_from_web_identity(
     let field = |name: &str| between(&text, &format!("<{name}>"), &format!("</{name}>"));
     let keys = (field("AccessKeyId"), field("SecretAccessKey"), field("SessionToken"));
     let (Some(id), Some(secret), token @ Some(_)) = keys else {
-        return Err(refused("the answer has no keys".to_owned()));
+        return Err(refused("the response contains no keys".to_owned()));
     };
     let expires = field("Expiration").and_then(|text| parse_seconds(&text));
     Ok(Some(AccessKeys { id, secret, token, expires, origin: "AWS_WEB_IDENTITY_TOKEN_FILE" }))
@@ -167,7 +167,7 @@ fn keys_from_container(
     };
     let text = http.get(&url, &headers).map_err(|problem| refused(problem.to_string()))?;
     let keys = parse_keys(&text, "the container's role");
-    keys.ok_or_else(|| refused("the answer has no keys".to_owned())).map(Some)
+    keys.ok_or_else(|| refused("the response contains no keys".to_owned())).map(Some)
 }
 
 /// Returns the keys of the machine's role; `None` if the metadata service does not answer at once.

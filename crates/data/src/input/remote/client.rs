@@ -88,7 +88,7 @@ impl Client {
         if let Some(same) = request.same {
             headers.push(("if-match".to_owned(), same.to_owned()));
         }
-        let mut region_known = false;
+        let mut followed_region = false;
         loop {
             let AddressedRequest { url, headers, with } =
                 self.address_request(request.input, headers.clone())?;
@@ -104,7 +104,7 @@ impl Client {
             let region = answer.headers().get("x-amz-bucket-region");
             if let Some(region) = region.and_then(|region| region.to_str().ok())
                 && matches!(answer.status().as_u16(), 301 | 307 | 400 | 403)
-                && !std::mem::replace(&mut region_known, true)
+                && !std::mem::replace(&mut followed_region, true)
                 && let Ok(BucketKey { bucket, .. }) = bucket_and_key(request.input)
                 && self.region(bucket) != region
             {
@@ -157,32 +157,32 @@ impl Client {
     }
 
     fn region(&self, bucket: &str) -> String {
-        let known = lock(&self.regions).get(bucket).cloned();
-        known.unwrap_or_else(|| aws::region(&self.env))
+        let region = lock(&self.regions).get(bucket).cloned();
+        region.unwrap_or_else(|| aws::region(&self.env))
     }
 
     fn keys(&self, now: u64) -> Result<Option<sign::AccessKeys>, RemoteProblem> {
-        let mut known = lock(&self.keys);
-        match &*known {
+        let mut cached = lock(&self.keys);
+        match &*cached {
             Some(None) => return Ok(None),
             Some(Some(keys)) if keys.is_valid(now) => return Ok(Some(keys.clone())),
             _ => {}
         }
-        let found = aws::find_keys(&self.env, &self.http)?;
-        *known = Some(found.clone());
-        Ok(found)
+        let keys = aws::find_keys(&self.env, &self.http)?;
+        *cached = Some(keys.clone());
+        Ok(keys)
     }
 
     fn token(&self, now: u64) -> Result<Option<google::AccessToken>, RemoteProblem> {
-        let mut known = lock(&self.token);
-        match &*known {
+        let mut cached = lock(&self.token);
+        match &*cached {
             Some(None) => return Ok(None),
             Some(Some(token)) if token.is_valid(now) => return Ok(Some(token.clone())),
             _ => {}
         }
-        let found = google::find_token(&self.env, &self.http, now)?;
-        *known = Some(found.clone());
-        Ok(found)
+        let token = google::find_token(&self.env, &self.http, now)?;
+        *cached = Some(token.clone());
+        Ok(token)
     }
 
     /// Returns the host that serves `input`, for error messages.

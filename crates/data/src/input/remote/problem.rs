@@ -16,7 +16,7 @@ pub enum RemoteProblem {
         /// Error code and message of the store.
         detail: String,
     },
-    #[error("access denied (HTTP status {status}{detail}); asked {credentials}")]
+    #[error("access denied (HTTP status {status}{detail}); requested {credentials}")]
     Denied {
         status: u16,
         /// Error code and message of the store.

@@ -91,7 +91,7 @@ mod tests {
 
     /// The example "GET Object" of Amazon's documentation.
     #[test]
-    fn the_published_example_has_the_published_signature() {
+    fn the_published_example_gives_the_published_signature() {
         let request = SignedRequest {
             host: "examplebucket.s3.amazonaws.com",
             path: "/test.txt",

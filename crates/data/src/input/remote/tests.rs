@@ -31,7 +31,7 @@ fn last(server: &Server) -> Request {
 }
 
 #[test]
-fn s3_is_asked_with_the_keys_of_the_environment() {
+fn s3_requests_are_signed_with_keys_from_the_environment() {
     let server = Server::start(Manners::default());
     server.put("/bucket/day%201/x.csv", b"content");
     let endpoint = format!("http://{}", server.host);
@@ -53,7 +53,7 @@ fn s3_is_asked_with_the_keys_of_the_environment() {
 }
 
 #[test]
-fn without_keys_s3_is_asked_without_a_signature_and_a_refusal_says_so() {
+fn without_keys_s3_requests_are_unsigned_and_a_refusal_mentions_it() {
     let server = Server::start(Manners::default());
     server.put("/bucket/x.csv", b"content");
     let endpoint = format!("http://{}", server.host);
@@ -67,7 +67,7 @@ fn without_keys_s3_is_asked_without_a_signature_and_a_refusal_says_so() {
 }
 
 #[test]
-fn a_machine_and_a_container_have_a_role() {
+fn roles_of_machines_and_containers_provide_keys() {
     let server = Server::start(Manners::default());
     server.put("/bucket/x.csv", b"content");
     let role = json!({
@@ -120,7 +120,7 @@ fn a_role_by_web_identity_is_assumed() {
 }
 
 #[test]
-fn google_is_asked_with_a_token_of_a_service_account_a_user_or_the_machine() {
+fn google_tokens_come_from_a_service_account_a_user_or_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(Manners::default());
     server.put("/bucket/x.csv", b"content");

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_window_is_held_once_and_others_with_what_follows() {
+    fn a_single_window_is_held_once_and_others_with_their_successors() {
         assert_eq!(held(95, 1000, 9), (95, 95));
         let ahead = pieces_ahead(decode_threads()) as u64;
         // Without shuffling, each row group is a window.

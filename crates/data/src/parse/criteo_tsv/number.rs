@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_what_the_plain_readers_say(text in "[-+0-9a-fA-Fg ]{0,10}") {
+        fn fields_match_the_general_parsers(text in "[-+0-9a-fA-Fg ]{0,10}") {
             check(text.as_bytes());
         }
     }

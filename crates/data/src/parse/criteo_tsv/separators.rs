@@ -115,7 +115,7 @@ mod tests {
     use super::{Separators, TABS_MOST, portable, vector};
 
     #[test]
-    fn both_masks_are_the_same() {
+    fn simd_and_portable_masks_are_equal() {
         for shift in 0..64u8 {
             let bytes = std::array::from_fn(|at| (at as u8 * 7 + shift) % 14);
             assert_eq!(vector::masks(&bytes), portable::masks(&bytes));

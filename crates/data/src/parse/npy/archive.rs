@@ -1,4 +1,4 @@
-//! The arrays of an `.npz`, so that rows of all are read together.
+//! Opens the arrays of an `.npz`, so that their rows can be read side by side.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::input::archive;
 use crate::input::origin::ReadObserver;
 
-/// Opens all arrays in the order of their names, numbers as numbers: `0.npy`, `1.npy`, …, `25.npy`.
+/// Opens all arrays in numerical order of their names: `0.npy`, `1.npy`, …, `25.npy`.
 pub(super) fn open(path: &Path, observer: &ReadObserver) -> Result<Vec<Array>, Error> {
     observer.hash_file(&path.display().to_string())?;
     let mut members = archive::members(path)?;

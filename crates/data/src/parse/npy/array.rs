@@ -1,4 +1,4 @@
-//! One `.npy` array: its header, and its rows as a stream.
+//! Reads one `.npy` array: its header, and its rows as a stream.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::input::origin::ReadObserver;
 
-/// Longest header there may be: the real ones have 118 bytes.
+/// Limit for the length of a header; real ones have 118 bytes.
 const HEADER_BYTES: usize = 1 << 16;
 const BUFFER: usize = 256 << 10;
 
-/// What the elements are.
+/// The supported element types of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ElementKind {
     F32,
@@ -28,29 +28,28 @@ impl ElementKind {
     }
 }
 
-/// An array whose rows are read one after the other.
+/// An open array whose rows are read in order.
 pub(super) struct Array {
     path: PathBuf,
-    /// The header as it is written, for messages.
+    /// The text of the header, for messages.
     header: String,
     kind: ElementKind,
     rows: u64,
-    /// Elements of a row; `None` for an array of one dimension.
+    /// Elements per row; `None` for an array of one dimension.
     width: Option<usize>,
-    /// Rows not yet read.
     left: u64,
     read: Box<dyn Read + Send>,
 }
 
 impl Array {
-    /// Opens a file; `observer` receives what is read of it.
+    /// Opens an array file; `observer` counts and hashes its bytes.
     pub(super) fn open(path: &Path, observer: &ReadObserver) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
         let observed = observer.observe_file(&path.display().to_string(), file, 0)?;
         Self::new(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, observed)))
     }
 
-    /// Reads the header of `read`, which errors call `path`.
+    /// Reads the header from `read`. Errors name `path`.
     pub(super) fn new(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
         let mut taken = read.by_ref().take(u64::MAX);
         let header = header(&mut taken).map_err(|error| match error.kind() {
@@ -96,7 +95,7 @@ impl Array {
         self.width.unwrap_or(1)
     }
 
-    /// Refuses an array that is not as `holds` says.
+    /// Fails unless `holds` accepts the element type and the width.
     pub(super) fn expect(
         &self,
         expected: &str,
@@ -109,7 +108,7 @@ impl Array {
         Err(Error::Array { path: self.path.clone(), problem })
     }
 
-    /// Refuses an array of another length.
+    /// Fails unless the array has `rows` rows.
     pub(super) fn expect_rows(&self, rows: u64) -> Result<(), Error> {
         if self.rows == rows {
             return Ok(());
@@ -118,20 +117,21 @@ impl Array {
         Err(Error::Array { path: self.path.clone(), problem })
     }
 
-    /// The next `rows` rows, which there must be.
+    /// Reads the next `rows` rows. Fails if the array ends before.
     pub(super) fn read(&mut self, rows: usize) -> Result<ArrayValues, Error> {
         let mut bytes = vec![0; rows * self.width() * self.kind.bytes()];
         self.read.read_exact(&mut bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
                 let (rows, left) = (self.rows, self.left);
-                let problem = format!("expected {rows} rows, got an end within the last {left}");
+                let problem =
+                    format!("expected {rows} rows, got a file that ends within the last {left}");
                 Error::Array { path: self.path.clone(), problem }
             }
             _ => Error::read(&self.path)(error),
         })?;
         self.left -= rows as u64;
         if self.left == 0 {
-            // An archive's checksum is compared at the end, which the reader has to reach.
+            // The checksum of an archive's member is verified only when the reader reaches the end.
             let end = self.read.read(&mut [0]).map_err(Error::read(&self.path))?;
             if end > 0 {
                 let problem = format!("expected the end after {} rows, got more", self.rows);
@@ -156,7 +156,7 @@ fn elements<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks().0.iter().copied()
 }
 
-/// The text of a header; `None` where there is none.
+/// Reads the text of a header; `None` if the file is not an array.
 fn header(read: &mut impl Read) -> std::io::Result<Option<String>> {
     let mut start = [0; 8];
     read.read_exact(&mut start)?;
@@ -180,7 +180,7 @@ fn header(read: &mut impl Read) -> std::io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(text.trim_ascii()).into_owned()))
 }
 
-/// The value of a key of a header, which is a Python dictionary.
+/// Finds the value of a key in the header, which is the text of a Python dictionary.
 fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let rest = header.split_once(key)?.1.trim_start().strip_prefix(':')?;
     rest.split([',', '}']).next().map(str::trim)
@@ -191,7 +191,7 @@ fn shape(header: &str) -> Option<impl Iterator<Item = &str>> {
     Some(rest.split(',').map(str::trim).filter(|number| !number.is_empty()))
 }
 
-/// Elements of some rows.
+/// The elements of a block of rows.
 pub(super) enum ArrayValues {
     F32(Vec<f32>),
     I32(Vec<i32>),
@@ -204,7 +204,7 @@ impl Default for ArrayValues {
     }
 }
 
-/// Elements of one row.
+/// The elements of one row.
 pub(super) enum RowOf<'a> {
     F32(&'a [f32]),
     I32(&'a [i32]),
@@ -212,7 +212,7 @@ pub(super) enum RowOf<'a> {
 }
 
 impl ArrayValues {
-    /// Elements of each of `rows` rows.
+    /// Returns the number of elements per row if there are `rows` rows.
     pub(super) fn width(&self, rows: usize) -> usize {
         let length = match self {
             Self::F32(values) => values.len(),
@@ -222,7 +222,7 @@ impl ArrayValues {
         length / rows.max(1)
     }
 
-    /// Row `index` of `rows`.
+    /// Returns row `index` of `rows` rows.
     pub(super) fn row(&self, rows: usize, index: usize) -> RowOf<'_> {
         let width = self.width(rows);
         let range = index * width..(index + 1) * width;

@@ -1,8 +1,8 @@
-//! The columns of a user's Parquet file to what they mean, column by column: booleans, integers,
-//! decimals, floats, times, text, and lists of them, with nulls.
+//! Converts the columns of a user's Parquet file to values: booleans, integers, decimals, floats,
+//! times, text, and lists of them, with nulls.
 //!
-//! A category reads like the same value in text would: the integer 7 of a column of kind `string`
-//! is hashed as `7`. A NaN is a missing value, as pandas writes it.
+//! A category has the same value as in a text file: the integer 7 in a column of kind `string` is
+//! hashed as `7`. NaN represents a missing value, as pandas writes it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,21 +30,21 @@ use crate::parse::parsed_columns::{ParsedCategories, ParsedColumns};
 use crate::parse::parsed_row::is_large;
 use crate::parse::text_record::{self, category, from_least, malformed, missing_label, text_label};
 
-/// One cell that is not missing.
+/// The value of a cell that is present.
 #[derive(Clone, Copy)]
 enum Cell<'a> {
     Boolean(bool),
     Integer(i64),
     Unsigned(u64),
     Float(f64),
-    /// An integer, and how many of its digits stand behind the point.
+    /// Unscaled integer and number of decimals.
     Decimal(i128, i8),
     /// Seconds since 1970.
     Time(f64),
     Text(&'a [u8]),
 }
 
-/// What becomes of the spaces around text.
+/// Whether spaces around text are trimmed.
 #[derive(Clone, Copy)]
 enum Spaces {
     Trimmed,
@@ -52,7 +52,7 @@ enum Spaces {
 }
 
 impl Spaces {
-    /// Text that is a category itself stays as it is; around numbers spaces mean nothing.
+    /// Text that is itself the category keeps its spaces; around numbers they are meaningless.
     fn new(kind: CategoryKind, wanted: &WantedColumns) -> Self {
         match (kind, wanted.rules) {
             (CategoryKind::String, Rules::Second) => Self::Kept,
@@ -61,10 +61,10 @@ impl Spaces {
     }
 }
 
-/// The first problem of each row that has one.
+/// The first reason to refuse each refused row.
 type RowProblems = BTreeMap<usize, RowRefusal>;
 
-/// Reads the wanted columns of `batch`, whose first row is line `first_line`.
+/// Parses the wanted columns of `batch`, whose first row has line number `first_line`.
 pub(crate) fn read<'a>(
     batch: &'a RecordBatch,
     first_line: u64,
@@ -145,7 +145,7 @@ fn numbers(
     values
 }
 
-/// A column of single categories.
+/// Parses a categorical column without lists.
 fn categories<'a>(
     array: &'a ArrayRef,
     column: &CategoricalColumn,
@@ -157,7 +157,7 @@ fn categories<'a>(
         && column.missing.is_none()
         && array.null_count() == 0
     {
-        // As they are.
+        // The values can be borrowed unchanged.
         let values = Cow::Borrowed(&array.as_primitive::<Int64Type>().values()[..]);
         return ParsedCategories { values, ..ParsedCategories::default() };
     }
@@ -184,7 +184,7 @@ fn categories<'a>(
     ParsedCategories { values: Cow::Owned(values), missing, ends: None, large }
 }
 
-/// A column of lists, missing elements left out.
+/// Parses a column of lists. Missing elements are left out.
 fn lists(
     list: &ListArray,
     column: &CategoricalColumn,
@@ -195,14 +195,14 @@ fn lists(
     let first = offsets[0] as usize;
     let elements = list.values().slice(first, offsets[list.len()] as usize - first);
     let mut values = Vec::with_capacity(elements.len());
-    // First how many each row has, then where they end.
+    // Holds the lengths first, then the ends.
     let mut ends = vec![0; list.len()];
     let (mut row, mut text, mut large) = (0, Vec::new(), Vec::new());
     for_each_cell(&elements, wanted, Spaces::new(column.kind, wanted), |element, cell| {
         while first + element >= offsets[row + 1] as usize {
             row += 1;
         }
-        // There may be something behind a list that is missing.
+        // A null list may still cover elements.
         let Some(cell) = cell.filter(|_| !list.is_null(row)) else { return };
         match cell.category(column, &mut text) {
             Ok(None) => {}
@@ -227,14 +227,14 @@ fn lists(
     ParsedCategories { values: Cow::Owned(values), missing: Vec::new(), ends: Some(ends), large }
 }
 
-/// Keeps the first problem of a row; gives what stands in for its value.
+/// Records the first problem of a row and returns a placeholder for its value.
 #[cold]
 fn note<T: Default>(problems: &mut RowProblems, row: usize, problem: RowRefusal) -> T {
     problems.entry(row).or_insert(problem);
     T::default()
 }
 
-/// Calls `take` with each cell of a column, `None` where it is missing: one loop per type.
+/// Calls `take` with each cell of a column, `None` if it is missing. Each type has its own loop.
 #[inline(always)]
 fn for_each_cell(
     array: &ArrayRef,
@@ -296,7 +296,7 @@ fn for_each_cell(
     }
 }
 
-/// The same of the rarer types of numbers.
+/// Handles the rarer numeric types for [`for_each_cell`].
 fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
     let float = |value: f64| (!value.is_nan()).then_some(Cell::Float(value));
     match array.data_type() {
@@ -320,7 +320,7 @@ fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) 
             let values = array.as_primitive::<Decimal256Type>().values();
             let cell = |value: i256| match value.to_i128() {
                 Some(value) => Some(decimal(value, *scale)),
-                // Beyond 38 digits; the nearest number will do.
+                // More than 38 digits: the nearest float is enough.
                 None => float(value.to_string().parse::<f64>().ok()? / 10f64.powi((*scale).into())),
             };
             visit(array, |row| cell(values[row]), take);
@@ -329,7 +329,7 @@ fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) 
     }
 }
 
-/// The same of the rarer types of times.
+/// Handles the rarer types of times for [`for_each_cell`].
 fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
     match array.data_type() {
         DataType::Date64 => {
@@ -356,8 +356,8 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
     }
 }
 
-/// The same of the rarer types of text. `input` lets nothing else through but lists, which have no
-/// cells of their own.
+/// Handles the rarer types of text for [`for_each_cell`]. Apart from them only lists reach this
+/// function, and lists have no cells of their own.
 fn for_each_text(
     array: &ArrayRef,
     wanted: &WantedColumns,
@@ -381,7 +381,7 @@ fn for_each_text(
     }
 }
 
-/// The stamps of a column of times, and how many of their unit are a second.
+/// Returns the timestamps of a column and the number of their units per second.
 fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
     let values: &[i64] = match unit {
         TimeUnit::Second => array.as_primitive::<TimestampSecondType>().values(),
@@ -401,7 +401,7 @@ fn per_second(unit: TimeUnit) -> f64 {
     }
 }
 
-/// A decimal with no more digits behind the point than it needs: text files show it so.
+/// Removes trailing zeros after the point, as text files show decimals.
 fn decimal(mut value: i128, mut scale: i8) -> Cell<'static> {
     while scale > 0 && value % 10 == 0 {
         (value, scale) = (value / 10, scale - 1);
@@ -415,7 +415,7 @@ fn decimal(mut value: i128, mut scale: i8) -> Cell<'static> {
     }
 }
 
-/// The digits of a decimal.
+/// Writes the decimal representation of a number.
 fn write_decimal(text: &mut Vec<u8>, value: i128, scale: i8) -> std::io::Result<()> {
     let scale = usize::from(scale.unsigned_abs());
     let digits = format!("{:0>width$}", value.unsigned_abs(), width = scale + 1);
@@ -424,7 +424,7 @@ fn write_decimal(text: &mut Vec<u8>, value: i128, scale: i8) -> std::io::Result<
     write!(text, "{sign}{whole}{point}{fraction}")
 }
 
-/// Calls `take` with every cell of a column.
+/// Calls `take` with every cell of a column in its text form.
 pub(crate) fn for_each_cell_text(
     array: &ArrayRef,
     wanted: &WantedColumns,
@@ -484,13 +484,13 @@ fn visit<'a>(
 }
 
 impl<'a> Cell<'a> {
-    /// The value as text files show it; `text` may hold it.
+    /// Formats the value as text files show it, using `text` as a buffer.
     fn text<'t>(&self, text: &'t mut Vec<u8>) -> &'t [u8]
     where
         'a: 't,
     {
         text.clear();
-        // Writing to memory does not fail.
+        // Writing to memory cannot fail.
         let _ = match self {
             Self::Text(text) => return text,
             Self::Boolean(value) => write!(text, "{value}"),
@@ -502,13 +502,14 @@ impl<'a> Cell<'a> {
         text
     }
 
-    /// The value of a dense column, before its transform.
+    /// Returns the value for a dense column, before its transform.
     #[inline(always)]
     fn dense(&self, column: &DenseColumn) -> Result<f64, FieldProblem> {
         match self {
             Self::Text(text) => text_record::dense(column, text),
             _ if column.transform == DenseTransform::One => Ok(1.0),
-            // Parquet's own times are seconds already; other numbers may be of any unit.
+            // Parquet's timestamps are converted to seconds already; other numbers may have any
+            // unit.
             Self::Time(seconds) => Ok(*seconds),
             _ if column.transform != DenseTransform::Datetime => self.number(),
             _ if column.date_format.is_some() => {
@@ -528,14 +529,15 @@ impl<'a> Cell<'a> {
             Self::Float(_) => Err(FieldProblem::Number),
             Self::Time(seconds) => Ok(*seconds),
             Self::Decimal(value, scale) => {
-                // Both are exact for up to 15 digits, so that the quotient is the nearest number.
+                // Both operands are exact for up to 15 digits, so the quotient is the nearest
+                // number.
                 Ok(*value as f64 / 10f64.powi((*scale).into()))
             }
             Self::Text(text) => field::number_or_nan(text),
         }
     }
 
-    /// The raw category; `None` where it stands for a missing one.
+    /// Returns the raw category; `None` if the cell represents a missing value.
     #[inline(always)]
     fn category(
         &self,
@@ -555,7 +557,7 @@ impl<'a> Cell<'a> {
         Ok((column.missing != Some(value) || self.is_large(value)).then_some(value))
     }
 
-    /// Whether `value` is the bit pattern of this number, from 2^63 on.
+    /// Tells whether `value` is the bit pattern of this number, an unsigned id from 2^63 on.
     #[inline(always)]
     fn is_large(&self, value: i64) -> bool {
         match self {

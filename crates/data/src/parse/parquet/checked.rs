@@ -1,6 +1,6 @@
-//! Bytes of a file that were compared with their checksum before anything interprets them: all that
-//! a Parquet reader of a dataset gets to see. Those of an object on a network have no checksums.
-//! Knows nothing of rows and columns.
+//! Byte ranges of a file that were verified against their checksums before they are decoded. They
+//! are all that the Parquet reader of a dataset sees. Ranges of objects on a network carry no
+//! checksums.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,16 +15,15 @@ use ::parquet::file::reader::{ChunkReader, Length};
 use crate::checksum::Checksum;
 use crate::error::Error;
 
-/// Some ranges of a file.
+/// Verified byte ranges of one file, in the form that the Parquet library reads from.
 pub(crate) struct CheckedBytes {
-    /// Of the whole file.
+    /// Length of the whole file.
     length: u64,
-    /// With the first byte's place in the file.
+    /// Each with the position of its first byte.
     ranges: Vec<(u64, ::bytes::Bytes)>,
 }
 
-/// Reads `range` and compares its bytes with `checksum`, if there is one; `place` names it in an
-/// error.
+/// Reads `range` and verifies it against `checksum`, if there is one. Errors name `place`.
 pub(crate) fn read_range(
     file: &File,
     path: &Path,
@@ -33,7 +32,7 @@ pub(crate) fn read_range(
     place: impl FnOnce() -> String,
 ) -> Result<CheckedBytes, Error> {
     let length = file.metadata().map_err(Error::read(path))?.len();
-    // Before room is made for it: the range may come from a damaged footer.
+    // Checked before allocating, because the range may come from a damaged footer.
     if range.end > length {
         return Err(Error::PartSize { path: path.to_owned(), expected: range.end, got: length });
     }
@@ -49,7 +48,7 @@ pub(crate) fn read_range(
     Ok(CheckedBytes { length, ranges: vec![(range.start, bytes.into())] })
 }
 
-/// Where a column chunk lies in its file; `None` where its metadata makes no sense.
+/// Returns the byte range of a column chunk; `None` if its metadata is invalid.
 pub(crate) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Range<u64>> {
     let chunk = group.columns().get(column)?;
     let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
@@ -58,22 +57,22 @@ pub(crate) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Ran
 }
 
 impl CheckedBytes {
-    /// Nothing yet of a file of `length` bytes.
+    /// Creates an empty set of ranges for a file of `length` bytes.
     pub(crate) fn empty(length: u64) -> Self {
         Self { length, ranges: Vec::new() }
     }
 
-    /// Adds the ranges of `more`, of the same file.
+    /// Adds the ranges of `more`, which belong to the same file.
     pub(crate) fn add(&mut self, mut more: Self) {
         self.ranges.append(&mut more.ranges);
     }
 
-    /// Adds what lies from byte `start` of the file on.
+    /// Adds a range that starts at byte `start` of the file.
     pub(crate) fn put(&mut self, start: u64, bytes: ::bytes::Bytes) {
         self.ranges.push((start, bytes));
     }
 
-    /// From byte `start` of the file to the end of the range it lies in.
+    /// Returns the bytes from `start` to the end of the range that contains it.
     fn from(&self, start: u64) -> ParquetResult<::bytes::Bytes> {
         let holds = |&&(first, ref bytes): &&(u64, ::bytes::Bytes)| {
             start >= first && start - first < bytes.len() as u64

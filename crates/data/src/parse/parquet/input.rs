@@ -1,5 +1,4 @@
-//! A user's Parquet file to batches of the wanted columns: booleans, integers, floats, text, and
-//! lists of them. What their cells mean is `cells`'s.
+//! Reads the wanted columns of a user's Parquet file in batches. `cells` interprets their values.
 
 use std::fs::File;
 use std::path::Path;
@@ -25,10 +24,9 @@ use crate::parse::parquet::cells;
 use crate::parse::parquet::remote::Remote;
 use crate::parse::reader::{FormatReader, InputColumns, InputReading, SendBlock};
 
-/// Rows read at a time.
 const BATCH_ROWS: usize = 8192;
 
-/// Reads Parquet files.
+/// The reader of users' Parquet files.
 pub(crate) struct ParquetReader;
 
 impl FormatReader for ParquetReader {
@@ -58,7 +56,7 @@ impl FormatReader for ParquetReader {
     }
 }
 
-/// Some rows; `first_row` of their file come before.
+/// A batch of rows that starts at row `first_row` of the file.
 struct TableRows {
     first_row: u64,
     batch: RecordBatch,
@@ -80,7 +78,7 @@ impl Records for TableRows {
     }
 }
 
-/// Which of the wanted categorical columns hold lists in `path`.
+/// Tells for each wanted categorical column whether it holds lists in the file `path`.
 fn lists(path: &Path, wanted: &WantedColumns) -> Result<Vec<bool>, Error> {
     let metadata = ParquetBytes::open(path)?.metadata(path)?;
     let is_list = |name: &str| match metadata.schema().field_with_name(name) {
@@ -94,7 +92,7 @@ fn lists(path: &Path, wanted: &WantedColumns) -> Result<Vec<bool>, Error> {
         .collect())
 }
 
-/// Sends the rows of `path` in blocks. Stops when `send` says `false`.
+/// Sends the rows of `path` in blocks, until `send` returns `false`.
 fn send_rows(
     path: &Path,
     reading: &InputReading<'_>,
@@ -138,7 +136,7 @@ fn send_rows(
     refused.map_or(Ok(()), Err)
 }
 
-/// `batch` with a column for each value that the path of the file gives all its rows.
+/// Appends a column to `batch` for each value encoded in the path of the file.
 fn with_partition(
     batch: RecordBatch,
     path: &Path,
@@ -161,7 +159,7 @@ fn with_partition(
         .map_err(|error| Error::parquet(path)(error.into()))
 }
 
-/// The columns of the file `path`.
+/// Lists the columns of the file `path`.
 fn columns(path: &Path) -> Result<InputColumns, Error> {
     let metadata = ParquetBytes::open(path)?.metadata(path)?;
     let mut columns = InputColumns::default();
@@ -180,7 +178,7 @@ fn columns(path: &Path) -> Result<InputColumns, Error> {
     Ok(columns)
 }
 
-/// The bytes of a Parquet file.
+/// The source of a Parquet file: a local file or an object on a network.
 enum ParquetBytes {
     File(File),
     Object(Remote),
@@ -205,7 +203,8 @@ impl ParquetBytes {
         }
     }
 
-    /// Its pages are read in no order of the file.
+    /// Records the file with `observer`. Its pages are read out of order, so it is hashed as a
+    /// whole.
     fn note(&self, path: &Path, observer: &ReadObserver) -> Result<(), Error> {
         let name = path.display().to_string();
         match self {
@@ -218,7 +217,7 @@ impl ParquetBytes {
     }
 
     fn metadata(&self, path: &Path) -> Result<ArrowReaderMetadata, Error> {
-        // The writer's Arrow schema would bring back dictionaries and views; the plain types are
+        // The writer's Arrow schema would produce dictionaries and views; the plain types are
         // enough.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
         let metadata = match self {
@@ -228,7 +227,7 @@ impl ParquetBytes {
         metadata.map_err(Error::parquet(path))
     }
 
-    /// Gives `take` the rows in order until it wants no more.
+    /// Passes the rows to `take` in order, until it returns `false`.
     fn read(
         self,
         path: &Path,
@@ -255,7 +254,7 @@ impl ParquetBytes {
     }
 }
 
-/// Whether `take` wants more.
+/// Returns whether `take` wants more rows.
 fn batches(
     path: &Path,
     reader: ParquetRecordBatchReader,
@@ -292,7 +291,8 @@ fn check_types(schema: &SchemaRef, used: &[usize], path: &Path) -> Result<(), Er
     Ok(())
 }
 
-/// Refuses what the format library was built without, before anything is read.
+/// Fails before anything is read if a column uses a codec that the Parquet library was built
+/// without.
 fn check_codecs(metadata: &ParquetMetaData, used: &[usize], path: &Path) -> Result<(), Error> {
     let schema = metadata.file_metadata().schema_descr();
     for (leaf, column) in

@@ -1,5 +1,5 @@
-//! A Parquet file on a network: only the wanted columns are fetched, a row group ahead of the one
-//! that is decoded.
+//! Reads a Parquet file over a network. Only the wanted columns are fetched, one row group ahead of
+//! decoding.
 
 use std::io::Read;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use super::checked::chunk_range;
 use crate::error::Error;
 use crate::input::remote::{Object, RemoteProblem};
 
-/// Bytes between two columns that are fetched with them rather than by a request more.
+/// Gap between two columns, in bytes, up to which both are fetched with one request.
 const GAP: u64 = 256 << 10;
 
-/// An object that serves ranges.
+/// A Parquet file on a server that supports range requests.
 pub(super) struct Remote {
     object: Object,
     bytes: u64,
@@ -33,8 +33,8 @@ impl Remote {
         match object.bytes().filter(|_| object.has_ranges()) {
             Some(bytes) => Ok(Self { object, bytes }),
             None => {
-                let problem = "expected a server that answers requests for ranges of a Parquet \
-                               file, got the whole file"
+                let problem = "expected a server that supports range requests, as Parquet files \
+                               need, got the whole file"
                     .to_owned();
                 Err(Error::open(path)(RemoteProblem::Answer(problem).into()))
             }
@@ -49,8 +49,9 @@ impl Remote {
         &self.object
     }
 
-    /// Calls `take` with the number and the columns `mask` of every row group, in order, until it
-    /// wants no more. The next group is fetched meanwhile: two are in memory, compressed.
+    /// Calls `take` with the index and the columns `mask` of every row group in order, until it
+    /// returns `false`. The next group is fetched meanwhile, so that two compressed groups are in
+    /// memory.
     pub(super) fn for_each_group(
         &self,
         path: &Path,
@@ -70,7 +71,7 @@ impl Remote {
                     }
                 }
             });
-            // Dropped at the end, which ends the thread.
+            // Dropping the receiver at the end stops the thread.
             let receive = receive;
             for fetched in &receive {
                 let (number, bytes) = fetched?;
@@ -109,7 +110,7 @@ impl Remote {
     }
 }
 
-/// `ranges` in order of their places, near ones as one.
+/// Sorts the ranges and joins those that are close together.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
@@ -128,7 +129,7 @@ impl Length for Remote {
     }
 }
 
-/// For the footer.
+/// The Parquet library reads the footer through this.
 impl ChunkReader for Remote {
     type T = Box<dyn Read + Send>;
 
@@ -150,7 +151,7 @@ mod tests {
     use super::{GAP, joined};
 
     #[test]
-    fn near_columns_are_one_request() {
+    fn nearby_columns_are_fetched_with_one_request() {
         let far = 20 + 2 * GAP;
         assert_eq!(joined(vec![far..far + 1, 0..10, 12..20]), [0..20, far..far + 1]);
         assert_eq!(joined(Vec::new()), []);

@@ -1,5 +1,5 @@
-//! A small table of named columns as one Parquet file: results and reports, for any crate above.
-//! Knows no disk.
+//! Encodes a small table of named columns as a Parquet file in memory: results and reports of the
+//! crates above.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,27 +14,23 @@ use crate::error::Error;
 /// The values of one column; `None` is written as null.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ColumnValues {
-    /// 64-bit integers.
     Integers(Vec<Option<i64>>),
-    /// 64-bit integers from 0.
     Unsigned(Vec<Option<u64>>),
-    /// 64-bit floats.
     Floats(Vec<Option<f64>>),
     Text(Vec<Option<String>>),
 }
 
-/// One column of a table.
+/// One named column of a table. All columns must have the same number of values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableColumn {
     pub name: String,
-    /// Its values, as many as in every other column.
     pub values: ColumnValues,
 }
 
-/// A Parquet file of `columns`, in memory; `path` is named in errors.
+/// Encodes `columns` as a Parquet file in memory. Errors name `path`.
 ///
 /// # Errors
-/// [`Error::Parquet`], for columns of different lengths too.
+/// [`Error::Parquet`], also if columns differ in length.
 pub fn encode_table(path: &Path, columns: Vec<TableColumn>) -> Result<Vec<u8>, Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {
