@@ -37,7 +37,7 @@ use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
 use crate::parse::text;
-use crate::prepare::fit::{Categorical, FitPlan, Fitting};
+use crate::prepare::fit::{CategoricalCheck, FitPlan, Fitter};
 use crate::prepare::request::PrepareRequest;
 use crate::prepare::resume::StagingFolder;
 use crate::prepare::shape::DataShape;
@@ -145,14 +145,14 @@ pub fn prepare(
     let mut meter = ProgressMeter::new(request.config.format, request.inputs, passes, progress)?
         .with_origins(Arc::clone(staging.origins()));
     let names = wanted.categorical.iter().map(|column| &column.column);
-    let columns = RowSplit { categorical: Categorical::new(names, &is_list), cut: None };
+    let columns = RowSplit { categorical: CategoricalCheck::new(names, &is_list), cut: None };
     let cut = wanted.time.as_ref().map(|_| find_cut(request, &source, &mut meter, &columns));
     let columns = RowSplit { cut: cut.transpose()?, ..columns };
     if let Some(plan) = &plan {
-        fit(request, &source, &mut meter, plan, &columns, &mut fitted)?;
+        fit_transforms(request, &source, &mut meter, plan, &columns, &mut fitted)?;
         staging.keep_fitted(&fitted)?;
     }
-    let written = write(request, staging, &source, &mut meter, fitted, &columns);
+    let written = write_dataset(request, staging, &source, &mut meter, fitted, &columns);
     if let Err(Error::TooManyMalformed { .. }) = written {
         // Finished parts are useless, because the same rows would be refused again.
         resume::discard_unfinished(request.out);
@@ -163,7 +163,7 @@ pub fn prepare(
 /// The properties that every row is checked against, and the time from which rows are held out, if
 /// any.
 struct RowSplit {
-    categorical: Categorical,
+    categorical: CategoricalCheck,
     cut: Option<f64>,
 }
 
@@ -181,15 +181,15 @@ fn find_cut(
     columns: &RowSplit,
 ) -> Result<f64, Error> {
     let mut times = Vec::new();
-    let taker = || TimeCollector::new(&columns.categorical);
-    source.scan(meter, taker, |mut block| {
+    let new_sink = || TimeCollector::new(&columns.categorical);
+    source.scan(meter, new_sink, |mut block| {
         times.append(&mut block.sink.times);
         Ok(())
     })?;
     time_split::find_cut(times, request.hold_out)
 }
 
-fn fit(
+fn fit_transforms(
     request: &PrepareRequest<'_>,
     source: &ScanInputs<'_>,
     meter: &mut ProgressMeter<'_>,
@@ -213,15 +213,15 @@ fn fit(
     }
     let mut folder = request.out.components().collect::<PathBuf>().into_os_string();
     folder.push(".counting");
-    let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
+    let mut fitting = Fitter::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
     let training = columns.part(SplitSide::Training);
-    let taker = || SideFilter::new(plan.sample(), training, &columns.categorical);
-    source.scan(meter, taker, |block| fitting.take(&block.sink.inner, &pass))?;
+    let new_sink = || SideFilter::new(plan.sample(), training, &columns.categorical);
+    source.scan(meter, new_sink, |block| fitting.take(&block.sink.inner, &pass))?;
     fitting.finish(plan, fitted)
 }
 
-fn write(
+fn write_dataset(
     request: &PrepareRequest<'_>,
     staging: StagingFolder,
     source: &ScanInputs<'_>,
@@ -233,7 +233,7 @@ fn write(
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
     let resumed_rows = staging.parts().iter().map(|part| part.rows).sum();
-    let from = staging.mark().cloned();
+    let from = staging.resume_point().cloned();
     let origins = Arc::clone(staging.origins());
     let mut writer = DatasetWriter::resume(request.out, staging, &fitted, is_list, options)?;
     let parts: Vec<Option<TimeSide>> = match columns.cut {
@@ -244,11 +244,11 @@ fn write(
     };
     let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
     for part in parts {
-        let taker = || {
+        let new_sink = || {
             let transformed = Transformed::new(&applier, &fitted, is_list);
             SideFilter::new(transformed, part, &columns.categorical)
         };
-        let pass_losses = source.scan_from(from.as_ref(), meter, taker, |block, mark| {
+        let pass_losses = source.scan_from(from.as_ref(), meter, new_sink, |block, mark| {
             let rows = &block.sink.inner.rows;
             match (part, &mut held_out) {
                 (Some(TimeSide { side: SplitSide::HeldOut, .. }), Some(count)) => {
@@ -257,7 +257,7 @@ fn write(
                 (Some(_), _) => {}
                 // With two passes over each input, a position does not identify the rows written so
                 // far.
-                (None, _) => mark.into_iter().for_each(|mark| writer.mark(mark)),
+                (None, _) => mark.into_iter().for_each(|mark| writer.note_resume_point(mark)),
             }
             writer.push(rows)
         })?;
@@ -273,7 +273,7 @@ fn write(
         generator: request.generator.clone(),
     };
     let dataset = writer.finish(record)?;
-    Ok(Prepared { dataset, losses, resumed_rows, origins: origins.noted() })
+    Ok(Prepared { dataset, losses, resumed_rows, origins: origins.to_origins() })
 }
 
 /// A sink that only counts the rows that would be accepted.
@@ -295,14 +295,14 @@ impl RowSink for RowCount<'_> {
 pub(crate) struct Transformed<'a> {
     applier: &'a Applier<'a>,
     pub rows: PreparedRows,
-    categorical: Categorical,
+    categorical: CategoricalCheck,
 }
 
 impl<'a> Transformed<'a> {
     pub(crate) fn new(applier: &'a Applier<'a>, fitted: &Fitted, is_list: &[bool]) -> Self {
         let names = fitted.categorical.iter().map(|column| &column.column);
         let rows = PreparedRows::empty(fitted.dense.len(), is_list);
-        Self { applier, rows, categorical: Categorical::new(names, is_list) }
+        Self { applier, rows, categorical: CategoricalCheck::new(names, is_list) }
     }
 }
 

@@ -104,7 +104,7 @@ pub fn profile_files(
     };
     source.check(1)?;
     let sample = match form {
-        Some(form) => by_column(form.records, own),
+        Some(form) => transpose_records(form.records, own),
         None => sample_first_rows(&source, lists.len(), SAMPLE_ROWS)?,
     };
     let candidates = find_all_candidates(inputs, &sample, &names, own, &lists);
@@ -118,7 +118,7 @@ pub fn profile_files(
         unreadable: Some(kind),
         ..ColumnFacts::default()
     }));
-    facts.layout = layout_of(&facts);
+    facts.layout = detect_layout(&facts);
     // Values from paths differ between files, so several files are sampled.
     let sample = if names.len() > own { sample_files(&source, names.len())? } else { sample };
     let sample = names.into_iter().zip(sample);
@@ -162,7 +162,7 @@ fn find_all_candidates(
 /// Collects the values of column `name` from the paths of `inputs`.
 fn partition_values(inputs: &[String], name: &str) -> Vec<Vec<u8>> {
     let path_values = |input: &String| {
-        let keys = partition::keys(Path::new(input)).into_iter();
+        let keys = partition::parse_keys(Path::new(input)).into_iter();
         keys.filter(|(key, _)| key == name).map(|(_, value)| value)
     };
     inputs.iter().flat_map(path_values).collect()
@@ -224,7 +224,7 @@ fn first_form<'a>(
 }
 
 /// Transposes the records that have `columns` fields.
-fn by_column(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
+fn transpose_records(records: Vec<Vec<Vec<u8>>>, columns: usize) -> Vec<Vec<Vec<u8>>> {
     let mut sample = vec![Vec::with_capacity(records.len()); columns];
     for record in records.into_iter().filter(|record| record.len() == columns) {
         sample.iter_mut().zip(record).for_each(|(column, field)| column.push(field));
@@ -403,7 +403,7 @@ fn tally_block(
 }
 
 /// Recognizes the layout of a published dataset.
-fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
+fn detect_layout(facts: &FileFacts) -> Option<KnownLayout> {
     let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
     if facts.format == DataFormat::Npy {
         return Some(KnownLayout::Arrays);

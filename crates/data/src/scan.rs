@@ -73,15 +73,15 @@ impl ScanInputs<'_> {
         Ok(())
     }
 
-    /// Reads all inputs once. `taker` creates a sink for each block, and `take` receives the
+    /// Reads all inputs once. `new_sink` creates a sink for each block, and `take` receives the
     /// converted blocks in order.
     pub(crate) fn scan<A: RowSink>(
         &self,
         meter: &mut ProgressMeter<'_>,
-        taker: impl Fn() -> A + Sync,
+        new_sink: impl Fn() -> A + Sync,
         mut take: impl FnMut(ConvertedBlock<A>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
-        self.scan_from(None, meter, taker, |parsed, _| take(parsed))
+        self.scan_from(None, meter, new_sink, |parsed, _| take(parsed))
     }
 
     /// Like [`Self::scan`], starting at a resume point. `take` also receives the resume point of
@@ -90,16 +90,16 @@ impl ScanInputs<'_> {
         &self,
         from: Option<&ResumePoint>,
         meter: &mut ProgressMeter<'_>,
-        taker: impl Fn() -> A + Sync,
+        new_sink: impl Fn() -> A + Sync,
         mut take: impl FnMut(ConvertedBlock<A>, Option<ResumePoint>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
         let pass = meter.pass();
         let produce = |send: ordered::SendItem<'_, RecordBlock>| self.produce(from, &pass, send);
-        let work = |block: RecordBlock| convert(&block, self.wanted, taker());
+        let work = |block: RecordBlock| convert(&block, self.wanted, new_sink());
         let mut tally = FileTally::new(self, from);
         let mut rows = from.map_or(0, ResumePoint::rows_before);
         let consume = |mut parsed: ConvertedBlock<A>| {
-            let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
+            let mark = parsed.start.map(|place| tally.resume_point(parsed.file, place));
             tally.count(&mut parsed)?;
             rows += parsed.rows;
             take(parsed, mark)?;
@@ -180,7 +180,7 @@ impl<'a> FileTally<'a> {
     }
 
     /// Returns the resume point of a block that has not been counted yet.
-    fn mark(&self, file: usize, place: LineStart) -> ResumePoint {
+    fn resume_point(&self, file: usize, place: LineStart) -> ResumePoint {
         ResumePoint { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 

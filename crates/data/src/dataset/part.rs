@@ -164,7 +164,7 @@ impl PartWriter {
         let mut bytes = std::mem::take(self.encoder.inner_mut());
         for column in 0..group.num_columns() {
             let chunk = chunk_range(&group, column)
-                .and_then(|range| within(range, self.written, bytes.len()))
+                .and_then(|range| relative_range(range, self.written, bytes.len()))
                 .ok_or_else(|| ParquetError::General("a column chunk out of place".to_owned()))
                 .map_err(Error::parquet(&self.path))?;
             self.checksums.push_str(&Checksum::compute(&bytes[chunk]).to_string());
@@ -196,7 +196,7 @@ impl PartWriter {
 }
 
 /// Translates `range` to offsets within a buffer of `length` bytes that starts at byte `first`.
-fn within(range: Range<u64>, first: u64, length: usize) -> Option<Range<usize>> {
+fn relative_range(range: Range<u64>, first: u64, length: usize) -> Option<Range<usize>> {
     let start = usize::try_from(range.start.checked_sub(first)?).ok()?;
     let end = usize::try_from(range.end.checked_sub(first)?).ok()?;
     (start <= end && end <= length).then_some(start..end)

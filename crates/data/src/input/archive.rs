@@ -18,7 +18,7 @@ const BUFFER: usize = 64 << 10;
 const SHOWN: usize = 3;
 
 /// A compressed file within an archive: the position of its bytes and the method of compression.
-pub(crate) struct PackedFile {
+pub(crate) struct ArchiveMember {
     pub name: String,
     method: CompressionMethod,
     start: u64,
@@ -27,7 +27,7 @@ pub(crate) struct PackedFile {
 }
 
 /// Lists the files of the archive `path` in the archive's order.
-pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
+pub(crate) fn list_members(path: &Path) -> Result<Vec<ArchiveMember>, Error> {
     let file = File::open(path).map_err(Error::open(path))?;
     let damaged = |error: zip::result::ZipError| Error::read(path)(io::Error::other(error));
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
@@ -35,7 +35,7 @@ pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
     for index in 0..archive.len() {
         let member = archive.by_index_raw(index).map_err(damaged)?;
         let name = member.name().map_err(damaged)?.into_owned();
-        members.push(PackedFile {
+        members.push(ArchiveMember {
             start: member.data_start().unwrap_or_default(),
             length: member.compressed_size(),
             checksum: member.crc32(),
@@ -47,11 +47,11 @@ pub(crate) fn members(path: &Path) -> Result<Vec<PackedFile>, Error> {
 }
 
 /// Opens the only file in the archive `path`. Folders and hidden files are ignored.
-pub(crate) fn only_member(
+pub(crate) fn open_only_member(
     path: &Path,
     observer: &ReadObserver,
 ) -> Result<Box<dyn Read + Send>, Error> {
-    let mut members = members(path)?;
+    let mut members = list_members(path)?;
     members.retain(|member| !is_hidden(&member.name));
     match &members[..] {
         [member] => {
@@ -79,7 +79,7 @@ fn is_hidden(name: &str) -> bool {
         || name.split('/').any(|part| part.starts_with(['.', '_']) && part.len() > 1)
 }
 
-impl PackedFile {
+impl ArchiveMember {
     /// Opens the decompressed content, whose checksum is verified at the end.
     pub(crate) fn open(
         &self,
@@ -100,17 +100,17 @@ impl PackedFile {
                 return Err(Error::Archive { path: path.to_owned(), got });
             }
         };
-        Ok(Box::new(Checked { content: CrcReader::new(content), sum: self.checksum }))
+        Ok(Box::new(ChecksumReader { content: CrcReader::new(content), sum: self.checksum }))
     }
 }
 
 /// A reader that compares the checksum once the content has been read to its end.
-struct Checked {
+struct ChecksumReader {
     content: CrcReader<Box<dyn Read + Send>>,
     sum: u32,
 }
 
-impl Read for Checked {
+impl Read for ChecksumReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.content.read(buffer)?;
         if read == 0 && !buffer.is_empty() && self.content.crc().sum() != self.sum {

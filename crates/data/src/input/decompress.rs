@@ -26,7 +26,7 @@ use crate::input::utf16::{self, Utf16};
 pub(crate) const STDIN: &str = "-";
 
 const BUFFER: usize = 256 * 1024;
-/// Bytes that [`start`] returns: enough to detect every form except tar.
+/// Bytes that [`read_start`] returns: enough to detect every form except tar.
 const START: u64 = 16;
 /// Depth to which nested forms are unpacked, such as UTF-16 within gzip.
 const DEPTH: usize = 3;
@@ -54,7 +54,8 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
         let is_zip =
             file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
         if is_zip {
-            return decompressed(archive::only_member(path, observer)?).map_err(Error::read(path));
+            return decompressed(archive::open_only_member(path, observer)?)
+                .map_err(Error::read(path));
         }
         decompressed(Box::new(observer.observe_file(input, file, 0)?)).map_err(Error::read(path))
     }
@@ -68,8 +69,8 @@ pub(crate) fn open_at(
     observer: &ReadObserver,
 ) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
-    let head = start(input)?;
-    if file_form::recognise(&head) != FileForm::Plain || utf16::order(&head).is_some() {
+    let head = read_start(input)?;
+    if file_form::recognise(&head) != FileForm::Plain || utf16::detect_byte_order(&head).is_some() {
         let mut read = open(input, observer)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -89,7 +90,7 @@ pub(crate) fn open_at(
 }
 
 /// Reads the first bytes of an input, up to a fixed number.
-pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_start(input: &str) -> Result<Vec<u8>, Error> {
     let path = Path::new(input);
     let mut start = Vec::new();
     let mut read: Box<dyn Read> = match is_remote(input) {
@@ -120,17 +121,19 @@ pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
 }
 
 fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
-    unpacked(raw, 0)
+    unpack(raw, 0)
 }
 
 /// Unpacks `raw`, which already lies within `depth` other forms.
-fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
-    let head = head(&mut raw, file_form::HEAD)?;
-    let order = utf16::order(&head);
+fn unpack(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
+    let head = read_head(&mut raw, file_form::HEAD)?;
+    let order = utf16::detect_byte_order(&head);
     let form = if depth < DEPTH { file_form::recognise(&head) } else { FileForm::Plain };
     let whole = Cursor::new(head).chain(raw);
     let content: Box<dyn Read + Send> = match (form, order) {
-        (FileForm::Gzip, _) => Box::new(Members { current: Some(GzDecoder::new(buffered(whole))) }),
+        (FileForm::Gzip, _) => {
+            Box::new(GzipMembers { current: Some(GzDecoder::new(buffered(whole))) })
+        }
         (FileForm::Zstd, _) => Box::new(zstd::Decoder::with_buffer(buffered(whole))?),
         (FileForm::Bzip2, _) => Box::new(MultiBzDecoder::new(buffered(whole))),
         (FileForm::Xz, _) => Box::new(XzReader::new(buffered(whole), true)),
@@ -139,7 +142,7 @@ fn unpacked(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn R
         _ if depth > 0 => return Ok(Box::new(whole)),
         _ => return Ok(Box::new(buffered(whole))),
     };
-    unpacked(content, depth + 1)
+    unpack(content, depth + 1)
 }
 
 fn buffered<R: Read>(read: R) -> BufReader<R> {
@@ -149,7 +152,7 @@ fn buffered<R: Read>(read: R) -> BufReader<R> {
 /// Reads the first bytes of `read`, up to `most`, but does not wait for more once a line end has
 /// arrived. No magic number has a line end after its fourth byte, and a stream may wait for the
 /// answer to a short line.
-pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut head = vec![0; most];
     let mut length = 0;
     while length < most && !(length >= 4 && head[..length].contains(&b'\n')) {
@@ -169,12 +172,12 @@ pub(crate) fn head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// A reader that concatenates all members of a gzip file.
-struct Members<R> {
+struct GzipMembers<R> {
     /// `None` after the last member.
     current: Option<GzDecoder<R>>,
 }
 
-impl<R: BufRead> Read for Members<R> {
+impl<R: BufRead> Read for GzipMembers<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while let Some(member) = &mut self.current {
             let read = member.read(buffer)?;

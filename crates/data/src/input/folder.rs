@@ -26,7 +26,7 @@ pub fn expand_folders(inputs: &[String]) -> Result<Vec<String>, Error> {
         if is_remote(input) || !path.is_dir() {
             let is_empty =
                 || fs::metadata(path).is_ok_and(|about| about.is_file() && about.len() == 0);
-            if inputs.len() == 1 || !is_mark(path) || !is_empty() {
+            if inputs.len() == 1 || !is_marker(path) || !is_empty() {
                 files.push(input.clone());
             }
         } else if path.join("dataset.json").exists() {
@@ -47,7 +47,7 @@ fn add_files(folder: &Path, files: &mut Vec<String>, depth: usize) -> Result<(),
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(Error::open(folder))?.path();
-        if !is_mark(&path) {
+        if !is_marker(&path) {
             paths.push(path);
         }
     }
@@ -64,7 +64,7 @@ fn add_files(folder: &Path, files: &mut Vec<String>, depth: usize) -> Result<(),
 
 /// Tells whether a name is that of a marker or of a hidden file, such as `_SUCCESS` or
 /// `.part-0.crc`.
-fn is_mark(path: &Path) -> bool {
+fn is_marker(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     // A folder such as _year=2024 names a column.
     name.starts_with('.') || name.starts_with('_') && !name.contains('=')

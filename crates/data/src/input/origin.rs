@@ -94,19 +94,19 @@ impl InputOrigin {
             return Ok(Self::from_object(path, &object).map(|origin| (object.read_from(0), origin)));
         }
         let file = File::open(path).map_err(failed())?;
-        Ok(Self::noted(path, &file)?.map(|origin| (Box::new(file) as _, origin)))
+        Ok(Self::record_file(path, &file)?.map(|origin| (Box::new(file) as _, origin)))
     }
 
-    fn noted(path: &str, file: &File) -> Result<Option<Self>, Error> {
+    fn record_file(path: &str, file: &File) -> Result<Option<Self>, Error> {
         let about = file.metadata().map_err(Error::open(Path::new(path)))?;
-        Ok(FileIdentity::from_metadata(&about).map(|identity| Self::seen(path, identity)))
+        Ok(FileIdentity::from_metadata(&about).map(|identity| Self::with_identity(path, identity)))
     }
 
     fn from_object(path: &str, object: &Object) -> Option<Self> {
-        FileIdentity::from_object(object).map(|identity| Self::seen(path, identity))
+        FileIdentity::from_object(object).map(|identity| Self::with_identity(path, identity))
     }
 
-    fn seen(path: &str, identity: FileIdentity) -> Self {
+    fn with_identity(path: &str, identity: FileIdentity) -> Self {
         let (path, seen_ns) = (path.to_owned(), now_ns());
         Self { path, identity, seen_ns, fingerprint: None, start: None }
     }
@@ -228,7 +228,7 @@ impl InputOrigins {
     pub(crate) fn resumed(noted: &[InputOrigin], folder: &Path) -> Result<Self, Error> {
         let mut files = BTreeMap::new();
         for origin in noted {
-            let noted = Self::compared(origin).transpose().unwrap_or_else(|| {
+            let noted = Self::find_unchanged(origin).transpose().unwrap_or_else(|| {
                 let (folder, path) = (folder.to_owned(), origin.path.clone().into());
                 Err(Error::InputChanged { folder, path })
             })?;
@@ -238,7 +238,7 @@ impl InputOrigins {
     }
 
     /// Returns the file of `origin` if it still has the bytes that were read; `None` otherwise.
-    fn compared(origin: &InputOrigin) -> Result<Option<NotedInput>, Error> {
+    fn find_unchanged(origin: &InputOrigin) -> Result<Option<NotedInput>, Error> {
         if origin.is_untouched() {
             // Only the rest of the file will be read, so it cannot be hashed as a whole.
             let origin = InputOrigin { start: None, ..origin.clone() };
@@ -261,7 +261,7 @@ impl InputOrigins {
     }
 
     /// Returns the records of all files opened so far.
-    pub(crate) fn noted(&self) -> Vec<InputOrigin> {
+    pub(crate) fn to_origins(&self) -> Vec<InputOrigin> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let noted = |noted: &NotedInput| {
             let mut origin = noted.origin.clone();
@@ -277,7 +277,7 @@ impl InputOrigins {
 
     /// Records a file that is read from byte `at` on. Returns the running hash, or `None` if bytes
     /// before `at` are missing from it.
-    fn begin(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedHash> {
+    fn begin_file(&self, origin: Option<InputOrigin>, at: u64) -> Option<SharedHash> {
         let origin = origin?;
         let path = origin.path.clone();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -318,7 +318,7 @@ impl InputOrigins {
     }
 
     /// Records that the end of a file was reached.
-    fn end(&self, path: &str, running: &RunningHash) -> io::Result<()> {
+    fn end_file(&self, path: &str, running: &RunningHash) -> io::Result<()> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(noted) = files.get_mut(path) else { return Ok(()) };
         let fingerprint = Fingerprint(running.hash.digest128());
@@ -349,7 +349,7 @@ impl ReadObserver {
         at: u64,
     ) -> Result<ObservedReader<File>, Error> {
         let running = match &self.origins {
-            Some(origins) => origins.begin(InputOrigin::noted(path, &file)?, at),
+            Some(origins) => origins.begin_file(InputOrigin::record_file(path, &file)?, at),
             None => None,
         };
         Ok(ObservedReader { running, path: path.to_owned(), ..self.observe_stream(file) })
@@ -363,7 +363,7 @@ impl ReadObserver {
         at: u64,
     ) -> ObservedReader<Box<dyn Read + Send>> {
         let noted = || InputOrigin::from_object(path, object);
-        let running = self.origins.as_ref().and_then(|origins| origins.begin(noted(), at));
+        let running = self.origins.as_ref().and_then(|origins| origins.begin_file(noted(), at));
         ObservedReader {
             running,
             path: path.to_owned(),
@@ -392,11 +392,11 @@ impl ReadObserver {
             return Ok(());
         }
         let mut file = File::open(path).map_err(Error::open(Path::new(path)))?;
-        if origins.begin(InputOrigin::noted(path, &file)?, 0).is_none() {
+        if origins.begin_file(InputOrigin::record_file(path, &file)?, 0).is_none() {
             return Ok(());
         }
         let hashed = hash_reader(&mut file, u64::MAX, &mut |_| {});
-        let ended = hashed.and_then(|running| origins.end(path, &running));
+        let ended = hashed.and_then(|running| origins.end_file(path, &running));
         ended.map_err(Error::read(Path::new(path)))
     }
 }
@@ -421,7 +421,7 @@ impl<R: Read> Read for ObservedReader<R> {
             drop(running);
             self.running = None;
             if let Some(origins) = &self.observer.origins {
-                origins.end(&self.path, &whole)?;
+                origins.end_file(&self.path, &whole)?;
             }
         }
         Ok(read)

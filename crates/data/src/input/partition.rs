@@ -7,13 +7,13 @@ use std::path::Path;
 const MISSING: &[u8] = b"__HIVE_DEFAULT_PARTITION__";
 
 /// Parses the `key=value` folders of `path`, the outermost first.
-pub(crate) fn keys(path: &Path) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn parse_keys(path: &Path) -> Vec<(String, Vec<u8>)> {
     let folders = path.parent().into_iter().flat_map(Path::components);
     let pair = |folder: std::path::Component<'_>| {
         let (key, value) = folder.as_os_str().to_str()?.split_once('=')?;
-        let value = unescaped(value);
+        let value = percent_decode(value);
         let value = if value == MISSING { Vec::new() } else { value };
-        let key = String::from_utf8(unescaped(key)).ok()?;
+        let key = String::from_utf8(percent_decode(key)).ok()?;
         (!key.is_empty()).then_some((key, value))
     };
     folders.filter_map(pair).collect()
@@ -21,13 +21,13 @@ pub(crate) fn keys(path: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// Parses the keys of `path` that are not among `names`, the columns of the file itself.
 pub(crate) fn keys_missing_from(names: &[String], path: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut keys = keys(path);
+    let mut keys = parse_keys(path);
     keys.retain(|(key, _)| !names.contains(key));
     keys
 }
 
 /// Decodes `%2F` and other percent escapes.
-fn unescaped(text: &str) -> Vec<u8> {
+fn percent_decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, behind)) = rest.split_first() {
@@ -44,14 +44,14 @@ fn unescaped(text: &str) -> Vec<u8> {
 mod tests {
     use std::path::Path;
 
-    use super::keys;
+    use super::parse_keys;
 
     #[test]
     fn partition_folders_give_columns_and_values() {
         let check = |path: &str, expected: &[(&str, &str)]| {
             let expected: Vec<(String, Vec<u8>)> =
                 expected.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-            assert_eq!(keys(Path::new(path)), expected, "{path}");
+            assert_eq!(parse_keys(Path::new(path)), expected, "{path}");
         };
         check(
             "dt=2024-05-01/device=phone/part-0.parquet",

@@ -13,7 +13,7 @@ pub(crate) enum ByteOrder {
 
 /// Detects UTF-16 and its byte order from the start of a text: by the byte-order mark, or by ASCII
 /// characters that alternate with zeros. Returns `None` for any other text.
-pub(crate) fn order(head: &[u8]) -> Option<ByteOrder> {
+pub(crate) fn detect_byte_order(head: &[u8]) -> Option<ByteOrder> {
     let is_letter = |byte: u8| (b' '..0x7f).contains(&byte);
     match *head {
         [0xff, 0xfe, 0, 0, ..] => None,
@@ -97,7 +97,7 @@ impl<R: Read> Read for Utf16<R> {
 mod tests {
     use std::io::Read;
 
-    use super::{ByteOrder, Utf16, order};
+    use super::{ByteOrder, Utf16, detect_byte_order};
 
     #[test]
     fn both_byte_orders_decode_to_the_same_text() {
@@ -105,7 +105,10 @@ mod tests {
         let little: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
         let big: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
         for (bytes, expected) in [(little, ByteOrder::Little), (big, ByteOrder::Big)] {
-            assert_eq!((order(&bytes), order(&bytes[2..])), (Some(expected), Some(expected)));
+            assert_eq!(
+                (detect_byte_order(&bytes), detect_byte_order(&bytes[2..])),
+                (Some(expected), Some(expected))
+            );
             let mut decoded = Vec::new();
             let mut reader = Utf16::new(&bytes[..], expected);
             let mut byte = [0];
@@ -115,7 +118,7 @@ mod tests {
             assert_eq!(String::from_utf8(decoded).unwrap(), text);
         }
         for other in [&b"label,shop"[..], b"\xff\xfe\0\0", b"\0\0\0\0", b"a\0", b"\x93NUMPY"] {
-            assert_eq!(order(other), None, "{other:?}");
+            assert_eq!(detect_byte_order(other), None, "{other:?}");
         }
     }
 }

@@ -323,7 +323,7 @@ impl DecodedRows {
     fn take(&mut self, block: &ColumnBlock<'_>, features: &Features) -> Result<(), Error> {
         self.count(block, features)?;
         let rows = block.numbers[0].len();
-        let numbers = grown(&mut self.numbers, rows * self.width);
+        let numbers = grow_zeroed(&mut self.numbers, rows * self.width);
         for (at, column) in block.numbers.iter().enumerate() {
             scatter(column, numbers, self.width, at, |value| value);
         }
@@ -337,7 +337,7 @@ impl DecodedRows {
         if let IdWindow::Narrow(ids) = &mut self.ids {
             let before = ids.len();
             let mut high = 0;
-            place_ids(grown(ids, count), singles, columns(), |id| {
+            place_ids(grow_zeroed(ids, count), singles, columns(), |id| {
                 high |= id >> 32;
                 id as u32
             });
@@ -347,7 +347,7 @@ impl DecodedRows {
             }
         }
         if let IdWindow::Wide(ids) = &mut self.ids {
-            place_ids(grown(ids, count), singles, columns(), |id| id);
+            place_ids(grow_zeroed(ids, count), singles, columns(), |id| id);
         }
         for (bags, to_id, place) in columns() {
             match (place, to_id) {
@@ -381,7 +381,7 @@ impl DecodedRows {
 }
 
 /// Appends `count` zeros and returns them.
-fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
+fn grow_zeroed<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
     let start = values.len();
     values.resize(start + count, T::default());
     &mut values[start..]

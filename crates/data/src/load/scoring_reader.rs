@@ -102,11 +102,11 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     wanted.unlabeled_rows = UnlabeledRows::Kept;
     request.fitted.check(&request.config, &wanted)?;
     let features = Features::new(&request.features, &request.fitted, Path::new("[data]"))?;
-    source(&request, &wanted).check(1)?;
+    scan_inputs(&request, &wanted).check(1)?;
     let (sender, messages) = bounded(2);
     let (batch_size, pace) = (request.batch_size, request.pace);
     let thread = std::thread::spawn(move || {
-        let losses = read(&request, &wanted, &sender);
+        let losses = read_inputs(&request, &wanted, &sender);
         // A failed send means that the reader was dropped.
         let _ = sender.send(ScoreMessage::Done(losses));
     });
@@ -125,7 +125,7 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     })
 }
 
-fn source<'a>(request: &'a ScoreRequest, wanted: &'a WantedColumns) -> ScanInputs<'a> {
+fn scan_inputs<'a>(request: &'a ScoreRequest, wanted: &'a WantedColumns) -> ScanInputs<'a> {
     ScanInputs {
         inputs: &request.inputs,
         config: &request.config,
@@ -137,15 +137,15 @@ fn source<'a>(request: &'a ScoreRequest, wanted: &'a WantedColumns) -> ScanInput
     }
 }
 
-fn read(
+fn read_inputs(
     request: &ScoreRequest,
     wanted: &WantedColumns,
     sender: &Sender<ScoreMessage>,
 ) -> Result<Losses, Error> {
-    let source = source(request, wanted);
+    let source = scan_inputs(request, wanted);
     let is_list = source.lists()?;
     let applier = Applier::new(&request.fitted);
-    let taker = || Transformed::new(&applier, &request.fitted, &is_list);
+    let new_sink = || Transformed::new(&applier, &request.fitted, &is_list);
     let take = |mut parsed: ConvertedBlock<Transformed<'_>>| {
         let columns = parsed.sink.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
@@ -156,7 +156,7 @@ fn read(
     let mut silent = |_| {};
     let format = request.config.format;
     let mut meter = ProgressMeter::new(format, &request.inputs, 1, &mut silent)?;
-    source.scan(&mut meter, taker, take)
+    source.scan(&mut meter, new_sink, take)
 }
 
 impl ScoringReader {

@@ -111,7 +111,7 @@ impl ShuffleOrder {
         let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
         let mut per_window = 1;
         if let Some(rng) = self.rng(epoch) {
-            permute(&mut groups, rng.child(u64::MAX));
+            shuffle_items(&mut groups, rng.child(u64::MAX));
             per_window = self.buffer_rows.div_ceil(size).max(1) as usize;
         }
         let mut end = 0;
@@ -140,7 +140,7 @@ impl ShuffleOrder {
             .flat_map(|(piece, part)| (0..part.rows.len() as u32).map(move |row| (piece, row)))
             .collect();
         if let Some(rng) = self.rng(window.epoch) {
-            permute(&mut rows, rng.child(window.index));
+            shuffle_items(&mut rows, rng.child(window.index));
         }
         rows
     }
@@ -164,14 +164,18 @@ impl ShuffleOrder {
             self.check_same(saved)?;
         }
         if start.batch > self.batches() {
-            return Err(mismatch("batch", &format!("at most {}", self.batches()), &start.batch));
+            return Err(position_mismatch(
+                "batch",
+                &format!("at most {}", self.batches()),
+                &start.batch,
+            ));
         }
         let position = self.position(start.epoch, start.batch, &ends);
         let place = |position: &Position| (position.window, position.offset);
         if start.order.is_some() && start.batch < self.batches() && place(&position) != place(start)
         {
             let text = |(window, offset)| format!("window {window}, offset {offset}");
-            return Err(mismatch("row", &text(place(&position)), &text(place(start))));
+            return Err(position_mismatch("row", &text(place(&position)), &text(place(start))));
         }
         Ok(position)
     }
@@ -190,14 +194,14 @@ impl ShuffleOrder {
         };
         for ((what, expected), (_, got)) in named(saved).iter().zip(named(self)) {
             if *expected != got {
-                return Err(mismatch(what, expected, &got));
+                return Err(position_mismatch(what, expected, &got));
             }
         }
         Ok(())
     }
 }
 
-fn mismatch(
+fn position_mismatch(
     what: &'static str,
     expected: &dyn std::fmt::Display,
     got: &dyn std::fmt::Display,
@@ -205,7 +209,7 @@ fn mismatch(
     Error::PositionMismatch { what, expected: expected.to_string(), got: got.to_string() }
 }
 
-fn permute<T>(items: &mut [T], rng: CounterRng) {
+fn shuffle_items<T>(items: &mut [T], rng: CounterRng) {
     for last in (1..items.len()).rev() {
         items.swap(last, rng.below(last as u64, last as u64 + 1) as usize);
     }

@@ -19,7 +19,7 @@ use crate::parse::block::{BlockPace, CellText, RecordSink};
 use crate::parse::field;
 use crate::parse::layout::{FieldLayout, PlacedColumns, TextRecord};
 use crate::parse::reader::{FormatReader, InputReading, SendBlock};
-use crate::parse::text::{self, BLOCK_BYTES, FileHead, FirstRecord, RECORD_BYTES, fill};
+use crate::parse::text::{self, BLOCK_BYTES, FileHead, FirstRecord, RECORD_BYTES, read_block};
 use crate::parse::text_record;
 
 /// The delimiter between fields and the quote around them.
@@ -254,7 +254,7 @@ impl block::Records for Records {
     fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
         self.for_each(|line, text, fields| {
             take.take_row(line, &mut |row| {
-                text_record::read(row, columns, TextRecord { text, fields })
+                text_record::parse_record(row, columns, TextRecord { text, fields })
             });
         });
     }
@@ -295,7 +295,7 @@ fn send_records(
     let mut more = true;
     while more {
         text.clear();
-        more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
+        more = read_block(pace, &mut read, &mut text).map_err(Error::read(path))?;
         if layout.is_none() {
             text::check_line_ends(path, &text)?;
         }

@@ -36,7 +36,7 @@ pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
     if by_name.is_some() || input == decompress::STDIN {
         return Ok(by_name);
     }
-    let start = decompress::start(input)?;
+    let start = decompress::read_start(input)?;
     Ok(find(&|reader| reader.has_magic(&start)))
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn announced(input: &str) -> Result<Option<DataFormat>, Error> {
 pub(crate) fn first_with_content(inputs: &[String]) -> Result<&str, Error> {
     if inputs.len() > 1 {
         for input in inputs.iter().filter(|input| *input != decompress::STDIN) {
-            if !decompress::start(input)?.is_empty() {
+            if !decompress::read_start(input)?.is_empty() {
                 return Ok(input);
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 /// A column without a name, as pandas writes its index, is named by its position: `c1` for the
 /// first. Columns with the same name are numbered, `price.1` and `price.2`. A configuration that
 /// names `price` is then refused, because the name is ambiguous.
-pub(crate) fn names(fields: &[Vec<u8>]) -> Vec<String> {
+pub(crate) fn column_names(fields: &[Vec<u8>]) -> Vec<String> {
     let texts: Vec<String> = fields.iter().map(|field| text(field)).collect();
     let mut used: BTreeSet<String> = texts.iter().cloned().collect();
     let mut named = |at: usize| {
@@ -37,14 +37,14 @@ fn text(field: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use super::column_names;
 
     #[test]
     fn columns_get_distinct_names() {
         let check = |fields: &[&str], expected: &[&str]| {
             let fields: Vec<Vec<u8>> =
                 fields.iter().map(|field| field.as_bytes().to_vec()).collect();
-            assert_eq!(names(&fields), expected);
+            assert_eq!(column_names(&fields), expected);
         };
         check(&["", "label", ""], &["c1", "label", "c3"]);
         check(&["price", "price", "a"], &["price.1", "price.2", "a"]);

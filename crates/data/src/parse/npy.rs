@@ -21,7 +21,7 @@ use crate::parse::field::{self, FieldProblem};
 use crate::parse::layout::{LabelNeed, PlacedColumns, WantedColumns};
 use crate::parse::parsed_row::ParsedRow;
 use crate::parse::reader::{FormatReader, InputColumns, InputReading, SendBlock};
-use crate::parse::text_record::{from_least, malformed, missing_label};
+use crate::parse::text_record::{label_from_count, malformed_field, missing_label};
 use array::{Array, ArrayValues, ElementKind};
 
 const BLOCK_ROWS: u64 = 8192;
@@ -29,13 +29,13 @@ const BLOCK_ROWS: u64 = 8192;
 const ENDS: [&str; 4] = ["_dense.npy", "_labels.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
 
 /// The files of one set of arrays.
-struct Set {
+struct ArraySet {
     dense: PathBuf,
     labels: PathBuf,
     sparse: PathBuf,
 }
 
-impl Set {
+impl ArraySet {
     /// Finds the set that `input` belongs to.
     fn named_by(input: &str) -> Result<Self, Error> {
         if is_remote(input) {
@@ -75,7 +75,7 @@ impl FormatReader for Arrays {
 
     fn columns(&self, input: &str) -> Result<Option<InputColumns>, Error> {
         let names = column_names(input)?;
-        let is_list = Set::named_by(input)?.is_multi_hot();
+        let is_list = ArraySet::named_by(input)?.is_multi_hot();
         let lists = names.iter().map(|name| is_list && name.starts_with('C')).collect();
         Ok(Some(InputColumns { names, lists, unreadable: Vec::new() }))
     }
@@ -84,7 +84,7 @@ impl FormatReader for Arrays {
     fn files(&self, inputs: &[String]) -> Result<Vec<String>, Error> {
         let mut files = Vec::with_capacity(3 * inputs.len());
         for input in inputs {
-            let Set { dense, labels, sparse } = Set::named_by(input)?;
+            let ArraySet { dense, labels, sparse } = ArraySet::named_by(input)?;
             files.extend([dense, sparse].map(|path| path.display().to_string()));
             if labels.exists() {
                 files.push(labels.display().to_string());
@@ -99,7 +99,7 @@ impl FormatReader for Arrays {
 
     fn lists(&self, wanted: &WantedColumns, first: Option<&str>) -> Result<Vec<bool>, Error> {
         let is_list = match first {
-            Some(first) => Set::named_by(first)?.is_multi_hot(),
+            Some(first) => ArraySet::named_by(first)?.is_multi_hot(),
             None => false,
         };
         Ok(vec![is_list; wanted.categorical.len()])
@@ -135,7 +135,7 @@ fn send_rows(
     send: &mut SendBlock<'_>,
 ) -> Result<(), Error> {
     let InputReading { wanted, label: need, observer, .. } = *reading;
-    let set = Set::named_by(input)?;
+    let set = ArraySet::named_by(input)?;
     let mut dense = Array::open(&set.dense, observer)?;
     dense.expect("a two-dimensional array of float32", |kind, width| {
         kind == ElementKind::F32 && width.is_some()
@@ -189,7 +189,7 @@ fn send_rows(
 
 /// Returns the column names of a set.
 fn column_names(input: &str) -> Result<Vec<String>, Error> {
-    let set = Set::named_by(input)?;
+    let set = ArraySet::named_by(input)?;
     let observer = ReadObserver::default();
     let dense = Array::open(&set.dense, &observer)?.width();
     let columns = if set.is_multi_hot() {
@@ -255,7 +255,7 @@ fn read_row(
     index: usize,
 ) -> Result<(), RowRefusal> {
     let refuse = |column: &str, problem: FieldProblem, value: f64| {
-        malformed(column, problem, value.to_string().as_bytes())
+        malformed_field(column, problem, value.to_string().as_bytes())
     };
     let first_dense = usize::from(layout.label.is_some());
     row.label = match layout.label {
@@ -264,7 +264,7 @@ fn read_row(
             let value = rows.labels.row(rows.rows, index).number(0);
             match (value.is_nan(), wanted.label.positive_from) {
                 (true, _) => missing_label(wanted)?,
-                (false, Some(least)) => from_least(value, least),
+                (false, Some(least)) => label_from_count(value, least),
                 (false, None) => {
                     field::parse_label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
                 }

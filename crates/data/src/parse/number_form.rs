@@ -15,14 +15,16 @@ const LONGEST: usize = 64;
 pub(crate) fn parse_amount(form: NumberForm, text: &[u8]) -> Result<f64, FieldProblem> {
     match form {
         NumberForm::Plain => field::number_or_nan(text),
-        NumberForm::Money => amount(text, '.').map_err(|()| FieldProblem::Money),
-        NumberForm::DecimalComma => amount(text, ',').map_err(|()| FieldProblem::DecimalComma),
+        NumberForm::Money => parse_decimal(text, '.').map_err(|()| FieldProblem::Money),
+        NumberForm::DecimalComma => {
+            parse_decimal(text, ',').map_err(|()| FieldProblem::DecimalComma)
+        }
     }
 }
 
 /// Parses an amount whose decimals follow `point`. Only digits, thousands separators, signs and
 /// currencies are allowed.
-fn amount(text: &[u8], point: char) -> Result<f64, ()> {
+fn parse_decimal(text: &[u8], point: char) -> Result<f64, ()> {
     if field::is_nan_text(text) {
         return Ok(f64::NAN);
     }
@@ -35,7 +37,7 @@ fn amount(text: &[u8], point: char) -> Result<f64, ()> {
     let is_number = |c: char| c.is_ascii_digit() || c == point;
     let first = inside.find(is_number).ok_or(())?;
     let last = inside.rfind(|c: char| c.is_ascii_digit()).filter(|&last| last >= first).ok_or(())?;
-    let signs = signs(&inside[..first])? + signs(&inside[last + 1..])?;
+    let signs = count_minus_signs(&inside[..first])? + count_minus_signs(&inside[last + 1..])?;
     if signs + usize::from(in_parentheses) > 1 {
         return Err(());
     }
@@ -50,7 +52,7 @@ fn amount(text: &[u8], point: char) -> Result<f64, ()> {
         length += text.len();
         Ok::<(), ()>(())
     };
-    thousands(whole, point, &mut keep)?;
+    take_thousands(whole, point, &mut keep)?;
     if let Some(fraction) = fraction {
         if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(());
@@ -67,7 +69,7 @@ fn amount(text: &[u8], point: char) -> Result<f64, ()> {
 /// Passes the digits of a whole number to `keep`. Groups have three digits with the same separator
 /// between them; in Indian notation, groups before the last may have two. A number with separators
 /// does not begin with zero, because the comma of 0,453 is a decimal comma.
-fn thousands(
+fn take_thousands(
     text: &str,
     point: char,
     keep: &mut impl FnMut(&str) -> Result<(), ()>,
@@ -126,7 +128,7 @@ const CODES: [&str; 17] = [
 
 /// Counts the minus signs in the text beside an amount, which otherwise may hold only spaces and
 /// currencies.
-fn signs(text: &str) -> Result<usize, ()> {
+fn count_minus_signs(text: &str) -> Result<usize, ()> {
     let letters: String = text.chars().filter(|c| c.is_alphabetic()).collect();
     let is_code = letters.is_empty() || CODES.contains(&letters.as_str());
     let is_beside = |c: char| {

@@ -141,7 +141,7 @@ pub(crate) fn interpret_first(
 ) -> Result<FirstRecord, Error> {
     let InputReading { wanted, label, .. } = *reading;
     if names.is_empty() {
-        let layout = wanted.place_in_partition(&header::names(&head.fields), path, label)?;
+        let layout = wanted.place_in_partition(&header::column_names(&head.fields), path, label)?;
         return Ok(FirstRecord::Header(FieldLayout { header: head.fields.clone(), ..layout }));
     }
     Ok(FirstRecord::Data(wanted.place_headerless(names, &head.widths, path, label)?))
@@ -158,7 +158,7 @@ pub(crate) fn open(
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let path = Path::new(input);
     let mut read = decompress::open(input, observer)?;
-    let mut head = decompress::head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
+    let mut head = decompress::read_head(&mut read, file_form::HEAD).map_err(Error::read(path))?;
     if head.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
@@ -180,15 +180,15 @@ fn detect_form(head: &[u8]) -> Option<&'static str> {
     let is_text =
         !head.iter().any(|byte| *byte < b'\t') && head.iter().any(|byte| b",\t;|".contains(byte));
     if head.trim_ascii().is_empty() || is_text && !head.starts_with(b"<") {
-        return json_form(head);
+        return detect_json(head);
     }
     let zeros = head.iter().filter(|&&byte| byte == 0).count();
     let binary = (8 * zeros > head.len()).then_some("binary data");
-    file_form::name(head).or_else(|| json_form(head)).or(binary)
+    file_form::name(head).or_else(|| detect_json(head)).or(binary)
 }
 
 /// Detects JSON from the start of a file.
-fn json_form(head: &[u8]) -> Option<&'static str> {
+fn detect_json(head: &[u8]) -> Option<&'static str> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     let is_next = |rest: &[u8], any: &[u8]| rest.first().is_none_or(|byte| any.contains(byte));
     let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
@@ -269,7 +269,7 @@ pub(crate) fn send_cell(
 fn line_rows(text: &[u8], first_line: u64, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
     for_each_line(text, first_line, |line, text, fields| {
         take.take_row(line, &mut |row| {
-            text_record::read(row, columns, TextRecord { text, fields })
+            text_record::parse_record(row, columns, TextRecord { text, fields })
         });
     });
 }
@@ -307,7 +307,7 @@ fn send_lines(
     let mut layout: Option<Arc<FieldLayout>> = None;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
     loop {
-        let more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
+        let more = read_block(pace, &mut read, &mut text).map_err(Error::read(path))?;
         let end = match (more, memchr::memrchr(b'\n', &text)) {
             (false, _) => text.len(),
             (true, Some(at)) => at + 1,
@@ -323,10 +323,10 @@ fn send_lines(
         text.truncate(end);
         if layout.is_none() {
             check_line_ends(path, &text)?;
-            let (head, bytes, lines) = head_line(&text);
+            let (head, bytes, lines) = take_first_line(&text);
             if let Some(head) = head {
                 let (found, is_header) =
-                    first(&FileHead { fields: head, widths: widths(&text) })?.split();
+                    first(&FileHead { fields: head, widths: count_widths(&text) })?.split();
                 layout = Some(found);
                 if is_header {
                     text.drain(..bytes);
@@ -354,7 +354,7 @@ fn send_lines(
 }
 
 /// Counts the lines of `text` by their number of fields.
-fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
+fn count_widths(text: &[u8]) -> BTreeMap<usize, u64> {
     let mut widths = BTreeMap::new();
     for_each_line(text, 1, |_, _, fields| *widths.entry(fields.len()).or_default() += 1);
     widths
@@ -362,7 +362,7 @@ fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
 
 /// Returns the fields of the first non-blank line, with the number of bytes and lines up to its
 /// end.
-fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
+fn take_first_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
     let (mut bytes, mut lines) = (0, 0);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         bytes += line.len();
@@ -379,7 +379,11 @@ fn head_line(text: &[u8]) -> (Option<Vec<Vec<u8>>>, usize, u64) {
 }
 
 /// Reads up to one block; returns `false` at the end of the file.
-pub(crate) fn fill(pace: BlockPace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
+pub(crate) fn read_block(
+    pace: BlockPace,
+    read: &mut impl Read,
+    text: &mut Vec<u8>,
+) -> io::Result<bool> {
     match pace {
         BlockPace::FullBlocks => {
             let wanted = BLOCK_BYTES as u64;

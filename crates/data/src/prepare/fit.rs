@@ -14,7 +14,7 @@ use crate::parse::layout::WantedColumns;
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
-use crate::prepare::vocabulary::Counting;
+use crate::prepare::vocabulary::CategoryCounter;
 use crate::scan::progress::Pass;
 
 /// The values of the fitted columns in one block.
@@ -34,17 +34,17 @@ pub(crate) struct FitPlan {
     counted: usize,
     /// Minimum number of occurrences, per counted column.
     min_counts: Vec<u64>,
-    categorical: Categorical,
+    categorical: CategoricalCheck,
 }
 
 /// Returns the checks on the categorical columns.
 #[derive(Clone)]
-pub(crate) struct Categorical {
+pub(crate) struct CategoricalCheck {
     names: Vec<String>,
     pub is_list: Vec<bool>,
 }
 
-impl Categorical {
+impl CategoricalCheck {
     pub(crate) fn new<'a>(names: impl Iterator<Item = &'a String>, is_list: &[bool]) -> Self {
         Self { names: names.cloned().collect(), is_list: is_list.to_vec() }
     }
@@ -76,12 +76,12 @@ impl FitPlan {
         let min_counts = wanted.categorical.iter().map(|c| c.min_count.unwrap_or(usual));
         let min_counts = min_counts.take(counted).collect();
         let names = wanted.categorical.iter().map(|column| &column.column);
-        let categorical = Categorical::new(names, is_list);
+        let categorical = CategoricalCheck::new(names, is_list);
         needed.then_some(Self { standardized, counted, min_counts, categorical })
     }
 
     /// The categorical columns.
-    pub(crate) fn categorical(&self) -> &Categorical {
+    pub(crate) fn categorical(&self) -> &CategoricalCheck {
         &self.categorical
     }
 
@@ -148,15 +148,15 @@ impl RowSink for FitSample<'_> {
 }
 
 /// Running statistics of the training rows seen so far.
-pub(crate) struct Fitting {
+pub(crate) struct Fitter {
     moments: Vec<RunningMoments>,
-    counting: Counting,
+    counting: CategoryCounter,
     /// Training rows still to come.
     rows_left: u64,
     rows: u64,
 }
 
-impl Fitting {
+impl Fitter {
     /// Prepares to fit on the first `rows` rows. Counts that do not fit in memory are written to
     /// `folder`.
     pub(crate) fn new(plan: &FitPlan, ids: IdMode, rows: u64, folder: PathBuf) -> Self {
@@ -167,7 +167,7 @@ impl Fitting {
         let memory = memory_mib.saturating_mul(1 << 20);
         Self {
             moments: vec![RunningMoments::default(); plan.standardized.len()],
-            counting: Counting::new(&plan.min_counts, memory, folder),
+            counting: CategoryCounter::new(&plan.min_counts, memory, folder),
             rows_left: rows,
             rows: 0,
         }

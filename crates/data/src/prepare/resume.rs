@@ -39,7 +39,7 @@ pub struct UnfinishedPreparation {
 /// Finds an unfinished preparation into `out` with results that the next one can take over.
 #[must_use]
 pub fn find_unfinished(out: &Path) -> Option<UnfinishedPreparation> {
-    let folder = folder_of(out);
+    let folder = staging_path(out);
     let state: SavedState = read::<Option<SavedState>>(&folder.join(STATE))??;
     let rows = state.parts.iter().map(|part| part.rows).sum();
     let has_fitted = folder.join(FITTED).exists();
@@ -50,7 +50,7 @@ pub fn find_unfinished(out: &Path) -> Option<UnfinishedPreparation> {
 pub fn discard_unfinished(out: &Path) {
     // Retried, because a thread may still be writing into the folder.
     for _ in 0..10 {
-        if std::fs::remove_dir_all(folder_of(out)).is_ok() {
+        if std::fs::remove_dir_all(staging_path(out)).is_ok() {
             return;
         }
     }
@@ -105,7 +105,7 @@ struct FittedFile<T> {
 impl StagingFolder {
     /// Creates an empty folder for `out`.
     pub(crate) fn anew(out: &Path) -> Result<Self, Error> {
-        let folder = folder_of(out);
+        let folder = staging_path(out);
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
         }
@@ -131,8 +131,8 @@ impl StagingFolder {
         if files.iter().any(is_stream) {
             return Self::anew(request.out);
         }
-        let job = job(request)?;
-        let folder = folder_of(request.out);
+        let job = describe_job(request)?;
+        let folder = staging_path(request.out);
         let left: Option<SavedState> = match request.begin {
             Begin::Resume => SavedState::read(&folder.join(STATE)),
             Begin::Restart => None,
@@ -179,7 +179,7 @@ impl StagingFolder {
 
     /// Returns the position in the inputs of the rows after the finished parts; `None` for the
     /// beginning.
-    pub(crate) fn mark(&self) -> Option<&ResumePoint> {
+    pub(crate) fn resume_point(&self) -> Option<&ResumePoint> {
         self.state.as_ref().and_then(|state| state.mark.as_ref())
     }
 
@@ -221,15 +221,15 @@ impl StagingFolder {
                 std::fs::remove_file(&path).map_err(Error::write(&path))?;
             }
         }
-        sync(&self.folder)?;
+        sync_folder(&self.folder)?;
         std::fs::rename(&self.folder, out).map_err(Error::write(out))?;
         self.keep = true;
-        sync(out.parent().unwrap_or(Path::new(".")))
+        sync_folder(out.parent().unwrap_or(Path::new(".")))
     }
 
     fn write_state(&mut self) -> Result<(), Error> {
         let Some(state) = &mut self.state else { return Ok(()) };
-        state.origins = self.origins.noted();
+        state.origins = self.origins.to_origins();
         replace(&self.folder.join(STATE), state)
     }
 
@@ -257,7 +257,7 @@ impl Drop for StagingFolder {
 }
 
 /// Returns the folder beside `out` in which it is built.
-fn folder_of(out: &Path) -> PathBuf {
+fn staging_path(out: &Path) -> PathBuf {
     // `components` drops a trailing slash, after which the folder would lie inside its target.
     let mut name = out.components().collect::<PathBuf>().into_os_string();
     name.push(".partial");
@@ -265,7 +265,9 @@ fn folder_of(out: &Path) -> PathBuf {
 }
 
 /// Describes everything that the prepared bytes depend on.
-fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
+fn describe_job(
+    request: &PrepareRequest<'_>,
+) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
     let inputs = input_files(request.config.format, request.inputs)?;
     let fitted = request.fitted.map(serde_json::to_vec).transpose();
     let fitted = fitted.map_err(|error| Error::write(request.out)(error.into()))?;
@@ -290,7 +292,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     (checksum::check(&text) == Seal::Whole).then(|| serde_json::from_slice(&text).ok())?
 }
 
-fn sync(folder: &Path) -> Result<(), Error> {
+fn sync_folder(folder: &Path) -> Result<(), Error> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder).and_then(|file| file.sync_all()).map_err(Error::write(folder))
 }

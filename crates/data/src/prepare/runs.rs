@@ -97,11 +97,13 @@ impl Runs {
         }
         let mut heads = BinaryHeap::with_capacity(runs.len());
         for (index, run) in runs.iter_mut().enumerate() {
-            heads.extend(next(run, &self.files[index])?.map(|record| Reverse((record, index))));
+            heads.extend(
+                read_record(run, &self.files[index])?.map(|record| Reverse((record, index))),
+            );
         }
         while let Some(mut head) = heads.peek_mut() {
             let Reverse((record, index)) = *head;
-            match next(&mut runs[index], &self.files[index])? {
+            match read_record(&mut runs[index], &self.files[index])? {
                 Some(following) => *head = Reverse((following, index)),
                 None => {
                     std::collections::binary_heap::PeekMut::pop(head);
@@ -117,7 +119,7 @@ impl Runs {
 }
 
 /// Reads the next record of a run; `None` at its end.
-fn next(run: &mut impl Read, path: &Path) -> Result<Option<SortRecord>, Error> {
+fn read_record(run: &mut impl Read, path: &Path) -> Result<Option<SortRecord>, Error> {
     let mut bytes = [0; RECORD_BYTES];
     match run.read_exact(&mut bytes) {
         Ok(()) => {}

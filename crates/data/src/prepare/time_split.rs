@@ -6,7 +6,7 @@ use crate::parse::integer_columns::IntegerColumns;
 use crate::parse::parsed_columns::ParsedColumns;
 use crate::parse::parsed_row::ParsedRow;
 use crate::parse::row_sink::RowSink;
-use crate::prepare::fit::Categorical;
+use crate::prepare::fit::CategoricalCheck;
 
 /// One of the two sides of a split by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl TimeSide {
 pub(crate) struct SideFilter<'a, A> {
     pub inner: A,
     part: Option<TimeSide>,
-    categorical: &'a Categorical,
+    categorical: &'a CategoricalCheck,
 }
 
 impl<'a, A> SideFilter<'a, A> {
-    pub(crate) fn new(inner: A, part: Option<TimeSide>, categorical: &'a Categorical) -> Self {
+    pub(crate) fn new(inner: A, part: Option<TimeSide>, categorical: &'a CategoricalCheck) -> Self {
         Self { inner, part, categorical }
     }
 }
@@ -65,11 +65,11 @@ impl<A: RowSink> RowSink for SideFilter<'_, A> {
 /// A sink that collects the times of all rows.
 pub(crate) struct TimeCollector<'a> {
     pub times: Vec<f64>,
-    categorical: &'a Categorical,
+    categorical: &'a CategoricalCheck,
 }
 
 impl<'a> TimeCollector<'a> {
-    pub(crate) fn new(categorical: &'a Categorical) -> Self {
+    pub(crate) fn new(categorical: &'a CategoricalCheck) -> Self {
         Self { times: Vec::new(), categorical }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn memory(categories: u64, allowed: u64) -> u64 {
 }
 
 /// Category counts of several columns that share a memory limit.
-pub(crate) struct Counting {
+pub(crate) struct CategoryCounter {
     columns: Vec<CategoryCounts>,
     /// Memory limit for all columns, in bytes.
     memory: u64,
@@ -49,19 +49,19 @@ enum Forecast {
     /// Less than half of the sample has been read.
     Unknown,
     /// Counts at the middle of the sample.
-    Half(Distinct),
+    Half(DistinctSample),
     /// The prediction has been made.
     Done,
 }
 
 /// Number of distinct categories in the first `share` of the input.
 #[derive(Clone, Copy, Debug)]
-struct Distinct {
+struct DistinctSample {
     share: f64,
     count: u64,
 }
 
-impl Distinct {
+impl DistinctSample {
     /// Predicts the share of the input that has `count` distinct categories, by a power law (Heaps'
     /// law) through `self` and the smaller sample `half`. The result is above 1 if the input has
     /// fewer.
@@ -75,7 +75,7 @@ impl Distinct {
     }
 }
 
-impl Counting {
+impl CategoryCounter {
     /// Counts one column per entry of `min_counts` in about `memory` bytes. Runs are written to
     /// `folder`, which is created when needed.
     pub(crate) fn new(min_counts: &[u64], memory: u64, folder: PathBuf) -> Self {
@@ -96,7 +96,7 @@ impl Counting {
     /// first write, whether the disk has enough space. Part of the memory is reserved for rows that
     /// are read meanwhile.
     pub(crate) fn make_room(&mut self, pass: &Pass) -> Result<(), Error> {
-        self.foretell(pass)?;
+        self.predict_disk(pass)?;
         let bytes: u64 = self.columns.iter().map(CategoryCounts::bytes).sum();
         if bytes <= self.memory / 8 * 5 {
             return Ok(());
@@ -110,13 +110,13 @@ impl Counting {
         self.columns.iter_mut().try_for_each(|column| column.spill(scratch))
     }
 
-    fn distinct(&self, pass: &Pass) -> Distinct {
+    fn distinct(&self, pass: &Pass) -> DistinctSample {
         let count = self.columns.iter().map(|column| column.seen.len() as u64).sum();
-        Distinct { share: pass.share(), count }
+        DistinctSample { share: pass.share(), count }
     }
 
     /// Checks the disk space as soon as a sample shows when memory will be full, if at all.
-    fn foretell(&mut self, pass: &Pass) -> Result<(), Error> {
+    fn predict_disk(&mut self, pass: &Pass) -> Result<(), Error> {
         match self.forecast {
             Forecast::Unknown if pass.bytes() >= SAMPLE_BYTES / 2 => {
                 self.forecast = Forecast::Half(self.distinct(pass));
@@ -126,7 +126,7 @@ impl Counting {
                 let count = self.memory / 8 * 5 / COUNTED_BYTES;
                 let share = self.distinct(pass).share_with(half, count);
                 if share < 1.0 {
-                    self.check_disk(Distinct { share, count }, pass)?;
+                    self.check_disk(DistinctSample { share, count }, pass)?;
                 }
             }
             _ => {}
@@ -136,11 +136,11 @@ impl Counting {
 
     /// Predicts the disk space: runs like the first one until the end of the input, and again when
     /// they are sorted by first appearance.
-    fn check_disk(&self, first: Distinct, pass: &Pass) -> Result<(), Error> {
+    fn check_disk(&self, first: DistinctSample, pass: &Pass) -> Result<(), Error> {
         let needed = 2.0 * (first.count * RECORD_BYTES as u64) as f64 / first.share.max(1e-9);
         let needed = Bytes(needed as u64);
-        pass.state_temporary(needed);
-        match available(&self.folder) {
+        pass.report_temporary(needed);
+        match free_disk_space(&self.folder) {
             Some(available) if available < needed => {
                 Err(Error::Disk { folder: self.folder.clone(), needed, available })
             }
@@ -182,7 +182,7 @@ impl Counting {
 pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
 /// Returns the free disk space for ordinary users beside `folder`, if known.
-fn available(folder: &Path) -> Option<Bytes> {
+fn free_disk_space(folder: &Path) -> Option<Bytes> {
     let absolute = std::path::absolute(folder).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;
     let disk = rustix::fs::statvfs(existing).ok()?;
@@ -291,22 +291,22 @@ impl CategoryCounts {
 
 #[cfg(test)]
 mod tests {
-    use super::Distinct;
+    use super::DistinctSample;
 
     #[test]
     fn the_power_law_predicts_when_memory_is_full() {
-        let law = |share: f64| Distinct { share, count: (1e6 * share.sqrt()) as u64 };
+        let law = |share: f64| DistinctSample { share, count: (1e6 * share.sqrt()) as u64 };
         let full = law(0.02).share_with(law(0.01), 500_000);
         assert!((full - 0.25).abs() < 1e-3, "{full}");
         assert!(law(0.02).share_with(law(0.01), 1_100_000) > 1.0);
         // All categories are distinct.
-        let linear = |share: f64| Distinct { share, count: (1e6 * share) as u64 };
+        let linear = |share: f64| DistinctSample { share, count: (1e6 * share) as u64 };
         let full = linear(0.02).share_with(linear(0.01), 500_000);
         assert!((full - 0.5).abs() < 1e-3, "{full}");
         // No category is new, and there are no categories at all.
-        let few = Distinct { share: 0.02, count: 10 };
-        assert!(few.share_with(Distinct { share: 0.01, ..few }, 1000) > 1.0);
-        let none = Distinct { share: 0.02, count: 0 };
-        assert!(none.share_with(Distinct { share: 0.01, ..none }, 1000) > 1.0);
+        let few = DistinctSample { share: 0.02, count: 10 };
+        assert!(few.share_with(DistinctSample { share: 0.01, ..few }, 1000) > 1.0);
+        let none = DistinctSample { share: 0.02, count: 0 };
+        assert!(none.share_with(DistinctSample { share: 0.01, ..none }, 1000) > 1.0);
     }
 }

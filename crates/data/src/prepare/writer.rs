@@ -111,12 +111,13 @@ impl DatasetWriter {
                 })
                 .collect(),
         };
-        let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(&out))?;
+        let (jobs, workers) =
+            start_encoders(&columns, options.threads).map_err(Error::parquet(&out))?;
         Ok(Self {
             out,
             skip: parts.iter().map(|part| part.rows).sum::<u64>()
-                - staging.mark().map_or(0, ResumePoint::rows_before),
-            marks: staging.mark().cloned().into_iter().collect(),
+                - staging.resume_point().map_or(0, ResumePoint::rows_before),
+            marks: staging.resume_point().cloned().into_iter().collect(),
             staging: Some(staging),
             group: PreparedRows::empty(columns.dense.len(), is_list),
             columns,
@@ -130,7 +131,7 @@ impl DatasetWriter {
     }
 
     /// Records the position in the inputs of the rows that are pushed from now on.
-    pub(crate) fn mark(&mut self, mark: ResumePoint) {
+    pub(crate) fn note_resume_point(&mut self, mark: ResumePoint) {
         self.marks.push_back(mark);
     }
 
@@ -268,7 +269,7 @@ fn check(out: &Path, options: WriterOptions) -> Result<(), Error> {
     Ok(())
 }
 
-fn start(
+fn start_encoders(
     columns: &DatasetColumns,
     threads: usize,
 ) -> Result<(Sender<EncodeTask>, Vec<JoinHandle<()>>), ParquetError> {

@@ -34,7 +34,8 @@ pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
     let Some(labels) = profile.sample.iter().find(|column| column.name == label.column) else {
         return Vec::new();
     };
-    let labels: Vec<Option<bool>> = labels.values.iter().map(|text| class(text, label)).collect();
+    let labels: Vec<Option<bool>> =
+        labels.values.iter().map(|text| classify_label(text, label)).collect();
     let positives = labels.iter().filter(|label| **label == Some(true)).count();
     let negatives = labels.iter().filter(|label| **label == Some(false)).count();
     if positives.min(negatives) < ROWS {
@@ -50,7 +51,7 @@ pub fn find_leaks(profile: &Profile, label: &LabelColumn) -> Vec<Leak> {
 }
 
 /// Converts a value of the label to a class; `None` if it is missing.
-fn class(text: &[u8], label: &LabelColumn) -> Option<bool> {
+fn classify_label(text: &[u8], label: &LabelColumn) -> Option<bool> {
     if is_missing(text) {
         return None;
     }

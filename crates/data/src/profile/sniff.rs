@@ -109,15 +109,15 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
         return Err(Error::OtherForm { path: path.to_owned(), form: "binary data" });
     }
     let is_whole = (sample.len() as u64) < SAMPLE_BYTES;
-    let quote = quote_of(text);
+    let quote = choose_quote(text);
     let (punctuation, records) = match delimiter {
         Some(delimiter) => {
             let delimiter = if ["tab", "\\t"].contains(&delimiter) { "\t" } else { delimiter };
             let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
-            let records = records(text, &punctuation, is_whole);
+            let records = split_records(text, &punctuation, is_whole);
             (punctuation, records)
         }
-        None => likeliest(text, quote, is_whole),
+        None => choose_delimiter(text, quote, is_whole),
     };
     // Without quotes, the faster reader of tab-separated text can be used.
     let has_quotes = quote.is_some_and(|quote| text.contains(&quote));
@@ -134,7 +134,7 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
     }
     let has_header = is_header(first, &records[1..]);
     let names = match has_header {
-        true => header::names(first),
+        true => header::column_names(first),
         false => (1..=first.len()).map(|at| format!("c{at}")).collect(),
     };
     let records = records[usize::from(has_header)..].to_vec();
@@ -142,7 +142,7 @@ pub(super) fn text_form(input: &str, delimiter: Option<&str>) -> Result<TextForm
 }
 
 /// Chooses the quote character: `'` only if it clearly encloses fields and `"` does not occur.
-fn quote_of(text: &[u8]) -> Option<u8> {
+fn choose_quote(text: &[u8]) -> Option<u8> {
     let double = text.contains(&b'"');
     let encloses = |at: usize| {
         let before = if at == 0 { b'\n' } else { text[at - 1] };
@@ -156,11 +156,15 @@ fn quote_of(text: &[u8]) -> Option<u8> {
 type TrimmedRecords = Vec<Vec<Vec<u8>>>;
 
 /// Chooses the delimiter that gives the most regular records, then the most fields.
-fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, TrimmedRecords) {
+fn choose_delimiter(
+    text: &[u8],
+    quote: Option<u8>,
+    is_whole: bool,
+) -> (Punctuation, TrimmedRecords) {
     let mut best: Option<((u64, usize), Punctuation, TrimmedRecords)> = None;
     for delimiter in DELIMITERS {
         let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
-        let records = records(text, &punctuation, is_whole);
+        let records = split_records(text, &punctuation, is_whole);
         let width = records.first().map_or(0, Vec::len);
         let same = records.iter().filter(|record| record.len() == width).count();
         let share = (100 * same / records.len().max(1)) as u64;
@@ -175,7 +179,7 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Tr
     best.map_or((comma, Vec::new()), |(_, punctuation, records)| (punctuation, records))
 }
 
-fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
+fn split_records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> TrimmedRecords {
     let mut splitter = RecordSplitter::new(punctuation.clone());
     splitter.split(text);
     if is_whole {
@@ -259,7 +263,7 @@ pub(super) fn find_candidates(sample: &[&[u8]]) -> ColumnCandidates {
             && most(&|text| datetime::parse_time(text, format).is_ok())
     };
     let times: Vec<_> = time_forms().filter(reads_time).collect();
-    let is_list = |separator: &u8| parts_lists(&others, *separator);
+    let is_list = |separator: &u8| separates_lists(&others, *separator);
     let separator = SEPARATORS.into_iter().find(is_list);
     let separator = separator.filter(|_| forms.is_empty() && times.is_empty());
     ColumnCandidates { forms, times, separator, is_list: false }
@@ -276,7 +280,7 @@ fn time_forms() -> impl Iterator<Item = Option<String>> {
 
 /// Tells whether values are lists with this separator: it is frequent, and elements recur more
 /// often than whole values.
-fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
+fn separates_lists(values: &[&[u8]], separator: u8) -> bool {
     let has = values.iter().filter(|text| text.contains(&separator)).count();
     if 5 * has < values.len() || values.len() < 5 {
         return false;

@@ -17,7 +17,7 @@ use crate::loss::Losses;
 
 /// Number of malformed rows from which on reading may stop early. With fewer, the inputs are read
 /// to the end, and the message has the final numbers.
-const FORETOLD_FROM: u64 = 100_000;
+const EARLY_STOP_FROM: u64 = 100_000;
 /// Safety factor for the length of the rest where it is unknown.
 const SLACK: f64 = 2.0;
 
@@ -107,7 +107,7 @@ pub(crate) fn check_early(
     progress: &ReadProgress,
 ) -> Result<(), Error> {
     let malformed = losses.malformed_lines;
-    if malformed < FORETOLD_FROM {
+    if malformed < EARLY_STOP_FROM {
         return Ok(());
     }
     match progress.rows_left(rows + malformed) {

@@ -74,7 +74,7 @@ impl Pass {
     }
 
     /// Reports the predicted size of temporary files.
-    pub(crate) fn state_temporary(&self, bytes: Bytes) {
+    pub(crate) fn report_temporary(&self, bytes: Bytes) {
         self.temporary.store(bytes.0, Ordering::Relaxed);
     }
 }

@@ -73,7 +73,7 @@ impl DrawnBlock {
 
 /// Generates the rows of a range. Labels are drawn from the probabilities that `probability_of_row`
 /// computes.
-pub(super) fn block(
+pub(super) fn draw_block(
     config: &SyntheticConfig,
     rows: Range<u64>,
     probability_of_row: impl Fn(&DrawnBlock, usize) -> f64,
@@ -85,7 +85,7 @@ pub(super) fn block(
     block.first_row = rows.start;
     for row in rows {
         let rng = stream.child(row);
-        inputs(config, &places, row, rng, &mut block);
+        draw_inputs(config, &places, row, rng, &mut block);
         let probability = probability_of_row(&block, block.labels.len());
         block.probabilities.push(probability);
         block.labels.push(rng.unit(places.label) < probability);
@@ -94,12 +94,12 @@ pub(super) fn block(
 }
 
 /// Generates rows without labels from a separate stream, on which the planted model is scaled.
-pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
+pub(super) fn draw_pilot(config: &SyntheticConfig, rows: u64) -> DrawnBlock {
     let stream = CounterRng::new(config.seed, STREAM_PILOT);
     let places = DrawPlaces::new(config);
     let mut block = DrawnBlock::with_room(rows as usize, config);
     for row in 0..rows {
-        inputs(config, &places, row, stream.child(row), &mut block);
+        draw_inputs(config, &places, row, stream.child(row), &mut block);
     }
     block
 }
@@ -115,7 +115,7 @@ struct FeatureNumbers {
     first: u64,
     length_min: u64,
     length_spread: u64,
-    law: Law,
+    law: RankSampler,
 }
 
 impl DrawPlaces {
@@ -125,7 +125,7 @@ impl DrawPlaces {
         for (index, feature) in config.features.iter().enumerate() {
             let (min, max) = (u64::from(feature.hotness.min), u64::from(feature.hotness.max));
             let order = CounterRng::new(config.seed, STREAM_REUSE).child(index as u64);
-            let law = Law::new(feature, order);
+            let law = RankSampler::new(feature, order);
             let spread = max - min + 1;
             features.push(FeatureNumbers {
                 first: next,
@@ -141,7 +141,7 @@ impl DrawPlaces {
 
 /// Evaluates [`IndexDistribution::rank_at`] for one table. The power that does not depend on the
 /// quantile is computed once, which saves half of the time of a draw.
-struct Law {
+struct RankSampler {
     distribution: IndexDistribution,
     cardinality: u64,
     /// `(n + 1)^(1 - s) - 1` and `1 / (1 - s)`, for Zipf exponents `s` other than 1.
@@ -150,7 +150,7 @@ struct Law {
     reused: Option<(ReusedRows, CounterRng)>,
 }
 
-impl Law {
+impl RankSampler {
     fn new(feature: &SyntheticFeature, order: CounterRng) -> Self {
         let SyntheticFeature { distribution, cardinality, .. } = *feature;
         let power = match distribution {
@@ -186,7 +186,7 @@ impl Law {
     }
 }
 
-fn inputs(
+fn draw_inputs(
     config: &SyntheticConfig,
     places: &DrawPlaces,
     row: u64,
@@ -194,7 +194,7 @@ fn inputs(
     block: &mut DrawnBlock,
 ) {
     for column in 0..config.dense {
-        block.dense.push(count(config, rng, column));
+        block.dense.push(draw_count(config, rng, column));
     }
     for place in &places.features {
         if rng.unit(place.first) >= config.missing_share {
@@ -210,7 +210,7 @@ fn inputs(
 }
 
 /// Draws a log-normal count: `ln(1 + x)` is normal before rounding and clamping at 0.
-fn count(config: &SyntheticConfig, rng: CounterRng, column: usize) -> Option<i64> {
+fn draw_count(config: &SyntheticConfig, rng: CounterRng, column: usize) -> Option<i64> {
     let place = column as u64 * DENSE_DRAWS;
     if rng.unit(place) < config.missing_share {
         return None;
@@ -243,7 +243,7 @@ mod tests {
             for cardinality in [1, 2, 1_000, 1 << 40] {
                 let (name, hotness) = ("x".to_owned(), Hotness::ONE);
                 let feature = SyntheticFeature { name, cardinality, distribution, hotness };
-                let law = Law::new(&feature, CounterRng::new(1, 1));
+                let law = RankSampler::new(&feature, CounterRng::new(1, 1));
                 for step in 0..1_000 {
                     let quantile = f64::from(step) / 1e3;
                     assert_eq!(law.rank_at(quantile), distribution.rank_at(quantile, cardinality));

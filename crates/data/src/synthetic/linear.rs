@@ -143,7 +143,8 @@ impl Model {
         }
         for (index, weights) in self.features.iter().enumerate() {
             let bag = sample.block.bag(row * self.features.len() + index);
-            logit += places(bag, weights.len()).map(|place| weights[place].value).sum::<f64>();
+            logit +=
+                weight_indices(bag, weights.len()).map(|place| weights[place].value).sum::<f64>();
         }
         logit
     }
@@ -163,14 +164,14 @@ impl Model {
         let features = self.features.len();
         for (index, weights) in self.features.iter_mut().enumerate() {
             let bag = sample.block.bag(row * features + index);
-            places(bag, weights.len()).for_each(|place| weights[place].step(error));
+            weight_indices(bag, weights.len()).for_each(|place| weights[place].step(error));
         }
     }
 }
 
 /// Returns the indices of a bag's weights. The last weight is for empty bags, the one before for
 /// ids without effect.
-fn places(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
+fn weight_indices(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
     let empty = bag.is_empty().then_some(weights - 1);
     bag.iter().map(move |&rank| (rank as usize).min(weights - 2)).chain(empty)
 }

@@ -62,7 +62,7 @@ impl Planted {
         };
         for (index, feature) in config.features.iter().enumerate() {
             let rng = rng.child(2).child(index as u64);
-            planted.features.push(effects(config, feature, rng));
+            planted.features.push(draw_effects(config, feature, rng));
         }
         planted.scale(config);
         planted
@@ -70,7 +70,7 @@ impl Planted {
 
     /// Generates the rows of a range, with probabilities and labels.
     pub(super) fn block(&self, config: &SyntheticConfig, rows: Range<u64>) -> DrawnBlock {
-        draw::block(config, rows, |block, row| self.probability(block, row))
+        draw::draw_block(config, rows, |block, row| self.probability(block, row))
     }
 
     /// Computes the click probability of a row of the block.
@@ -116,7 +116,7 @@ impl Planted {
     /// Scales each part to its configured standard deviation and the bias to the click rate, using
     /// pilot rows.
     fn scale(&mut self, config: &SyntheticConfig) {
-        let block = draw::pilot(config, PILOT_ROWS);
+        let block = draw::draw_pilot(config, PILOT_ROWS);
         let part = |logit: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(logit).collect();
         let dense: Vec<f64> = part(&|row| self.dense(&block, row));
         let additive: Vec<f64> = part(&|row| self.additive(&block, row));
@@ -179,7 +179,7 @@ fn dot(left: &[f32], right: &[f32]) -> f64 {
     left.iter().zip(right).map(|(a, b)| f64::from(a * b)).sum()
 }
 
-fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
+fn draw_effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
     let ids = feature.cardinality.min(config.planted.effect_ids);
     let shares: Vec<f64> = (0..ids).map(|rank| rank_share(feature, rank)).collect();
     // Effects of a bag are summed; the root keeps the sum of a long bag as wide as the effect of a
@@ -187,7 +187,7 @@ fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng
     let width = feature.hotness.mean().sqrt();
     let column = |rng: CounterRng| -> Vec<f32> {
         let raw: Vec<f64> = (0..ids).map(|rank| rng.normal(rank)).collect();
-        standardized(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
+        standardize(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
     };
     let latent_dim = config.planted.latent_dim;
     let mut latent = vec![0.0; ids as usize * latent_dim];
@@ -202,7 +202,7 @@ fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng
 
 /// Shifts and scales values to mean 0 and standard deviation 1. Value `i` has probability
 /// `shares[i]`, and the remaining probability belongs to the value 0.
-fn standardized(values: &[f64], shares: &[f64]) -> Vec<f64> {
+fn standardize(values: &[f64], shares: &[f64]) -> Vec<f64> {
     let total: f64 = shares.iter().sum();
     let mean = values.iter().zip(shares).map(|(value, share)| value * share).sum::<f64>() / total;
     let variance: f64 =

@@ -37,7 +37,7 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
         for count in &block.dense[row * config.dense..][..config.dense] {
             out.push(separator);
             if let Some(count) = count {
-                integer(&mut out, *count);
+                write_integer(&mut out, *count);
             }
         }
         for (index, feature) in config.features.iter().enumerate() {
@@ -46,10 +46,10 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
             match config.layout {
                 RowLayout::Criteo => {
                     for &rank in ids {
-                        hexadecimal(&mut out, scramble(rank as u32, keys[index]));
+                        write_hexadecimal(&mut out, scramble(rank as u32, keys[index]));
                     }
                 }
-                RowLayout::Csv => list(&mut out, feature, ids),
+                RowLayout::Csv => write_bag(&mut out, feature, ids),
             }
         }
         out.push(b'\n');
@@ -57,12 +57,12 @@ pub(super) fn lines(config: &SyntheticConfig, block: &DrawnBlock) -> Vec<u8> {
     out
 }
 
-fn list(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
+fn write_bag(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
     for (position, &rank) in ranks.iter().enumerate() {
         if position > 0 {
             out.push(b'|');
         }
-        integer(out, scatter(rank, feature.cardinality) as i64);
+        write_integer(out, scatter(rank, feature.cardinality) as i64);
     }
 }
 
@@ -85,13 +85,13 @@ fn scramble(rank: u32, key: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-fn hexadecimal(out: &mut Vec<u8>, value: u32) {
+fn write_hexadecimal(out: &mut Vec<u8>, value: u32) {
     for shift in (0..8).rev() {
         out.push(b"0123456789abcdef"[(value >> (4 * shift)) as usize & 15]);
     }
 }
 
-fn integer(out: &mut Vec<u8>, value: i64) {
+fn write_integer(out: &mut Vec<u8>, value: i64) {
     // Writing to a vector cannot fail.
     let _ = write!(out, "{value}");
 }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn hexadecimal_numbers_have_eight_digits() {
         let mut out = Vec::new();
-        hexadecimal(&mut out, 0x00ab_cdef);
+        write_hexadecimal(&mut out, 0x00ab_cdef);
         assert_eq!(out, b"00abcdef");
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn bucket_and_key(input: &str) -> Result<BucketKey<'_>, RemoteProblem
 ///
 /// # Source
 /// RFC 3986, section 2.3: letters, digits and `-._~` are never escaped.
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
@@ -59,7 +59,7 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{BucketKey, Scheme, bucket_and_key, escaped};
+    use super::{BucketKey, Scheme, bucket_and_key, percent_encode};
 
     #[test]
     fn file_paths_are_not_objects() {
@@ -82,6 +82,6 @@ mod tests {
 
     #[test]
     fn names_are_escaped_byte_by_byte() {
-        assert_eq!(escaped("a b/ü+~.csv"), "a%20b/%C3%BC%2B~.csv");
+        assert_eq!(percent_encode("a b/ü+~.csv"), "a%20b/%C3%BC%2B~.csv");
     }
 }

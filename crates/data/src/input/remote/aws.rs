@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::address::{BucketKey, escaped};
+use super::address::{BucketKey, percent_encode};
 use super::credential_http::{CredentialHttp, Env, between};
 use super::problem::RemoteProblem;
 use super::sign::AccessKeys;
@@ -44,15 +44,19 @@ pub(super) fn find_keys(
 }
 
 /// Returns the region that requests are signed for.
-pub(super) fn region(env: &Env) -> String {
+pub(super) fn find_region(env: &Env) -> String {
     let named = env.get("AWS_REGION").or_else(|| env.get("AWS_DEFAULT_REGION"));
-    named.or_else(|| profile(env).remove("region")).unwrap_or_else(|| "us-east-1".to_owned())
+    named.or_else(|| read_profile(env).remove("region")).unwrap_or_else(|| "us-east-1".to_owned())
 }
 
 /// Builds the URL of an object. Custom endpoints are addressed in path style.
-pub(super) fn url(env: &Env, region: &str, BucketKey { bucket, key }: BucketKey<'_>) -> String {
+pub(super) fn object_url(
+    env: &Env,
+    region: &str,
+    BucketKey { bucket, key }: BucketKey<'_>,
+) -> String {
     let own = env.get("AWS_ENDPOINT_URL_S3").or_else(|| env.get("AWS_ENDPOINT_URL"));
-    let (bucket, key) = (escaped(bucket), escaped(key));
+    let (bucket, key) = (percent_encode(bucket), percent_encode(key));
     match own {
         Some(own) => format!("{}/{bucket}/{key}", own.trim_end_matches('/')),
         // The wildcard certificate `*.s3.…` does not cover bucket names with dots.
@@ -66,20 +70,20 @@ fn profile_name(env: &Env) -> String {
 }
 
 /// Returns the settings of the profile. Those of the credentials file take precedence.
-fn profile(env: &Env) -> BTreeMap<String, String> {
+fn read_profile(env: &Env) -> BTreeMap<String, String> {
     let home = env.get("HOME").map(PathBuf::from).unwrap_or_default();
     let file = |name: &str, default: &str| {
         let path = env.get(name).map_or_else(|| home.join(default), PathBuf::from);
         std::fs::read_to_string(path).unwrap_or_default()
     };
     let name = profile_name(env);
-    let mut settings = section(&file("AWS_CONFIG_FILE", ".aws/config"), &name);
-    settings.extend(section(&file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), &name));
+    let mut settings = parse_section(&file("AWS_CONFIG_FILE", ".aws/config"), &name);
+    settings.extend(parse_section(&file("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials"), &name));
     settings
 }
 
 /// Parses a section of an INI file: `[name]` or `[profile name]`.
-fn section(text: &str, name: &str) -> BTreeMap<String, String> {
+fn parse_section(text: &str, name: &str) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
     let mut is_in = false;
     for line in text.lines() {
@@ -98,7 +102,7 @@ fn section(text: &str, name: &str) -> BTreeMap<String, String> {
 }
 
 fn keys_from_files(env: &Env) -> Result<Option<AccessKeys>, RemoteProblem> {
-    let mut settings = profile(env);
+    let mut settings = read_profile(env);
     match (settings.remove("aws_access_key_id"), settings.remove("aws_secret_access_key")) {
         (Some(id), Some(secret)) => {
             let (token, origin) = (settings.remove("aws_session_token"), "~/.aws/credentials");
@@ -128,7 +132,7 @@ fn keys_from_web_identity(
     let token = std::fs::read_to_string(&file).map_err(|e| refused(format!("{file}: {e}")))?;
     let service = env
         .get("AWS_ENDPOINT_URL_STS")
-        .unwrap_or_else(|| format!("https://sts.{}.amazonaws.com", region(env)));
+        .unwrap_or_else(|| format!("https://sts.{}.amazonaws.com", find_region(env)));
     let session = env.get("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "rowmill".to_owned());
     let form = [
         ("Action", "AssumeRoleWithWebIdentity"),
@@ -203,14 +207,14 @@ fn parse_seconds(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::super::credential_http::{CredentialHttp, Env};
-    use super::{BucketKey, find_keys, region, section, url};
+    use super::{BucketKey, find_keys, find_region, object_url, parse_section};
 
     #[test]
     fn a_profile_is_found_in_both_files() {
         let text = "[default]\nregion = eu-west-1\n[profile team]\n# no\nregion=us-west-2 \n";
-        assert_eq!(section(text, "team")["region"], "us-west-2");
-        assert_eq!(section(text, "default")["region"], "eu-west-1");
-        assert!(section(text, "other").is_empty());
+        assert_eq!(parse_section(text, "team")["region"], "us-west-2");
+        assert_eq!(parse_section(text, "default")["region"], "eu-west-1");
+        assert!(parse_section(text, "other").is_empty());
     }
 
     #[test]
@@ -240,11 +244,14 @@ mod tests {
     #[test]
     fn a_bucket_is_part_of_the_host_where_certificates_allow_it() {
         let (env, place) = (Env::new(&[]), BucketKey { bucket: "b", key: "a b.csv" });
-        assert_eq!(region(&env), "us-east-1");
-        assert_eq!(url(&env, "eu-west-1", place), "https://b.s3.eu-west-1.amazonaws.com/a%20b.csv");
-        let dotted = url(&env, "eu-west-1", BucketKey { bucket: "b.c", key: "k" });
+        assert_eq!(find_region(&env), "us-east-1");
+        assert_eq!(
+            object_url(&env, "eu-west-1", place),
+            "https://b.s3.eu-west-1.amazonaws.com/a%20b.csv"
+        );
+        let dotted = object_url(&env, "eu-west-1", BucketKey { bucket: "b.c", key: "k" });
         assert_eq!(dotted, "https://s3.eu-west-1.amazonaws.com/b.c/k");
         let own = Env::new(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")]);
-        assert_eq!(url(&own, "x", place), "http://127.0.0.1:9000/b/a%20b.csv");
+        assert_eq!(object_url(&own, "x", place), "http://127.0.0.1:9000/b/a%20b.csv");
     }
 }

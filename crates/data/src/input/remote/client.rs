@@ -68,7 +68,7 @@ impl Client {
 
     pub(super) fn new(env: Env) -> Self {
         Self {
-            agent: agent(&env),
+            agent: build_agent(&env),
             http: CredentialHttp::new(),
             keys: Mutex::default(),
             token: Mutex::default(),
@@ -100,7 +100,7 @@ impl Client {
             for (name, value) in headers {
                 call = call.header(name, value);
             }
-            let answer = call.call().map_err(|error| failed(&url, &error))?;
+            let answer = call.call().map_err(|error| classify_error(&url, &error))?;
             let region = answer.headers().get("x-amz-bucket-region");
             if let Some(region) = region.and_then(|region| region.to_str().ok())
                 && matches!(answer.status().as_u16(), 301 | 307 | 400 | 403)
@@ -120,13 +120,13 @@ impl Client {
         input: &str,
         mut headers: Vec<(String, String)>,
     ) -> Result<AddressedRequest, TryFailure> {
-        let now = now();
+        let now = epoch_seconds();
         let anonymous = || "without credentials, as none were found".to_owned();
         match Scheme::parse(input) {
             Some(Scheme::S3) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
                 let region = self.region(place.bucket);
-                let url = aws::url(&self.env, &region, place);
+                let url = aws::object_url(&self.env, &region, place);
                 let Some(keys) = self.keys(now).map_err(TryFailure::Final)? else {
                     return Ok(AddressedRequest { url, headers, with: anonymous() });
                 };
@@ -138,7 +138,7 @@ impl Client {
             }
             Some(Scheme::Google) => {
                 let place = bucket_and_key(input).map_err(TryFailure::Final)?;
-                let url = google::url(&self.env, place);
+                let url = google::object_url(&self.env, place);
                 // Otherwise the store would decompress on the fly, and ranges would refer to other
                 // bytes.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
@@ -158,7 +158,7 @@ impl Client {
 
     fn region(&self, bucket: &str) -> String {
         let region = lock(&self.regions).get(bucket).cloned();
-        region.unwrap_or_else(|| aws::region(&self.env))
+        region.unwrap_or_else(|| aws::find_region(&self.env))
     }
 
     fn keys(&self, now: u64) -> Result<Option<sign::AccessKeys>, RemoteProblem> {
@@ -188,8 +188,10 @@ impl Client {
     /// Returns the host that serves `input`, for error messages.
     pub(super) fn host(&self, input: &str) -> String {
         let url = match (Scheme::parse(input), bucket_and_key(input)) {
-            (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.bucket), place),
-            (Some(Scheme::Google), Ok(place)) => google::url(&self.env, place),
+            (Some(Scheme::S3), Ok(place)) => {
+                aws::object_url(&self.env, &self.region(place.bucket), place)
+            }
+            (Some(Scheme::Google), Ok(place)) => google::object_url(&self.env, place),
             _ => input.to_owned(),
         };
         host_and_path(&url).0.to_owned()
@@ -198,7 +200,7 @@ impl Client {
 
 /// Calls `attempt` until it succeeds or fails permanently, or until `tries` attempts in a row
 /// failed. `attempt` sets its flag when it made progress, which resets the count.
-pub(super) fn retried<T>(
+pub(super) fn retry_request<T>(
     host: impl Fn() -> String,
     tries: u32,
     mut attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
@@ -225,7 +227,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn now() -> u64 {
+fn epoch_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -235,7 +237,7 @@ fn host_and_path(url: &str) -> (&str, &str) {
     rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
 }
 
-fn agent(env: &Env) -> Result<Agent, RemoteProblem> {
+fn build_agent(env: &Env) -> Result<Agent, RemoteProblem> {
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
         .timeout_connect(Some(CONNECT))
@@ -261,7 +263,7 @@ fn agent(env: &Env) -> Result<Agent, RemoteProblem> {
     Ok(config.build().into())
 }
 
-fn failed(url: &str, error: &ureq::Error) -> TryFailure {
+fn classify_error(url: &str, error: &ureq::Error) -> TryFailure {
     let reason = match error {
         ureq::Error::Io(error) => error.to_string(),
         other => other.to_string(),

@@ -13,7 +13,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::{Value, json};
 
-use super::address::{BucketKey, escaped};
+use super::address::{BucketKey, percent_encode};
 use super::credential_http::{CredentialHttp, Env};
 use super::problem::RemoteProblem;
 
@@ -38,13 +38,13 @@ impl AccessToken {
 }
 
 /// Builds the URL of an object in Google Cloud Storage or in its emulator.
-pub(super) fn url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) -> String {
+pub(super) fn object_url(env: &Env, BucketKey { bucket, key }: BucketKey<'_>) -> String {
     let own = env.get("STORAGE_EMULATOR_HOST").map(|host| match host.contains("://") {
         true => host,
         false => format!("http://{host}"),
     });
     let host = own.unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
-    format!("{}/{}/{}", host.trim_end_matches('/'), escaped(bucket), escaped(key))
+    format!("{}/{}/{}", host.trim_end_matches('/'), percent_encode(bucket), percent_encode(key))
 }
 
 /// Returns the first token found, or `None` if no source is configured.

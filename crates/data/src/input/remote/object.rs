@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ureq::Body;
 use ureq::http::Response;
 
-use super::client::{Client, ObjectRequest, TryFailure, retried};
+use super::client::{Client, ObjectRequest, TryFailure, retry_request};
 use super::problem::RemoteProblem;
 
 /// Attempts to open an object.
@@ -44,7 +44,7 @@ impl Object {
 
     pub(super) fn open_with(client: &'static Client, input: &str) -> io::Result<Self> {
         let request = ObjectRequest { input, range: Some((0, 0)), same: None };
-        let answer = retried(|| client.host(input), TRIES, |_| client.send(request))?;
+        let answer = retry_request(|| client.host(input), TRIES, |_| client.send(request))?;
         let length = answer.headers().get("content-length");
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let (bytes, ranges) = match answer.status().as_u16() {
@@ -84,7 +84,7 @@ impl Object {
     ) -> io::Result<bool> {
         let ObjectMetadata { client, input, .. } = &*self.about;
         let start = bytes.len();
-        let fetched = retried(
+        let fetched = retry_request(
             || client.host(input),
             READ_TRIES,
             |came_further| {
@@ -143,7 +143,7 @@ impl Object {
         attempt: impl FnMut(&mut bool) -> Result<T, TryFailure>,
     ) -> io::Result<T> {
         let ObjectMetadata { client, input, .. } = &*self.about;
-        Ok(retried(|| client.host(input), READ_TRIES, attempt)?)
+        Ok(retry_request(|| client.host(input), READ_TRIES, attempt)?)
     }
 
     /// Returns the version for `If-Match`. Weak entity tags never match, so they are left out.

@@ -64,9 +64,9 @@ pub(super) fn sign_headers(
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{hash}");
     let mut key = format!("AWS4{}", keys.secret).into_bytes();
     for part in scope.split('/') {
-        key = mac(&key, part.as_bytes());
+        key = hmac_sha256(&key, part.as_bytes());
     }
-    let signature = hex(&mac(&key, text.as_bytes()));
+    let signature = hex(&hmac_sha256(&key, text.as_bytes()));
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
         keys.id
@@ -77,7 +77,7 @@ pub(super) fn sign_headers(
     signed
 }
 
-fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
+fn hmac_sha256(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec()
 }
 

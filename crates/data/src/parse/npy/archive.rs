@@ -10,7 +10,7 @@ use crate::input::origin::ReadObserver;
 /// Opens all arrays in numerical order of their names: `0.npy`, `1.npy`, …, `25.npy`.
 pub(super) fn open(path: &Path, observer: &ReadObserver) -> Result<Vec<Array>, Error> {
     observer.hash_file(&path.display().to_string())?;
-    let mut members = archive::members(path)?;
+    let mut members = archive::list_members(path)?;
     members.sort_by_cached_key(|member| {
         let number: Option<u64> = member.name.strip_suffix(".npy").and_then(|n| n.parse().ok());
         (number, member.name.clone())

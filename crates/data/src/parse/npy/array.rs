@@ -52,7 +52,7 @@ impl Array {
     /// Reads the header from `read`. Errors name `path`.
     pub(super) fn new(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
         let mut taken = read.by_ref().take(u64::MAX);
-        let header = header(&mut taken).map_err(|error| match error.kind() {
+        let header = read_header(&mut taken).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
                 let bytes = u64::MAX - taken.limit();
                 let problem = format!("expected a NumPy array, got only {bytes} bytes");
@@ -68,17 +68,18 @@ impl Array {
             path: path.clone(),
         };
         let text = header.as_deref().ok_or_else(|| problem("a NumPy array"))?;
-        let kind = match value(text, "'descr'").map(|kind| kind.trim_matches(['\'', '"'])) {
+        let kind = match find_value(text, "'descr'").map(|kind| kind.trim_matches(['\'', '"'])) {
             Some("<f4") => ElementKind::F32,
             Some("<i4") => ElementKind::I32,
             Some("<i8") => ElementKind::I64,
             _ => return Err(problem("elements of float32, int32 or int64 (<f4, <i4, <i8)")),
         };
-        if value(text, "'fortran_order'") != Some("False") {
+        if find_value(text, "'fortran_order'") != Some("False") {
             return Err(problem("rows one after the other (numpy.ascontiguousarray)"));
         }
-        let shape: Option<Vec<u64>> =
-            shape(text).map(|shape| shape.map(|n| n.parse().ok()).collect()).unwrap_or_default();
+        let shape: Option<Vec<u64>> = parse_shape(text)
+            .map(|shape| shape.map(|n| n.parse().ok()).collect())
+            .unwrap_or_default();
         let (rows, width) = match shape.as_deref() {
             Some(&[rows]) => (rows, None),
             Some(&[rows, width]) if (1..=1 << 20).contains(&width) => (rows, Some(width as usize)),
@@ -157,7 +158,7 @@ fn elements<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
 }
 
 /// Reads the text of a header; `None` if the file is not an array.
-fn header(read: &mut impl Read) -> std::io::Result<Option<String>> {
+fn read_header(read: &mut impl Read) -> std::io::Result<Option<String>> {
     let mut start = [0; 8];
     read.read_exact(&mut start)?;
     if !start.starts_with(b"\x93NUMPY") {
@@ -181,12 +182,12 @@ fn header(read: &mut impl Read) -> std::io::Result<Option<String>> {
 }
 
 /// Finds the value of a key in the header, which is the text of a Python dictionary.
-fn value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
+fn find_value<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let rest = header.split_once(key)?.1.trim_start().strip_prefix(':')?;
     rest.split([',', '}']).next().map(str::trim)
 }
 
-fn shape(header: &str) -> Option<impl Iterator<Item = &str>> {
+fn parse_shape(header: &str) -> Option<impl Iterator<Item = &str>> {
     let rest = header.split_once("'shape'")?.1.split_once('(')?.1.split_once(')')?.0;
     Some(rest.split(',').map(str::trim).filter(|number| !number.is_empty()))
 }
@@ -205,7 +206,7 @@ impl Default for ArrayValues {
 }
 
 /// The elements of one row.
-pub(super) enum RowOf<'a> {
+pub(super) enum ArrayRow<'a> {
     F32(&'a [f32]),
     I32(&'a [i32]),
     I64(&'a [i64]),
@@ -223,18 +224,18 @@ impl ArrayValues {
     }
 
     /// Returns row `index` of `rows` rows.
-    pub(super) fn row(&self, rows: usize, index: usize) -> RowOf<'_> {
+    pub(super) fn row(&self, rows: usize, index: usize) -> ArrayRow<'_> {
         let width = self.width(rows);
         let range = index * width..(index + 1) * width;
         match self {
-            Self::F32(values) => RowOf::F32(&values[range]),
-            Self::I32(values) => RowOf::I32(&values[range]),
-            Self::I64(values) => RowOf::I64(&values[range]),
+            Self::F32(values) => ArrayRow::F32(&values[range]),
+            Self::I32(values) => ArrayRow::I32(&values[range]),
+            Self::I64(values) => ArrayRow::I64(&values[range]),
         }
     }
 }
 
-impl RowOf<'_> {
+impl ArrayRow<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),

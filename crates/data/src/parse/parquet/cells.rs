@@ -28,7 +28,9 @@ use crate::parse::field::{self, FieldProblem};
 use crate::parse::layout::{PlacedColumns, Rules, WantedColumns};
 use crate::parse::parsed_columns::{ParsedCategories, ParsedColumns};
 use crate::parse::parsed_row::is_large;
-use crate::parse::text_record::{self, category, from_least, malformed, missing_label, text_label};
+use crate::parse::text_record::{
+    self, label_from_count, malformed_field, missing_label, parse_category, parse_label,
+};
 
 /// The value of a cell that is present.
 #[derive(Clone, Copy)]
@@ -65,29 +67,30 @@ impl Spaces {
 type RowProblems = BTreeMap<usize, RowRefusal>;
 
 /// Parses the wanted columns of `batch`, whose first row has line number `first_line`.
-pub(crate) fn read<'a>(
+pub(crate) fn parse_batch<'a>(
     batch: &'a RecordBatch,
     first_line: u64,
     PlacedColumns { wanted, layout }: PlacedColumns<'_>,
 ) -> ParsedColumns<'a> {
     let mut problems = RowProblems::new();
     let labels = match layout.label {
-        Some(at) => labels(batch.column(at), wanted, &mut problems),
+        Some(at) => parse_labels(batch.column(at), wanted, &mut problems),
         None => vec![f32::NAN; batch.num_rows()],
     };
     let dense = wanted.dense.iter().zip(&layout.dense);
-    let dense = dense.map(|(column, &at)| numbers(batch.column(at), column, wanted, &mut problems));
+    let dense =
+        dense.map(|(column, &at)| parse_numbers(batch.column(at), column, wanted, &mut problems));
     let dense = dense.collect();
     let times = match (&wanted.time, layout.time) {
-        (Some(time), Some(at)) => numbers(batch.column(at), time, wanted, &mut problems),
+        (Some(time), Some(at)) => parse_numbers(batch.column(at), time, wanted, &mut problems),
         _ => Vec::new(),
     };
     let categorical = wanted.categorical.iter().zip(&layout.categorical);
     let categorical = categorical.map(|(column, &at)| {
         let array = batch.column(at);
         match array.as_list_opt() {
-            Some(list) => lists(list, column, wanted, &mut problems),
-            None => categories(array, column, wanted, &mut problems),
+            Some(list) => parse_lists(list, column, wanted, &mut problems),
+            None => parse_categories(array, column, wanted, &mut problems),
         }
     });
     let categorical = categorical.collect();
@@ -95,30 +98,30 @@ pub(crate) fn read<'a>(
     ParsedColumns { first_line, labels, times, dense, categorical, refused }
 }
 
-fn labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut RowProblems) -> Vec<f32> {
+fn parse_labels(array: &ArrayRef, wanted: &WantedColumns, problems: &mut RowProblems) -> Vec<f32> {
     let mut labels = Vec::with_capacity(array.len());
     let mut text = Vec::new();
     for_each_cell(array, wanted, Spaces::Trimmed, |row, cell| {
         let label = match (cell, wanted.label.positive_from) {
-            (Some(Cell::Text(text)), _) => text_label(wanted, text),
+            (Some(Cell::Text(text)), _) => parse_label(wanted, text),
             (Some(cell), None) if wanted.label.positive.is_empty() => {
                 let read =
                     cell.number().map_err(|_| FieldProblem::Label).and_then(field::parse_label);
-                read.map_err(|p| malformed(&wanted.label.column, p, cell.text(&mut text)))
+                read.map_err(|p| malformed_field(&wanted.label.column, p, cell.text(&mut text)))
             }
             (Some(cell), Some(least)) => {
-                let count = cell.number().map(|count| from_least(count, least));
-                count.map_err(|p| malformed(&wanted.label.column, p, cell.text(&mut text)))
+                let count = cell.number().map(|count| label_from_count(count, least));
+                count.map_err(|p| malformed_field(&wanted.label.column, p, cell.text(&mut text)))
             }
-            (Some(cell), None) => text_label(wanted, cell.text(&mut text)),
+            (Some(cell), None) => parse_label(wanted, cell.text(&mut text)),
             (None, _) => missing_label(wanted),
         };
-        labels.push(label.unwrap_or_else(|problem| note(problems, row, problem)));
+        labels.push(label.unwrap_or_else(|problem| record_problem(problems, row, problem)));
     });
     labels
 }
 
-fn numbers(
+fn parse_numbers(
     array: &ArrayRef,
     column: &DenseColumn,
     wanted: &WantedColumns,
@@ -137,16 +140,18 @@ fn numbers(
         values.push(match cell.map(|cell| (cell, cell.dense(column))) {
             None => f64::NAN,
             Some((_, Ok(value))) => value,
-            Some((cell, Err(problem))) => {
-                note(problems, row, malformed(name, problem, cell.text(&mut Vec::new())))
-            }
+            Some((cell, Err(problem))) => record_problem(
+                problems,
+                row,
+                malformed_field(name, problem, cell.text(&mut Vec::new())),
+            ),
         });
     });
     values
 }
 
 /// Parses a categorical column without lists.
-fn categories<'a>(
+fn parse_categories<'a>(
     array: &'a ArrayRef,
     column: &CategoricalColumn,
     wanted: &WantedColumns,
@@ -176,16 +181,18 @@ fn categories<'a>(
                 }
                 value
             }
-            Some((cell, Err(problem))) => {
-                note(problems, row, malformed(&column.column, problem, cell.text(&mut text)))
-            }
+            Some((cell, Err(problem))) => record_problem(
+                problems,
+                row,
+                malformed_field(&column.column, problem, cell.text(&mut text)),
+            ),
         });
     });
     ParsedCategories { values: Cow::Owned(values), missing, ends: None, large }
 }
 
 /// Parses a column of lists. Missing elements are left out.
-fn lists(
+fn parse_lists(
     list: &ListArray,
     column: &CategoricalColumn,
     wanted: &WantedColumns,
@@ -214,7 +221,7 @@ fn lists(
                 ends[row] += 1;
             }
             Err(problem) => {
-                let problem = malformed(&column.column, problem, cell.text(&mut text));
+                let problem = malformed_field(&column.column, problem, cell.text(&mut text));
                 problems.entry(row).or_insert(problem);
             }
         }
@@ -229,7 +236,7 @@ fn lists(
 
 /// Records the first problem of a row and returns a placeholder for its value.
 #[cold]
-fn note<T: Default>(problems: &mut RowProblems, row: usize, problem: RowRefusal) -> T {
+fn record_problem<T: Default>(problems: &mut RowProblems, row: usize, problem: RowRefusal) -> T {
     problems.entry(row).or_insert(problem);
     T::default()
 }
@@ -245,7 +252,7 @@ fn for_each_cell(
     macro_rules! numbers {
         ($kind:ty, $cell:expr) => {{
             let values = array.as_primitive::<$kind>().values();
-            visit(array, |row| Some($cell(values[row].into())), take);
+            visit_cells(array, |row| Some($cell(values[row].into())), take);
         }};
     }
     let float = |value: f64| (!value.is_nan()).then_some(Cell::Float(value));
@@ -260,31 +267,31 @@ fn for_each_cell(
         DataType::UInt64 => numbers!(UInt64Type, Cell::Unsigned),
         DataType::Float32 => {
             let values = array.as_primitive::<Float32Type>().values();
-            visit(array, |row| float(f64::from(values[row])), take);
+            visit_cells(array, |row| float(f64::from(values[row])), take);
         }
         DataType::Float64 => {
             let values = array.as_primitive::<Float64Type>().values();
-            visit(array, |row| float(values[row]), take);
+            visit_cells(array, |row| float(values[row]), take);
         }
         DataType::Boolean => {
             let values = array.as_boolean();
-            visit(array, |row| Some(Cell::Boolean(values.value(row))), take);
+            visit_cells(array, |row| Some(Cell::Boolean(values.value(row))), take);
         }
         DataType::Binary => {
             let values = array.as_binary::<i32>();
-            visit(array, |row| text_cell(values.value(row), wanted, spaces), take);
+            visit_cells(array, |row| text_cell(values.value(row), wanted, spaces), take);
         }
         DataType::Utf8 => {
             let values = array.as_string::<i32>();
-            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
+            visit_cells(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
         }
         DataType::Date32 => {
             let days = array.as_primitive::<Date32Type>().values();
-            visit(array, |row| Some(Cell::Time(f64::from(days[row]) * 86_400.0)), take);
+            visit_cells(array, |row| Some(Cell::Time(f64::from(days[row]) * 86_400.0)), take);
         }
         DataType::Timestamp(unit, _) => {
-            let (stamps, per_second) = stamps(array, *unit);
-            visit(array, |row| Some(Cell::Time(stamps[row] as f64 / per_second)), take);
+            let (stamps, per_second) = read_timestamps(array, *unit);
+            visit_cells(array, |row| Some(Cell::Time(stamps[row] as f64 / per_second)), take);
         }
         DataType::Float16
         | DataType::Decimal32(..)
@@ -302,30 +309,30 @@ fn for_each_number(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) 
     match array.data_type() {
         DataType::Float16 => {
             let values = array.as_primitive::<Float16Type>().values();
-            visit(array, |row| float(values[row].to_f64()), take);
+            visit_cells(array, |row| float(values[row].to_f64()), take);
         }
         DataType::Decimal32(_, scale) => {
             let values = array.as_primitive::<Decimal32Type>().values();
-            visit(array, |row| Some(decimal(values[row].into(), *scale)), take);
+            visit_cells(array, |row| Some(trim_decimal(values[row].into(), *scale)), take);
         }
         DataType::Decimal64(_, scale) => {
             let values = array.as_primitive::<Decimal64Type>().values();
-            visit(array, |row| Some(decimal(values[row].into(), *scale)), take);
+            visit_cells(array, |row| Some(trim_decimal(values[row].into(), *scale)), take);
         }
         DataType::Decimal128(_, scale) => {
             let values = array.as_primitive::<Decimal128Type>().values();
-            visit(array, |row| Some(decimal(values[row], *scale)), take);
+            visit_cells(array, |row| Some(trim_decimal(values[row], *scale)), take);
         }
         DataType::Decimal256(_, scale) => {
             let values = array.as_primitive::<Decimal256Type>().values();
             let cell = |value: i256| match value.to_i128() {
-                Some(value) => Some(decimal(value, *scale)),
+                Some(value) => Some(trim_decimal(value, *scale)),
                 // More than 38 digits: the nearest float is enough.
                 None => float(value.to_string().parse::<f64>().ok()? / 10f64.powi((*scale).into())),
             };
-            visit(array, |row| cell(values[row]), take);
+            visit_cells(array, |row| cell(values[row]), take);
         }
-        _ => visit(array, |_| None, take),
+        _ => visit_cells(array, |_| None, take),
     }
 }
 
@@ -334,7 +341,7 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
     match array.data_type() {
         DataType::Date64 => {
             let values = array.as_primitive::<Date64Type>().values();
-            visit(array, |row| Some(Cell::Time(values[row] as f64 / 1e3)), take);
+            visit_cells(array, |row| Some(Cell::Time(values[row] as f64 / 1e3)), take);
         }
         DataType::Time32(unit) => {
             let per_second = per_second(*unit);
@@ -342,7 +349,7 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
                 TimeUnit::Second => array.as_primitive::<Time32SecondType>().value(row),
                 _ => array.as_primitive::<Time32MillisecondType>().value(row),
             };
-            visit(array, |row| Some(Cell::Time(f64::from(value(row)) / per_second)), take);
+            visit_cells(array, |row| Some(Cell::Time(f64::from(value(row)) / per_second)), take);
         }
         DataType::Time64(unit) => {
             let per_second = per_second(*unit);
@@ -350,9 +357,9 @@ fn for_each_time(array: &ArrayRef, take: impl FnMut(usize, Option<Cell<'_>>)) {
                 TimeUnit::Microsecond => array.as_primitive::<Time64MicrosecondType>().value(row),
                 _ => array.as_primitive::<Time64NanosecondType>().value(row),
             };
-            visit(array, |row| Some(Cell::Time(value(row) as f64 / per_second)), take);
+            visit_cells(array, |row| Some(Cell::Time(value(row) as f64 / per_second)), take);
         }
-        _ => visit(array, |_| None, take),
+        _ => visit_cells(array, |_| None, take),
     }
 }
 
@@ -367,22 +374,22 @@ fn for_each_text(
     match array.data_type() {
         DataType::LargeBinary => {
             let values = array.as_binary::<i64>();
-            visit(array, |row| text_cell(values.value(row), wanted, spaces), take);
+            visit_cells(array, |row| text_cell(values.value(row), wanted, spaces), take);
         }
         DataType::FixedSizeBinary(_) => {
             let values = array.as_fixed_size_binary();
-            visit(array, |row| text_cell(values.value(row), wanted, Spaces::Kept), take);
+            visit_cells(array, |row| text_cell(values.value(row), wanted, Spaces::Kept), take);
         }
         DataType::LargeUtf8 => {
             let values = array.as_string::<i64>();
-            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
+            visit_cells(array, |row| text_cell(values.value(row).as_bytes(), wanted, spaces), take);
         }
-        _ => visit(array, |_| None, take),
+        _ => visit_cells(array, |_| None, take),
     }
 }
 
 /// Returns the timestamps of a column and the number of their units per second.
-fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
+fn read_timestamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
     let values: &[i64] = match unit {
         TimeUnit::Second => array.as_primitive::<TimestampSecondType>().values(),
         TimeUnit::Millisecond => array.as_primitive::<TimestampMillisecondType>().values(),
@@ -402,7 +409,7 @@ fn per_second(unit: TimeUnit) -> f64 {
 }
 
 /// Removes trailing zeros after the point, as text files show decimals.
-fn decimal(mut value: i128, mut scale: i8) -> Cell<'static> {
+fn trim_decimal(mut value: i128, mut scale: i8) -> Cell<'static> {
     while scale > 0 && value % 10 == 0 {
         (value, scale) = (value / 10, scale - 1);
     }
@@ -468,7 +475,7 @@ fn text_cell<'a>(text: &'a [u8], wanted: &WantedColumns, spaces: Spaces) -> Opti
 }
 
 #[inline(always)]
-fn visit<'a>(
+fn visit_cells<'a>(
     array: &ArrayRef,
     cell: impl Fn(usize) -> Option<Cell<'a>>,
     mut take: impl FnMut(usize, Option<Cell<'a>>),
@@ -506,14 +513,14 @@ impl<'a> Cell<'a> {
     #[inline(always)]
     fn dense(&self, column: &DenseColumn) -> Result<f64, FieldProblem> {
         match self {
-            Self::Text(text) => text_record::dense(column, text),
+            Self::Text(text) => text_record::parse_dense(column, text),
             _ if column.transform == DenseTransform::One => Ok(1.0),
             // Parquet's timestamps are converted to seconds already; other numbers may have any
             // unit.
             Self::Time(seconds) => Ok(*seconds),
             _ if column.transform != DenseTransform::Datetime => self.number(),
             _ if column.date_format.is_some() => {
-                text_record::dense(column, self.text(&mut Vec::new()))
+                text_record::parse_dense(column, self.text(&mut Vec::new()))
             }
             _ => self.number().map(datetime::since_epoch),
         }
@@ -545,9 +552,9 @@ impl<'a> Cell<'a> {
         text: &mut Vec<u8>,
     ) -> Result<Option<i64>, FieldProblem> {
         let value = match (*self, column.kind) {
-            (_, CategoryKind::String) => return category(column, self.text(text)),
-            (Self::Text(text), _) => return category(column, text),
-            (Self::Decimal(..), _) => return category(column, self.text(text)),
+            (_, CategoryKind::String) => return parse_category(column, self.text(text)),
+            (Self::Text(text), _) => return parse_category(column, text),
+            (Self::Decimal(..), _) => return parse_category(column, self.text(text)),
             (Self::Boolean(value), _) => i64::from(value),
             (Self::Integer(value), _) => value,
             (Self::Unsigned(value), _) => value.cast_signed(),

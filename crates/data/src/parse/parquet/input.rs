@@ -64,7 +64,7 @@ struct TableRows {
 
 impl Records for TableRows {
     fn send_rows(&self, columns: PlacedColumns<'_>, take: &mut dyn RecordSink) {
-        take.take_columns(cells::read(&self.batch, self.first_row + 1, columns));
+        take.take_columns(cells::parse_batch(&self.batch, self.first_row + 1, columns));
     }
 
     fn for_each_cell(

@@ -97,7 +97,7 @@ impl Remote {
             let problem = || ParquetError::EOF(format!("column chunk {leaf} is outside the file"));
             ranges.push(range.ok_or_else(problem).map_err(Error::parquet(path))?);
         }
-        for range in joined(ranges) {
+        for range in join_ranges(ranges) {
             bytes.put(range.start, self.range(range).map_err(Error::read(path))?.into());
         }
         Ok(bytes)
@@ -111,7 +111,7 @@ impl Remote {
 }
 
 /// Sorts the ranges and joins those that are close together.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+fn join_ranges(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -148,12 +148,12 @@ impl ChunkReader for Remote {
 
 #[cfg(test)]
 mod tests {
-    use super::{GAP, joined};
+    use super::{GAP, join_ranges};
 
     #[test]
     fn nearby_columns_are_fetched_with_one_request() {
         let far = 20 + 2 * GAP;
-        assert_eq!(joined(vec![far..far + 1, 0..10, 12..20]), [0..20, far..far + 1]);
-        assert_eq!(joined(Vec::new()), []);
+        assert_eq!(join_ranges(vec![far..far + 1, 0..10, 12..20]), [0..20, far..far + 1]);
+        assert_eq!(join_ranges(Vec::new()), []);
     }
 }
