@@ -109,6 +109,7 @@ pub enum Seal {
 /// # Errors
 /// If `content` cannot be serialized as JSON.
 pub fn sealed(content: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    /// The serialized form of a sealed object: the checksum comes before all other fields.
     #[derive(serde::Serialize)]
     struct Sealed<'a, T> {
         checksum: Checksum,

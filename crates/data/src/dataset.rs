@@ -25,6 +25,7 @@ pub struct Dataset {
     inner: Arc<Inner>,
 }
 
+/// The state that clones of a [`Dataset`] share.
 struct Inner {
     dir: PathBuf,
     manifest: Manifest,

@@ -45,7 +45,7 @@ const CEILING_ROWS: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyntheticReport {
     pub rows: u64,
-    /// Before compression.
+    /// Counted before the text is compressed.
     pub bytes_text: u64,
     pub seed: u64,
     /// Share of clicks in the written rows.
@@ -68,7 +68,7 @@ pub struct SyntheticReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteProgress {
     pub rows: u64,
-    /// Before compression.
+    /// Counted before the text is compressed.
     pub bytes_text: u64,
 }
 

@@ -47,7 +47,7 @@ pub struct DatasetPart {
     pub file: String,
     pub rows: u64,
     pub bytes: u64,
-    /// `None` in a dataset of version 1.
+    /// Missing in datasets of version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub footer: Option<Footer>,
 }

@@ -173,7 +173,7 @@ pub(crate) fn read_head(read: &mut impl Read, most: usize) -> io::Result<Vec<u8>
 
 /// A reader that concatenates all members of a gzip file.
 struct GzipMembers<R> {
-    /// `None` after the last member.
+    /// Empty after the last member.
     current: Option<GzDecoder<R>>,
 }
 

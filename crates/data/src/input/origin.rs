@@ -212,11 +212,13 @@ pub(crate) struct InputOrigins {
     files: Mutex<BTreeMap<String, NotedInput>>,
 }
 
+/// The record of one input, with its running hash while the input is being read.
 struct NotedInput {
     origin: InputOrigin,
     running: Option<SharedHash>,
 }
 
+/// A running hash that the reader of a file shares with the record of the file.
 type SharedHash = Arc<Mutex<RunningHash>>;
 
 impl InputOrigins {

@@ -198,6 +198,7 @@ pub(crate) struct IdsRead {
     pub outside: u64,
 }
 
+/// Where the ids of a feature are stored in [`DecodedRows`].
 #[derive(Clone, Copy)]
 enum IdPlace {
     /// Index within a row of [`DecodedRows::ids`].

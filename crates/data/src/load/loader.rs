@@ -52,7 +52,7 @@ pub struct Shuffle {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderOptions {
     pub batch_size: usize,
-    /// `None` keeps the order of the dataset.
+    /// Without it, rows keep the order of the dataset.
     pub shuffle: Option<Shuffle>,
     /// Drops the last, smaller batch of an epoch.
     pub drop_last: bool,
@@ -76,7 +76,7 @@ pub struct Loader {
     dir: PathBuf,
     /// Batches that arrived together and are not yet returned.
     ready: std::vec::IntoIter<Loaded>,
-    /// `None` once the loader has ended.
+    /// Dropped once the loader has ended.
     batches: Option<Receiver<LoaderMessage>>,
     threads: Vec<JoinHandle<()>>,
     order: ShuffleOrder,
@@ -84,6 +84,7 @@ pub struct Loader {
     read: Arc<Mutex<Vec<IdsRead>>>,
 }
 
+/// Messages of the assembling thread to the iterator.
 enum LoaderMessage {
     Batches(Vec<Loaded>),
     Failed(Error),
@@ -275,6 +276,7 @@ impl Iterator for WindowIter {
     }
 }
 
+/// A piece to decode, and the channel for its result.
 type DecodeTask = (GroupPiece, Sender<Result<DecodedRows, Error>>);
 
 /// Results of the pieces of a window, in order, as they are decoded.
@@ -283,7 +285,7 @@ type PendingPieces = Vec<Receiver<Result<DecodedRows, Error>>>;
 /// Where the decoded row groups of a window come from.
 enum WindowGroups {
     Pending(PendingPieces),
-    /// The same row groups as in the previous window, with their new places. Every epoch of a small
+    /// Reuses the row groups of the previous window in their new places. Every epoch of a small
     /// dataset is such a window.
     Reused(Vec<usize>),
 }

@@ -79,6 +79,7 @@ struct CutRows {
     malformed: u64,
 }
 
+/// Messages of the reading thread to the iterator.
 enum ScoreMessage {
     /// Index of the input, its rows, and the number of malformed records among them.
     Rows(usize, PreparedRows, u64),

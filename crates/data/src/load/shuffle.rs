@@ -18,14 +18,14 @@ const STREAM: u64 = 0x7368_7566_666c_6531;
 /// resuming with other settings is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShuffleOrder {
-    /// `None` keeps the order of the files.
+    /// Without a seed, rows keep the order of the files.
     pub seed: Option<u64>,
     /// Rows in the shuffle buffer; 0 without shuffling.
     pub buffer_rows: u64,
     pub batch_size: u64,
     pub drop_last: bool,
     pub first_row: u64,
-    /// Exclusive.
+    /// The end is exclusive.
     pub end_row: u64,
     pub row_group_rows: u64,
 }

@@ -24,7 +24,7 @@ pub enum BlockPace {
 pub(crate) struct LineStart {
     /// In bytes.
     pub offset: u64,
-    /// From 1.
+    /// Lines count from 1.
     pub line: u64,
 }
 

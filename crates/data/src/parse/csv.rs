@@ -106,6 +106,7 @@ impl Records {
     }
 }
 
+/// State of the splitter between two bytes of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CsvState {
     /// Between records, where blank lines are skipped.

@@ -66,7 +66,7 @@ pub(crate) struct FieldLayout {
     pub label: Option<usize>,
     pub dense: Vec<usize>,
     pub categorical: Vec<usize>,
-    /// `None` if rows are not split by time.
+    /// Absent if rows are not split by time.
     pub time: Option<usize>,
 }
 

@@ -80,7 +80,6 @@ impl FitPlan {
         needed.then_some(Self { standardized, counted, min_counts, categorical })
     }
 
-    /// The categorical columns.
     pub(crate) fn categorical(&self) -> &CategoricalCheck {
         &self.categorical
     }

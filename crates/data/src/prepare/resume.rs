@@ -60,12 +60,13 @@ pub fn discard_unfinished(out: &Path) {
 /// unless it holds results worth keeping.
 pub(crate) struct StagingFolder {
     folder: PathBuf,
-    /// `None` if the preparation cannot be resumed.
+    /// Absent if the preparation cannot be resumed.
     state: Option<SavedState>,
     origins: Arc<InputOrigins>,
     keep: bool,
 }
 
+/// The content of `progress.json`: which request the folder belongs to, and what is finished.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SavedState {
     version: u32,

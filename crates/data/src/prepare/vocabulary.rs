@@ -200,6 +200,7 @@ struct CategoryCounts {
     runs: Runs,
 }
 
+/// A category with its count and the time of its first appearance.
 struct SeenCategory {
     category: i64,
     count: u64,

@@ -27,7 +27,7 @@ const GROUPS_PER_PART: usize = 64;
 /// Layout of a dataset, and the number of encoding threads.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// At least 1.
+    /// Must be at least 1.
     pub row_group_rows: usize,
     pub threads: usize,
 }
@@ -38,6 +38,7 @@ pub(crate) fn groups_in_flight(threads: usize) -> usize {
     threads + 2
 }
 
+/// A row group to encode, and the channel for its result.
 type EncodeTask = (PreparedRows, Sender<Result<Encoded, ParquetError>>);
 
 /// Writes one dataset, row group by row group. [`Self::finish`] makes it visible; a dropped writer

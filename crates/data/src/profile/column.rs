@@ -51,7 +51,7 @@ pub(super) struct BlockColumnTally {
     times: Vec<OrderedSpan>,
     elements: Vec<i64>,
     integer_elements: u64,
-    /// `None` once there are too many distinct values.
+    /// Dropped once there are too many distinct values.
     values: Option<BTreeMap<Vec<u8>, u64>>,
 }
 

@@ -153,6 +153,7 @@ fn choose_quote(text: &[u8]) -> Option<u8> {
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
+/// Records of a sample, each a list of trimmed fields.
 type TrimmedRecords = Vec<Vec<Vec<u8>>>;
 
 /// Chooses the delimiter that gives the most regular records, then the most fields.

@@ -53,6 +53,8 @@ pub(crate) fn convert<A: RowSink>(
     output.parsed
 }
 
+/// Receives the rows of a block, counts ids and malformed records, and passes valid rows to the
+/// sink.
 struct BlockConverter<'a, A> {
     name: &'a str,
     wanted: &'a WantedColumns,

@@ -16,6 +16,7 @@ const REGISTER_BITS: u32 = 14;
 /// Minimum count of a category in the fit of the exponent; rarer ones are mostly noise.
 const FIT_COUNT: u64 = 20;
 
+/// Running counts of one categorical column, with the registers of the estimate.
 pub(crate) struct CategoryTally {
     column: String,
     present: u64,

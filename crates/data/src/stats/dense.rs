@@ -4,6 +4,7 @@ use super::figure::DenseStats;
 
 const QUANTILES: [f64; 5] = [0.01, 0.25, 0.5, 0.75, 0.99];
 
+/// Running moments and a sample of one dense column.
 pub(super) struct DenseTally {
     column: String,
     missing: u64,

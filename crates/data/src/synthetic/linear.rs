@@ -107,6 +107,7 @@ impl LinearWeight {
     }
 }
 
+/// The logistic regression, with one weight per id, knot and field presence.
 struct Model {
     bias: LinearWeight,
     /// Factor of the planted additive logit.

@@ -33,6 +33,7 @@ struct AddressedRequest {
 /// Shared by the whole process, so that connections and credentials are reused.
 static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::from_process()));
 
+/// The HTTP client for stores. Caches credentials and the regions of buckets.
 pub(super) struct Client {
     env: Env,
     agent: Result<Agent, RemoteProblem>,

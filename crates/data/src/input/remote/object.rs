@@ -23,6 +23,7 @@ pub(crate) struct Object {
     about: Arc<ObjectMetadata>,
 }
 
+/// What the response to the first request told about an object.
 struct ObjectMetadata {
     client: &'static Client,
     input: String,

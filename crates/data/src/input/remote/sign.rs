@@ -18,7 +18,7 @@ pub(super) struct AccessKeys {
     pub id: String,
     pub secret: String,
     pub token: Option<String>,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub expires: Option<u64>,
     /// Source of the keys, for error messages.
     pub origin: &'static str,
@@ -36,7 +36,7 @@ pub(super) struct SignedRequest<'a> {
     /// Percent-encoded, starting with `/`.
     pub path: &'a str,
     pub region: &'a str,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub now: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! It uses SSE2 if the target always has it, and a plain loop otherwise. Both give the same bits.
 
-/// Bytes per mask.
+/// Bytes that one mask covers.
 const WIDTH: usize = 64;
 
 /// Number of tabs whose positions are stored. A line with more has too many fields anyway.
@@ -79,6 +79,7 @@ mod vector {
 
     use super::{Masks, WIDTH};
 
+    /// Compares 16 bytes at a time with SSE2.
     #[inline(always)]
     pub fn masks(bytes: &[u8; WIDTH]) -> Masks {
         let (tab, line_end) = (set_splat_i8_m128i(b'\t' as i8), set_splat_i8_m128i(b'\n' as i8));
@@ -102,6 +103,7 @@ use portable as vector;
 mod portable {
     use super::{Masks, WIDTH};
 
+    /// Compares one byte at a time, on any target.
     pub fn masks(bytes: &[u8; WIDTH]) -> Masks {
         let mask = |wanted: u8| {
             bytes.iter().rev().fold(0, |all, &byte| all << 1 | u64::from(byte == wanted))

@@ -41,7 +41,7 @@ enum Cell<'a> {
     Float(f64),
     /// Unscaled integer and number of decimals.
     Decimal(i128, i8),
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     Time(f64),
     Text(&'a [u8]),
 }
