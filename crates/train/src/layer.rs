@@ -14,13 +14,13 @@ use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
 use crate::initial::Initial;
-use crate::memory::ZeroBuffers;
+use crate::memory::CountingAllocator;
 
-/// Collects the dense parameters while layers are built, and gives the layers their buffers; the
-/// parameters' order is part of the checkpoint.
+/// Collects the dense parameters while layers are built, and allocates the layers' buffers. The
+/// order of the parameters is part of the checkpoint.
 pub struct ParameterList<'a, B: Backend> {
     /// The source of buffers.
-    pub room: ZeroBuffers<'a, B>,
+    pub room: CountingAllocator<'a, B>,
     precision: Precision,
     dense: Dense<B>,
     initial: Vec<Initial>,
@@ -29,20 +29,20 @@ pub struct ParameterList<'a, B: Backend> {
 impl<'a, B: Backend> ParameterList<'a, B> {
     /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(room: ZeroBuffers<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
+    pub fn new(room: CountingAllocator<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
         Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
-    /// Of the products of the layers that are built.
+    /// The precision of the matrix products of all layers.
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// All parameters, zero as yet, and how they start, in the order they were added; and the room
-    /// they are in.
+    /// Returns all parameters, still zero, their initial distributions in the same order, and the
+    /// allocator.
     #[must_use]
-    pub fn finish(self) -> (Dense<B>, Vec<Initial>, ZeroBuffers<'a, B>) {
+    pub fn finish(self) -> (Dense<B>, Vec<Initial>, CountingAllocator<'a, B>) {
         (self.dense, self.initial, self.room)
     }
 
@@ -53,8 +53,8 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         (weight, self.add_vector(&format!("{name}.bias"), &[shape.0]))
     }
 
-    /// The same for a layer of one output, `{name}.weight [1, input]`, which no matrix product
-    /// reads.
+    /// Adds `{name}.weight [1, input]` and `{name}.bias [1]` for a layer with one output. Matrix
+    /// products do not read this weight, so it is a vector.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
         self.start_linear((1, input));
         let weight = self.add_vector(&format!("{name}.weight"), &[1, input]);
@@ -82,7 +82,8 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         self.dense.add_vector(&mut self.room, name, shape)
     }
 
-    /// How the next two parameters start: weight and bias of a linear layer.
+    /// Registers the initial distributions of a linear layer's weight and bias, which are added
+    /// next.
     fn start_linear(&mut self, shape: (usize, usize)) {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Weight(index, shape));

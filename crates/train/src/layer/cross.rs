@@ -13,7 +13,7 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep, DenseVector, VectorId};
 use crate::memory::MemoryUse;
 
-/// One cross layer and what its backward needs.
+/// One cross layer, with the activations that its backward pass needs.
 struct CrossLayer<B: Backend> {
     /// V, `[rank, width]`.
     down: Linear,
@@ -21,7 +21,7 @@ struct CrossLayer<B: Backend> {
     up: Linear,
     /// b, `[width]`.
     bias: VectorId,
-    /// The layer's input as its product reads it.
+    /// The layer's input in the products' precision.
     entry: Rounded<B>,
     /// `V x`, `[B_max, rank]`, in the products' precision.
     projected: B::Matrix,
@@ -31,15 +31,15 @@ struct CrossLayer<B: Backend> {
     output: B::Matrix,
 }
 
-/// All cross layers on an input of one width.
+/// The cross layers of a model, applied one after the other.
 pub struct CrossNetwork<B: Backend> {
     width: usize,
     layers: Vec<CrossLayer<B>>,
     d_projected: B::Matrix,
     d_u: B::Matrix,
-    /// The same as the products read it.
+    /// `d_u` in the products' precision.
     d_u_entry: Rounded<B>,
-    /// Gradients of the layers' outputs and inputs, two in turn.
+    /// Gradients of the layers' outputs and inputs; the two buffers alternate.
     gradients: [B::Matrix; 2],
     d_x0: B::Matrix,
 }
@@ -80,7 +80,7 @@ impl<B: Backend> CrossNetwork<B> {
         Self { width, layers, d_projected, d_u, d_u_entry, gradients, d_x0 }
     }
 
-    /// The output of the last forward, `[B, width]`; `x0` where there are no layers.
+    /// The output of the last forward pass, `[B, width]`; `x0` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x0: &'a B::Matrix) -> &'a B::Matrix {
         self.layers.last().map_or(x0, |layer| &layer.output)

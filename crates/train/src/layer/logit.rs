@@ -19,19 +19,19 @@ pub struct Logit {
     input: usize,
 }
 
-/// What a backward reads.
+/// The inputs of [`Logit::backward`].
 pub struct LogitGiven<'a, B: Backend> {
     /// The layer's input, `[B, input]`.
     pub x: &'a B::Matrix,
     /// Gradient of the logits, `[B]`.
     pub d_y: &'a B::Vector,
-    /// Whether the input is the output of a ReLU, whose gradient is then taken too.
+    /// Whether the input is the output of a ReLU; its gradient is then applied too.
     pub after_relu: bool,
     pub samples: usize,
 }
 
 impl Logit {
-    /// The layer on `input` columns, named `name`.
+    /// Creates the layer on `input` columns, with parameters named after `name`.
     #[must_use]
     pub fn new<B: Backend>(
         parameters: &mut ParameterList<'_, B>,

@@ -13,17 +13,18 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-/// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
-/// and comes out is f32; what passes between the layers has the products' precision.
+/// A stack of linear layers with ReLU after each. With no layers it is the identity. Input and
+/// output are f32; activations between the layers have the products' precision.
 pub struct Mlp<B: Backend> {
     layers: Vec<Linear>,
-    /// The input and the gradient of the output as the products read them.
+    /// The input and the gradient of the output, in the products' precision.
     entries: [Rounded<B>; 2],
     /// Output of each layer but the last, after its ReLU, `[B_max, output]`.
     hidden: Vec<B::Matrix>,
     /// Output of the last layer, `[B_max, output]`.
     output: B::Matrix,
-    /// Gradients of the outputs of all layers but the last, two in turn, `[B_max, widest]`.
+    /// Gradients of the outputs of all layers but the last, `[B_max, widest]`; the two buffers
+    /// alternate.
     gradients: [B::Matrix; 2],
     /// Columns of the input.
     width: usize,
@@ -48,7 +49,7 @@ impl<B: Backend> Mlp<B> {
             layers.push(Linear::new(weight, Some(bias), shape, Activation::Relu, precision));
             from = output;
         }
-        // An identity keeps no input.
+        // An MLP without layers needs no buffer for its input.
         let (kept, output) = if widths.is_empty() { (0, 0) } else { (input, from) };
         let hidden = &widths[..widths.len().saturating_sub(1)];
         let widest = hidden.iter().copied().max().unwrap_or(0);
@@ -66,7 +67,7 @@ impl<B: Backend> Mlp<B> {
         }
     }
 
-    /// The output of the last forward, `[B, output]`; `x` where there are no layers.
+    /// The output of the last forward pass, `[B, output]`; `x` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x: &'a B::Matrix) -> &'a B::Matrix {
         if self.layers.is_empty() { x } else { &self.output }
@@ -100,8 +101,8 @@ impl<B: Backend> Mlp<B> {
         Ok(())
     }
 
-    /// The gradient before the last ReLU from the one after it, in place, `[B, output]`. Where the
-    /// output feeds one linear layer, that layer's product has done so already.
+    /// Applies the gradient of the last ReLU to `d_y [B, output]` in place. Needed only if the
+    /// output feeds several layers; a single linear layer applies it within its product.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -119,8 +120,8 @@ impl<B: Backend> Mlp<B> {
     }
 
     /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, and
-    /// updates their parameters; writes the input's gradient to `d_x [B, input]` where it is
-    /// wanted.
+    /// updates their parameters. Writes the input's gradient to `d_x [B, input]` if it is
+    /// requested.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].

@@ -1,23 +1,25 @@
-//! Rounds f32 matrices for products of a lower precision, once, and keeps them for the backward.
+//! Rounds f32 matrices once for products of a lower precision, and keeps them for the backward
+//! pass.
 
 use device::Backend;
 use schema::{Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
-use crate::memory::{MemoryUse, ZeroBuffers};
+use crate::memory::{CountingAllocator, MemoryUse};
 
-/// Room for one matrix of some columns as products read it; in f32 they read it where it is.
+/// A matrix in the products' precision. For f32 products it has no buffer, and the source matrix is
+/// used.
 pub struct Rounded<B: Backend> {
     columns: usize,
     room: Option<B::Matrix>,
 }
 
 impl<B: Backend> Rounded<B> {
-    /// Room for `[rows, columns]`.
+    /// Allocates a buffer of the given shape, unless `precision` is f32.
     #[must_use]
     pub fn new(
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         of: MemoryUse,
         precision: Precision,
         (rows, columns): (usize, usize),
@@ -29,7 +31,7 @@ impl<B: Backend> Rounded<B> {
         Self { columns, room }
     }
 
-    /// `matrix` `[rows, columns]`, rounded.
+    /// Returns `matrix`, rounded to the products' precision.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -47,7 +49,7 @@ impl<B: Backend> Rounded<B> {
         Ok(room)
     }
 
-    /// What was last taken: from here, or `matrix` itself.
+    /// Returns the matrix that was last rounded; for f32 products, `matrix` itself.
     #[must_use]
     pub fn get<'a>(&'a self, matrix: &'a B::Matrix) -> &'a B::Matrix {
         self.room.as_ref().unwrap_or(matrix)

@@ -13,7 +13,7 @@ use schema::{
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
 use train::embedding::collection::IdCheck;
-use train::memory::ZeroBuffers;
+use train::memory::CountingAllocator;
 use train::parameter::TileState;
 use train::profile::Profiler;
 
@@ -139,8 +139,14 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let kernels = of_kernels(&mut states, &of_rank, rule);
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
     let cpu = Cpu::new(1);
-    let mut embedding =
-        EmbeddingCollection::new(&mut ZeroBuffers::new(&cpu), &model, plan, place, states, kind);
+    let mut embedding = EmbeddingCollection::new(
+        &mut CountingAllocator::new(&cpu),
+        &model,
+        plan,
+        place,
+        states,
+        kind,
+    );
     let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
     let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
@@ -161,7 +167,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
 }
 
 #[test]
-fn issue_28_a_steady_step_of_the_embeddings_allocates_nothing_beside_its_kernels() {
+fn issue_28_a_steady_embedding_step_allocates_only_in_its_kernels() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
     let makes: [(&str, Make); 4] = [
         ("table", ShardingPlan::table_wise),
