@@ -12,7 +12,7 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
-use crate::control::{self, Secret};
+use crate::control::{self, CallerSecret};
 use crate::counters::{self, gpu};
 use crate::hub::Hub;
 use crate::page::dcgm::{self, Field};
@@ -21,9 +21,9 @@ use crate::pods;
 /// What was read from files on the way.
 pub struct Checked {
     /// Who may call from elsewhere.
-    pub secrets: Arc<Vec<Secret>>,
+    pub secrets: Arc<Vec<CallerSecret>>,
     /// Who may read the pages; everyone where empty.
-    pub page_secrets: Arc<Vec<Secret>>,
+    pub page_secrets: Arc<Vec<CallerSecret>>,
     /// Fields of the page for DCGM's boards.
     pub fields: Arc<Vec<Field>>,
 }
@@ -35,7 +35,7 @@ struct Problems(Vec<ConfigError>);
 impl Problems {
     /// Returns what a check of the key `key` found; a failed check is added to the problems.
     fn take<T: Default, E: Into<ConfigError>>(&mut self, key: &str, checked: Result<T, E>) -> T {
-        checked.map_err(ConfigError::of_key(key)).unwrap_or_else(|problem| {
+        checked.map_err(ConfigError::at_key(key)).unwrap_or_else(|problem| {
             self.add(problem);
             T::default()
         })

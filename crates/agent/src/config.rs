@@ -392,7 +392,7 @@ impl ConfigError {
     }
 
     /// A [`ConfigError::Key`] for `map_err`.
-    pub fn of_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub fn at_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
         let key = key.into();
         move |source| Self::Key { key, source: Box::new(source.into()) }
     }

@@ -1,8 +1,8 @@
 //! The agent's endpoints: a Unix socket with the peer's user from the kernel, a TLS port with
 //! tokens, and plain HTTP for scrapers. One thread serves all connections.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,16 +22,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{CallerToken, Config, ConfigError, Listen, Verb};
+use crate::config::{Config, ConfigError, Listen, Verb};
 use crate::gate::{Admission, Peer};
-use crate::net::Net;
-use crate::secret::read_secret;
-use crate::state::AgentState;
-use crate::traces::Traces;
 use crate::uids::Uids;
 
+mod caller;
 pub mod dynolog;
 pub mod route;
+
+pub use caller::{Caller, CallerSecret, ServiceContext, equal_secrets, page_secrets, secret};
 
 /// A handshake, and the head of a request, take no longer.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
@@ -43,92 +42,6 @@ const PAGE_LIFE: Duration = Duration::from_secs(60);
 const HEAD_MAX: usize = 32 << 10;
 /// Bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
-
-/// Who calls.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// In audit lines.
-    pub name: String,
-    /// What may be asked.
-    pub verbs: Vec<Verb>,
-    pub uids: Uids,
-}
-
-/// A token as it is held.
-#[derive(Clone)]
-pub struct Secret {
-    token: CallerToken,
-    secret: Vec<u8>,
-    nets: Vec<Net>,
-}
-
-/// What connections need.
-#[derive(Clone)]
-pub struct Doors {
-    pub state: Arc<AgentState>,
-    pub traces: Arc<Traces>,
-    /// Fields of the page for DCGM's boards.
-    pub fields: Arc<Vec<crate::page::dcgm::Field>>,
-    /// Who may call from elsewhere.
-    pub secrets: Arc<Vec<Secret>>,
-    /// Who may read the pages without TLS; everyone where there is none.
-    pub page_secrets: Arc<Vec<Secret>>,
-}
-
-/// Reads the secret of scrapers, if there is one.
-///
-/// # Errors
-/// As [`secret`].
-pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
-    let token = |file: &PathBuf| CallerToken {
-        name: "metrics".to_owned(),
-        file: file.clone(),
-        verbs: vec![Verb::Status],
-        users: Vec::new(),
-        hosts: Vec::new(),
-    };
-    config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
-}
-
-/// Reads the secret of a token.
-///
-/// # Errors
-/// The file cannot be read, is open to others, or holds too short a secret.
-pub fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
-    let secret = read_secret(&token.file)?;
-    let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
-    Ok(Secret { token: token.clone(), secret, nets })
-}
-
-/// The names of two tokens that have the same secret.
-pub fn equal_secrets(secrets: &[Secret]) -> Option<(&str, &str)> {
-    let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
-    let equal =
-        |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
-    (0..secrets.len()).find_map(equal)
-}
-
-/// Who calls with a token, if anyone may.
-pub fn authorize(secrets: &[Secret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
-    let given = header?.strip_prefix("Bearer ")?.as_bytes();
-    // Every secret is compared to its end, whichever fits.
-    let mut found = None;
-    for secret in secrets {
-        let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
-        if is_equal(&secret.secret, given) && is_from {
-            found = Some(secret);
-        }
-    }
-    let token = &found?.token;
-    let uids = if token.users.is_empty() { Uids::All } else { Uids::Only(token.users.clone()) };
-    Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
-}
-
-/// Takes as long for any two of a length.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
-    one.len() == other.len() && std::hint::black_box(differences) == 0
-}
 
 /// Loads certificate and key.
 ///
@@ -226,20 +139,20 @@ impl Listeners {
     }
 
     /// Serves until the runtime ends.
-    pub async fn serve(self, doors: Doors) {
+    pub async fn serve(self, context: ServiceContext) {
         let mut tasks = Vec::new();
         if let Some(listener) = self.unix {
-            tasks.push(tokio::spawn(serve_unix(listener, doors.clone())));
+            tasks.push(tokio::spawn(serve_unix(listener, context.clone())));
         }
         if let Some(listener) = self.metrics {
-            tasks.push(tokio::spawn(serve_pages(listener, doors.clone())));
+            tasks.push(tokio::spawn(serve_pages(listener, context.clone())));
         }
         if let Some(listener) = self.dynolog {
-            let state = Arc::clone(&doors.state);
+            let state = Arc::clone(&context.state);
             tasks.push(tokio::spawn(dynolog::serve(listener, state)));
         }
         if let Some((listener, acceptor)) = self.tls {
-            tasks.push(tokio::spawn(serve_tls(listener, acceptor, doors)));
+            tasks.push(tokio::spawn(serve_tls(listener, acceptor, context)));
         }
         for task in tasks {
             // A task that panicked leaves the others at work.
@@ -255,8 +168,8 @@ fn unix(place: &SocketPlace) -> Result<UnixListener, ConfigError> {
     ready.map_err(ConfigError::start("the agent's own socket"))
 }
 
-async fn serve_unix(listener: UnixListener, doors: Doors) {
-    let router = route::commands(doors.clone());
+async fn serve_unix(listener: UnixListener, context: ServiceContext) {
+    let router = route::commands(context.clone());
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
@@ -264,7 +177,7 @@ async fn serve_unix(listener: UnixListener, doors: Doors) {
         };
         let Ok(peer) = stream.peer_cred() else { continue };
         let uid = peer.uid();
-        let Some(pass) = doors.state.gates.commands.enter(Peer::User(uid)) else { continue };
+        let Some(pass) = context.state.gates.commands.enter(Peer::User(uid)) else { continue };
         let verbs = vec![Verb::Status, Verb::Trace, Verb::Pause];
         let own = fleet::process::own_uid();
         // Counters belong to whoever runs the agent.
@@ -278,29 +191,29 @@ async fn serve_unix(listener: UnixListener, doors: Doors) {
     }
 }
 
-async fn serve_pages(listener: TcpListener, doors: Doors) {
-    let router = route::pages(doors.clone());
+async fn serve_pages(listener: TcpListener, context: ServiceContext) {
+    let router = route::pages(context.clone());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        let Some(pass) = doors.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
+        let Some(pass) = context.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         tokio::spawn(connection(stream, router, pass, PAGE_LIFE));
         tokio::task::yield_now().await;
     }
 }
 
-async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, doors: Doors) {
-    let router = route::remote(doors.clone());
+async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, context: ServiceContext) {
+    let router = route::remote(context.clone());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
         // Before the handshake, which costs more than everything else that a stranger can ask for.
-        let Some(pass) = doors.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
+        let Some(pass) = context.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
@@ -343,46 +256,4 @@ async fn connection(
 async fn answer(From(pass): From<Arc<Admission>>, request: Request, next: Next) -> Response {
     let _busy = pass.busy();
     next.run(request).await
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::{Secret, authorize};
-    use crate::config::{CallerToken, Verb};
-    use crate::net::Net;
-    use crate::uids::Uids;
-
-    fn secret(secret: &str, users: &[u32], nets: &[&str]) -> Secret {
-        let token = CallerToken {
-            name: secret[..1].to_owned(),
-            file: "f".into(),
-            verbs: vec![Verb::Status],
-            users: users.to_vec(),
-            hosts: Vec::new(),
-        };
-        let nets = nets.iter().map(|net| Net::parse(net).unwrap()).collect();
-        Secret { token, secret: secret.as_bytes().to_vec(), nets }
-    }
-
-    #[test]
-    fn a_token_opens_for_its_hosts_and_users_alone() {
-        let secrets = [
-            secret("aaaaaaaaaaaaaaaa", &[], &[]),
-            secret("bbbbbbbbbbbbbbbb", &[7], &["10.0.0.0/8"]),
-        ];
-        let from: IpAddr = "10.2.3.4".parse().unwrap();
-        let call = |header: Option<&str>, from: IpAddr| authorize(&secrets, header, from);
-        assert!(call(None, from).is_none() && call(Some("Bearer "), from).is_none());
-        assert!(call(Some("aaaaaaaaaaaaaaaa"), from).is_none());
-        assert!(call(Some("Bearer aaaaaaaaaaaaaaa"), from).is_none());
-        assert_eq!(call(Some("Bearer aaaaaaaaaaaaaaaa"), from).unwrap().uids, Uids::All);
-        let other = call(Some("Bearer bbbbbbbbbbbbbbbb"), from).unwrap();
-        assert_eq!((other.name.as_str(), other.uids), ("b@10.2.3.4", Uids::Only(vec![7])));
-        assert!(call(Some("Bearer bbbbbbbbbbbbbbbb"), "11.0.0.1".parse().unwrap()).is_none());
-        assert!(
-            call(Some("Bearer bbbbbbbbbbbbbbbb"), "::ffff:10.0.0.1".parse().unwrap()).is_some()
-        );
-    }
 }

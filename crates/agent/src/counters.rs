@@ -1,28 +1,29 @@
 //! Counters of this host: the thread that reads them twice a second, and what it writes every ten.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet::process::uid_of;
-use fleet::proto::Body;
 use nvml_wrapper::Nvml;
 use serde::Serialize;
 
-use crate::audit;
-use crate::hub::{self, Hub};
+use crate::hub;
 use crate::state::{AgentState, GpuState, HostState, lock, unix_ns};
 use gpu::{GpuIdentity, Gpus};
-use interval::{CounterReading, IntervalRow, ReadingTime};
+use interval::ReadingTime;
 use machine::Watch;
+use row_sink::take_reading;
 
 pub mod dcgm;
 pub mod gpu;
 pub mod host;
 pub mod interval;
 pub mod machine;
+mod row_sink;
+
+pub use row_sink::RowSink;
 
 /// Between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -32,18 +33,6 @@ const AGAIN: Duration = Duration::from_secs(10);
 const COMPUTING_EVERY: u64 = 10;
 /// Where control groups are.
 const GROUPS: &str = "/sys/fs/cgroup";
-
-/// A row of a GPU, as it is written.
-#[derive(Debug, Serialize)]
-struct GpuLine<'a> {
-    host: &'a str,
-    gpu: u32,
-    uuid: &'a str,
-    instance: Option<u32>,
-    runs: Vec<String>,
-    #[serde(flatten)]
-    row: &'a IntervalRow,
-}
 
 /// A row of the host, as it is written.
 #[derive(Debug, Serialize)]
@@ -56,59 +45,6 @@ struct HostLine<'a> {
     cpu_busy_max: Option<f64>,
     cores_busy_p5_p25_p50_p75_p95: Option<[f64; 5]>,
     groups: &'a BTreeMap<String, host::ControlGroup>,
-}
-
-/// Where rows go: to a file or stdout, and to the hub.
-pub struct RowSink {
-    lines: Option<Box<dyn Write + Send>>,
-    hub: Option<Arc<Hub>>,
-    /// Rows of this look, which the queue takes at once.
-    pending: Vec<Body>,
-    start_unix_s: u64,
-}
-
-impl RowSink {
-    /// Rows go to the end of a file, or to stdout for `-`.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
-    pub fn open(path: Option<&Path>, hub: Option<Arc<Hub>>) -> io::Result<Self> {
-        let lines: Option<Box<dyn Write + Send>> = match path {
-            None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
-            Some(path) => Some(Box::new(audit::append(path)?)),
-        };
-        Ok(Self { lines, hub, pending: Vec::new(), start_unix_s: 0 })
-    }
-
-    fn is_none(&self) -> bool {
-        self.lines.is_none() && self.hub.is_none()
-    }
-
-    /// Puts a row aside for the hub.
-    fn queue(&mut self, start_unix_s: u64, row: impl FnOnce() -> Body) {
-        if self.hub.is_some() {
-            self.pending.push(row());
-            self.start_unix_s = self.start_unix_s.max(start_unix_s);
-        }
-    }
-
-    /// Queues what was put aside.
-    fn flush(&mut self, state: &AgentState) {
-        let rows = std::mem::take(&mut self.pending);
-        let Some(hub) = self.hub.as_ref().filter(|_| !rows.is_empty()) else { return };
-        if let Err(error) = hub.add_rows(self.start_unix_s, rows) {
-            state.note(format!("queue of the hub: {error}"));
-        }
-    }
-
-    fn write(&mut self, line: &impl Serialize) {
-        let Some(out) = &mut self.lines else { return };
-        let mut text = serde_json::to_string(line).unwrap_or_default();
-        text.push('\n');
-        // Whoever read it has gone: the pages go on.
-        let _ = out.write_all(text.as_bytes());
-    }
 }
 
 /// Reads until the agent ends. A driver that is not there, or stops to answer, is loaded again and
@@ -243,7 +179,7 @@ impl<'a> Readings<'a> {
                         let users = gpus.computing(which).into_iter().filter_map(uid_of).collect();
                         state.with_gpu(uuid, |gpu| gpu.computing = users);
                     }
-                    take(state, uuid, at, Ok(reading), &mut self.sink);
+                    take_reading(state, uuid, at, Ok(reading), &mut self.sink);
                 }
                 Err(error) => {
                     // A call on a lost device can take long; the others are read meanwhile.
@@ -265,7 +201,7 @@ impl<'a> Readings<'a> {
             missed.map(|gpu| (gpu.identity.uuid.clone(), why(gpu))).collect()
         };
         for (uuid, why) in missed {
-            take(self.state, &uuid, at, Err(why), &mut self.sink);
+            take_reading(self.state, &uuid, at, Err(why), &mut self.sink);
         }
     }
 }
@@ -296,60 +232,6 @@ fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     });
     drop(known);
     state.set_driver(true, notes);
-}
-
-/// Writes the rows of a device that ended.
-fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[IntervalRow]) {
-    if rows.is_empty() || sink.is_none() {
-        return;
-    }
-    let holders = lock(&state.owners).runs_on(&identity.uuid).to_vec();
-    let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
-    let length_s = state.config.interval_s();
-    for row in rows {
-        sink.queue(row.start_unix_s, || hub::row::gpu(identity, &holders, length_s, row));
-        sink.write(&GpuLine {
-            host: &state.host,
-            gpu: identity.index,
-            uuid: &identity.uuid,
-            instance: identity.instance,
-            runs: runs.clone(),
-            row,
-        });
-    }
-}
-
-/// Takes a reading of a device in, or the reason why there is none.
-fn take(
-    state: &AgentState,
-    uuid: &str,
-    moment: ReadingTime,
-    reading: Result<CounterReading, String>,
-    sink: &mut RowSink,
-) {
-    let taken = state.with_gpu(uuid, |gpu| {
-        let reading = match reading {
-            Ok(reading) => {
-                gpu.lost = None;
-                gpu.xid = reading.xids.last().copied().unwrap_or(gpu.xid);
-                gpu.last = Some(reading.clone());
-                Some(reading)
-            }
-            Err(problem) => {
-                gpu.lost = Some(problem);
-                gpu.last = None;
-                gpu.computing.clear();
-                None
-            }
-        };
-        let repeated = gpu.intervals.repeated;
-        let rows = gpu.intervals.read(moment, reading);
-        state.clock.discard(gpu.intervals.repeated - repeated);
-        (gpu.identity.clone(), rows)
-    });
-    if let Some((identity, rows)) = taken {
-        emit(state, sink, &identity, &rows);
-    }
 }
 
 fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut RowSink) {

@@ -20,12 +20,13 @@ use signal_hook::iterator::Signals;
 
 mod audit;
 mod check;
+mod clock;
 mod config;
 mod control;
 mod counters;
 mod gate;
-mod hearing;
 mod hub;
+mod lock;
 mod net;
 mod owners;
 mod page;
@@ -34,15 +35,16 @@ mod pods;
 mod samples;
 mod secret;
 mod state;
+mod step_receiver;
+#[cfg(test)]
+mod tests;
 mod traces;
 mod uids;
-#[cfg(test)]
-mod wrong;
 
 use audit::Audit;
 use check::Checked;
 use config::{Args, Config, ConfigError};
-use control::{Doors, Listeners};
+use control::{Listeners, ServiceContext};
 use counters::RowSink;
 use state::AgentState;
 use traces::Traces;
@@ -127,11 +129,12 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     threads(&state, sink, &place)?;
     say(&told.join("; "));
     let Checked { secrets, page_secrets, fields } = checked;
-    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
+    let context =
+        ServiceContext { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
     let ended = end_at_signal(&state)?;
     runtime.block_on(async {
         tokio::select! {
-            () = listeners.serve(doors) => {}
+            () = listeners.serve(context) => {}
             _ = ended => {}
         }
     });
@@ -176,7 +179,7 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
     match Socket::bind_as(place, steps::NAME) {
         Ok(socket) => {
             let own = Arc::clone(state);
-            spawn("steps", 256 << 10, Box::new(move || hearing::run(&own, &socket)))?;
+            spawn("steps", 256 << 10, Box::new(move || step_receiver::run(&own, &socket)))?;
         }
         Err(error) => state.note(format!("steps of jobs are not received: {error}")),
     }

@@ -41,6 +41,32 @@ pub enum MetricKind {
     Info,
 }
 
+/// The identity of a metric: its name without `_total`, its help text and its kind. Samples are
+/// added under it by [`Families::add`].
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricKind,
+}
+
+impl Metric {
+    /// A metric whose value only grows.
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Counter }
+    }
+
+    /// A metric whose value goes up and down.
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Gauge }
+    }
+
+    /// A metric that only carries labels.
+    pub const fn info(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Info }
+    }
+}
+
 /// Families in the order in which they were first named.
 #[derive(Debug, Default)]
 pub struct Families {
@@ -50,13 +76,9 @@ pub struct Families {
 
 impl Families {
     /// Adds a value.
-    pub fn add(
-        &mut self,
-        (name, help, kind): (&'static str, &'static str, MetricKind),
-        labels: Vec<MetricLabel>,
-        value: impl Into<Option<f64>>,
-    ) {
+    pub fn add(&mut self, metric: Metric, labels: Vec<MetricLabel>, value: impl Into<Option<f64>>) {
         let Some(value) = value.into() else { return };
+        let Metric { name, help, kind } = metric;
         let families = &mut self.families;
         let place = *self.places.entry(name).or_insert_with(|| {
             families.push(Family { name, help, kind, samples: Vec::new() });
@@ -146,20 +168,16 @@ pub fn wants_openmetrics(accept: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Families, MetricKind, wants_openmetrics};
+    use super::{Families, Metric, wants_openmetrics};
 
     fn families() -> Families {
         let mut families = Families::default();
-        let energy = ("hw_energy_joules", "Energy.", MetricKind::Counter);
+        let energy = Metric::counter("hw_energy_joules", "Energy.");
         families.add(energy, vec![("gpu", "0".into())], 1.5);
-        families.add(
-            ("hw_power_watts", "Power.", MetricKind::Gauge),
-            vec![("gpu", "0".into())],
-            250.0,
-        );
+        families.add(Metric::gauge("hw_power_watts", "Power."), vec![("gpu", "0".into())], 250.0);
         families.add(energy, vec![("gpu", "1\"\n".into())], 2.0);
-        families.add(("none", "Nothing.", MetricKind::Gauge), vec![], None);
-        families.add(("rowmill_run", "Runs.", MetricKind::Info), vec![("job_id", "7".into())], 1.0);
+        families.add(Metric::gauge("none", "Nothing."), vec![], None);
+        families.add(Metric::info("rowmill_run", "Runs."), vec![("job_id", "7".into())], 1.0);
         families
     }
 

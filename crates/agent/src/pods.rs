@@ -164,9 +164,9 @@ pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
                 partition: Some(pod.namespace.clone()),
                 ..SchedulerRun::default()
             };
-            let of_gpus =
+            let gpu_devices =
                 container.devices.iter().filter(|kind| kind.resource_name.starts_with(VENDOR));
-            for id in of_gpus.flat_map(|kind| &kind.device_ids) {
+            for id in gpu_devices.flat_map(|kind| &kind.device_ids) {
                 // Shares of one GPU are its own.
                 let uuid = id.split("::").next().unwrap_or(id);
                 let runs: &mut Vec<SchedulerRun> = found.entry(uuid.to_owned()).or_default();

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use fleet::allocation::{self, Holders, JobMapping};
 use fleet::ownership::{self, Claim, KnownGpu};
@@ -16,6 +16,7 @@ use fleet::wire::Pause;
 use schema::Bytes;
 
 use crate::audit::Audit;
+use crate::clock::ClockTally;
 use crate::config::{Config, ConfigError};
 use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
@@ -23,8 +24,11 @@ use crate::counters::interval::{CounterReading, Intervals};
 use crate::gate::Gates;
 use crate::hub::Hub;
 use crate::owners::{self, Owners};
-use crate::periodic::book::Book;
+use crate::periodic::budgets::HostBudgets;
 use crate::uids::Uids;
+
+pub use crate::clock::unix_ns;
+pub use crate::lock::lock;
 
 /// What was seen of processes is used for so long.
 const LOOKED: Duration = Duration::from_millis(500);
@@ -49,7 +53,7 @@ pub struct AgentState {
     /// GPUs that pods hold, by UUID.
     pub pods: Mutex<Holders>,
     /// What periodic traces have cost.
-    pub periodic: Mutex<Book>,
+    pub periodic: Mutex<HostBudgets>,
     /// Whose processes are being sampled: one order at a time for each caller.
     pub sampling: Mutex<Vec<Uids>>,
     /// Who may have connections.
@@ -74,38 +78,6 @@ pub struct AgentState {
     pub stop: AtomicBool,
     began: Instant,
     looked: Mutex<Option<Instant>>,
-}
-
-/// Jumps of the wall clock, and rows that they cost.
-#[derive(Debug, Default)]
-pub struct ClockTally {
-    forward: AtomicU64,
-    back: AtomicU64,
-    discarded: AtomicU64,
-}
-
-impl ClockTally {
-    /// Counts a jump of the clock.
-    pub fn jumped(&self, ns: i64) {
-        let way = if ns > 0 { &self.forward } else { &self.back };
-        way.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts rows of intervals that had been written before.
-    pub fn discard(&self, rows: u64) {
-        self.discarded.fetch_add(rows, Ordering::Relaxed);
-    }
-
-    /// Jumps forward and back.
-    pub fn jumps(&self) -> [(&'static str, u64); 2] {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [("forward", read(&self.forward)), ("back", read(&self.back))]
-    }
-
-    /// Rows of intervals that had been written before.
-    pub fn discarded(&self) -> u64 {
-        self.discarded.load(Ordering::Relaxed)
-    }
 }
 
 /// The driver of the GPUs.
@@ -272,7 +244,8 @@ impl AgentState {
         &self,
         pid: u32,
         progress: &StepProgress,
-        (gpus, owners): (&[GpuState], &Owners),
+        gpus: &[GpuState],
+        owners: &Owners,
     ) -> bool {
         let Some(run) = owners.runs().get(&pid) else { return false };
         let is_held = |gpu: &&GpuState| {
@@ -366,17 +339,6 @@ impl GpuState {
     pub fn busy(&self) -> Option<f64> {
         self.intervals.share(|sums| sums.busy_s)
     }
-}
-
-/// A lock whose last owner panicked holds what it held: every change is small and whole.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Nanoseconds since 1970.
-pub fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(0)
 }
 
 fn host_name() -> String {

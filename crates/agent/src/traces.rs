@@ -58,7 +58,7 @@ const BLOCK: usize = 256 << 10;
 pub struct Traces {
     orders: Mutex<BTreeMap<String, TraceState>>,
     owners: Mutex<BTreeMap<String, Uids>>,
-    inbox: Sender<Wish>,
+    inbox: Sender<TraceCommand>,
     /// Finished traces, a folder for each order.
     spool: OwnFolder,
     /// Disk quota held by the traces of each order.
@@ -72,7 +72,7 @@ const UNTIMED_ALIGN_MAX: u32 = 10_000;
 
 /// Requests to the thread.
 #[derive(Debug)]
-enum Wish {
+enum TraceCommand {
     /// Traces of the processes that the caller may trace.
     Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
     /// No more of an order.
@@ -93,7 +93,7 @@ struct Running {
 }
 
 /// A finished trace on its way to be compressed.
-struct Parcel {
+struct PackJob {
     token: String,
     pid: u32,
     folder: Arc<OwnFolder>,
@@ -114,14 +114,14 @@ impl Traces {
             remove_stagings(&spool, &name);
             spool.remove_tree(name)?;
         }
-        let (inbox, wishes) = mpsc::channel();
+        let (inbox, commands) = mpsc::channel();
         let (orders, owners, shares) = (Mutex::default(), Mutex::default(), Mutex::default());
         let traces = Arc::new(Self { orders, owners, inbox, spool, shares });
-        let (parcels, unpacked) = mpsc::channel::<Parcel>();
+        let (jobs, unpacked) = mpsc::channel::<PackJob>();
         let (done, packed) = mpsc::channel::<Packed>();
         let builder = || std::thread::Builder::new().stack_size(512 << 10);
         builder().name("packing".to_owned()).spawn(move || {
-            for Parcel { token, pid, folder, name } in unpacked {
+            for PackJob { token, pid, folder, name } in unpacked {
                 let result = pack(&folder, &name).map_err(|error| error.to_string());
                 if done.send((token, pid, result)).is_err() {
                     return;
@@ -130,14 +130,14 @@ impl Traces {
         })?;
         let (state, own) = (Arc::clone(state), Arc::clone(&traces));
         builder().name("traces".to_owned()).spawn(move || {
-            TraceDesk {
+            TraceWorker {
                 state,
                 traces: own,
-                parcels,
+                jobs,
                 running: BTreeMap::new(),
                 finished: BTreeMap::new(),
             }
-            .run(&wishes, &packed);
+            .run(&commands, &packed);
         })?;
         Ok(traces)
     }
@@ -149,7 +149,7 @@ impl Traces {
     pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
         let (reply, answer) = mpsc::sync_channel(1);
         let ending = || "the agent is ending".to_owned();
-        self.inbox.send(Wish::Begin { order, uids, reply }).map_err(|_| ending())?;
+        self.inbox.send(TraceCommand::Begin { order, uids, reply }).map_err(|_| ending())?;
         answer.recv().unwrap_or_else(|_| Err(ending()))
     }
 
@@ -186,7 +186,7 @@ impl Traces {
         match is_over {
             Some(true) => self.remove(token),
             // The thread lives as long as the agent.
-            Some(false) => drop(self.inbox.send(Wish::Cancel { token: token.to_owned() })),
+            Some(false) => drop(self.inbox.send(TraceCommand::Cancel { token: token.to_owned() })),
             None => {}
         }
         is_over.is_some()
@@ -209,28 +209,28 @@ impl Traces {
 }
 
 /// What the thread holds.
-struct TraceDesk {
+struct TraceWorker {
     state: Arc<AgentState>,
     traces: Arc<Traces>,
-    parcels: Sender<Parcel>,
+    jobs: Sender<PackJob>,
     running: BTreeMap<String, Running>,
     finished: BTreeMap<String, Instant>,
 }
 
-impl TraceDesk {
-    fn run(&mut self, wishes: &Receiver<Wish>, packed: &Receiver<Packed>) {
+impl TraceWorker {
+    fn run(&mut self, commands: &Receiver<TraceCommand>, packed: &Receiver<Packed>) {
         while !self.state.is_ending() {
             let now = self.state.server.now();
             let wait = self.running.values().map(|running| running.wait(now)).min();
             let wait = wait.unwrap_or(IDLE);
             let is_copying = self.running.values().any(Running::is_copying);
             let wait = if is_copying { Duration::ZERO } else { wait };
-            match wishes.recv_timeout(wait) {
+            match commands.recv_timeout(wait) {
                 // Whoever asked may be gone.
-                Ok(Wish::Begin { order, uids, reply }) => {
+                Ok(TraceCommand::Begin { order, uids, reply }) => {
                     drop(reply.send(self.begin(order, &uids)));
                 }
-                Ok(Wish::Cancel { token }) => self.cancel(&token),
+                Ok(TraceCommand::Cancel { token }) => self.cancel(&token),
                 Err(_) => {}
             }
             for (token, pid, result) in packed.try_iter() {
@@ -428,7 +428,7 @@ impl TraceDesk {
                     running.packing.insert(pid);
                     let (folder, name) = (Arc::clone(&running.folder), outcome.name);
                     // The other end lives as long as this thread.
-                    let _ = self.parcels.send(Parcel { token: token.clone(), pid, folder, name });
+                    let _ = self.jobs.send(PackJob { token: token.clone(), pid, folder, name });
                 }
             }
             let is_gone = running.is_cancelled && tracing.is_over() && running.packing.is_empty();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::gpu::GpuIdentity;
 use super::interval::{CounterReading, Pipes, ReadingTime};
-use super::{RowSink, take};
+use super::row_sink::{RowSink, take_reading};
 use crate::state::{AgentState, GpuState, lock};
 
 /// Between two fetches.
@@ -82,7 +82,7 @@ impl DcgmPage {
                 }
             };
             if !is_read_here && state.paused(identity.index).is_none() {
-                take(state, &identity.uuid, at, Ok(reading.clone()), sink);
+                take_reading(state, &identity.uuid, at, Ok(reading.clone()), sink);
             }
         }
     }

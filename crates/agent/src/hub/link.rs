@@ -44,13 +44,13 @@ impl fmt::Debug for HubLink {
 
 /// Reads the token.
 pub fn token(config: &HubConfig) -> Result<Vec<u8>, ConfigError> {
-    read_secret(&config.token_file).map_err(ConfigError::of_key("hub: token_file"))
+    read_secret(&config.token_file).map_err(ConfigError::at_key("hub: token_file"))
 }
 
 /// Reads the certificate, if one is named.
 pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
     let Some(path) = &config.ca else { return Ok(TlsConfig::default()) };
-    let wrong = ConfigError::of_key::<ConfigError>("hub: ca");
+    let wrong = ConfigError::at_key::<ConfigError>("hub: ca");
     let bytes = match read_trusted(path, Privacy::Readable).map_err(ConfigError::file) {
         Ok(bytes) => bytes,
         Err(error) => return Err(wrong(error)),

@@ -15,8 +15,9 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{self, TraceState};
 use serde::{Deserialize, Serialize};
 
+use super::backoff::{WAIT_MIN, pause, record_outcome};
 use super::link::SendFailure;
-use super::{Hub, TICK, WAIT_MIN, pause};
+use super::outbox::{Hub, TICK};
 use crate::config::Verb;
 use crate::state::{AgentState, lock};
 use crate::traces::Traces;
@@ -27,15 +28,15 @@ const HELD: Duration = Duration::from_secs(30);
 /// Bytes of a part.
 const PART: u64 = 4 << 20;
 /// The file of the orders that are not over.
-const BOOK: &str = "orders.json";
+const LOG_FILE: &str = "orders.json";
 /// A larger one is not ours.
-const BOOK_MAX: u64 = 1 << 20;
+const LOG_MAX: u64 = 1 << 20;
 /// Who orders, in audit lines.
 const WHO: &str = "hub";
 
 /// What is written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Book {
+struct OrderLog {
     /// Which queue the numbers belong to.
     queue: String,
     /// Orders up to this number are known.
@@ -45,12 +46,12 @@ struct Book {
 }
 
 /// What the two threads share.
-struct OrderDesk {
+struct OrderExecutor {
     state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
     folder: OwnFolder,
-    book: Mutex<Book>,
+    log: Mutex<OrderLog>,
     /// Orders for traces that this agent has begun.
     begun: Mutex<BTreeSet<String>>,
 }
@@ -63,17 +64,23 @@ pub fn start(
     builder: impl Fn(&str) -> std::thread::Builder,
 ) -> std::io::Result<()> {
     let folder = OwnFolder::open(&state.config.state().join("hub"), MissingFolder::Make(0o700))?;
-    let book = Mutex::new(read(&folder, &queue_name(hub))?);
+    let log = Mutex::new(read(&folder, &queue_name(hub))?);
     let (own, to, traces) = (Arc::clone(state), Arc::clone(hub), Arc::clone(traces));
-    let desk =
-        Arc::new(OrderDesk { state: own, hub: to, traces, folder, book, begun: Mutex::default() });
-    desk.close_what_was_left();
+    let executor = Arc::new(OrderExecutor {
+        state: own,
+        hub: to,
+        traces,
+        folder,
+        log,
+        begun: Mutex::default(),
+    });
+    executor.end_interrupted();
     if state.config.hub.as_ref().is_none_or(|config| config.verbs.is_empty()) {
         return Ok(());
     }
-    let own = Arc::clone(&desk);
+    let own = Arc::clone(&executor);
     builder("hub orders").spawn(move || own.fetch())?;
-    builder("hub traces").spawn(move || desk.report())?;
+    builder("hub traces").spawn(move || executor.report())?;
     Ok(())
 }
 
@@ -82,20 +89,20 @@ fn queue_name(hub: &Hub) -> String {
 }
 
 /// What was written down for this queue; another queue begins at the first order.
-fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<Book> {
-    let bytes = folder.read(BOOK, BOOK_MAX)?.unwrap_or_default();
-    let book: Option<Book> = serde_json::from_slice(&bytes).ok();
-    Ok(book
-        .filter(|book| book.queue == queue)
-        .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() }))
+fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
+    let bytes = folder.read(LOG_FILE, LOG_MAX)?.unwrap_or_default();
+    let log: Option<OrderLog> = serde_json::from_slice(&bytes).ok();
+    Ok(log
+        .filter(|log| log.queue == queue)
+        .unwrap_or_else(|| OrderLog { queue: queue.to_owned(), ..OrderLog::default() }))
 }
 
-impl OrderDesk {
+impl OrderExecutor {
     /// The folder of traces was cleared at the start: what was open has no end any more.
-    fn close_what_was_left(&self) {
-        let open = std::mem::take(&mut lock(&self.book).open);
+    fn end_interrupted(&self) {
+        let open = std::mem::take(&mut lock(&self.log).open);
         for (token, id) in open {
-            self.tell(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
+            self.queue_state(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
         }
     }
 
@@ -106,7 +113,7 @@ impl OrderDesk {
                 version: VERSION,
                 host: self.hub.host.clone(),
                 queue: lock(&self.hub.queue).id().to_vec(),
-                after: lock(&self.book).after,
+                after: lock(&self.log).after,
                 wait_ms: u32::try_from(HELD.as_millis()).unwrap_or(0),
             };
             let asked = Instant::now();
@@ -123,7 +130,7 @@ impl OrderDesk {
                 Err(
                     SendFailure::Away(why) | SendFailure::Blocked(why) | SendFailure::Refused(why),
                 ) => {
-                    self.hub.count(&self.state, Some(&why));
+                    record_outcome(&self.state, &self.hub, Some(&why));
                     wait = pause(&self.state, wait);
                 }
             }
@@ -132,7 +139,7 @@ impl OrderDesk {
 
     /// Carries one order out, once.
     fn take(&self, order: Order) {
-        if order.id <= lock(&self.book).after {
+        if order.id <= lock(&self.log).after {
             return;
         }
         let (id, wanted) = (order.id, order.wanted);
@@ -140,10 +147,10 @@ impl OrderDesk {
             Some(Wanted::Trace(trace)) => Some(trace.token.clone()),
             _ => None,
         };
-        if let Err(error) = self.write(|book| {
-            book.after = id;
-            if let Some(token) = token.filter(|token| !book.open.contains_key(token)) {
-                book.open.insert(token, id);
+        if let Err(error) = self.write(|log| {
+            log.after = id;
+            if let Some(token) = token.filter(|token| !log.open.contains_key(token)) {
+                log.open.insert(token, id);
             }
         }) {
             self.state.note(format!(
@@ -157,16 +164,20 @@ impl OrderDesk {
                 if error.is_empty() {
                     self.traces.cancel(&token);
                 }
-                self.tell(OrderState::ended(id, "", error));
+                self.queue_state(OrderState::ended(id, "", error));
             }
             Some(Wanted::Pause(proto::Pause { gpu, seconds })) => {
                 let what = format!("gpu {gpu} {seconds} s");
                 let done = self
                     .granted(Verb::Pause, &what)
                     .and_then(|()| self.state.pause(WHO, wire::Pause { gpu, seconds }));
-                self.tell(OrderState::ended(id, "", done.err().unwrap_or_default()));
+                self.queue_state(OrderState::ended(id, "", done.err().unwrap_or_default()));
             }
-            None => self.tell(OrderState::ended(id, "", "an order that this agent does not know")),
+            None => self.queue_state(OrderState::ended(
+                id,
+                "",
+                "an order that this agent does not know",
+            )),
         }
     }
 
@@ -194,23 +205,23 @@ impl OrderDesk {
                 lock(&self.begun).insert(token);
             }
             Err(problem) => {
-                let _ = self.write(|book| {
-                    if book.open.get(&token) == Some(&id) {
-                        book.open.remove(&token);
+                let _ = self.write(|log| {
+                    if log.open.get(&token) == Some(&id) {
+                        log.open.remove(&token);
                     }
                 });
-                self.tell(OrderState::ended(id, &token, problem));
+                self.queue_state(OrderState::ended(id, &token, problem));
             }
         }
     }
 
     /// Queues states that changed, and sends one part of one trace at a time.
     fn report(&self) {
-        let mut told: BTreeMap<String, OrderState> = BTreeMap::new();
+        let mut reported: BTreeMap<String, OrderState> = BTreeMap::new();
         let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
         let mut wait = WAIT_MIN;
         while !self.state.is_ending() {
-            let open = lock(&self.book).open.clone();
+            let open = lock(&self.log).open.clone();
             let mut is_sending = false;
             let begun = lock(&self.begun).clone();
             for (token, id) in open.into_iter().filter(|(token, _)| begun.contains(token)) {
@@ -219,20 +230,20 @@ impl OrderDesk {
                     continue;
                 };
                 let now = OrderState::new(id, &state);
-                if !state.is_over && told.get(&token) != Some(&now) {
-                    self.tell(now.clone());
-                    told.insert(token.clone(), now.clone());
+                if !state.is_over && reported.get(&token) != Some(&now) {
+                    self.queue_state(now.clone());
+                    reported.insert(token.clone(), now.clone());
                 }
                 match self.send_part(&state, &mut sent) {
                     Ok(true) if state.is_over => {
                         self.end(&token, now);
                         self.traces.cancel(&token);
-                        told.remove(&token);
-                        sent.retain(|(of, _), _| *of != token);
+                        reported.remove(&token);
+                        sent.retain(|(order, _), _| *order != token);
                     }
                     Ok(is_all) => (is_sending, wait) = (is_sending || !is_all, WAIT_MIN),
                     Err(why) => {
-                        self.hub.count(&self.state, Some(&why));
+                        record_outcome(&self.state, &self.hub, Some(&why));
                         wait = pause(&self.state, wait);
                     }
                 }
@@ -288,23 +299,23 @@ impl OrderDesk {
     }
 
     fn end(&self, token: &str, state: OrderState) {
-        self.tell(state);
+        self.queue_state(state);
         lock(&self.begun).remove(token);
-        let _ = self.write(|book| {
-            book.open.remove(token);
+        let _ = self.write(|log| {
+            log.open.remove(token);
         });
     }
 
-    fn tell(&self, state: OrderState) {
+    fn queue_state(&self, state: OrderState) {
         if let Err(error) = self.hub.add(0, vec![Body::Order(state)]) {
             self.state.note(format!("queue of the hub: {error}"));
         }
     }
 
-    /// Changes the book and writes it down.
-    fn write(&self, change: impl FnOnce(&mut Book)) -> std::io::Result<()> {
-        let mut book = lock(&self.book);
-        change(&mut book);
-        Ok(self.folder.replace(BOOK, &serde_json::to_vec(&*book)?)?)
+    /// Changes the log and writes it down.
+    fn write(&self, change: impl FnOnce(&mut OrderLog)) -> std::io::Result<()> {
+        let mut log = lock(&self.log);
+        change(&mut log);
+        Ok(self.folder.replace(LOG_FILE, &serde_json::to_vec(&*log)?)?)
     }
 }

@@ -13,14 +13,14 @@ fn busy_blank_lost_and_faulty_gpus_are_told_apart() {
         let has = |gpu: &str| value(&page, "hw_gpu_utilization_ratio", &[gpu]).is_some();
         (has("gpu=\"0\"") && has("gpu=\"1\"")).then_some(page)
     });
-    let of = |name: &str, gpu: &str| value(&page, name, &[&format!("gpu=\"{gpu}\"")]);
-    assert_eq!(of("hw_gpu_sm_active_ratio", "1"), None, "no GPM there");
+    let value_of = |name: &str, gpu: &str| value(&page, name, &[&format!("gpu=\"{gpu}\"")]);
+    assert_eq!(value_of("hw_gpu_sm_active_ratio", "1"), None, "no GPM there");
     let near = |one: Option<f64>, other: f64| (one.unwrap() - other).abs() < 1e-6;
-    assert!(near(of("hw_gpu_utilization_ratio", "0"), 0.5), "{page}");
-    assert!(near(of("hw_gpu_utilization_ratio", "1"), 1.0));
-    assert!(near(of("hw_power_watts", "0"), 200.0));
-    assert_eq!(of("hw_gpu_memory_usage_bytes", "0"), Some(1_073_741_824.0));
-    assert!(of("rowmill_gpu_observed_seconds_total", "0").unwrap() > 0.0);
+    assert!(near(value_of("hw_gpu_utilization_ratio", "0"), 0.5), "{page}");
+    assert!(near(value_of("hw_gpu_utilization_ratio", "1"), 1.0));
+    assert!(near(value_of("hw_power_watts", "0"), 200.0));
+    assert_eq!(value_of("hw_gpu_memory_usage_bytes", "0"), Some(1_073_741_824.0));
+    assert!(value_of("rowmill_gpu_observed_seconds_total", "0").unwrap() > 0.0);
     assert!(
         value(&page, "hw_gpu_throttle_seconds_total", &["gpu=\"1\"", "sw_power_cap"]).unwrap()
             > 0.0

@@ -40,12 +40,12 @@ pub struct KeptTrace<'a> {
 
 /// Where traces are kept.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct TraceStore {
     folder: OwnFolder,
     bytes_max: u64,
 }
 
-impl Shelf {
+impl TraceStore {
     /// Traces below a folder, made for its owner alone.
     ///
     /// # Errors
@@ -104,14 +104,14 @@ mod tests {
     use fleet::untrusted::OwnFolder;
     use fleet::wire::TraceFile;
 
-    use super::{KeptTrace, Shelf};
+    use super::{KeptTrace, TraceStore};
 
     #[test]
     fn a_trace_is_kept_with_its_weight_until_younger_ones_need_its_room() {
         let root = tempfile::tempdir().unwrap();
-        let shelf = root.path().join("periodic");
-        fs::create_dir_all(shelf.join("0-half")).unwrap();
-        let shelf = Shelf::open(&shelf, 2500).unwrap();
+        let store = root.path().join("periodic");
+        fs::create_dir_all(store.join("0-half")).unwrap();
+        let store = TraceStore::open(&store, 2500).unwrap();
         let names = || {
             let mut names: Vec<_> = fs::read_dir(root.path().join("periodic"))
                 .unwrap()
@@ -144,7 +144,7 @@ mod tests {
                 slowdown_spread: None,
                 file: &file,
             };
-            shelf.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
+            store.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
             assert!(!from.exists());
         }
         assert_eq!(names(), ["2-b", "3-c"]);

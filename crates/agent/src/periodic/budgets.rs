@@ -7,8 +7,8 @@ use fleet::wire::PeriodicRow;
 use schema::random::{CounterRng, mix};
 use serde::{Deserialize, Serialize};
 
-use super::pace::Slowdown;
 use super::policy::TraceBudgets;
+use super::step_times::Slowdown;
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
@@ -31,12 +31,12 @@ const VERSION: u32 = 2;
 
 /// All workflow types of a host.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Book {
+pub struct HostBudgets {
     version: u32,
     /// Days since 1970 (UTC).
     day: u64,
     /// By user: nobody spends the budget of another one, or changes its counts.
-    users: BTreeMap<u32, BTreeMap<String, Ledger>>,
+    users: BTreeMap<u32, BTreeMap<String, WorkflowBudget>>,
 }
 
 /// Names a workflow type of a user.
@@ -49,7 +49,7 @@ pub struct Workflow {
 
 /// One workflow type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct WorkflowBudget {
     /// Traces that are kept, of today.
     pub traces: u32,
     /// Traces that were lost, of today.
@@ -75,7 +75,7 @@ pub struct Ledger {
     not_before_unix_s: u64,
     /// Why nothing was traced in which slot.
     #[serde(skip)]
-    waits: Option<(u64, Wait)>,
+    waits: Option<(u64, SkipReason)>,
     /// Why the last trace was lost, if it was.
     #[serde(skip)]
     problem: Option<String>,
@@ -94,12 +94,12 @@ pub struct Totals {
     pub steps: u64,
     pub recorded: u64,
     /// Slots that went by without a trace, by the reason.
-    pub skipped: BTreeMap<Wait, u64>,
+    pub skipped: BTreeMap<SkipReason, u64>,
 }
 
 /// Why there is no trace now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
+pub enum SkipReason {
     /// Its moment has not come.
     NotDue,
     /// Its budget is zero.
@@ -121,7 +121,7 @@ pub enum Wait {
     TooNew,
 }
 
-impl Wait {
+impl SkipReason {
     /// One word for it, as in metrics.
     pub fn word(self) -> &'static str {
         match self {
@@ -172,21 +172,21 @@ impl WallTime {
     }
 }
 
-impl Default for Book {
+impl Default for HostBudgets {
     fn default() -> Self {
         Self { version: VERSION, day: 0, users: BTreeMap::new() }
     }
 }
 
-impl Book {
-    /// A book from its text; none where it is damaged or of another version.
+impl HostBudgets {
+    /// A budgets from its text; none where it is damaged or of another version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let book: Option<Self> = serde_json::from_slice(bytes).ok();
-        book.filter(|book| book.version == VERSION)
+        let budgets: Option<Self> = serde_json::from_slice(bytes).ok();
+        budgets.filter(|budgets| budgets.version == VERSION)
     }
 
     /// Begins a new day where one has begun.
-    pub fn turn(&mut self, now: WallTime) {
+    pub fn start_day(&mut self, now: WallTime) {
         let day = now.day();
         // A clock that was set back by a little must not give today's budget twice.
         if day == self.day || day + 1 == self.day {
@@ -195,12 +195,12 @@ impl Book {
         self.day = day;
         // A type that made no step for a day is forgotten.
         self.users.retain(|_, workflows| {
-            workflows.retain(|_, ledger| ledger.steps > 0);
+            workflows.retain(|_, budget| budget.steps > 0);
             !workflows.is_empty()
         });
-        for ledger in self.users.values_mut().flat_map(BTreeMap::values_mut) {
-            let kept = std::mem::take(ledger);
-            *ledger = Ledger {
+        for budget in self.users.values_mut().flat_map(BTreeMap::values_mut) {
+            let kept = std::mem::take(budget);
+            *budget = WorkflowBudget {
                 since: kept.since,
                 largest: kept.largest,
                 slowdown: kept.slowdown,
@@ -208,7 +208,7 @@ impl Book {
                 slow_in_row: kept.slow_in_row,
                 not_before_unix_s: kept.not_before_unix_s,
                 totals: kept.totals,
-                ..Ledger::default()
+                ..WorkflowBudget::default()
             };
         }
     }
@@ -227,20 +227,20 @@ impl Book {
     }
 
     /// The account of a workflow type.
-    pub fn ledger(&mut self, workflow: &Workflow) -> &mut Ledger {
+    pub fn budget(&mut self, workflow: &Workflow) -> &mut WorkflowBudget {
         let own = self.users.entry(workflow.uid).or_default();
         own.entry(workflow.name.clone()).or_default()
     }
 
     /// All of them, with their users.
-    pub fn all(&self) -> impl Iterator<Item = (u32, &String, &Ledger)> {
+    pub fn all(&self) -> impl Iterator<Item = (u32, &String, &WorkflowBudget)> {
         self.users.iter().flat_map(|(uid, own)| own.iter().map(|(name, one)| (*uid, name, one)))
     }
 }
 
-impl Ledger {
+impl WorkflowBudget {
     /// Takes steps in that were made.
-    pub fn saw(&mut self, steps: u64) {
+    pub fn add_steps(&mut self, steps: u64) {
         self.steps += steps;
         self.since += steps;
         self.totals.steps += steps;
@@ -253,28 +253,33 @@ impl Ledger {
     ///
     /// # Errors
     /// What stands against it.
-    pub fn allowance(&self, now: WallTime, limits: &TraceBudgets, seed: u64) -> Result<u64, Wait> {
+    pub fn allowance(
+        &self,
+        now: WallTime,
+        limits: &TraceBudgets,
+        seed: u64,
+    ) -> Result<u64, SkipReason> {
         if limits.traces == 0 {
-            return Err(Wait::Off);
+            return Err(SkipReason::Off);
         }
         let slot = slot(now.second(), limits.traces);
         let is_used =
             self.begun_s.is_some_and(|begun_s| self::slot(begun_s, limits.traces) >= slot);
         if is_used || now.second() < due(now, limits, seed) {
-            return Err(Wait::NotDue);
+            return Err(SkipReason::NotDue);
         }
         if self.not_before_unix_s > now.unix_s {
-            return Err(Wait::BackedOff);
+            return Err(SkipReason::BackedOff);
         }
         if self.traces + self.lost >= limits.traces {
-            return Err(Wait::Traces);
+            return Err(SkipReason::Traces);
         }
         let recorded = self.recorded + u64::from(limits.iterations);
         if recorded as f64 > limits.share * self.steps as f64 {
-            return Err(Wait::Steps);
+            return Err(SkipReason::Steps);
         }
         let left = limits.bytes.saturating_sub(self.bytes);
-        if left == 0 || left < self.largest { Err(Wait::Bytes) } else { Ok(left) }
+        if left == 0 || left < self.largest { Err(SkipReason::Bytes) } else { Ok(left) }
     }
 
     /// Says that a trace begins: its slot is used up, whatever comes of it.
@@ -285,10 +290,10 @@ impl Ledger {
     }
 
     /// Says why there is none now; a slot that ends that way is counted.
-    pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: Wait) {
+    pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: SkipReason) {
         let slot = slot(now.second(), limits.traces);
         self.pass(slot);
-        if why != Wait::NotDue {
+        if why != SkipReason::NotDue {
             self.waits = Some((slot, why));
         }
     }
@@ -326,7 +331,7 @@ impl Ledger {
     /// Takes in how much longer steps took while a trace was made, and backs off on evidence:
     /// after [`SLOW_IN_ROW`] traces in a row with a slowdown above the limit that the job's own
     /// spread does not explain. A trace whose spread is unknown is no evidence for either side.
-    pub fn slowed(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
+    pub fn record_slowdown(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
         (self.slowdown, self.spread) = (Some(slowdown.share), slowdown.spread);
         let Some(spread) = slowdown.spread else { return };
         if slowdown.share <= limits.slowdown.max(SPREADS * spread) {
@@ -349,9 +354,9 @@ impl Ledger {
     /// How it stands, for a person.
     pub fn row(&self, name: &str, now: WallTime, limits: &TraceBudgets) -> PeriodicRow {
         let wait = match (limits.traces, self.backs_off(now), self.waits) {
-            (0, ..) => Wait::Off,
-            (_, 1.., _) => Wait::BackedOff,
-            (.., waits) => waits.map_or(Wait::NotDue, |(_, why)| why),
+            (0, ..) => SkipReason::Off,
+            (_, 1.., _) => SkipReason::BackedOff,
+            (.., waits) => waits.map_or(SkipReason::NotDue, |(_, why)| why),
         };
         PeriodicRow {
             uid: 0,

@@ -1,0 +1,140 @@
+//! Callers of the agent: their tokens, and what each of them may do.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::{CallerToken, Config, ConfigError, Verb};
+use crate::net::Net;
+use crate::secret::read_secret;
+use crate::state::AgentState;
+use crate::traces::Traces;
+use crate::uids::Uids;
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// In audit lines.
+    pub name: String,
+    /// What may be asked.
+    pub verbs: Vec<Verb>,
+    pub uids: Uids,
+}
+
+/// A token as it is held.
+#[derive(Clone)]
+pub struct CallerSecret {
+    token: CallerToken,
+    secret: Vec<u8>,
+    nets: Vec<Net>,
+}
+
+/// What connections need.
+#[derive(Clone)]
+pub struct ServiceContext {
+    pub state: Arc<AgentState>,
+    pub traces: Arc<Traces>,
+    /// Fields of the page for DCGM's boards.
+    pub fields: Arc<Vec<crate::page::dcgm::Field>>,
+    /// Who may call from elsewhere.
+    pub secrets: Arc<Vec<CallerSecret>>,
+    /// Who may read the pages without TLS; everyone where there is none.
+    pub page_secrets: Arc<Vec<CallerSecret>>,
+}
+
+/// Reads the secret of scrapers, if there is one.
+///
+/// # Errors
+/// As [`secret`].
+pub fn page_secrets(config: &Config) -> Result<Vec<CallerSecret>, ConfigError> {
+    let token = |file: &PathBuf| CallerToken {
+        name: "metrics".to_owned(),
+        file: file.clone(),
+        verbs: vec![Verb::Status],
+        users: Vec::new(),
+        hosts: Vec::new(),
+    };
+    config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
+}
+
+/// Reads the secret of a token.
+///
+/// # Errors
+/// The file cannot be read, is open to others, or holds too short a secret.
+pub fn secret(token: &CallerToken) -> Result<CallerSecret, ConfigError> {
+    let secret = read_secret(&token.file)?;
+    let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
+    Ok(CallerSecret { token: token.clone(), secret, nets })
+}
+
+/// The names of two tokens that have the same secret.
+pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
+    let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
+    let equal =
+        |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
+    (0..secrets.len()).find_map(equal)
+}
+
+/// Who calls with a token, if anyone may.
+pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
+    let given = header?.strip_prefix("Bearer ")?.as_bytes();
+    // Every secret is compared to its end, whichever fits.
+    let mut found = None;
+    for secret in secrets {
+        let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
+        if is_equal(&secret.secret, given) && is_from {
+            found = Some(secret);
+        }
+    }
+    let token = &found?.token;
+    let uids = if token.users.is_empty() { Uids::All } else { Uids::Only(token.users.clone()) };
+    Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
+}
+
+/// Takes as long for any two of a length.
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
+    one.len() == other.len() && std::hint::black_box(differences) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::{CallerSecret, authorize};
+    use crate::config::{CallerToken, Verb};
+    use crate::net::Net;
+    use crate::uids::Uids;
+
+    fn secret(secret: &str, users: &[u32], nets: &[&str]) -> CallerSecret {
+        let token = CallerToken {
+            name: secret[..1].to_owned(),
+            file: "f".into(),
+            verbs: vec![Verb::Status],
+            users: users.to_vec(),
+            hosts: Vec::new(),
+        };
+        let nets = nets.iter().map(|net| Net::parse(net).unwrap()).collect();
+        CallerSecret { token, secret: secret.as_bytes().to_vec(), nets }
+    }
+
+    #[test]
+    fn a_token_opens_for_its_hosts_and_users_alone() {
+        let secrets = [
+            secret("aaaaaaaaaaaaaaaa", &[], &[]),
+            secret("bbbbbbbbbbbbbbbb", &[7], &["10.0.0.0/8"]),
+        ];
+        let from: IpAddr = "10.2.3.4".parse().unwrap();
+        let call = |header: Option<&str>, from: IpAddr| authorize(&secrets, header, from);
+        assert!(call(None, from).is_none() && call(Some("Bearer "), from).is_none());
+        assert!(call(Some("aaaaaaaaaaaaaaaa"), from).is_none());
+        assert!(call(Some("Bearer aaaaaaaaaaaaaaa"), from).is_none());
+        assert_eq!(call(Some("Bearer aaaaaaaaaaaaaaaa"), from).unwrap().uids, Uids::All);
+        let other = call(Some("Bearer bbbbbbbbbbbbbbbb"), from).unwrap();
+        assert_eq!((other.name.as_str(), other.uids), ("b@10.2.3.4", Uids::Only(vec![7])));
+        assert!(call(Some("Bearer bbbbbbbbbbbbbbbb"), "11.0.0.1".parse().unwrap()).is_none());
+        assert!(
+            call(Some("Bearer bbbbbbbbbbbbbbbb"), "::ffff:10.0.0.1".parse().unwrap()).is_some()
+        );
+    }
+}
