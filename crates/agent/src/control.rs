@@ -32,21 +32,21 @@ pub mod route;
 
 pub use caller::{Caller, CallerSecret, ServiceContext, equal_secrets, page_secrets, secret};
 
-/// A handshake, and the head of a request, take no longer.
+/// Timeout of a handshake, and of a request's head.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// A connection lives no longer, whatever it does.
+/// Longest lifetime of a connection.
 const LIFE: Duration = Duration::from_secs(600);
-/// That of a scraper.
+/// Longest lifetime of a scraper's connection.
 const PAGE_LIFE: Duration = Duration::from_secs(60);
-/// Bytes of a request's head, and of answers that wait to be sent.
+/// Largest size in bytes of a request's head, and of buffered answers.
 const HEAD_MAX: usize = 32 << 10;
-/// Bytes of a request's body.
+/// Largest size in bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
 
-/// Loads certificate and key.
+/// Loads the certificate and key of the TLS port.
 ///
 /// # Errors
-/// A file cannot be read, holds none, or the two do not belong together.
+/// If a file cannot be read or parsed, or the two do not belong together.
 pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
     let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::file);
@@ -80,7 +80,7 @@ pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     })
 }
 
-/// What is wrong with a PEM file that should hold `expected`.
+/// Describes the defect of a PEM file that should contain `expected`.
 fn pem_error(path: &Path, expected: &str, error: pem::Error) -> ConfigError {
     let got = match error {
         pem::Error::Io(source) => return ConfigError::Read { path: path.to_owned(), source },
@@ -103,11 +103,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds every configured listener; reports the addresses on `told`.
+    /// Binds every configured listener and appends the addresses to `messages`.
     ///
     /// # Errors
-    /// An address is taken, or certificate and key do not fit.
-    pub async fn bind(config: &Config, told: &mut Vec<String>) -> Result<Self, ConfigError> {
+    /// If an address is in use, or certificate and key do not match.
+    pub async fn bind(config: &Config, messages: &mut Vec<String>) -> Result<Self, ConfigError> {
         let unix = Some(unix(&config.place())?);
         let tcp = |address: SocketAddr| async move {
             let bound = TcpListener::bind(address).await;
@@ -119,20 +119,20 @@ impl Listeners {
         let mut metrics = None;
         if let Some(address) = config.metrics {
             let listener = tcp(address).await?;
-            told.push(format!("metrics at http://{}/metrics", at(&listener)));
+            messages.push(format!("metrics at http://{}/metrics", at(&listener)));
             metrics = Some(listener);
         }
         let mut secured = None;
         if let Some(listen) = &config.listen {
             let acceptor = TlsAcceptor::from(tls(listen)?);
             let listener = tcp(listen.address).await?;
-            told.push(format!("traces at https://{}", at(&listener)));
+            messages.push(format!("traces at https://{}", at(&listener)));
             secured = Some((listener, acceptor));
         }
         let mut dynolog = None;
         if let Some(address) = config.dynolog {
             let listener = tcp(address).await?;
-            told.push(format!("dynolog's requests at {}", at(&listener)));
+            messages.push(format!("dynolog's requests at {}", at(&listener)));
             dynolog = Some(listener);
         }
         Ok(Self { unix, metrics, tls: secured, dynolog })
@@ -155,7 +155,7 @@ impl Listeners {
             tasks.push(tokio::spawn(serve_tls(listener, acceptor, context)));
         }
         for task in tasks {
-            // A task that panicked leaves the others at work.
+            // If one task panics, the others continue.
             let _ = task.await;
         }
         std::future::pending::<()>().await;
@@ -180,13 +180,13 @@ async fn serve_unix(listener: UnixListener, context: ServiceContext) {
         let Some(pass) = context.state.gates.commands.enter(Peer::User(uid)) else { continue };
         let verbs = vec![Verb::Status, Verb::Trace, Verb::Pause];
         let own = fleet::process::own_uid();
-        // Counters belong to whoever runs the agent.
+        // Only root and the agent's own user may pause counters.
         let verbs = if uid == 0 || uid == own { verbs } else { verbs[..2].to_vec() };
         let uids = if uid == 0 { Uids::All } else { Uids::Only(vec![uid]) };
         let caller = Caller { name: format!("user {uid}"), verbs, uids };
         let router = router.clone().layer(Extension(caller));
         tokio::spawn(connection(stream, router, pass, LIFE));
-        // What was accepted is read before the next is: it may hold a whole request.
+        // Read from an accepted connection before accepting the next; it may hold a whole request.
         tokio::task::yield_now().await;
     }
 }
@@ -212,12 +212,13 @@ async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, context: Servic
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        // Before the handshake, which costs more than everything else that a stranger can ask for.
+        // Admission comes before the handshake, the most expensive thing an unknown caller can
+        // cause.
         let Some(pass) = context.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // A slow handshake holds its own task alone.
+            // A slow handshake blocks only its own task.
             let shaken = tokio::time::timeout(HEAD_PATIENCE, acceptor.accept(stream));
             let shaken = tokio::select! {
                 shaken = shaken => shaken,
@@ -246,13 +247,14 @@ async fn connection(
     builder.max_buf_size(HEAD_MAX);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // How a connection ends is the caller's affair.
+        // Errors of a connection concern only the caller.
         _ = tokio::time::timeout(life, served) => {}
         () = pass.ended() => {}
     }
 }
 
-/// Answers a request whose head has arrived; meanwhile its connection is not ended for another.
+/// Handles a request whose head has arrived. Meanwhile its connection is not evicted in favor of
+/// another.
 async fn answer(From(pass): From<Arc<Admission>>, request: Request, next: Next) -> Response {
     let _busy = pass.busy();
     next.run(request).await

@@ -1,4 +1,4 @@
-//! Counters of this host: the thread that reads them twice a second, and what it writes every ten.
+//! Counters of this host: the thread that reads them twice a second and writes a row per interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -25,16 +25,16 @@ mod row_sink;
 
 pub use row_sink::RowSink;
 
-/// Between two readings.
+/// Time between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Time after which devices are listed again, and a lost device or driver is looked up again.
+/// Time after which devices are listed again, and a lost device or driver is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Readings between two questions to the driver, whose processes compute on a GPU.
+/// Number of readings after which the driver is asked again which processes compute on a GPU.
 const COMPUTING_EVERY: u64 = 10;
-/// Where control groups are.
+/// The root folder of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// A row of the host, as it is written.
+/// A row of the host, as written to the JSON file.
 #[derive(Debug, Serialize)]
 struct HostLine<'a> {
     host: &'a str,
@@ -47,8 +47,8 @@ struct HostLine<'a> {
     groups: &'a BTreeMap<String, host::ControlGroup>,
 }
 
-/// Reads until the agent ends. A driver that is not there, or stops to answer, is loaded again and
-/// again; the host is read meanwhile.
+/// Reads counters until the agent ends. A driver that is missing or stops responding is loaded
+/// again periodically; the host is read meanwhile.
 pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     let mut readings = Readings::new(state, sink);
     while !state.is_ending() {
@@ -63,7 +63,7 @@ pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     }
 }
 
-/// What is kept from one reading to the next.
+/// The state of the reading thread between two readings.
 struct Readings<'a> {
     state: &'a AgentState,
     sink: RowSink,
@@ -73,7 +73,7 @@ struct Readings<'a> {
     last: ReadingTime,
     next: Instant,
     passes: u64,
-    /// Lost devices, and when each is looked up again.
+    /// Lost devices, and when each is tried again.
     retries: BTreeMap<String, Instant>,
 }
 
@@ -93,8 +93,8 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// Reads as long as the driver answers. Devices are listed again every few seconds: new ones
-    /// appear, instances come and go, lost ones return.
+    /// Reads counters while the driver responds. Devices are listed again periodically, because
+    /// devices and instances appear, disappear and return.
     fn with_driver(&mut self, nvml: &Nvml) {
         let mut gpus = Gpus::new(nvml);
         let mut listed = None::<Instant>;
@@ -115,7 +115,7 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// Every GPU is lost with its driver.
+    /// Marks every GPU as lost because the driver is.
     fn lose_driver(&mut self, problem: String) {
         self.retries.clear();
         let mut gpus = lock(&self.state.gpus);
@@ -127,10 +127,11 @@ impl<'a> Readings<'a> {
             .set_driver(false, vec![gpu::driver_note(&problem, self.state.config.nvml.as_deref())]);
     }
 
-    /// Reads everything once, at its time; how many devices answered.
+    /// Waits for the next reading time, reads everything once, and returns how many devices
+    /// responded.
     fn pass(&mut self, gpus: Option<&mut Gpus<'_>>) -> usize {
         self.next += PERIOD;
-        // After a sleep of the machine the missed readings are not made up for.
+        // After a suspend of the machine, do not catch up on missed readings.
         self.next = self.next.max(Instant::now());
         std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
         let at = moment(self.began);
@@ -156,7 +157,7 @@ impl<'a> Readings<'a> {
         ));
     }
 
-    /// Reads the devices that are there; which of them answered.
+    /// Reads all devices and returns the UUIDs of those that responded.
     fn read_gpus(&mut self, gpus: &mut Gpus<'_>, at: ReadingTime) -> BTreeSet<String> {
         gpus.hear();
         let state = self.state;
@@ -182,7 +183,7 @@ impl<'a> Readings<'a> {
                     take_reading(state, uuid, at, Ok(reading), &mut self.sink);
                 }
                 Err(error) => {
-                    // A call on a lost device can take long; the others are read meanwhile.
+                    // A call on a lost device can take long, so it is skipped for a while.
                     self.retries.insert(uuid.clone(), Instant::now() + AGAIN);
                     state.with_gpu(uuid, |gpu| gpu.lost = Some(error.to_string()));
                 }
@@ -191,7 +192,7 @@ impl<'a> Readings<'a> {
         answered
     }
 
-    /// The time of devices that did not answer goes by unobserved.
+    /// Records that devices without a reading were not observed.
     fn miss_others(&mut self, answered: &BTreeSet<String>, at: ReadingTime) {
         let missed: Vec<(String, String)> = {
             let gpus = lock(&self.state.gpus);
@@ -206,8 +207,8 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// Takes over what the driver lists. Whole GPUs that it lists no more stay, as lost ones; instances
-/// that were taken apart go.
+/// Updates the known GPUs from the driver's list. Whole GPUs that are no longer listed are kept as
+/// lost; removed instances are dropped.
 fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     let mut known = lock(&state.gpus);
     for identity in gpus.identities() {
@@ -256,7 +257,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
         HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
 }
 
-/// The control groups of runs.
+/// Reads the control groups of all runs.
 fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);

@@ -1,5 +1,5 @@
-//! The hub that this agent reports to: rows are sent from a queue on disk, orders arrive by long
-//! poll, so that the host opens no port. Without a hub, or while it is down, everything else works.
+//! The connection to the hub. Rows are sent from a queue on disk, and orders arrive by long poll,
+//! so that the host opens no port. Everything else works without a hub, or while it is unreachable.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub use outbox::Hub;
 
 /// Entries of one batch.
 const BATCH_ENTRIES: usize = 512;
-/// Begins to send rows and to fetch orders.
+/// Starts the threads that send rows and fetch orders, if a hub is configured.
 ///
 /// # Errors
-/// The operating system gives no thread.
+/// If the operating system refuses a thread.
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> std::io::Result<()> {
     let Some(hub) = &state.hub else { return Ok(()) };
     let builder =

@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A lock whose last owner panicked holds what it held: every change is small and whole.
+/// Locks a mutex even if its last owner panicked: every change under a lock is complete in itself,
+/// so the data stays valid.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

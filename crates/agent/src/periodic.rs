@@ -31,26 +31,26 @@ pub mod policy;
 pub mod step_times;
 pub mod trace_store;
 
-/// Between two looks.
+/// Time between two rounds.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it takes at most to see that the agent ends.
+/// How often the thread checks whether the agent is ending.
 const END: Duration = Duration::from_millis(200);
-/// How long steps are watched after a trace is written: the profiler may still be at work.
+/// How long steps are observed after a trace is written, because the profiler may still be active.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time between two scans of processes, if none came or went.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Between two writes of the budgets.
+/// Time between two writes of the budgets file.
 const SAVE: Duration = Duration::from_secs(60);
-/// The shortest patience with a process that makes no step or writes nothing.
+/// The shortest timeout of a trace for a process that makes no steps.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What was spent of the budgets.
+/// The file of used budgets.
 const BUDGETS: &str = "periodic.json";
-/// A larger one is not ours.
+/// Largest size of this file; a larger one was not written by the agent.
 const BUDGETS_MAX: u64 = 16 << 20;
-/// Who asks, in audit lines.
+/// The caller's name in audit lines.
 const WHO: &str = "periodic";
 
-/// What the thread holds.
+/// The state of the thread that takes periodic traces.
 struct PeriodicTracer {
     state: Arc<AgentState>,
     traces: Arc<Traces>,
@@ -58,7 +58,7 @@ struct PeriodicTracer {
     store: TraceStore,
     folder: OwnFolder,
     watched: BTreeMap<u32, Watched>,
-    /// Who asked when `watched` was made, and when that was.
+    /// Processes seen at the last refresh of `watched`, and its time.
     seen: Vec<u32>,
     refreshed: Instant,
     open: Option<OpenTrace>,
@@ -70,16 +70,15 @@ struct Watched {
     workflow: Workflow,
     job: Option<String>,
     rank: Option<u32>,
-    /// Steps that were counted.
     steps: u64,
-    /// Of them, since the last kept trace of its workflow type.
+    /// Steps since the last kept trace of its workflow type.
     since: u64,
     times: StepTimes,
-    /// Why it is not traced now.
+    /// The reason why it cannot be traced now.
     wait: Option<SkipReason>,
 }
 
-/// A trace that is being made.
+/// A periodic trace in progress.
 struct OpenTrace {
     token: String,
     workflow: Workflow,
@@ -90,10 +89,10 @@ struct OpenTrace {
     over: Option<(Instant, Result<TraceRow, String>)>,
 }
 
-/// Begins, where the configuration wants it.
+/// Starts the thread, if periodic traces are configured.
 ///
 /// # Errors
-/// The folder of traces cannot be made, or there is no thread.
+/// If the folder of traces cannot be created, or the operating system refuses a thread.
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(policy) = state.config.periodic.clone() else { return Ok(None) };
     let folder = state.config.state();
@@ -127,7 +126,7 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option
     builder.spawn(move || executor.run()).map(Some)
 }
 
-/// How it stands with each workflow type of some users.
+/// Lists the state of each workflow type of the given users.
 pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     let Some(policy) = &state.config.periodic else { return Vec::new() };
     let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
@@ -140,7 +139,7 @@ pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     seen.map(row).collect()
 }
 
-/// What to report of it.
+/// Derives notes about workflow types that back off or whose last trace was lost.
 pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     let note = |row: &PeriodicRow| {
         let name = format!("{:?} of user {}", row.workflow, row.uid);
@@ -199,7 +198,7 @@ impl PeriodicTracer {
         if users.is_empty() { Uids::All } else { Uids::Only(users) }
     }
 
-    /// Counts the steps of everyone who could be traced.
+    /// Counts the steps of all processes that could be traced.
     fn watch(&mut self) {
         let seen = self.server_seen();
         let pids: Vec<u32> = seen.keys().copied().collect();
@@ -238,7 +237,8 @@ impl PeriodicTracer {
         self.state.server.seen().into_iter().map(|seen| (seen.pid, seen)).collect()
     }
 
-    /// Looks at who could be traced: with a thousand processes too much for every look.
+    /// Updates the processes that could be traced. Not done every round, because with a thousand
+    /// processes it is too expensive.
     fn refresh(&mut self) {
         let asked = lock(&self.state.roster).processes();
         let uids = self.uids();
@@ -246,7 +246,8 @@ impl PeriodicTracer {
         let is_wanted =
             |process: &Process| choices.get(&process.pid) == Some(&None) && uids.has(process.uid);
         let wanted: Vec<Process> = asked.into_iter().filter(is_wanted).collect();
-        // One that has not reported yet is looked at anew: its run may not have been known.
+        // A process that has not reported steps is refreshed, because its run may not have been
+        // known.
         let is_kept = |pid: &u32, one: &Watched| {
             one.steps > 0 && wanted.iter().any(|process| process.pid == *pid)
         };
@@ -269,7 +270,7 @@ impl PeriodicTracer {
         }
     }
 
-    /// Begins a trace of the first workflow type for which one is due.
+    /// Starts a trace of the first workflow type that is due.
     fn begin(&mut self, now: WallTime) {
         let reporting = self.watched.values().filter(|one| one.steps > 0);
         let workflows: BTreeSet<Workflow> = reporting.map(|one| one.workflow.clone()).collect();
@@ -341,7 +342,7 @@ impl PeriodicTracer {
         self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before, over });
     }
 
-    /// Looks whether a trace is there or lost, and how steps go.
+    /// Checks whether the open trace is finished or lost.
     fn follow(&mut self, mut open: OpenTrace, now: WallTime) {
         if open.over.is_none() {
             open.over = match self.traces.state(&open.token) {

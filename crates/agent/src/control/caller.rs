@@ -11,17 +11,16 @@ use crate::state::AgentState;
 use crate::traces::Traces;
 use crate::uids::Uids;
 
-/// Who calls.
+/// An authenticated caller: a local user or the holder of a token, with its permissions.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// In audit lines.
+    /// Name in audit lines.
     pub name: String,
-    /// What may be asked.
     pub verbs: Vec<Verb>,
     pub uids: Uids,
 }
 
-/// A token as it is held.
+/// A token of the configuration with its secret, read from a file.
 #[derive(Clone)]
 pub struct CallerSecret {
     token: CallerToken,
@@ -29,16 +28,16 @@ pub struct CallerSecret {
     nets: Vec<Net>,
 }
 
-/// What connections need.
+/// The state and tokens that request handlers need, shared by all connections.
 #[derive(Clone)]
 pub struct ServiceContext {
     pub state: Arc<AgentState>,
     pub traces: Arc<Traces>,
-    /// Fields of the page for DCGM's boards.
+    /// Fields of the page `/metrics/dcgm`.
     pub fields: Arc<Vec<crate::page::dcgm::Field>>,
-    /// Who may call from elsewhere.
+    /// Tokens of callers from other hosts.
     pub secrets: Arc<Vec<CallerSecret>>,
-    /// Who may read the pages without TLS; everyone where there is none.
+    /// Tokens that allow reading the pages without TLS; empty if everyone may.
     pub page_secrets: Arc<Vec<CallerSecret>>,
 }
 
@@ -60,14 +59,14 @@ pub fn page_secrets(config: &Config) -> Result<Vec<CallerSecret>, ConfigError> {
 /// Reads the secret of a token.
 ///
 /// # Errors
-/// The file cannot be read, is open to others, or holds too short a secret.
+/// If the file cannot be read, is accessible to others, or holds too short a secret.
 pub fn secret(token: &CallerToken) -> Result<CallerSecret, ConfigError> {
     let secret = read_secret(&token.file)?;
     let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
     Ok(CallerSecret { token: token.clone(), secret, nets })
 }
 
-/// The names of two tokens that have the same secret.
+/// Finds two tokens with the same secret and returns their names.
 pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
     let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
     let equal =
@@ -75,10 +74,10 @@ pub fn equal_secrets(secrets: &[CallerSecret]) -> Option<(&str, &str)> {
     (0..secrets.len()).find_map(equal)
 }
 
-/// Who calls with a token, if anyone may.
+/// Authenticates the caller by the `Authorization` header and its address.
 pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
     let given = header?.strip_prefix("Bearer ")?.as_bytes();
-    // Every secret is compared to its end, whichever fits.
+    // Compare all secrets, so that the time does not reveal which one matched.
     let mut found = None;
     for secret in secrets {
         let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
@@ -91,7 +90,7 @@ pub fn authorize(secrets: &[CallerSecret], header: Option<&str>, from: IpAddr) -
     Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
 }
 
-/// Takes as long for any two of a length.
+/// Compares in constant time for inputs of equal length.
 fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && std::hint::black_box(differences) == 0
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_for_its_hosts_and_users_alone() {
+    fn a_token_is_valid_for_its_hosts_and_users_only() {
         let secrets = [
             secret("aaaaaaaaaaaaaaaa", &[], &[]),
             secret("bbbbbbbbbbbbbbbb", &[7], &["10.0.0.0/8"]),

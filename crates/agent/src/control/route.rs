@@ -27,10 +27,10 @@ use crate::samples;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::uids::Uids;
 
-/// Bytes of a trace per answer: a fetch resumes where it stopped.
+/// Largest number of bytes of a trace per answer. The client fetches the rest in further requests.
 const PART: u64 = 4 << 20;
 
-/// The pages of scrapers, who bring a token if the configuration names one.
+/// The routes of pages for scrapers, which need a token if the configuration names one.
 pub fn pages(context: ServiceContext) -> Router {
     let pages = pages_alone(context.clone());
     if context.page_secrets.is_empty() {
@@ -46,7 +46,7 @@ fn pages_alone(context: ServiceContext) -> Router {
         .with_state(context)
 }
 
-/// What commands ask, of a caller that is known.
+/// The routes of commands, for authenticated callers.
 pub fn commands(context: ServiceContext) -> Router {
     Router::new()
         .route(&format!("{ROOT}/status"), get(status))
@@ -58,7 +58,7 @@ pub fn commands(context: ServiceContext) -> Router {
         .with_state(context)
 }
 
-/// The same, and the pages, for callers from elsewhere, who bring a token.
+/// The routes of commands and pages for callers from other hosts, who need a token.
 pub fn remote(context: ServiceContext) -> Router {
     let state = (context.secrets.clone(), context.clone());
     let pages = pages_alone(context.clone()).layer(middleware::from_fn(may_read_pages));
@@ -93,7 +93,8 @@ async fn identify(
         None => {
             let path = request.uri().path().to_owned();
             context.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
-            // Does not say which: whoever guesses must not learn that a token exists elsewhere.
+            // The message does not say which: a guess must not reveal that a token exists for
+            // another address.
             let got =
                 header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
             let expected =
@@ -107,7 +108,7 @@ fn refuse(status: StatusCode, error: impl Into<String>) -> Response {
     Denied { status, error: error.into() }.into_response()
 }
 
-/// What is not done, and why.
+/// A refused request: the HTTP status and the reason.
 struct Denied {
     status: StatusCode,
     error: String,
@@ -119,7 +120,7 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Whether a caller may do something; else the answer that says so.
+/// Checks a caller's permission and writes an audit line if it is missing.
 fn may(context: &ServiceContext, caller: &Caller, verb: Verb, what: &str) -> Result<(), Denied> {
     if caller.verbs.contains(&verb) {
         return Ok(());
@@ -156,7 +157,7 @@ async fn status(
         return refused.into_response();
     }
     let own = Arc::clone(&context.state);
-    // Reads `/proc`, which may take longer than other connections should wait.
+    // On a blocking thread: scanning `/proc` may take longer than other connections should wait.
     let looked = tokio::task::spawn_blocking(move || {
         own.look();
         host_status(&own, &caller)
@@ -167,10 +168,10 @@ async fn status(
     }
 }
 
-/// The state of a host, as far as it is the caller's affair.
+/// Collects the state of the host, limited to processes that the caller may see.
 fn host_status(state: &AgentState, caller: &Caller) -> Status {
     let periodic = crate::periodic::rows(state, &caller.uids);
-    // Before the locks below: notes count the GPUs.
+    // Before taking the locks below, because collecting notes locks the GPUs.
     let notes = [state.all_notes(), crate::periodic::notes(&periodic)].concat();
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
@@ -257,7 +258,7 @@ async fn begin(
     }
 }
 
-/// Processes in an audit line, each with its user and job.
+/// Describes processes in an audit line, each with its user and job.
 fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     let owners = lock(&state.owners);
     let one = |pid: u32| {
@@ -270,7 +271,8 @@ fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     if all.is_empty() { "no process".to_owned() } else { all.join(", ") }
 }
 
-/// An order, if it is one that the caller may see: names are not guessed, but not secret either.
+/// Finds an order that the caller may see. Names are hard to guess but not secret, so ownership is
+/// checked.
 fn find(context: &ServiceContext, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
     may(context, caller, Verb::Trace, token)?;
     let error = || format!("order {token:?}: there is none");
@@ -304,12 +306,12 @@ async fn remove(
     }
     let traces = Arc::clone(&context.traces);
     context.state.audit.line(&caller.name, "forget", &token, "done");
-    // Another caller may have been quicker; it is gone either way.
+    // Another caller may have removed it first; the result is the same.
     let _ = tokio::task::spawn_blocking(move || traces.cancel(&token)).await;
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Where a fetch resumes.
+/// The query of a fetch: the byte at which it resumes.
 #[derive(Debug, Deserialize)]
 struct Since {
     #[serde(default)]
@@ -370,7 +372,7 @@ async fn sample(
     };
     let run = order.run.as_ref().map_or(String::new(), |run| format!("run {run} "));
     let what = format!("{run}for {} ms", order.length_ms);
-    // Where threads wait tells as much of a job as its trace does.
+    // Samples of threads reveal as much about a job as a trace, so they need the same permission.
     if let Err(refused) = may(&context, &caller, Verb::Trace, &what) {
         return refused.into_response();
     }

@@ -13,7 +13,7 @@ use crate::audit;
 use crate::hub::{Hub, row};
 use crate::state::{AgentState, lock};
 
-/// A row of a GPU, as it is written.
+/// A row of a GPU, as written to the JSON file.
 #[derive(Debug, Serialize)]
 struct GpuLine<'a> {
     host: &'a str,
@@ -25,20 +25,20 @@ struct GpuLine<'a> {
     row: &'a IntervalRow,
 }
 
-/// Where rows go: to a file or stdout, and to the hub.
+/// The destination of rows: a JSON file or stdout, and the queue of the hub.
 pub struct RowSink {
     lines: Option<Box<dyn Write + Send>>,
     hub: Option<Arc<Hub>>,
-    /// Rows of this look, which the queue takes at once.
+    /// Rows of the current reading, which are queued for the hub together.
     pending: Vec<Body>,
     start_unix_s: u64,
 }
 
 impl RowSink {
-    /// Rows go to the end of a file, or to stdout for `-`.
+    /// Opens the sink. Rows are appended to the file at `path`, or written to stdout for `-`.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: Option<&Path>, hub: Option<Arc<Hub>>) -> io::Result<Self> {
         let lines: Option<Box<dyn Write + Send>> = match path {
             None => None,
@@ -52,7 +52,7 @@ impl RowSink {
         self.lines.is_none() && self.hub.is_none()
     }
 
-    /// Puts a row aside for the hub.
+    /// Adds a row to those pending for the hub.
     pub(super) fn queue(&mut self, start_unix_s: u64, row: impl FnOnce() -> Body) {
         if self.hub.is_some() {
             self.pending.push(row());
@@ -60,7 +60,7 @@ impl RowSink {
         }
     }
 
-    /// Queues what was put aside.
+    /// Queues the pending rows for the hub.
     pub(super) fn flush(&mut self, state: &AgentState) {
         let rows = std::mem::take(&mut self.pending);
         let Some(hub) = self.hub.as_ref().filter(|_| !rows.is_empty()) else { return };
@@ -73,12 +73,12 @@ impl RowSink {
         let Some(out) = &mut self.lines else { return };
         let mut text = serde_json::to_string(line).unwrap_or_default();
         text.push('\n');
-        // Whoever read it has gone: the pages go on.
+        // Ignored: a closed pipe must not stop the agent.
         let _ = out.write_all(text.as_bytes());
     }
 }
 
-/// Writes the rows of a device that ended.
+/// Writes the completed rows of a device.
 fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[IntervalRow]) {
     if rows.is_empty() || sink.is_none() {
         return;
@@ -99,7 +99,7 @@ fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[
     }
 }
 
-/// Takes a reading of a device in, or the reason why there is none.
+/// Records a reading of a device, or the reason why it is missing, and writes completed rows.
 pub(super) fn take_reading(
     state: &AgentState,
     uuid: &str,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::outbox::{Hub, TICK};
 use crate::state::{AgentState, unix_ns};
 
-/// The first wait after a failure; each further one is twice as long.
+/// The first wait after a failure. Each further wait is twice as long.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(500);
 /// The longest wait after a failure.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -19,8 +19,8 @@ pub(super) fn record_outcome(state: &AgentState, hub: &Hub, problem: Option<&str
     }
 }
 
-/// Waits after a failure; how long to wait after the next one. A part of it is by chance, so that
-/// ten thousand agents do not come back at once.
+/// Waits after a failure and returns the next, longer wait. Half of the wait is random, so that
+/// thousands of agents do not reconnect at once.
 pub(super) fn pause(state: &AgentState, wait: Duration) -> Duration {
     let chance = u32::from_le_bytes([unix_ns().to_le_bytes()[1]; 4]) % 256;
     let until = Instant::now() + wait / 2 + wait * chance / 512;

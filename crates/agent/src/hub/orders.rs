@@ -1,6 +1,6 @@
-//! Orders of the hub: fetched by long poll, executed like local ones, their states queued like
-//! rows, their traces sent in parts. An order is stored before it starts, so that a kill neither
-//! starts it twice nor leaves the hub without a result.
+//! Executes orders of the hub. Orders are fetched by long poll and executed like local ones; their
+//! states are queued like rows, and their traces are sent in parts. An order is stored before it
+//! starts, so that a killed agent neither repeats it nor leaves the hub without a result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -23,40 +23,40 @@ use crate::state::{AgentState, lock};
 use crate::traces::Traces;
 use crate::uids::Uids;
 
-/// How long the hub may hold an answer back.
+/// How long the hub may delay the answer of a long poll.
 const HELD: Duration = Duration::from_secs(30);
-/// Bytes of a part.
+/// Largest number of bytes of a part of a trace.
 const PART: u64 = 4 << 20;
-/// The file of the orders that are not over.
+/// The file of unfinished orders.
 const LOG_FILE: &str = "orders.json";
-/// A larger one is not ours.
+/// Largest size of this file; a larger one was not written by the agent.
 const LOG_MAX: u64 = 1 << 20;
-/// Who orders, in audit lines.
+/// The caller's name in audit lines.
 const WHO: &str = "hub";
 
-/// What is written down.
+/// The unfinished orders, as stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct OrderLog {
-    /// Which queue the numbers belong to.
+    /// The queue to which the order numbers belong.
     queue: String,
-    /// Orders up to this number are known.
+    /// Orders up to this number have been received.
     after: u64,
-    /// Orders for traces that are not over: their numbers by name.
+    /// Unfinished trace orders: their numbers by name.
     open: BTreeMap<String, u64>,
 }
 
-/// What the two threads share.
+/// The state shared by the thread that fetches orders and the one that reports results.
 struct OrderExecutor {
     state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
     folder: OwnFolder,
     log: Mutex<OrderLog>,
-    /// Orders for traces that this agent has begun.
+    /// Trace orders that were started since the agent's start.
     begun: Mutex<BTreeSet<String>>,
 }
 
-/// Begins to fetch and to report; nothing where the hub may order nothing.
+/// Starts the two threads, unless the hub has no permission to send orders.
 pub fn start(
     state: &Arc<AgentState>,
     hub: &Arc<Hub>,
@@ -88,7 +88,7 @@ fn queue_name(hub: &Hub) -> String {
     lock(&hub.queue).id().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What was written down for this queue; another queue begins at the first order.
+/// Reads the stored orders of this queue. For another queue, starts at the first order.
 fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
     let bytes = folder.read(LOG_FILE, LOG_MAX)?.unwrap_or_default();
     let log: Option<OrderLog> = serde_json::from_slice(&bytes).ok();
@@ -98,7 +98,7 @@ fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
 }
 
 impl OrderExecutor {
-    /// The folder of traces was cleared at the start: what was open has no end any more.
+    /// Reports interrupted orders as ended. Their traces were deleted when the agent started.
     fn end_interrupted(&self) {
         let open = std::mem::take(&mut lock(&self.log).open);
         for (token, id) in open {
@@ -122,7 +122,7 @@ impl OrderExecutor {
                     let is_empty = orders.orders.is_empty();
                     orders.orders.into_iter().for_each(|order| self.take(order));
                     wait = WAIT_MIN;
-                    // A hub that holds nothing back would be asked without a pause.
+                    // A hub that does not delay its answers would be polled without a pause.
                     if is_empty && asked.elapsed() < TICK {
                         std::thread::sleep(TICK);
                     }
@@ -137,7 +137,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Carries one order out, once.
+    /// Executes an order, unless it was received before.
     fn take(&self, order: Order) {
         if order.id <= lock(&self.log).after {
             return;
@@ -215,7 +215,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Queues states that changed, and sends one part of one trace at a time.
+    /// Queues changed states, and sends traces one part at a time.
     fn report(&self) {
         let mut reported: BTreeMap<String, OrderState> = BTreeMap::new();
         let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
@@ -254,7 +254,8 @@ impl OrderExecutor {
         }
     }
 
-    /// Sends the next part of an order's traces; whether the hub has all there are so far.
+    /// Sends the next part of an order's traces. Returns whether the hub has all traces that exist
+    /// so far.
     fn send_part(
         &self,
         state: &TraceState,
@@ -267,7 +268,8 @@ impl OrderExecutor {
                 continue;
             }
             let mut bytes = Vec::new();
-            // The first message has no bytes: an agent before this one may have sent some.
+            // The first message is empty: its answer tells how much the hub received before a
+            // restart.
             if let Some(from) = known {
                 let open = self.traces.open(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
@@ -312,7 +314,7 @@ impl OrderExecutor {
         }
     }
 
-    /// Changes the log and writes it down.
+    /// Changes the stored orders and writes them to disk.
     fn write(&self, change: impl FnOnce(&mut OrderLog)) -> std::io::Result<()> {
         let mut log = lock(&self.log);
         change(&mut log);

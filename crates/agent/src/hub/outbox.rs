@@ -13,19 +13,20 @@ use crate::clock::unix_ns;
 use crate::config::{ConfigError, HubConfig};
 use crate::lock::lock;
 
-/// Bytes of one batch.
+/// Largest number of bytes per batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// How often a waiting thread looks whether the agent ends.
+/// How often a waiting thread checks whether the agent is ending.
 pub(super) const TICK: Duration = Duration::from_millis(500);
 
-/// The hub.
+/// The client side of the hub: the queue of entries on disk, the connection, and counters of
+/// deliveries.
 #[derive(Debug)]
 pub struct Hub {
     pub(super) queue: Mutex<DiskQueue>,
     added: Condvar,
     pub(super) link: HubLink,
     pub(super) host: String,
-    /// Rows of intervals up to this one were queued by an agent before this one.
+    /// Rows of intervals up to this one were queued before the agent was restarted.
     floor: u64,
     repeated: AtomicU64,
     sent: AtomicU64,
@@ -33,13 +34,13 @@ pub struct Hub {
     pub(super) is_up: AtomicBool,
 }
 
-/// How the queue stands.
+/// Counters of the queue and of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueTally {
     pub queued: u64,
-    /// Their bytes on disk, with those of delivered ones whose segment is still there.
+    /// Bytes of the queue on disk, including delivered entries whose segment still exists.
     pub bytes: u64,
-    /// Entries the hub has taken.
+    /// Entries that the hub has stored.
     pub sent: u64,
     /// Entries that did not fit, could not be written, or were refused.
     pub dropped: u64,
@@ -54,26 +55,25 @@ pub struct QueueTally {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     Idle,
-    /// The hub has stored something.
+    /// The hub has stored at least one entry.
     Sent,
-    /// The hub refused a batch: its entries go one by one.
+    /// The hub refused the batch; its entries are to be sent one by one.
     Refused(String),
-    /// The hub did not answer.
+    /// The hub did not respond.
     Failed(String),
 }
 
 impl Hub {
-    /// Opens the queue and reads token and certificate; nothing is sent yet.
+    /// Opens the queue and reads token and certificate. Sends nothing yet.
     ///
     /// # Errors
-    /// The queue cannot be opened, or a file cannot be read.
+    /// If the queue cannot be opened, or a file cannot be read.
     pub fn open(config: &HubConfig, folder: &Path, host: &str) -> Result<Self, ConfigError> {
         let what = folder.display();
         let queue = DiskQueue::open(folder, config.queue_mib << 20)
             .map_err(ConfigError::start(format!("{what}: cannot open the queue of the hub")))?;
         let floor = queue.last_start();
-        // A queue whose rows are from the future was filled on a wrong clock: new rows are no
-        // repetitions of them.
+        // Rows from the future were queued under a wrong clock, so new rows do not repeat them.
         let floor = if is_wrong_clock(floor, unix_ns() / 1_000_000_000) { 0 } else { floor };
         Ok(Self {
             link: HubLink::new(config)?,
@@ -88,14 +88,14 @@ impl Hub {
         })
     }
 
-    /// Why token and certificate cannot be used.
+    /// Checks token and certificate and lists their problems.
     pub fn check(config: &HubConfig) -> Vec<ConfigError> {
         let token = token(config).err();
         token.into_iter().chain(tls(config).err()).collect()
     }
 
-    /// Queues rows of an interval; a clock that was set back while no agent ran does not double
-    /// them. What the disk does not take is counted.
+    /// Queues the rows of an interval, unless an earlier agent has queued that interval: the clock
+    /// may have been set back in between. Rows that cannot be written are counted as dropped.
     pub fn add_rows(&self, start_unix_s: u64, rows: Vec<Body>) -> std::io::Result<()> {
         if start_unix_s <= self.floor {
             self.repeated.fetch_add(rows.len() as u64, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Hub {
         added
     }
 
-    /// How it stands.
+    /// Returns the counters of the queue and of deliveries.
     pub fn tally(&self) -> QueueTally {
         let queue = lock(&self.queue);
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Hub {
         }
     }
 
-    /// Sends what waits, `entries_max` at most, and forgets what the hub has stored.
+    /// Sends at most `entries_max` queued entries, and removes those that the hub has stored.
     pub(super) fn deliver(&self, entries_max: usize) -> Delivery {
         let (queue, gone_through, entries) = {
             let mut queue = lock(&self.queue);
@@ -140,7 +140,7 @@ impl Hub {
         let batch = EntryBatch { version: VERSION, host, queue, gone_through, entries };
         match self.link.post::<_, Ack>(BATCHES, &batch, Duration::ZERO) {
             Ok(ack) => {
-                // More than was sent is not the hub's to say.
+                // The hub cannot acknowledge more than was sent.
                 let through = ack.through.min(last);
                 self.sent.fetch_add(through.saturating_sub(gone_through), Ordering::Relaxed);
                 match lock(&self.queue).forget(through) {
@@ -159,7 +159,7 @@ impl Hub {
         }
     }
 
-    /// Waits until something was added, or a tick is over.
+    /// Waits until an entry is added, at most for one tick.
     pub(super) fn wait(&self) {
         let queue = lock(&self.queue);
         let waited = self.added.wait_timeout(queue, TICK);

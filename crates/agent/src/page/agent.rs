@@ -5,7 +5,7 @@ use fleet::server::ServerTally;
 use super::{Families, Metric};
 use crate::state::AgentState;
 
-/// Adds the agent's own families.
+/// Adds the metrics of the agent itself.
 pub fn add(out: &mut Families, state: &AgentState) {
     let version =
         vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("host", state.host.clone())];
@@ -59,7 +59,7 @@ pub fn add(out: &mut Families, state: &AgentState) {
     }
 }
 
-/// Whether counters are read at all, and from as many GPUs as there should be.
+/// Adds metrics of the readings: their age, the driver's state and the number of GPUs.
 fn add_readings(out: &mut Families, state: &AgentState) {
     let gauge = |name, help| Metric::gauge(name, help);
     let age = state.reading_age().as_secs_f64();
@@ -89,7 +89,7 @@ fn add_clock(out: &mut Families, state: &AgentState) {
     }
 }
 
-/// The queue of the hub, where there is one.
+/// Adds metrics of the hub's queue, if a hub is configured.
 fn add_hub(out: &mut Families, state: &AgentState) {
     let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
     let up = f64::from(u8::from(tally.is_up));

@@ -20,10 +20,11 @@ const fn counter(name: &'static str, help: &'static str) -> Metric {
 }
 
 const ERRORS: Metric = counter("hw_errors", "Errors, by kind; XID errors by their number.");
-/// XIDs of `deploy/prometheus/rules.yml`: their counters are there before the first one.
+/// XIDs used in `deploy/prometheus/rules.yml`. Their counters are exported as 0 before the first
+/// error.
 const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
 
-/// Everything the agent knows, as families.
+/// Collects all metrics of the page `/metrics`.
 pub fn families(state: &AgentState) -> Families {
     let mut out = Families::default();
     for gpu in lock(&state.gpus).iter() {
@@ -40,7 +41,7 @@ fn labels(gpu: &GpuState) -> Vec<MetricLabel> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
-        // Prometheus has its own meaning for `instance`, and for `job`.
+        // Not `instance` or `job`, which Prometheus reserves.
         labels.push(("gpu_instance", instance.to_string()));
     }
     labels
@@ -261,7 +262,7 @@ fn add_devices(out: &mut Families, host: &HostCounters) {
     }
 }
 
-/// Runs by the GPUs they hold, and steps by process.
+/// Adds runs by the GPUs they hold, and steps by process.
 fn add_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
@@ -329,7 +330,7 @@ fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     ]
 }
 
-/// Whether a GPU is held and did not work; `None` where its work is not known.
+/// Whether a GPU is allocated but idle; `None` if its utilization is unknown.
 pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
     Some(!owners.runs_on(&gpu.identity.uuid).is_empty() && busy < 0.01)

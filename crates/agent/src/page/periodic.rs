@@ -5,7 +5,7 @@ use fleet::allocation;
 use super::{Families, Metric, MetricLabel};
 use crate::state::{AgentState, lock};
 
-/// Adds the families of periodic traces, where there are any.
+/// Adds the metrics of periodic traces.
 pub fn add(out: &mut Families, state: &AgentState) {
     let counter = |name, help| Metric::counter(name, help);
     let budgets = lock(&state.periodic);

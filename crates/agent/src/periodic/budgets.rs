@@ -1,5 +1,5 @@
-//! Accounts of periodic traces per workflow type: today's cost, when the next trace is due, and its
-//! weight. Uses no clock, process or file: times and figures are arguments.
+//! Budgets of periodic traces per workflow type: today's usage, when the next trace is due, and its
+//! weight. Uses no clock, process or file: times and counts are arguments.
 
 use std::collections::BTreeMap;
 
@@ -16,43 +16,42 @@ const DAY_S: u64 = 86_400;
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
 /// Slow traces in a row before the first back-off: one alone may be chance.
 const SLOW_IN_ROW: u32 = 3;
-/// A trace is slow beyond so many standard deviations of untraced windows. Steps of a job that
-/// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows,
-/// and three times in a row in less than one of a thousand traces.
+/// A trace counts as slow beyond this many standard deviations of untraced windows. Steps of a job
+/// that varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of
+/// windows, and three times in a row in less than one of a thousand traces.
 const SPREADS: f64 = 2.0;
 /// Most workflow types of a user: names come from jobs, and are labels of metrics.
 const WORKFLOWS_MAX: usize = 16;
 /// Most users with a workflow type.
 const USERS_MAX: usize = 256;
-/// What all further ones are called.
+/// The name that all further workflow types share.
 const OTHERS: &str = "(others)";
-/// What a file of another version is not read as.
+/// Version of the file; other versions are ignored.
 const VERSION: u32 = 2;
 
-/// All workflow types of a host.
+/// The budgets of all workflow types of a host, by user.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostBudgets {
     version: u32,
     /// Days since 1970 (UTC).
     day: u64,
-    /// By user: nobody spends the budget of another one, or changes its counts.
+    /// By user, so that users cannot spend each other's budgets.
     users: BTreeMap<u32, BTreeMap<String, WorkflowBudget>>,
 }
 
-/// Names a workflow type of a user.
+/// The key of a workflow type: its user and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Workflow {
-    /// The user whose processes are of it.
     pub uid: u32,
     pub name: String,
 }
 
-/// One workflow type.
+/// Today's usage and the schedule of one workflow type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowBudget {
-    /// Traces that are kept, of today.
+    /// Traces kept today.
     pub traces: u32,
-    /// Traces that were lost, of today.
+    /// Traces lost today.
     pub lost: u32,
     /// Bytes that the profiler wrote today.
     pub bytes: u64,
@@ -62,24 +61,24 @@ pub struct WorkflowBudget {
     pub since: u64,
     /// Bytes of the largest trace so far.
     pub largest: u64,
-    /// How much longer steps took while the last trace was made, as a share.
+    /// Slowdown of steps during the last trace, as a share.
     pub slowdown: Option<f64>,
-    /// Standard deviation of that share without a trace.
+    /// Standard deviation of this share without a trace.
     #[serde(default)]
     pub spread: Option<f64>,
     /// Slow traces in a row, up to the last one.
     #[serde(default)]
     slow_in_row: u32,
-    /// The second of today at which the last trace began.
+    /// The second of the day at which the last trace began.
     begun_s: Option<u64>,
     not_before_unix_s: u64,
-    /// Why nothing was traced in which slot.
+    /// The last slot that was skipped, and the reason.
     #[serde(skip)]
     waits: Option<(u64, SkipReason)>,
-    /// Why the last trace was lost, if it was.
+    /// The reason why the last trace was lost, if it was.
     #[serde(skip)]
     problem: Option<String>,
-    /// Since the agent began, for counters.
+    /// Totals since the agent began, for metrics.
     #[serde(skip)]
     pub totals: Totals,
 }
@@ -93,28 +92,28 @@ pub struct Totals {
     pub bytes: u64,
     pub steps: u64,
     pub recorded: u64,
-    /// Slots that went by without a trace, by the reason.
+    /// Slots without a trace, by reason.
     pub skipped: BTreeMap<SkipReason, u64>,
 }
 
-/// Why there is no trace now.
+/// The reason why no trace is started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SkipReason {
-    /// Its moment has not come.
+    /// The time in the slot is not reached yet.
     NotDue,
-    /// Its budget is zero.
+    /// The budget is zero.
     Off,
-    /// Today's traces are made.
+    /// Today's number of traces is used up.
     Traces,
-    /// Today's bytes are written.
+    /// Today's bytes are used up.
     Bytes,
-    /// The share of steps would be exceeded.
+    /// The allowed share of steps would be exceeded.
     Steps,
-    /// Steps were slow while one was traced.
+    /// Recent traces slowed down steps.
     BackedOff,
-    /// Counters are left to others.
+    /// Counters are paused for other tools.
     Paused,
-    /// Profilers are busy, or asked already.
+    /// All profilers are busy or already have a request.
     Busy,
     NotTraining,
     /// Too few steps to compare with.
@@ -122,7 +121,7 @@ pub enum SkipReason {
 }
 
 impl SkipReason {
-    /// One word for it, as in metrics.
+    /// The label of the reason in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::NotDue => "not_due",
@@ -138,7 +137,7 @@ impl SkipReason {
         }
     }
 
-    /// As a person reads it.
+    /// The reason in words, for status output.
     fn words(self) -> &'static str {
         match self {
             Self::NotDue => "waits for its moment",
@@ -179,21 +178,21 @@ impl Default for HostBudgets {
 }
 
 impl HostBudgets {
-    /// A budgets from its text; none where it is damaged or of another version.
+    /// Parses the budgets file; `None` if it is damaged or of another version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let budgets: Option<Self> = serde_json::from_slice(bytes).ok();
         budgets.filter(|budgets| budgets.version == VERSION)
     }
 
-    /// Begins a new day where one has begun.
+    /// Resets the daily usage if a new day has begun.
     pub fn start_day(&mut self, now: WallTime) {
         let day = now.day();
-        // A clock that was set back by a little must not give today's budget twice.
+        // If the clock was set back slightly across midnight, do not grant today's budget twice.
         if day == self.day || day + 1 == self.day {
             return;
         }
         self.day = day;
-        // A type that made no step for a day is forgotten.
+        // Forget workflow types without steps for a day.
         self.users.retain(|_, workflows| {
             workflows.retain(|_, budget| budget.steps > 0);
             !workflows.is_empty()
@@ -213,8 +212,8 @@ impl HostBudgets {
         }
     }
 
-    /// The workflow type that a user's name stands for here: there are not endlessly many. None
-    /// where too many users have one.
+    /// Maps a name to a workflow type. Beyond the limit per user, further names share one type;
+    /// `None` if too many users have workflow types.
     pub fn workflow(&self, uid: u32, name: &str) -> Option<Workflow> {
         let known = self.users.get(&uid);
         if known.is_none() && self.users.len() >= USERS_MAX {
@@ -226,33 +225,33 @@ impl HostBudgets {
         Some(Workflow { uid, name: name.to_owned() })
     }
 
-    /// The account of a workflow type.
+    /// Returns the budget of a workflow type, creating it if necessary.
     pub fn budget(&mut self, workflow: &Workflow) -> &mut WorkflowBudget {
         let own = self.users.entry(workflow.uid).or_default();
         own.entry(workflow.name.clone()).or_default()
     }
 
-    /// All of them, with their users.
+    /// Iterates over all workflow types with their users.
     pub fn all(&self) -> impl Iterator<Item = (u32, &String, &WorkflowBudget)> {
         self.users.iter().flat_map(|(uid, own)| own.iter().map(|(name, one)| (*uid, name, one)))
     }
 }
 
 impl WorkflowBudget {
-    /// Takes steps in that were made.
+    /// Counts steps that processes of this type made.
     pub fn add_steps(&mut self, steps: u64) {
         self.steps += steps;
         self.since += steps;
         self.totals.steps += steps;
     }
 
-    /// Whether a trace may begin now, by time and budgets: the bytes it may have.
+    /// Checks time and budgets, and returns the bytes that a trace started now may have.
     ///
-    /// A day has as many slots of one length as there may be traces; `seed` says when in its slot a
-    /// trace is due, so that neither hosts nor days have a common moment.
+    /// A day is divided into as many equal slots as it may have traces. `seed` determines the time
+    /// within the slot, so that it differs between hosts and days.
     ///
     /// # Errors
-    /// What stands against it.
+    /// The reason why no trace may start.
     pub fn allowance(
         &self,
         now: WallTime,
@@ -282,14 +281,14 @@ impl WorkflowBudget {
         if left == 0 || left < self.largest { Err(SkipReason::Bytes) } else { Ok(left) }
     }
 
-    /// Says that a trace begins: its slot is used up, whatever comes of it.
+    /// Records the start of a trace, which uses up its slot even if the trace is lost.
     pub fn begin(&mut self, now: WallTime, limits: &TraceBudgets) {
         self.pass(slot(now.second(), limits.traces));
         self.begun_s = Some(now.second());
         self.waits = None;
     }
 
-    /// Says why there is none now; a slot that ends that way is counted.
+    /// Records why no trace starts now. If the slot ends this way, the reason is counted.
     pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: SkipReason) {
         let slot = slot(now.second(), limits.traces);
         self.pass(slot);
@@ -304,12 +303,12 @@ impl WorkflowBudget {
         }
     }
 
-    /// How many steps each of `recorded` steps represents, if they are kept now.
+    /// The number of steps that each of `recorded` steps represents, if the trace is kept now.
     pub fn weight(&self, recorded: u32) -> f64 {
         self.since as f64 / f64::from(recorded.max(1))
     }
 
-    /// Counts a kept trace; the next one represents the steps from here on.
+    /// Counts a kept trace. The next trace represents the steps from now on.
     pub fn keep(&mut self, bytes: u64, recorded: u32) {
         self.traces += 1;
         self.totals.written += 1;
@@ -321,16 +320,16 @@ impl WorkflowBudget {
         (self.since, self.problem) = (0, None);
     }
 
-    /// Counts a lost trace: the next one represents its steps too.
+    /// Counts a lost trace. The next trace also represents its steps.
     pub fn lose(&mut self, problem: String) {
         self.lost += 1;
         self.totals.lost += 1;
         self.problem = Some(problem);
     }
 
-    /// Takes in how much longer steps took while a trace was made, and backs off on evidence:
-    /// after [`SLOW_IN_ROW`] traces in a row with a slowdown above the limit that the job's own
-    /// spread does not explain. A trace whose spread is unknown is no evidence for either side.
+    /// Records the slowdown of a trace and backs off after [`SLOW_IN_ROW`] slow traces in a row:
+    /// their slowdown exceeds the limit and cannot be explained by the job's own spread. Traces of
+    /// unknown spread do not count.
     pub fn record_slowdown(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
         (self.slowdown, self.spread) = (Some(slowdown.share), slowdown.spread);
         let Some(spread) = slowdown.spread else { return };
@@ -346,12 +345,12 @@ impl WorkflowBudget {
         }
     }
 
-    /// Seconds for which it still backs off.
+    /// Remaining seconds of the back-off.
     pub fn backs_off(&self, now: WallTime) -> u64 {
         self.not_before_unix_s.saturating_sub(now.unix_s)
     }
 
-    /// How it stands, for a person.
+    /// Summarizes the state for status output.
     pub fn row(&self, name: &str, now: WallTime, limits: &TraceBudgets) -> PeriodicRow {
         let wait = match (limits.traces, self.backs_off(now), self.waits) {
             (0, ..) => SkipReason::Off,
@@ -379,7 +378,7 @@ impl WorkflowBudget {
     }
 }
 
-/// The slot of a day that a second is in.
+/// The slot of the day that contains a second.
 fn slot(second: u64, traces: u32) -> u64 {
     second * u64::from(traces) / DAY_S
 }
@@ -393,13 +392,13 @@ fn due(now: WallTime, limits: &TraceBudgets, seed: u64) -> u64 {
     begin + draw.below(slot, (end - begin).max(1))
 }
 
-/// A number that is the same for the same words.
+/// Hashes words to a seed.
 pub fn seed_of(words: &[&str]) -> u64 {
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     bytes.fold(0, |seed, byte| mix(seed ^ u64::from(byte)).wrapping_add(1))
 }
 
-/// Whom to trace: each process by the steps it made since the last trace of its type.
+/// Draws a process, with probabilities proportional to the steps since the last trace of its type.
 pub fn choose(steps: &[(u32, u64)], draw: CounterRng, counter: u64) -> Option<u32> {
     let all: u64 = steps.iter().map(|(_, steps)| steps).sum();
     let mut left = draw.below(counter, all.max(1));

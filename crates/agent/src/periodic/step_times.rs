@@ -1,16 +1,16 @@
-//! Step times of one process: without a trace, and while one is made. Knows neither processes nor
+//! Step times of one process, with and without a trace in progress. Independent of processes and
 //! clocks.
 
 use std::collections::VecDeque;
 
-/// Intervals between two looks that are kept: at one a second, two minutes.
+/// Number of intervals that are kept; at one per second, two minutes.
 const KEPT: usize = 120;
-/// Fewer steps than this give no mean.
+/// Smallest number of steps for a mean.
 const STEPS_MIN: u64 = 10;
-/// Fewer windows than this give no spread.
+/// Smallest number of windows for a spread.
 const WINDOWS_MIN: usize = 4;
 
-/// A number of steps whose time is known, and their time.
+/// A number of timed steps and their total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTotals {
     pub steps: u64,
@@ -21,13 +21,13 @@ pub struct StepTotals {
 /// Step times of one process in the last minutes, without the steps that were traced.
 #[derive(Clone, Debug, Default)]
 pub struct StepTimes {
-    /// Totals of the process at the last look.
+    /// Totals of the process at the last update.
     last: Option<StepTotals>,
-    /// Steps between two looks.
+    /// Untraced steps between two updates.
     untraced: VecDeque<StepTotals>,
 }
 
-/// How much longer steps took while a trace was made, and how much they vary without one.
+/// Slowdown of steps during a trace, with the spread that steps have without one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
     /// Mean step time during the trace relative to the mean before it, minus 1.
@@ -38,7 +38,7 @@ pub struct Slowdown {
 }
 
 impl StepTotals {
-    /// Steps since an earlier moment; `None` where the numbers are those of another process.
+    /// Steps since earlier totals; `None` if the totals belong to another process.
     fn since(self, before: Self) -> Option<Self> {
         let steps = self.steps.checked_sub(before.steps)?;
         Some(Self { steps, ns: self.ns.saturating_sub(before.ns) })
@@ -54,7 +54,7 @@ impl StepTotals {
 }
 
 impl StepTimes {
-    /// Takes in the totals at a look; the steps since the last look were not traced.
+    /// Updates the totals; the steps since the last update were not traced.
     pub fn add_untraced(&mut self, now: StepTotals) {
         let made = self.move_on(now).filter(|made| made.steps > 0);
         if let Some(made) = made {
@@ -65,7 +65,7 @@ impl StepTimes {
         }
     }
 
-    /// Takes in the totals at a look; some of the steps since the last look were traced.
+    /// Updates the totals; some steps since the last update were traced and are ignored.
     pub fn add_traced(&mut self, now: StepTotals) {
         self.move_on(now);
     }
@@ -73,18 +73,18 @@ impl StepTimes {
     fn move_on(&mut self, now: StepTotals) -> Option<StepTotals> {
         let made = now.since(self.last.replace(now)?);
         if made.is_none() {
-            // The number of the process belongs to another one now.
+            // The process id was reused by another process.
             self.untraced.clear();
         }
         made
     }
 
-    /// Totals at the last look.
+    /// The totals at the last update.
     pub fn now(&self) -> StepTotals {
         self.last.unwrap_or_default()
     }
 
-    /// Nanoseconds of an untraced step; `None` where there are too few.
+    /// Mean nanoseconds of an untraced step; `None` if there were too few.
     pub fn mean(&self) -> Option<f64> {
         let all = self.untraced.iter().fold(StepTotals::default(), |all, one| all.plus(*one));
         (all.steps >= STEPS_MIN).then(|| all.mean())?
@@ -124,7 +124,7 @@ mod tests {
     use super::{KEPT, Slowdown, StepTimes, StepTotals};
 
     #[test]
-    fn the_mean_is_of_the_last_minutes_and_of_one_process() {
+    fn the_mean_covers_the_last_minutes_of_one_process() {
         let mut times = StepTimes::default();
         assert_eq!(times.mean(), None);
         let mut now = StepTotals { steps: 1, ns: 5 };

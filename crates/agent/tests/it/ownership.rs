@@ -1,4 +1,4 @@
-//! Whose a GPU is while processes of an unprivileged user claim what is not theirs.
+//! Ownership of GPUs while processes of an unprivileged user make false claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -32,7 +32,7 @@ fn day(budget: &mut WorkflowBudget, steps: u64, bytes: u64, seed: u64) -> Vec<u6
 }
 
 #[test]
-fn a_day_has_a_trace_in_each_slot_at_moments_of_its_own() {
+fn each_slot_of_a_day_has_a_trace_at_a_random_time() {
     let mut budget = WorkflowBudget::default();
     let begun = day(&mut budget, 10, 1, 7);
     let slots: Vec<u64> = begun.iter().map(|second| second / 3600).collect();
@@ -43,7 +43,7 @@ fn a_day_has_a_trace_in_each_slot_at_moments_of_its_own() {
 }
 
 #[test]
-fn every_step_is_stood_for_once() {
+fn every_step_is_represented_exactly_once() {
     let mut budget = WorkflowBudget::default();
     let (mut weighed, mut made, mut draw) = (0.0, 0, 1);
     for second in 0..DAY_S {
@@ -67,7 +67,7 @@ fn every_step_is_stood_for_once() {
 }
 
 #[test]
-fn budgets_hold_whatever_comes() {
+fn budgets_are_never_exceeded() {
     // 300 bytes each: three fit into 1000, and the fourth might not.
     let mut bytes = WorkflowBudget::default();
     assert_eq!(day(&mut bytes, 10, 300, 1).len(), 3);
@@ -172,7 +172,7 @@ fn first_back_off(noise: f64, cost: f64, seed: u64) -> Option<usize> {
 }
 
 #[test]
-fn a_job_that_varies_by_itself_does_not_back_off_and_a_steady_slowed_one_does() {
+fn a_noisy_job_does_not_back_off_but_a_steadily_slowed_one_does() {
     for seed in 0..5 {
         assert_eq!(first_back_off(0.5, 0.0, seed), None, "±50 % from second to second");
         assert_eq!(first_back_off(0.02, 0.0, seed), None, "±2 %");
@@ -190,7 +190,7 @@ fn workflow(uid: u32, name: &str) -> Workflow {
 }
 
 #[test]
-fn a_new_day_has_new_budgets_and_a_clock_set_back_has_not() {
+fn a_new_day_resets_budgets_but_a_clock_set_back_does_not() {
     let mut budgets = HostBudgets::default();
     let a = workflow(7, "a");
     budgets.start_day(at(0));
@@ -214,7 +214,7 @@ fn a_new_day_has_new_budgets_and_a_clock_set_back_has_not() {
 }
 
 #[test]
-fn a_user_takes_neither_names_nor_budgets_from_another() {
+fn users_have_separate_workflow_types_and_budgets() {
     let mut budgets = HostBudgets::default();
     for at in 0..200 {
         let name = budgets.workflow(7, &format!("w{at}")).unwrap();
@@ -233,7 +233,7 @@ fn a_user_takes_neither_names_nor_budgets_from_another() {
 }
 
 #[test]
-fn processes_are_chosen_by_their_steps() {
+fn processes_are_drawn_in_proportion_to_their_steps() {
     let draw = CounterRng::new(seed_of(&["host", "ranking"]), 0);
     let steps = [(7, 10), (8, 0), (9, 30)];
     let mut counts = [0; 3];
