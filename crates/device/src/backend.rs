@@ -18,6 +18,7 @@ pub use on_cuda::{Cuda, QueueMoments, SOURCES};
 use schema::random::CounterRng;
 use schema::{JaggedTensor, Optimizer, Precision};
 
+use crate::MatrixShape;
 use crate::cpu::Pool;
 use crate::error::Error;
 use crate::ops::embedding_backward::{TileOrigin, Updated};
@@ -144,7 +145,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         rows: &[f32],
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// Writes the host's `values` to `to` from element `at` on.
@@ -349,7 +350,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         from: &Self::Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// `d_y = 0 where y ≤ 0`, f32 `[rows, columns]`.
@@ -360,7 +361,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         y: &Self::Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         d_y: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// `to = from`, or `to += from`, or `to = 0` without `from`; f32 `[rows, columns]`.
@@ -371,7 +372,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         from: Combine<'_, Self>,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// [`crate::ops::cross::forward`].

@@ -4,6 +4,7 @@
 //! layers.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{GradientSum, LinearBackwardWeight, VectorUpdate, WeightPart, WeightShape};
 use device::weights::WeightsView;
 use schema::{Op, Optimizer, Precision};
@@ -34,7 +35,7 @@ pub struct DenseWeight<B: Backend> {
     name: String,
     /// Position in the model's order.
     number: usize,
-    shape: (usize, usize),
+    shape: MatrixShape,
     /// The values, together with gradient and optimizer state.
     pub values: B::Weight,
 }
@@ -95,9 +96,10 @@ impl<B: Backend> Dense<B> {
         &mut self,
         room: &mut CountingAllocator<'_, B>,
         name: String,
-        shape @ (n, k): (usize, usize),
+        shape: MatrixShape,
         precision: Precision,
     ) -> WeightId {
+        let MatrixShape { rows: n, columns: k } = shape;
         let id = WeightId(self.weights.len());
         let values = room.weight(WeightShape { n, k, precision, optimizer: self.optimizer });
         self.weights.push(DenseWeight { name, number: self.order.len(), shape, values });
@@ -403,8 +405,8 @@ impl<B: Backend> Dense<B> {
         let optimizer = self.optimizer;
         match self.order[number] {
             ParameterId::Weight(id) => {
-                let DenseWeight { shape: (n, k), values, .. } = &mut self.weights[id.0];
-                let (elements, packed) = (*n * *k, *n * *k);
+                let DenseWeight { shape, values, .. } = &mut self.weights[id.0];
+                let (elements, packed) = (shape.elements(), shape.elements());
                 let op = Op::DenseUpdate { elements, packed, optimizer };
                 profiler.op(op, || device.update_weight(queue, values, sum, scalars))?;
             }
@@ -426,7 +428,7 @@ impl<B: Backend> DenseWeight<B> {
         DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         optimizer: Optimizer,
     ) -> Result<DenseParameter, Error> {
-        let (n, k) = self.shape;
+        let MatrixShape { rows: n, columns: k } = self.shape;
         let mut parameter = DenseParameter::zeros(&self.name, &[n, k], optimizer);
         let DenseParameter { weight, state, .. } = &mut parameter;
         device.get_weight(queue, WeightPart::Values, &self.values, weight)?;

@@ -1,6 +1,7 @@
 //! Initial weights: a function of seed, parameter and position alone, so that a model starts the
 //! same under every sharding plan.
 
+use device::MatrixShape;
 use device::weights::StoredWeight;
 use device::{Pool, Weights};
 use schema::model::DenseInit;
@@ -88,11 +89,11 @@ impl Draw {
 #[derive(Clone, Copy, Debug)]
 pub enum Initial {
     /// The weight `[output, input]` of a linear layer.
-    Weight(u64, (usize, usize)),
+    Weight(u64, MatrixShape),
     /// The bias `[output]` of a linear layer.
-    Bias(u64, (usize, usize)),
+    Bias(u64, MatrixShape),
     /// A low-rank factor of a cross layer, `[output, input]`, Xavier-normal as in TorchRec.
-    Factor(u64, (usize, usize)),
+    Factor(u64, MatrixShape),
     Zeros(usize),
 }
 
@@ -106,15 +107,15 @@ impl Initial {
         let xavier = |output, input| (2.0 / (output + input) as f64).sqrt();
         let fan = |extent| 1.0 / (extent as f64).sqrt();
         let (rng, count, scale) = match self {
-            Self::Weight(index, (output, input)) => {
+            Self::Weight(index, MatrixShape { rows: output, columns: input }) => {
                 let scale = if dlrm { xavier(output, input) } else { fan(input) };
                 (rng(index).child(0), output * input, scale)
             }
-            Self::Bias(index, (output, input)) => {
+            Self::Bias(index, MatrixShape { rows: output, columns: input }) => {
                 let scale = if dlrm { (1.0 / output as f64).sqrt() } else { fan(input) };
                 (rng(index).child(1), output, scale)
             }
-            Self::Factor(index, (output, input)) => {
+            Self::Factor(index, MatrixShape { rows: output, columns: input }) => {
                 (rng(index), output * input, xavier(output, input))
             }
             Self::Zeros(length) => return vec![0.0; length],

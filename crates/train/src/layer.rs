@@ -10,6 +10,7 @@ pub mod mlp;
 mod rounded;
 
 use device::Backend;
+use device::MatrixShape;
 use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
@@ -47,22 +48,22 @@ impl<'a, B: Backend> ParameterList<'a, B> {
     }
 
     /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
-    pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (WeightId, VectorId) {
+    pub fn add_linear(&mut self, name: &str, shape: MatrixShape) -> (WeightId, VectorId) {
         self.start_linear(shape);
         let weight = self.add_weight(format!("{name}.weight"), shape);
-        (weight, self.add_vector(&format!("{name}.bias"), &[shape.0]))
+        (weight, self.add_vector(&format!("{name}.bias"), &[shape.rows]))
     }
 
     /// Adds `{name}.weight [1, input]` and `{name}.bias [1]` for a layer with one output. Matrix
     /// products do not read this weight, so it is a vector.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
-        self.start_linear((1, input));
+        self.start_linear(MatrixShape::new(1, input));
         let weight = self.add_vector(&format!("{name}.weight"), &[1, input]);
         (weight, self.add_vector(&format!("{name}.bias"), &[1]))
     }
 
     /// Adds a cross layer's factor `name [output, input]`.
-    pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+    pub fn add_factor(&mut self, name: String, shape: MatrixShape) -> WeightId {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Factor(index, shape));
         self.add_weight(name, shape)
@@ -74,7 +75,7 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         self.add_vector(name, &[length])
     }
 
-    fn add_weight(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+    fn add_weight(&mut self, name: String, shape: MatrixShape) -> WeightId {
         self.dense.add_weight(&mut self.room, name, shape, self.precision)
     }
 
@@ -84,7 +85,7 @@ impl<'a, B: Backend> ParameterList<'a, B> {
 
     /// Registers the initial distributions of a linear layer's weight and bias, which are added
     /// next.
-    fn start_linear(&mut self, shape: (usize, usize)) {
+    fn start_linear(&mut self, shape: MatrixShape) {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Weight(index, shape));
         self.initial.push(Initial::Bias(index, shape));

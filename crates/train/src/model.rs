@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use device::MatrixShape;
 use device::backend::{LossArguments, Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
 use device::optimizer::UpdateRule;
@@ -218,7 +219,8 @@ impl<B: Backend> Buffers<B> {
         batch_max: usize,
     ) -> Self {
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let mut matrix = |of, width| room.matrix(of, Precision::F32, (batch_max, width));
+        let mut matrix =
+            |of, width| room.matrix(of, Precision::F32, MatrixShape::new(batch_max, width));
         let input = matrix(forward, model.dense_features);
         let [d_last, d_interaction, d_dense] =
             [last_width, model.interaction_width(), model.dense_width()]
@@ -550,7 +552,7 @@ impl<B: Backend> Model<B> {
             return Ok(());
         }
         let RankContext { device, queue, profiler, .. } = &mut *context;
-        let shape = (samples, self.dense_features);
+        let shape = MatrixShape::new(samples, self.dense_features);
         let op = Op::Pack { elements: batch.dense.len() };
         profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?;
         self.bottom.forward(context, &self.parameters, input, samples)?;

@@ -2,6 +2,7 @@
 //! mean squared error. It uses the same layers as models, and is independent of tables and files.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::StepScalars;
 use device::optimizer::UpdateRule;
 use schema::model::DenseInit;
@@ -126,10 +127,10 @@ impl<B: Backend> Regression<B> {
         let (mut parameters, initial, mut room) = list.finish();
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
         let buffers = RegressionBuffers {
-            input: room.matrix(forward, Precision::F32, (batch, columns)),
+            input: room.matrix(forward, Precision::F32, MatrixShape::new(batch, columns)),
             predicted: room.vector(forward, batch),
             d_predicted: room.vector(backward, batch),
-            d_last: room.matrix(backward, Precision::F32, (batch, last_width)),
+            d_last: room.matrix(backward, Precision::F32, MatrixShape::new(batch, last_width)),
             rows: Vec::new(),
             read: Vec::new(),
             gradient: Vec::new(),
@@ -244,7 +245,7 @@ impl<B: Backend> Regression<B> {
         let Self { context, parameters, hidden, output, buffers, .. } = self;
         let RegressionBuffers { input, predicted, rows, .. } = buffers;
         let DeviceQueue { device, queue } = context.device_queue();
-        device.pack(queue, rows, (samples, self.inputs.len()), input)?;
+        device.pack(queue, rows, MatrixShape::new(samples, self.inputs.len()), input)?;
         hidden.forward(context, parameters, input, samples)?;
         output.forward(context, parameters, hidden.output(input), predicted, samples)
     }

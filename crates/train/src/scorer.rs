@@ -86,7 +86,7 @@ impl<B: Backend> Scorer<B> {
             TableLocation::InMemory => None,
             TableLocation::Mapped => Some(MappedTables::map(&checkpoint)?),
         };
-        let parameters = weights(&checkpoint, host, (&plan, rank), mapped.as_ref())?;
+        let parameters = read_weights(&checkpoint, host, &plan, rank, mapped.as_ref())?;
         let batch_max = BATCH_SIZE.div_ceil(size);
         let device_queue = context.device_queue();
         let model =
@@ -272,10 +272,11 @@ fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
 
 /// Reads the weights of a checkpoint; for mapped tables, only the dense ones. Optimizer state,
 /// which may be as large as the tables, is not read.
-fn weights(
+fn read_weights(
     checkpoint: &Checkpoint,
     host: &Pool,
-    (plan, rank): (&ShardingPlan, Rank),
+    plan: &ShardingPlan,
+    rank: Rank,
     mapped: Option<&MappedTables>,
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();

@@ -3,6 +3,7 @@
 use schema::Loss;
 
 use super::{Backend, InputGradient};
+use crate::MatrixShape;
 use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::gemm::Activation;
 use crate::ops::interaction;
@@ -59,7 +60,7 @@ pub struct ColumnForward<'a, B: Backend> {
     /// Output, `[B]`.
     pub y: &'a mut B::Vector,
     /// B and K.
-    pub shape: (usize, usize),
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::column_backward_weight`].
@@ -73,7 +74,7 @@ pub struct ColumnBackwardWeight<'a, B: Backend> {
     /// Gradient of the bias, `[1]`.
     pub d_bias: &'a mut B::Vector,
     /// B and K.
-    pub shape: (usize, usize),
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::column_backward_input`].
@@ -87,7 +88,7 @@ pub struct ColumnBackwardInput<'a, B: Backend> {
     /// Gradient of the input, f32 `[B, K]`.
     pub d_x: &'a mut B::Matrix,
     /// B and K.
-    pub shape: (usize, usize),
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::update_vector`].
@@ -111,7 +112,7 @@ pub struct CrossForward<'a, B: Backend> {
     pub x: &'a B::Matrix,
     pub out: &'a mut B::Matrix,
     /// B and N.
-    pub shape: (usize, usize),
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::cross_backward`]; all f32 `[B, N]` but the bias and its gradient.
@@ -131,7 +132,7 @@ pub struct CrossBackward<'a, B: Backend> {
     /// The direct part of the gradient of `x`.
     pub d_x: &'a mut B::Matrix,
     /// B and N.
-    pub shape: (usize, usize),
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::interaction_forward`].

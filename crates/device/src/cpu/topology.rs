@@ -55,7 +55,7 @@ impl Topology {
 
     /// A machine of these nodes.
     #[cfg(test)]
-    pub(super) fn of_nodes(nodes: &[&[usize]]) -> Self {
+    pub(super) fn from_nodes(nodes: &[&[usize]]) -> Self {
         let nodes: Vec<Vec<usize>> = nodes.iter().map(|cpus| cpus.to_vec()).collect();
         Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
     }

@@ -22,7 +22,7 @@ pub enum DriverError {
     #[error("device cuda:{ordinal}: the driver offers {count} devices")]
     NoDevice { ordinal: usize, count: usize },
     /// A call of the driver failed.
-    #[error("{}{call}: {problem} (code {code}){}", of_operation(operation.as_deref()),
+    #[error("{}{call}: {problem} (code {code}){}", operation_suffix(operation.as_deref()),
             later_hint(operation.as_deref(), *code))]
     Call {
         call: &'static str,
@@ -239,7 +239,7 @@ impl DriverError {
     }
 }
 
-fn of_operation(operation: Option<&str>) -> String {
+fn operation_suffix(operation: Option<&str>) -> String {
     operation.map(|operation| format!("{operation}: ")).unwrap_or_default()
 }
 

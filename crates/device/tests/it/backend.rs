@@ -3,6 +3,7 @@
 mod cuda;
 
 use device::Cpu;
+use device::MatrixShape;
 use device::backend::{Backend, Probabilities};
 use device::buffer::Array;
 use schema::Precision;
@@ -24,9 +25,11 @@ fn what_does_not_fit_a_handle_is_refused_before_it_is_written() {
     assert_eq!(refused, "write: values from an element on: expected 3, got 4");
     assert_eq!(*vector, [0.0; 3]);
     let mut matrix = cpu.matrix(Precision::F32, 2, 40).unwrap();
-    let refused = cpu.pack(&(), &[0.0; 120], (3, 40), &mut matrix).unwrap_err().to_string();
+    let refused =
+        cpu.pack(&(), &[0.0; 120], MatrixShape::new(3, 40), &mut matrix).unwrap_err().to_string();
     assert_eq!(refused, "pack: [rows, columns] in panels: expected 128, got 192");
     let mut matrix = cpu.matrix(Precision::Bf16, 2, 40).unwrap();
-    let refused = cpu.pack(&(), &[0.0; 80], (2, 40), &mut matrix).unwrap_err().to_string();
+    let refused =
+        cpu.pack(&(), &[0.0; 80], MatrixShape::new(2, 40), &mut matrix).unwrap_err().to_string();
     assert_eq!(refused, "pack: matrix: expected f32, got bf16");
 }

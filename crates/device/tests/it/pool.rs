@@ -111,7 +111,7 @@ fn slices_are_cut_where_the_length_says() {
         pool.run_slices(&mut data, 10, |chunk, part| part.fill(chunk + 1));
         assert!(data.iter().enumerate().all(|(i, &value)| value == i / 10 + 1));
         let (mut a, mut b) = (vec![0; 25], vec![0; 9]);
-        pool.run_zipped(&mut a, &mut b, (10, 4), |chunk, a, b| {
+        pool.run_zipped(&mut a, &mut b, 10, 4, |chunk, a, b| {
             a.fill(b.len());
             b.fill(chunk);
         });

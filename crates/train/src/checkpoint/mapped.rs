@@ -73,7 +73,7 @@ impl MappedTables {
                 }
                 cells += part.cells();
                 let start = reader.offset(entry) as usize;
-                let mapped = MappedChunk::new(chunk, part, (places[&chunk.file], start));
+                let mapped = MappedChunk::new(chunk, part, places[&chunk.file], start);
                 let key = (part.columns.start, part.columns.end);
                 columns.entry(key).or_default().push(mapped);
             }
@@ -209,7 +209,7 @@ impl MappedTables {
 
 impl MappedChunk {
     /// A chunk at a place in a file. A chunk without checksums of pieces counts as one piece.
-    fn new(chunk: &Chunk, part: &TablePart, (file, start): (usize, usize)) -> Self {
+    fn new(chunk: &Chunk, part: &TablePart, file: usize, start: usize) -> Self {
         let bytes = chunk.shape.iter().product::<usize>() * chunk.data_type.bytes();
         let whole = (bytes.max(1), vec![chunk.checksum]);
         let pieces = chunk.pieces.as_ref().map(|p| (p.bytes as usize, p.checksums.clone()));

@@ -181,8 +181,8 @@ impl CheckpointWriter {
                 }
                 let stride = view.state.len() / count;
                 let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
-                let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
-                write_columns(writer, view.state, stride, 0..count, columns, &mut buffer)
+                let (column, width) = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
+                write_columns(writer, view.state, stride, 0..count, column, width, &mut buffer)
             })
         })
     }
@@ -375,7 +375,8 @@ fn write_columns(
     values: &[f32],
     stride: usize,
     rows: Range<usize>,
-    (column, width): (usize, usize),
+    column: usize,
+    width: usize,
     buffer: &mut Vec<f32>,
 ) -> Result<(), Error> {
     let values = &values[rows.start * stride..rows.end * stride];

@@ -1,6 +1,7 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{Combine, CrossBackward, CrossForward, InputGradient};
 use device::ops::gemm::Activation;
 use schema::{Op, Pass, Precision};
@@ -49,31 +50,44 @@ impl<B: Backend> CrossNetwork<B> {
     #[must_use]
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
-        (layers, rank): (usize, usize),
+        layers: usize,
+        rank: usize,
         width: usize,
         batch_max: usize,
     ) -> Self {
         let precision = parameters.precision();
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let whole = (batch_max, width);
+        let whole = MatrixShape::new(batch_max, width);
         let mut layer = |i: usize| {
-            let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
-            let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
+            let v = parameters.add_factor(format!("cross.{i}.v"), MatrixShape::new(rank, width));
+            let w = parameters.add_factor(format!("cross.{i}.w"), MatrixShape::new(width, rank));
             let bias = parameters.add_zeros(&format!("cross.{i}.bias"), width);
             let room = &mut parameters.room;
             CrossLayer {
-                down: Linear::new(v, None, (rank, width), Activation::None, precision),
-                up: Linear::new(w, None, (width, rank), Activation::None, precision),
+                down: Linear::new(
+                    v,
+                    None,
+                    MatrixShape::new(rank, width),
+                    Activation::None,
+                    precision,
+                ),
+                up: Linear::new(
+                    w,
+                    None,
+                    MatrixShape::new(width, rank),
+                    Activation::None,
+                    precision,
+                ),
                 bias,
                 entry: Rounded::new(room, forward, precision, whole),
-                projected: room.matrix(forward, precision, (batch_max, rank)),
+                projected: room.matrix(forward, precision, MatrixShape::new(batch_max, rank)),
                 u: room.matrix(forward, Precision::F32, whole),
                 output: room.matrix(forward, Precision::F32, whole),
             }
         };
         let layers = (0..layers).map(&mut layer).collect();
         let room = &mut parameters.room;
-        let d_projected = room.matrix(backward, precision, (batch_max, rank));
+        let d_projected = room.matrix(backward, precision, MatrixShape::new(batch_max, rank));
         let d_u_entry = Rounded::new(room, backward, precision, whole);
         let mut gradient = || room.matrix(backward, Precision::F32, whole);
         let (d_u, gradients, d_x0) = (gradient(), [gradient(), gradient()], gradient());
@@ -97,7 +111,7 @@ impl<B: Backend> CrossNetwork<B> {
         x0: &B::Matrix,
         samples: usize,
     ) -> Result<(), Error> {
-        let shape = (samples, self.width);
+        let shape = MatrixShape::new(samples, self.width);
         for i in 0..self.layers.len() {
             let (before, rest) = self.layers.split_at_mut(i);
             let x = before.last().map_or(x0, |layer| &layer.output);
@@ -107,7 +121,7 @@ impl<B: Backend> CrossNetwork<B> {
             layer.up.forward(context, dense, &layer.projected, &mut layer.u, samples)?;
             let CrossLayer { u, output: out, bias, .. } = layer;
             let bias = &dense.vector(*bias).values;
-            let op = op_of::<B>(shape, Pass::Forward);
+            let op = cross_op::<B>(shape, Pass::Forward);
             let RankContext { device, queue, profiler, .. } = &mut *context;
             let arguments = CrossForward { x0, u, bias, x, out, shape };
             profiler.op(op, || device.cross_forward(queue, arguments))?;
@@ -128,7 +142,7 @@ impl<B: Backend> CrossNetwork<B> {
         d_out: &B::Matrix,
         samples: usize,
     ) -> Result<&B::Matrix, Error> {
-        let shape = (samples, self.width);
+        let shape = MatrixShape::new(samples, self.width);
         let Self { layers, d_projected, d_u, d_u_entry, gradients, d_x0, .. } = self;
         let [mut current, mut next] = gradients.each_mut();
         context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
@@ -151,7 +165,7 @@ impl<B: Backend> CrossNetwork<B> {
                 d_x: next,
                 shape,
             };
-            let op = op_of::<B>(shape, Pass::Backward);
+            let op = cross_op::<B>(shape, Pass::Backward);
             profiler.op(op, || device.cross_backward(queue, arguments))?;
             let (x, d_u) = (layer.entry.get(x), d_u_entry.take(context, d_u, samples)?);
             let d_x = (&mut *d_projected, InputGradient::Write);
@@ -165,6 +179,6 @@ impl<B: Backend> CrossNetwork<B> {
     }
 }
 
-fn op_of<B: Backend>((samples, width): (usize, usize), pass: Pass) -> Op {
-    Op::Cross { elements: B::matrix_len(samples, width), pass }
+fn cross_op<B: Backend>(shape: MatrixShape, pass: Pass) -> Op {
+    Op::Cross { elements: B::matrix_len(shape.rows, shape.columns), pass }
 }

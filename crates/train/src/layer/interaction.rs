@@ -2,6 +2,7 @@
 //! cross network.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{InteractionBackward, InteractionForward, JoinShape};
 use device::ops::interaction;
 use schema::{Interaction, ModelConfig, Op, Pass, Precision};
@@ -54,12 +55,11 @@ impl<B: Backend> InteractionLayer<B> {
             }
             Interaction::Cat => InteractionKind::Cat,
             Interaction::DcnV2 { layers, rank } => {
-                let shape = (layers, rank);
-                let network = CrossNetwork::new(parameters, shape, output_width, batch_max);
+                let network = CrossNetwork::new(parameters, layers, rank, output_width, batch_max);
                 InteractionKind::Cross(Box::new(network))
             }
         };
-        let shape = (batch_max, output_width);
+        let shape = MatrixShape::new(batch_max, output_width);
         Self {
             kind,
             dense_width: model.dense_width(),

@@ -1,6 +1,7 @@
 //! `y = f(x Wᵀ + b)` and its gradients, on activations in the products' precision.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{InputGradient, LinearBackwardInput, LinearForward};
 use device::ops::gemm::Activation;
 use schema::{GemmProduct, Op, Precision};
@@ -26,7 +27,7 @@ impl Linear {
     pub fn new(
         weight: WeightId,
         bias: Option<VectorId>,
-        (output, input): (usize, usize),
+        MatrixShape { rows: output, columns: input }: MatrixShape,
         activation: Activation,
         precision: Precision,
     ) -> Self {

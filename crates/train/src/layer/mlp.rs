@@ -1,6 +1,7 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{Combine, InputGradient};
 use device::ops::gemm::Activation;
 use schema::{Op, Precision};
@@ -44,8 +45,9 @@ impl<B: Backend> Mlp<B> {
         let mut layers = Vec::new();
         let mut from = input;
         for (i, &output) in widths.iter().enumerate() {
-            let (weight, bias) = parameters.add_linear(&format!("{name}.{i}"), (output, from));
-            let shape = (output, from);
+            let (weight, bias) =
+                parameters.add_linear(&format!("{name}.{i}"), MatrixShape::new(output, from));
+            let shape = MatrixShape::new(output, from);
             layers.push(Linear::new(weight, Some(bias), shape, Activation::Relu, precision));
             from = output;
         }
@@ -55,14 +57,15 @@ impl<B: Backend> Mlp<B> {
         let widest = hidden.iter().copied().max().unwrap_or(0);
         let room = &mut parameters.room;
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let mut matrix = |of, width| room.matrix(of, precision, (batch_max, width));
+        let mut matrix = |of, width| room.matrix(of, precision, MatrixShape::new(batch_max, width));
         Self {
             layers,
             hidden: hidden.iter().map(|&width| matrix(forward, width)).collect(),
             gradients: [matrix(backward, widest), matrix(backward, widest)],
-            entries: [(forward, kept), (backward, output)]
-                .map(|(of, width)| Rounded::new(room, of, precision, (batch_max, width))),
-            output: room.matrix(forward, Precision::F32, (batch_max, output)),
+            entries: [(forward, kept), (backward, output)].map(|(of, width)| {
+                Rounded::new(room, of, precision, MatrixShape::new(batch_max, width))
+            }),
+            output: room.matrix(forward, Precision::F32, MatrixShape::new(batch_max, output)),
             width: input,
         }
     }
@@ -114,8 +117,8 @@ impl<B: Backend> Mlp<B> {
     ) -> Result<(), Error> {
         let Some(last) = self.layers.last() else { return Ok(()) };
         let RankContext { device, queue, profiler, .. } = context;
-        let shape = (samples, last.output());
-        let op = Op::ReluBackward { elements: B::matrix_len(shape.0, shape.1) };
+        let shape = MatrixShape::new(samples, last.output());
+        let op = Op::ReluBackward { elements: B::matrix_len(shape.rows, shape.columns) };
         Ok(profiler.op(op, || device.relu_backward(queue, &self.output, shape, d_y))?)
     }
 
@@ -137,7 +140,12 @@ impl<B: Backend> Mlp<B> {
         if self.layers.is_empty() {
             let RankContext { device, queue, .. } = context;
             let Some(d_x) = d_x else { return Ok(()) };
-            return Ok(device.combine(queue, Combine::Copy(d_y), (b, self.width), d_x)?);
+            return Ok(device.combine(
+                queue,
+                Combine::Copy(d_y),
+                MatrixShape::new(b, self.width),
+                d_x,
+            )?);
         }
         let [x_entry, d_y_entry] = self.entries.each_mut();
         let (x, mut d_y) = (x_entry.get(x), d_y_entry.take(context, d_y, b)?);

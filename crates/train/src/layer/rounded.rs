@@ -2,6 +2,7 @@
 //! pass.
 
 use device::Backend;
+use device::MatrixShape;
 use schema::{Op, Precision};
 
 use crate::Error;
@@ -22,13 +23,13 @@ impl<B: Backend> Rounded<B> {
         room: &mut CountingAllocator<'_, B>,
         of: MemoryUse,
         precision: Precision,
-        (rows, columns): (usize, usize),
+        shape: MatrixShape,
     ) -> Self {
         let room = match precision {
             Precision::F32 => None,
-            Precision::Bf16 => Some(room.matrix(of, precision, (rows, columns))),
+            Precision::Bf16 => Some(room.matrix(of, precision, shape)),
         };
-        Self { columns, room }
+        Self { columns: shape.columns, room }
     }
 
     /// Returns `matrix`, rounded to the products' precision.
@@ -45,7 +46,7 @@ impl<B: Backend> Rounded<B> {
         let Some(room) = room else { return Ok(matrix) };
         let RankContext { device, queue, profiler, .. } = context;
         let op = Op::Pack { elements: B::matrix_len(rows, *columns) };
-        profiler.op(op, || device.round(queue, matrix, (rows, *columns), room))?;
+        profiler.op(op, || device.round(queue, matrix, MatrixShape::new(rows, *columns), room))?;
         Ok(room)
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{ExchangeLayout, TileValues, WeightShape};
 use device::ops::{Slot, interaction};
 use schema::Precision;
@@ -60,12 +61,8 @@ impl<'a, B: Backend> CountingAllocator<'a, B> {
     }
 
     /// Allocates a matrix of the given shape.
-    pub fn matrix(
-        &mut self,
-        of: MemoryUse,
-        precision: Precision,
-        (rows, columns): (usize, usize),
-    ) -> B::Matrix {
+    pub fn matrix(&mut self, of: MemoryUse, precision: Precision, shape: MatrixShape) -> B::Matrix {
+        let MatrixShape { rows, columns } = shape;
         self.count(of, B::matrix_bytes(precision, rows, columns));
         self.made(|device| device.matrix(precision, rows, columns))
     }

@@ -91,7 +91,7 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             None => Model::initial(device_queue, config, plan, rank, batch_max)?,
             Some(checkpoint) => {
                 let parameters =
-                    read_parameters(checkpoint, config, (plan, rank), device_queue.device.host())?;
+                    read_parameters(checkpoint, config, plan, rank, device_queue.device.host())?;
                 Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
@@ -440,7 +440,8 @@ fn all_rows<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
 fn read_parameters(
     checkpoint: &Checkpoint,
     config: &JobConfig,
-    (plan, rank): (&ShardingPlan, Rank),
+    plan: &ShardingPlan,
+    rank: Rank,
     host: &Pool,
 ) -> Result<RankParameters, Error> {
     let (model, optimizer) = (&config.model, &config.optimizer);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use schema::{Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::staging::Staging;
+use crate::MatrixShape;
 use crate::backend::WeightShape;
 use crate::cpu::Pool;
 use crate::cuda::{Buffer, Driver, DriverError, Stream};
@@ -96,7 +97,7 @@ impl Matrix {
     pub(super) fn get(
         &self,
         op: &'static str,
-        (rows, columns): (usize, usize),
+        MatrixShape { rows, columns }: MatrixShape,
     ) -> Result<Operand<'_>, Error> {
         let matrix = self.values.get(op, "[rows, columns]", rows * columns)?;
         Ok(Operand { matrix, precision: self.precision })
@@ -108,7 +109,7 @@ impl Matrix {
         op: &'static str,
         what: &'static str,
         precision: Precision,
-        shape: (usize, usize),
+        shape: MatrixShape,
     ) -> Result<Operand<'_>, Error> {
         let got = self.precision;
         if got != precision {
@@ -118,7 +119,7 @@ impl Matrix {
     }
 
     /// The buffer of an f32 one.
-    pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
+    pub(super) fn f32(&self, op: &'static str, shape: MatrixShape) -> Result<&Buffer, Error> {
         Ok(self.in_precision(op, "matrix", Precision::F32, shape)?.matrix)
     }
 }

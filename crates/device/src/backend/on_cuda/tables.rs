@@ -1,8 +1,9 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
+use super::Cuda;
 use super::handles::{Jagged, Vector};
 use super::scalars::ScalarBlock;
-use crate::backend::{TileRoom, TileRows, TileValues};
+use crate::backend::{BatchIds, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
@@ -54,6 +55,17 @@ pub(super) struct CudaBatch<'a> {
     pub shape: [usize; 2],
     /// Whether ids have weights and bags have scales.
     pub factors: [bool; 2],
+}
+
+impl<'a> CudaBatch<'a> {
+    /// Describes the ids of a batch that are already on the device.
+    pub(super) fn from_ids(ids: &BatchIds<'a, Cuda>) -> Self {
+        Self {
+            ids: ids.on_device,
+            shape: [ids.jagged.features, ids.jagged.batch_size],
+            factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
+        }
+    }
 }
 
 impl Tables {

@@ -58,7 +58,7 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = of_logits([logits, probabilities], elements);
+        let arguments = logit_arguments([logits, probabilities], elements);
         launch(stream, &self.sigmoid, elements, arguments)
     }
 
@@ -72,7 +72,7 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = of_logits([logits, probabilities], elements);
+        let arguments = logit_arguments([logits, probabilities], elements);
         launch(stream, &self.unbounded, elements, arguments)
     }
 
@@ -100,7 +100,7 @@ impl Activation {
 }
 
 /// The arguments of a kernel of logits.
-fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
+fn logit_arguments([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
     KernelArguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }
 

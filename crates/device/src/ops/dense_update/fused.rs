@@ -13,6 +13,7 @@ use schema::{Granularity, Optimizer};
 
 use super::piece::{ParameterPiece, PieceTask};
 use super::{CHUNK, run_piece, state_len};
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
@@ -54,7 +55,7 @@ pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(),
     const OP: &str = "dense_update";
     let FusedArguments { rule, weight, state, product } = arguments;
     assert!(is_fused(rule.kind), "{:?} needs the whole gradient", rule.kind);
-    let shape @ (n, k) = weight.shape();
+    let shape @ MatrixShape { rows: n, columns: k } = weight.shape();
     extent::check(OP, "outputs of the product", n, product.n)?;
     extent::check(OP, "inputs of the product", k, product.k)?;
     extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;

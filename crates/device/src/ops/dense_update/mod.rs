@@ -14,6 +14,7 @@ mod simd;
 pub use fused::{FusedArguments, is_fused, run_with_gradient};
 use schema::{Granularity, Optimizer};
 
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
@@ -64,7 +65,7 @@ pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     let row = if rule.kind.granularity() == Granularity::Row { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
     let whole = weights.len();
-    let mut pieces = cut(weights, gradient, parts, (whole, CHUNK.next_multiple_of(row)));
+    let mut pieces = cut(weights, gradient, parts, whole, CHUNK.next_multiple_of(row));
     update(cpu, &rule, row, &mut pieces, None);
     Ok(())
 }
@@ -85,7 +86,8 @@ pub struct WeightArguments<'a> {
 
 /// Values of the state that `optimizer` keeps of a weight `[n, k]`.
 #[must_use]
-pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
+pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
+    let MatrixShape { rows: n, columns: k } = shape;
     match optimizer.granularity() {
         Granularity::Row => n * optimizer.state_per_row(k),
         _ => optimizer.state_per_row(panels::len(n, k)),
@@ -102,7 +104,7 @@ pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
 pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let WeightArguments { rule, weight, gradient, state } = arguments;
-    let shape @ (n, _) = weight.shape();
+    let shape @ MatrixShape { rows: n, .. } = weight.shape();
     let (values, renewal) = weight.parts_mut(cpu);
     extent::check(OP, "gradient [N, K] in panels", values.len(), gradient.len())?;
     extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;
@@ -115,7 +117,7 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
         return Ok(());
     }
     let parts = split_state(rule.kind, state);
-    let mut pieces = cut(values, gradient, parts, (n * PANEL, CHUNK));
+    let mut pieces = cut(values, gradient, parts, n * PANEL, CHUNK);
     update(cpu, &rule, CHUNK, &mut pieces, Some(&renewal));
     Ok(())
 }
@@ -146,7 +148,8 @@ fn cut<'a>(
     weights: &'a mut [f32],
     gradient: &'a [f32],
     state: [&'a mut [f32]; 2],
-    (run, len): (usize, usize),
+    run: usize,
+    len: usize,
 ) -> Vec<ParameterPiece<'a>> {
     let elements = weights.len();
     let lens = [state[0].len(), state[1].len()];
@@ -199,13 +202,13 @@ unsafe fn run_piece(
     if let Some(renewal) = renewal {
         let (panel, first) = piece.place;
         // SAFETY: the caller vouches for whole rows of one panel, which this thread alone renews.
-        unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
+        unsafe { renewal.renew(panel, first / PANEL, piece.weights) };
     }
 }
 
 /// A weight `[n, k]` in panels, its gradient, and a state of each of its `n` rows.
 struct WholeRows<'a> {
-    shape: (usize, usize),
+    shape: MatrixShape,
     values: &'a mut [f32],
     gradient: &'a [f32],
     state: &'a mut [f32],
@@ -213,7 +216,7 @@ struct WholeRows<'a> {
 
 /// Row-wise Adagrad, whose step of an element depends on its whole row.
 fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
-    let WholeRows { shape: (n, k), values, gradient, state } = weight;
+    let WholeRows { shape: MatrixShape { rows: n, columns: k }, values, gradient, state } = weight;
     let values = DisjointMut::new(values);
     cpu.pool.run_slices(state, PANEL, |chunk, state| {
         let rows = chunk * PANEL..chunk * PANEL + state.len();
@@ -243,7 +246,7 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
                 to[..from.len()].copy_from_slice(from);
             }
             // SAFETY: each chunk renews rows of its own.
-            unsafe { renewal.renew((panel, rows.start), values) };
+            unsafe { renewal.renew(panel, rows.start, values) };
         }
     });
 }

@@ -74,7 +74,7 @@ impl Scratch {
     /// Bytes for a batch of this shape, where each row is looked up by few ids.
     #[must_use]
     pub fn bytes(shape: ScratchShape) -> usize {
-        let packed = pack::pays(shape.slots, (shape.ids, shape.bags));
+        let packed = pack::pays(shape.slots, shape.ids, shape.bags);
         let gradient = if packed { shape.gradient * size_of::<f32>() } else { 0 };
         let sources = match shape.factors {
             Factors::Absent => 0,

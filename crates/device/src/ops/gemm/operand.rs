@@ -5,6 +5,7 @@ use schema::Precision;
 
 use super::pairs::{self, PairMatrix, PairsMut};
 use super::panels;
+use crate::MatrixShape;
 use crate::buffer::Array;
 use crate::error::Error;
 use crate::ops::extent;
@@ -39,11 +40,12 @@ impl Operand<'_> {
         &self,
         op: &'static str,
         what: &'static str,
-        (rows, columns): (usize, usize),
+        shape: MatrixShape,
     ) -> Result<(), Error> {
+        let MatrixShape { rows, columns } = shape;
         match self {
             Self::F32(values) => extent::check(op, what, panels::len(rows, columns), values.len()),
-            Self::Bf16(pairs) => pairs.check(op, what, (rows, columns)),
+            Self::Bf16(pairs) => pairs.check(op, what, shape),
         }
     }
 }

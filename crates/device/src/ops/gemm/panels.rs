@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
@@ -43,12 +44,8 @@ pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usiz
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn pack(
-    cpu: &Cpu,
-    matrix: &[f32],
-    (rows, columns): (usize, usize),
-    to: &mut [f32],
-) -> Result<(), Error> {
+pub fn pack(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
+    let MatrixShape { rows, columns } = shape;
     extent::check("panels pack", "matrix [rows, columns]", rows * columns, matrix.len())?;
     extent::check("panels pack", "panels of [rows, columns]", len(rows, columns), to.len())?;
     let out = RowsMut::new(to, rows);
@@ -65,12 +62,8 @@ pub fn pack(
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn unpack(
-    cpu: &Cpu,
-    panels: &[f32],
-    (rows, columns): (usize, usize),
-    to: &mut [f32],
-) -> Result<(), Error> {
+pub fn unpack(cpu: &Cpu, panels: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
+    let MatrixShape { rows, columns } = shape;
     extent::check("panels unpack", "matrix [rows, columns]", rows * columns, to.len())?;
     extent::check("panels unpack", "panels of [rows, columns]", len(rows, columns), panels.len())?;
     cpu.pool.run_slices(to, CHUNK_ROWS * columns.max(1), |chunk, part| {
@@ -82,7 +75,7 @@ pub fn unpack(
     Ok(())
 }
 
-/// Puts `left` `[rows, columns.0]`, in panels, and the row-major `right` `[rows, columns.1]` side
+/// Puts `left` `[rows, left_columns]`, in panels, and the row-major `right` `[rows, right_columns]` side
 /// by side, in panels.
 ///
 /// # Errors
@@ -92,21 +85,22 @@ pub fn join(
     left: &[f32],
     right: &[f32],
     rows: usize,
-    columns: (usize, usize),
+    left_columns: usize,
+    right_columns: usize,
     to: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels join";
-    let width = columns.0 + columns.1;
-    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
-    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    let width = left_columns + right_columns;
+    extent::check(OP, "left in panels", len(rows, left_columns), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * right_columns, right.len())?;
     extent::check(OP, "both in panels", len(rows, width), to.len())?;
     let out = RowsMut::new(to, rows);
     cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
         let mut joined = vec![0.0; width];
         for row in chunk_rows(chunk, rows) {
-            let (head, tail) = joined.split_at_mut(columns.0);
+            let (head, tail) = joined.split_at_mut(left_columns);
             read_row(left, rows, row, head);
-            tail.copy_from_slice(&right[row * columns.1..][..columns.1]);
+            tail.copy_from_slice(&right[row * right_columns..][..right_columns]);
             // SAFETY: chunks hold different rows.
             unsafe { out.write(row, &joined) };
         }
@@ -122,25 +116,26 @@ pub fn split(
     cpu: &Cpu,
     from: &[f32],
     rows: usize,
-    columns: (usize, usize),
+    left_columns: usize,
+    right_columns: usize,
     left: &mut [f32],
     right: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels split";
-    let width = columns.0 + columns.1;
+    let width = left_columns + right_columns;
     extent::check(OP, "both in panels", len(rows, width), from.len())?;
-    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
-    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    extent::check(OP, "left in panels", len(rows, left_columns), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * right_columns, right.len())?;
     let (left, right) = (RowsMut::new(left, rows), DisjointMut::new(right));
     cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
         let mut joined = vec![0.0; width];
         for row in chunk_rows(chunk, rows) {
             read_row(from, rows, row, &mut joined);
-            let (head, tail) = joined.split_at(columns.0);
+            let (head, tail) = joined.split_at(left_columns);
             // SAFETY: chunks hold different rows, all inside both matrices.
             unsafe {
                 left.write(row, head);
-                right.part(row * columns.1..(row + 1) * columns.1).copy_from_slice(tail);
+                right.part(row * right_columns..(row + 1) * right_columns).copy_from_slice(tail);
             }
         }
     });

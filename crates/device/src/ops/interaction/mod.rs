@@ -68,7 +68,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     let out = RowsMut::new(out, shape.b);
     cpu.pool.run(shape.b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, shape.b);
-        let dense = rows_of(dense, shape.b, (first, samples), shape.dense_width());
+        let dense = rows_of(dense, shape.b, first, samples, shape.dense_width());
         let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
         let rows = first..first + samples;
         // SAFETY: chunks hold different samples.
@@ -101,7 +101,7 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     let d_pooled = DisjointMut::new(d_pooled);
     cpu.pool.run(b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, b);
-        let rows = |panels, columns| rows_of(panels, b, (first, samples), columns);
+        let rows = |panels, columns| rows_of(panels, b, first, samples, columns);
         let (dense, d_out) = (rows(dense, dense_width), rows(d_out, width));
         let pooled = part(pooled, first * pooled_width, samples * pooled_width);
         // SAFETY: chunks hold different samples, all inside the pooled matrix.
@@ -124,7 +124,7 @@ fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
 }
 
 /// Some rows of panels of `b` rows, row-major.
-fn rows_of(panels: &[f32], b: usize, (first, samples): (usize, usize), columns: usize) -> Vec<f32> {
+fn rows_of(panels: &[f32], b: usize, first: usize, samples: usize, columns: usize) -> Vec<f32> {
     let mut rows = vec![0.0; samples * columns];
     for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {
         panels::read_row(panels, b, row, to);

@@ -75,7 +75,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     ] {
         let mut expected = vec![0.0; b * n];
         let given = bias.map(Vec::as_slice);
-        gemm::scalar::forward([&x, &weight], given, &mut expected, (n, k));
+        gemm::scalar::forward([&x, &weight], given, &mut expected, n, k);
         if matches!(epilogue, Epilogue::Relu) {
             expected.iter_mut().for_each(|y| *y = y.max(0.0));
         }
@@ -95,7 +95,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     ] {
         let (old, d_x) = held(bench, floats(5, b * k), precision);
         let mut expected = if join == Join::Add { old } else { vec![0.0; b * k] };
-        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, (n, k));
+        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, n, k);
         let expected = rounded(expected, precision);
         let masked = |expected: &[f32]| -> Vec<f32> {
             expected.iter().zip(&x).map(|(d_x, x)| relu_gradient(*x, *d_x)).collect()
@@ -130,7 +130,7 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     let (d_y, on_d_y) = held(bench, floats(3, b * n), precision);
     let operand = |matrix| Operand { matrix, precision };
     let mut expected = vec![0.0; n * k];
-    gemm::scalar::backward_weight([&x, &d_y], &mut expected, (n, k));
+    gemm::scalar::backward_weight([&x, &d_y], &mut expected, n, k);
     let d_weight = bench.room::<f32>(n * k);
     let factors = [&on_d_y, &on_x].map(operand);
     kernels.backward_weight(&bench.stream, shape, factors, &d_weight).unwrap();
