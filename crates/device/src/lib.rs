@@ -1,8 +1,9 @@
-//! One device: its threads, its instruction sets and the kernels that run on it.
+//! Devices: threads, instruction sets and the kernels that run on them.
 //!
-//! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files,
-//! traces, ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for
-//! any number of threads, because what is summed, and in which order, depends on the problem alone.
+//! The only crate with numeric `unsafe`. It operates on slices, shapes and update rules,
+//! independent of files, traces, ranks and models. Every operation takes a [`cpu::Cpu`] first and
+//! gives the same bytes for any number of threads, because what is summed, and in which order,
+//! depends on the problem alone.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

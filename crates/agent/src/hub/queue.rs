@@ -3,7 +3,7 @@
 //!
 //! A folder holds segments named by their first number, and `position`, the hub's progress. A
 //! record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
-//! record truncated by a kill ends its segment. Knows nothing of the network.
+//! record truncated by a kill ends its segment. Independent of the network.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -59,7 +59,7 @@ impl Scalars {
     }
 }
 
-/// f32 panels of `[rows, columns]`.
+/// Borrows the f32 panels of a matrix of this shape.
 fn values<'a>(
     op: &'static str,
     matrix: &'a Matrix,
@@ -68,7 +68,7 @@ fn values<'a>(
     matrix.panels(op, rows, columns)
 }
 
-/// The same to be written.
+/// Mutably borrows the f32 panels of a matrix of this shape.
 fn values_mut<'a>(
     op: &'static str,
     matrix: &'a mut Matrix,
@@ -77,7 +77,7 @@ fn values_mut<'a>(
     matrix.panels_mut(op, rows, columns)
 }
 
-/// The gradient a step is taken with: the sum of all ranks', or one's own.
+/// The gradient to update with: the sum over all ranks, or this rank's own.
 fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32] {
     match sum {
         None => gradient,

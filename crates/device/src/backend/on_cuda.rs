@@ -52,7 +52,7 @@ pub use tables::Tables;
 #[derive(Debug)]
 pub struct Cuda {
     driver: Driver,
-    /// What is done before the first step.
+    /// The stream of allocations and copies before the first step.
     setup: Stream,
     kernels: Kernels,
     host: Cpu,
@@ -793,7 +793,8 @@ impl Backend for Cuda {
     }
 }
 
-/// Both parts of a join: width and first column of the part, and of the part in the whole.
+/// For both parts of a join: the width and first column of the part, and the same within the whole
+/// matrix.
 fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
     [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
 }

@@ -1,5 +1,5 @@
-//! One mutable slice shared by chunks that write different parts of it. Knows nothing of threads;
-//! the caller proves that writes are disjoint.
+//! One mutable slice shared by chunks that write different parts of it. Independent of threads; the
+//! caller proves that writes are disjoint.
 #![expect(
     unsafe_code,
     reason = "hands out parts of one slice that the borrow checker cannot separate"

@@ -1,7 +1,7 @@
-//! A pool of threads that claim chunks and park when there are none.
+//! A pool of threads that claim chunks of work and park when there is none.
 //!
-//! Knows nothing of what the chunks compute. Results do not depend on the thread count as long as
-//! the number and shape of the chunks do not.
+//! Independent of what the chunks compute. Results do not depend on the thread count as long as the
+//! number and shape of the chunks do not.
 #![expect(unsafe_code, reason = "workers run a closure that lives on the caller's stack")]
 
 use std::any::Any;
@@ -140,7 +140,7 @@ impl Pool {
         Self::on(Topology::detect(), threads)
     }
 
-    /// As [`Pool::new`], on a machine of this topology.
+    /// Creates a pool for a machine with this topology.
     #[must_use]
     fn on(topology: Topology, threads: usize) -> Self {
         let shared = Arc::new(PoolShared {

@@ -1,5 +1,5 @@
-//! The CPUs this process may use, by NUMA node and core, as the operating system reports them.
-//! Knows nothing of what runs on them.
+//! The CPUs that this process may use, grouped by NUMA node and core. Independent of what runs on
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// That of this process, as its affinity mask says.
+    /// Detects the CPUs in the affinity mask of this process.
     #[must_use]
     pub fn detect() -> Self {
         Self::read(Path::new("/sys/devices/system"), &allowed())
@@ -60,7 +60,7 @@ impl Topology {
         Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
     }
 
-    /// Processors of ours.
+    /// The number of CPUs that this process may use.
     pub(super) fn processors(&self) -> usize {
         self.nodes.iter().map(Vec::len).sum()
     }

@@ -21,14 +21,14 @@ const RED_ZONE: usize = 1024;
 /// Threads of a block, at most.
 const THREADS_LIMIT: u32 = 1024;
 
-/// The emulated device.
+/// The emulated device: its memory and its compiled kernels.
 pub(super) struct EmulatedDevice {
     emulation: Emulation,
     memory: Mutex<EmulatedMemory>,
     libraries: Mutex<Vec<(&'static str, Arc<KernelLibrary>)>>,
 }
 
-/// All buffers.
+/// All buffers of the emulated device, by address.
 #[derive(Default)]
 struct EmulatedMemory {
     buffers: Vec<ffi::Allocation>,

@@ -22,7 +22,7 @@ use super::nvrtc::{self, Nvrtc};
 use super::options::{CudaOptions, EventPurpose};
 use super::source::KernelSource;
 
-/// What a GPU can do.
+/// The properties of a GPU that launches depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuProperties {
     /// The target that kernels are compiled for, such as `sm_90a`.

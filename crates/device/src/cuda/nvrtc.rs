@@ -43,12 +43,12 @@ function_table! {
     }
 }
 
-/// The compiler, opened.
+/// The opened NVRTC library, which compiles CUDA sources at run time.
 pub struct Nvrtc {
     library: OpenedLibrary<NvrtcFunctions>,
 }
 
-/// What the compiler makes.
+/// The output of the compiler: code for one GPU architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
     /// The code, a CUBIN.
@@ -57,7 +57,7 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// What a kernel uses of a multiprocessor, by the assembler's own words.
+/// The registers and memory that a kernel uses, as reported by the assembler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub kernel: String,

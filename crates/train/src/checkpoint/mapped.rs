@@ -106,8 +106,8 @@ impl MappedTables {
     /// table.
     ///
     /// # Errors
-    /// [`Error::Checksum`], and [`Error::Value`] for a weight that is no finite number, of a piece
-    /// that is used for the first time.
+    /// [`Error::Checksum`], and [`Error::Value`] for a weight that is not finite, of a piece that
+    /// is used for the first time.
     pub fn rows(&self, host: &Pool, table: usize, ids: &[i64]) -> Result<TileState, Error> {
         let mapped = &self.tables[table];
         let TableConfig { dim, data_type, .. } = mapped.config;

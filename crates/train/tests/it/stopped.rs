@@ -1,5 +1,5 @@
-//! A step whose loss is no finite number, or whose ids are no rows, changes no weight on any rank,
-//! nor does a step that was given to the device before that was known.
+//! A step whose loss is not finite, or whose ids are no rows, changes no weight on any rank, nor
+//! does a step that was given to the device before that was known.
 
 use device::backend::Cuda;
 use device::{Backend, Cpu};

@@ -1,9 +1,8 @@
 //! The tiles of one rank in GPU memory, with the sort buffers of their updates.
 
-use super::Cuda;
 use super::handles::{Jagged, Vector};
 use super::scalars::ScalarBlock;
-use crate::backend::{BatchIds, TileRoom, TileRows, TileValues};
+use crate::backend::{Backend, BatchIds, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
@@ -59,7 +58,7 @@ pub(super) struct CudaBatch<'a> {
 
 impl<'a> CudaBatch<'a> {
     /// Describes the ids of a batch that are already on the device.
-    pub(super) fn from_ids(ids: &BatchIds<'a, Cuda>) -> Self {
+    pub(super) fn from_ids<B: Backend<Jagged = Jagged>>(ids: &BatchIds<'a, B>) -> Self {
         Self {
             ids: ids.on_device,
             shape: [ids.jagged.features, ids.jagged.batch_size],

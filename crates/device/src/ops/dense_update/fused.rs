@@ -21,7 +21,8 @@ use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{self, Beside, Consumer, LinearBackwardWeight, LinearWeight, Renewal};
 use crate::optimizer::{UpdateRule, split_state};
 
-/// Arguments of [`run_with_gradient`].
+/// Arguments of [`run_with_gradient`]: a weight, its state, and the product that computes its
+/// gradient.
 #[derive(Debug)]
 pub struct FusedArguments<'a> {
     /// The rule with this step's constants; [`is_fused`] for its kind.

@@ -26,7 +26,7 @@ use piece::{ParameterPiece, PieceTask};
 /// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
 const CHUNK: usize = lamb::BLOCK;
 
-/// Arguments of [`run`].
+/// Arguments of [`run`]: a parameter in plain rows, its gradient and its state.
 #[derive(Debug)]
 pub struct DenseUpdate<'a> {
     /// The rule with this step's constants.
@@ -38,7 +38,7 @@ pub struct DenseUpdate<'a> {
     /// Optimizer state: nothing for SGD, `[rows, dim]` for Adagrad, `[rows]` for row-wise Adagrad,
     /// `[2, rows, dim]` (means, then mean squares) for Adam, SparseAdam and LAMB.
     pub state: &'a mut [f32],
-    /// Elements of a row. Only row-wise Adagrad asks what a row is; a bias is one row.
+    /// Elements of a row, used only by row-wise Adagrad; a bias is one row.
     pub dim: usize,
 }
 
@@ -70,7 +70,7 @@ pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Arguments of [`run_weight`].
+/// Arguments of [`run_weight`]: a weight in panels, its gradient and its state.
 #[derive(Debug)]
 pub struct WeightArguments<'a> {
     /// The rule with this step's constants.
@@ -84,7 +84,7 @@ pub struct WeightArguments<'a> {
     pub state: &'a mut [f32],
 }
 
-/// Values of the state that `optimizer` keeps of a weight `[n, k]`.
+/// The number of state values that `optimizer` keeps for a weight.
 #[must_use]
 pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
     let MatrixShape { rows: n, columns: k } = shape;
@@ -122,7 +122,7 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// The rule on all pieces; what follows from their new weights is renewed while they are in the
+/// Applies the rule to all pieces, and refreshes the copies of the weights while they are in the
 /// cache.
 fn update(
     cpu: &Cpu,
@@ -143,7 +143,8 @@ fn update(
     run_task(cpu, rule, task, pieces, renewal);
 }
 
-/// Cuts each `run` elements of a parameter into pieces of `len`, each with its share of the state.
+/// Splits each `run` elements of a parameter into pieces of `len` elements, each with its part of
+/// the state.
 fn cut<'a>(
     weights: &'a mut [f32],
     gradient: &'a [f32],
@@ -187,7 +188,7 @@ fn run_task(
     });
 }
 
-/// Does the task on a piece, and renews what follows from the weights while they are in the cache.
+/// Runs the task on a piece, and refreshes the copies of its weights while they are in the cache.
 ///
 /// # Safety
 /// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
@@ -251,7 +252,7 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
     });
 }
 
-/// What each row of `k` elements has in `panel`.
+/// Iterates over the part of each row of `k` elements that lies in `panel`.
 fn each_row(rows: &mut [f32], k: usize, panel: usize) -> impl Iterator<Item = &mut [f32]> {
     rows.chunks_exact_mut(k).map(move |row| &mut row[panel * PANEL..k.min((panel + 1) * PANEL)])
 }

@@ -4,7 +4,7 @@
 //! Activations and their gradients come and go in [`panels`] of f32 or in [`pairs`] of bf16; the
 //! weight is a [`LinearWeight`], its gradient in panels as well. What a product multiplies has one
 //! precision, sums are f32, and the result may have either. This module owns the cut into chunks
-//! and the order of sums. Knows nothing of layers in a row.
+//! and the order of sums. Independent of layers in a row.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
 mod chunk;
@@ -69,7 +69,7 @@ pub enum Activation {
     Relu,
 }
 
-/// Arguments of [`forward`].
+/// Arguments of [`forward`], the product of a linear layer.
 #[derive(Debug)]
 pub struct LinearForward<'a> {
     /// Input, `[B, K]`, in the weight's precision.
@@ -96,7 +96,7 @@ pub enum InputGradient<'a> {
     BeforeRelu(Operand<'a>),
 }
 
-/// Arguments of [`backward_input`].
+/// Arguments of [`backward_input`], the gradient of a layer's input.
 #[derive(Debug)]
 pub struct LinearBackwardInput<'a> {
     /// Gradient of the output, `[B, N]`, in the weight's precision.
@@ -110,7 +110,7 @@ pub struct LinearBackwardInput<'a> {
     pub b: usize,
 }
 
-/// Arguments of [`backward_weight`].
+/// Arguments of [`backward_weight`], the gradients of weight and bias.
 #[derive(Debug)]
 pub struct LinearBackwardWeight<'a> {
     /// Input of the forward product, `[B, K]`.
@@ -379,7 +379,7 @@ fn rows<W: Factor>(
     });
 }
 
-/// Pieces of a chunk, where `parts` chunks have `panels`.
+/// The number of pieces per chunk, if `parts` chunks share `panels`.
 fn pieces(panels: usize, parts: usize) -> usize {
     panels.div_ceil(parts.max(1)).clamp(1, PIECES)
 }

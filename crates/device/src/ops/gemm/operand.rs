@@ -26,7 +26,7 @@ pub enum OperandMut<'a> {
 }
 
 impl Operand<'_> {
-    /// In which precision it is.
+    /// The precision of the operand.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self {
@@ -35,7 +35,7 @@ impl Operand<'_> {
         }
     }
 
-    /// Refuses what is not `[rows, columns]`.
+    /// Checks that the operand has this shape.
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -51,7 +51,7 @@ impl Operand<'_> {
 }
 
 impl OperandMut<'_> {
-    /// As what it is read.
+    /// Borrows the operand for reading.
     #[must_use]
     pub fn as_operand(&self) -> Operand<'_> {
         match self {
@@ -61,7 +61,7 @@ impl OperandMut<'_> {
     }
 }
 
-/// Room for matrices of one precision.
+/// A buffer for a matrix in one precision.
 #[derive(Clone, Debug)]
 pub struct Matrix(MatrixBuffers);
 
@@ -72,7 +72,7 @@ enum MatrixBuffers {
 }
 
 impl Matrix {
-    /// Zeros, enough for `[rows, columns]`.
+    /// Allocates zeros for a `[rows, columns]` matrix.
     #[must_use]
     pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
         Self(match precision {

@@ -54,20 +54,20 @@ impl PairMatrix<'_> {
 }
 
 impl PairsMut<'_> {
-    /// To read it.
+    /// Borrows the matrix for reading.
     #[must_use]
     pub fn as_pairs(&self) -> PairMatrix<'_> {
         PairMatrix { across: self.across, down: self.down }
     }
 }
 
-/// Words of `[rows, columns]` across.
+/// The number of words of a `[rows, columns]` matrix in pairs across columns.
 #[must_use]
 pub fn across_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows * ACROSS
 }
 
-/// Words of `[rows, columns]` down.
+/// The number of words of a `[rows, columns]` matrix in pairs down rows.
 #[must_use]
 pub fn down_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows.div_ceil(2) * PANEL

@@ -1,5 +1,4 @@
-//! Matrices in panels of 32 columns: the form in which activations, weights and the gradients of
-//! both live.
+//! Matrices in panels of 32 columns: the layout of activations, weights and the gradients of both.
 //!
 //! ```text
 //! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column
@@ -23,19 +22,19 @@ pub(super) const ACROSS: usize = PANEL / 2;
 /// Rows that one chunk copies.
 const CHUNK_ROWS: usize = 64;
 
-/// Panels that hold `columns`.
+/// The number of panels that hold `columns` columns.
 #[must_use]
 pub fn count(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// Elements of `[rows, columns]` in panels.
+/// The number of elements of a `[rows, columns]` matrix in panels, padding included.
 #[must_use]
 pub fn len(rows: usize, columns: usize) -> usize {
     rows * count(columns) * PANEL
 }
 
-/// Where `rows` of a panel lie in panels of `n` rows.
+/// The range of `rows` of a panel in a matrix of `n` rows.
 pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
     (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
 }
@@ -75,8 +74,8 @@ pub fn unpack(cpu: &Cpu, panels: &[f32], shape: MatrixShape, to: &mut [f32]) -> 
     Ok(())
 }
 
-/// Puts `left` `[rows, left_columns]`, in panels, and the row-major `right` `[rows, right_columns]` side
-/// by side, in panels.
+/// Concatenates `left` `[rows, left_columns]`, in panels, and the row-major `right` `[rows,
+/// right_columns]` into `to`, in panels.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
@@ -150,7 +149,8 @@ pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) 
     }
 }
 
-/// Copies part of a row of a panel; a whole one in place, where a call would take as long.
+/// Copies part of a row of a panel. A whole row is copied inline, because a call would take as
+/// long.
 #[inline(always)]
 fn put(from: &[f32], to: &mut [f32]) {
     match (from.as_array::<PANEL>(), to.as_mut_array::<PANEL>()) {
@@ -163,14 +163,14 @@ fn chunk_rows(chunk: usize, rows: usize) -> Range<usize> {
     chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS)
 }
 
-/// Panels that several chunks write, each its own rows.
+/// Panels that several chunks write at the same time, each its own rows.
 pub(crate) struct RowsMut<'a> {
     panels: DisjointMut<'a, f32>,
     rows: usize,
 }
 
 impl<'a> RowsMut<'a> {
-    /// All rows of `panels`.
+    /// Wraps all rows of `panels`.
     pub(crate) fn new(panels: &'a mut [f32], rows: usize) -> Self {
         Self { panels: DisjointMut::new(panels), rows }
     }

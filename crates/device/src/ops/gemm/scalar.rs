@@ -1,5 +1,5 @@
-//! The oracle of the linear layer's three products: plain loops, sums in index order.
-//! Knows no blocking, no threads.
+//! The oracle of the linear layer's three products: plain loops, sums in index order. Without
+//! blocking or threads.
 
 use crate::real::Real;
 

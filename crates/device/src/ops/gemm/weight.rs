@@ -1,11 +1,12 @@
-//! A layer's trained weight, and the copies that its products read.
+//! A layer's trained weight, with the copies that its products read.
 //!
 //! ```text
 //! values   [⌈K/32⌉][N][32]   in panels: what is updated; in f32 the gradient of the input reads it
 //! forward  [⌈N/32⌉][K][32]   transposed, 32 × 32 at a time in registers
 //! ```
 //! In bf16 both products read copies in pairs. An update refreshes the copies while the values are
-//! in cache: a step reads and writes 16 bytes per weight besides the state. Knows no optimizer.
+//! in cache: a step reads and writes 16 bytes per weight besides the state. Independent of
+//! optimizers.
 #![expect(unsafe_code, reason = "blocks of the forms are scattered, so slices cannot part them")]
 
 use schema::Precision;
@@ -31,7 +32,7 @@ pub struct LinearWeight {
     pub(super) forms: Forms,
 }
 
-/// What the products read beside the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
+/// The copies that products read besides the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
 /// `[⌈K/32⌉][⌈N/2⌉][32]` words, each a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
@@ -40,7 +41,7 @@ pub(super) enum Forms {
 }
 
 impl LinearWeight {
-    /// `[n, k]`, all zero.
+    /// Creates a weight of zeros.
     #[must_use]
     pub fn new(shape: MatrixShape, precision: Precision) -> Self {
         let MatrixShape { rows: n, columns: k } = shape;
@@ -54,7 +55,7 @@ impl LinearWeight {
         Self { n, k, values: Array::zeroed(panels::len(n, k)), forms }
     }
 
-    /// Bytes that a weight `[n, k]` takes in all its forms.
+    /// Computes the bytes of a weight in all its forms.
     #[must_use]
     pub fn bytes(shape: MatrixShape, precision: Precision) -> usize {
         let MatrixShape { rows: n, columns: k } = shape;
@@ -74,7 +75,7 @@ impl LinearWeight {
         MatrixShape::new(self.n, self.k)
     }
 
-    /// In which the products read it.
+    /// The precision in which the products read the weight.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self.forms {
@@ -83,13 +84,13 @@ impl LinearWeight {
         }
     }
 
-    /// The weight in panels of K, zeros beyond the last.
+    /// The weight in panels along K, with zeros beyond the last column.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Takes over the row-major `matrix` `[N, K]`.
+    /// Copies the row-major `matrix` `[N, K]` into all forms.
     ///
     /// # Errors
     /// [`Error::Shape`] before any work.
@@ -105,7 +106,7 @@ impl LinearWeight {
         Ok(())
     }
 
-    /// The values to be changed, and what is told of it.
+    /// Returns the values for an update, and the handle that refreshes the copies afterwards.
     pub(crate) fn parts_mut(&mut self, cpu: &Cpu) -> (&mut [f32], Renewal<'_>) {
         let forms = match &mut self.forms {
             Forms::F32 { forward } => FormsMut::F32 { forward: DisjointMut::new(forward) },
@@ -118,7 +119,7 @@ impl LinearWeight {
     }
 }
 
-/// Brings the forms up to date, part by part and from several threads.
+/// Refreshes the copies that products read, part by part, from several threads.
 pub(crate) struct Renewal<'a> {
     n: usize,
     k: usize,
@@ -140,8 +141,8 @@ impl Renewal<'_> {
         }
     }
 
-    /// Takes over `values`, the rows from `row` on of `panel`; `row` is a multiple of 32, and so
-    /// are the rows unless they are the last.
+    /// Refreshes the copies from `values`, the rows of `panel` from `row` on. `row` is a multiple
+    /// of 32, and so is the number of rows except at the end.
     ///
     /// # Safety
     /// No other thread renews the same rows of that panel.
@@ -162,7 +163,7 @@ impl Renewal<'_> {
         }
     }
 
-    /// Takes over the block that begins at row `row`, zeros beyond the last.
+    /// Refreshes the block that begins at `row`, padded with zeros.
     ///
     /// # Safety
     /// The block begins inside the weight, and no other thread renews it.

@@ -1,6 +1,6 @@
 //! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
 //! The dense vectors, the output and their gradients are in panels, as the layers around use them;
-//! a chunk of samples is transposed to rows and back within the cache. Knows nothing of tables or
+//! a chunk of samples is transposed to rows and back within the cache. Independent of tables or
 //! layers.
 #![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 
@@ -19,7 +19,7 @@ use crate::ops::gemm::panels::{self, RowsMut};
 /// Samples of a chunk.
 const CHUNK_SAMPLES: usize = 32;
 
-/// Arguments of [`forward`].
+/// Arguments of [`forward`]: the vectors of a batch, and the output.
 #[derive(Debug)]
 pub struct Forward<'a> {
     pub shape: Shape,
@@ -31,7 +31,8 @@ pub struct Forward<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Arguments of [`backward`].
+/// Arguments of [`backward`]: the vectors of a batch, the gradient of the output, and the gradients
+/// to write.
 #[derive(Debug)]
 pub struct Backward<'a> {
     pub shape: Shape,
@@ -117,13 +118,13 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// First sample of a chunk, and how many it has.
+/// Returns the first sample of a chunk and its number of samples.
 fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
     let first = chunk * CHUNK_SAMPLES;
     (first, CHUNK_SAMPLES.min(b - first))
 }
 
-/// Some rows of panels of `b` rows, row-major.
+/// Copies some rows of panels of `b` rows to a row-major matrix.
 fn rows_of(panels: &[f32], b: usize, first: usize, samples: usize, columns: usize) -> Vec<f32> {
     let mut rows = vec![0.0; samples * columns];
     for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {
