@@ -46,7 +46,7 @@ impl<'a, T> DisjointMut<'a, T> {
         self.len == 0
     }
 
-    /// The elements `range`.
+    /// Returns the elements in `range` for writing.
     ///
     /// # Safety
     /// `range` lies inside the slice, and no other part that overlaps it is alive at the same time.

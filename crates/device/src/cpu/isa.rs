@@ -106,9 +106,9 @@ impl Avx512 {
 pub enum Isa {
     /// Scalar code for any machine.
     Portable,
-    /// Vectors of 8 floats.
+    /// AVX2 and FMA, with vectors of 8 floats.
     Avx2(Avx2),
-    /// Vectors of 16 floats.
+    /// AVX-512, with vectors of 16 floats.
     Avx512(Avx512),
 }
 

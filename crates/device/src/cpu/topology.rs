@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_says_nothing_is_one_node() {
+    fn a_system_without_topology_counts_as_one_node() {
         let topology = Topology::read(Path::new("/nowhere"), &[0, 3]);
         assert_eq!(topology, Topology { nodes: vec![vec![0, 3]], cores: 2 });
         assert_eq!(parse("0-2,7, x,9-8\n"), [0, 1, 2, 7]);

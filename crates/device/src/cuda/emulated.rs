@@ -107,8 +107,12 @@ impl EmulatedDevice {
     ) -> Result<(), DriverError> {
         let mut memory = locked(&self.memory);
         let found = memory.buffers.iter_mut().find_map(|buffer| buffer.part(address, bytes));
-        let of = || "a copy to a buffer that was freed".to_owned();
-        let missing = || DriverError::Extent { of: of(), what: "bytes", expected: 0, got: bytes };
+        let missing = || DriverError::Extent {
+            of: "a copy to a buffer that was freed".to_owned(),
+            what: "bytes",
+            expected: 0,
+            got: bytes,
+        };
         work(found.ok_or_else(missing)?);
         Ok(())
     }

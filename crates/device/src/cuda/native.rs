@@ -515,7 +515,7 @@ impl NativeDevice {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_function_that_is_called_is_asked_for() {
+    fn every_called_driver_function_is_loaded() {
         let source = include_str!("native.rs");
         let calls = source.split("call!(").chain(source.split("sys::"));
         let names = calls.filter_map(|rest| rest.split(['(', ')', ' ']).next());

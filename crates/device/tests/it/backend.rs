@@ -9,7 +9,7 @@ use device::buffer::Array;
 use schema::Precision;
 
 #[test]
-fn a_logit_beyond_the_finite_numbers_has_no_probability() {
+fn a_non_finite_logit_gives_nan_probability() {
     let (cpu, mut to) = (Cpu::new(1), Array::from(&[0.25; 3][..]));
     let logits = Array::from(&[0.0, f32::INFINITY, f32::NAN][..]);
     cpu.probabilities(&(), &logits, 3, Probabilities::Computed, &mut to).unwrap();
@@ -19,7 +19,7 @@ fn a_logit_beyond_the_finite_numbers_has_no_probability() {
 }
 
 #[test]
-fn what_does_not_fit_a_handle_is_refused_before_it_is_written() {
+fn values_beyond_a_handle_are_refused_before_writing() {
     let (cpu, mut vector) = (Cpu::new(1), Array::zeroed(3));
     let refused = cpu.write(&(), &[1.0; 2], &mut vector, 2).unwrap_err().to_string();
     assert_eq!(refused, "write: values from an element on: expected 3, got 4");

@@ -27,7 +27,7 @@ pub struct Job<'a> {
     pub parameters: &'a (dyn Fn(Rank) -> RankParameters + Sync),
 }
 
-/// What came out.
+/// The results of a training run in memory.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
     /// Mean loss of each step.

@@ -59,7 +59,7 @@ fn check(child: &str) {
     }
 }
 
-/// A small model.
+/// A small model for runs on the stub driver.
 pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
     let table = |number: u64| TableConfig {
         name: format!("t{number}"),

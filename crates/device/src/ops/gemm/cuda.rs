@@ -30,7 +30,7 @@ pub struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// One of f32.
+    /// Wraps an f32 matrix as an operand of a product.
     #[must_use]
     pub fn f32(matrix: &'a Buffer) -> Self {
         Self { matrix, precision: Precision::F32 }

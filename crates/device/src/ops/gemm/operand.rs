@@ -166,7 +166,7 @@ mod tests {
     use super::{Array, Matrix, MatrixBuffers};
 
     #[test]
-    fn room_takes_the_bytes_it_says() {
+    fn scratch_memory_matches_its_estimate() {
         for precision in [Precision::F32, Precision::Bf16] {
             for (rows, columns) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
                 let held = match Matrix::new(precision, rows, columns).0 {

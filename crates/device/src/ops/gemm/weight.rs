@@ -218,7 +218,7 @@ mod tests {
     use super::{Array, Forms, LinearWeight, MatrixShape};
 
     #[test]
-    fn a_weight_takes_the_bytes_it_says() {
+    fn the_memory_of_a_weight_matches_its_estimate() {
         for precision in [Precision::F32, Precision::Bf16] {
             for (n, k) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
                 let shape = MatrixShape::new(n, k);

@@ -281,13 +281,13 @@ unsafe fn backward_chunk<V: FloatLanes>(
     inputs: [&[f32]; 3],
     outputs: [&mut [f32]; 2],
 ) {
-    let of = |dim| Shape { dim, ..*shape };
+    let with_dim = |dim| Shape { dim, ..*shape };
     // SAFETY: the caller vouches for the instruction set of `V`.
     unsafe {
         match shape.dim {
-            32 => backward_samples::<V>(&of(32), inputs, outputs),
-            64 => backward_samples::<V>(&of(64), inputs, outputs),
-            128 => backward_samples::<V>(&of(128), inputs, outputs),
+            32 => backward_samples::<V>(&with_dim(32), inputs, outputs),
+            64 => backward_samples::<V>(&with_dim(64), inputs, outputs),
+            128 => backward_samples::<V>(&with_dim(128), inputs, outputs),
             _ => backward_samples::<V>(shape, inputs, outputs),
         }
     }

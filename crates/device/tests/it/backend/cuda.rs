@@ -531,7 +531,7 @@ fn same(what: &str, got: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn what_stops_one_step_stops_those_that_follow() {
+fn an_error_stops_this_step_and_later_ones() {
     if !has_compiler() {
         return;
     }

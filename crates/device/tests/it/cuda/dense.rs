@@ -342,16 +342,17 @@ pub fn check_loss(bench: &Bench) {
             if broken {
                 continue;
             }
-            let of =
+            let sample_loss =
                 |i: usize| loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]));
-            let scale = |i| (of(i).gradient / (samples as f64 * 2.0)) as f32;
+            let scale = |i| (sample_loss(i).gradient / (samples as f64 * 2.0)) as f32;
             let expected: Vec<f32> = (0..samples).map(scale).collect();
             let tolerance = bench.math_tolerance(samples as f32 * 2.0);
             tolerance.same("gradient", &bench.get(&gradient, samples), &expected);
-            let expected: Vec<f32> = (0..samples).map(|i| of(i).probability as f32).collect();
+            let expected: Vec<f32> =
+                (0..samples).map(|i| sample_loss(i).probability as f32).collect();
             let got = bench.get(&probabilities, samples);
             bench.math_tolerance(1.0).same("probabilities", &got, &expected);
-            let each: Vec<f64> = (0..samples).map(|i| of(i).loss).collect();
+            let each: Vec<f64> = (0..samples).map(|i| sample_loss(i).loss).collect();
             let add = |values: &[f64]| values.iter().fold(0.0, |sum, value| sum + value);
             let expected = add(&each.chunks(512).map(add).collect::<Vec<_>>());
             let what = format!("sum, {}", bench.name);

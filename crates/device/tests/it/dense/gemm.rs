@@ -200,7 +200,7 @@ fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
 }
 
 #[test]
-fn relu_and_its_gradient_let_a_nan_be_seen() {
+fn relu_and_its_gradient_propagate_nan() {
     let x = packed(&[f32::NAN, -1.0], 2, 1);
     for isa in Isa::all() {
         let cpu = &Cpu::with_isa(1, isa);
@@ -292,7 +292,7 @@ fn wrong_lengths_are_refused_by_name() {
 }
 
 #[test]
-fn rows_are_joined_and_taken_apart_again() {
+fn joined_rows_are_split_again() {
     for (rows, left, right) in [(0, 3, 4), (3, 1, 1), (65, 32, 7), (129, 40, 33)] {
         let (a, b) = (uniform(1, rows * left), uniform(2, rows * right));
         let whole = same_on_every_cpu(|cpu| {

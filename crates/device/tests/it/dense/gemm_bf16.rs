@@ -304,7 +304,7 @@ fn values_are_rounded_to_the_nearest_and_ties_to_even() {
 }
 
 #[test]
-fn relu_and_its_gradient_let_a_nan_be_seen() {
+fn relu_and_its_gradient_propagate_nan() {
     for isa in sets() {
         let cpu = &Cpu::with_isa(1, isa);
         let x = paired(cpu, &[f32::NAN, -1.0], 2, 1);
