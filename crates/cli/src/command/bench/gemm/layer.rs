@@ -37,7 +37,7 @@ impl Layer {
             match matrix.get_mut(m, columns) {
                 OperandMut::F32(to) => to.copy_from_slice(&values),
                 OperandMut::Bf16(to) => {
-                    pairs::round(cpu, &values, MatrixShape::new(m, columns), to)?
+                    pairs::round(cpu, &values, MatrixShape::new(m, columns), to)?;
                 }
             }
             Ok(matrix)
