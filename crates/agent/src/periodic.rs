@@ -370,8 +370,11 @@ impl PeriodicTracer {
             match kept {
                 Ok(bytes) => {
                     budget.keep(bytes, limits.iterations);
-                    let of_type = |one: &&mut Watched| one.workflow == open.workflow;
-                    self.watched.values_mut().filter(of_type).for_each(|one| one.since = 0);
+                    let is_same_workflow = |one: &&mut Watched| one.workflow == open.workflow;
+                    self.watched
+                        .values_mut()
+                        .filter(is_same_workflow)
+                        .for_each(|one| one.since = 0);
                 }
                 Err(problem) => budget.lose(problem),
             }

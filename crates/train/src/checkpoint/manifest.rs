@@ -176,8 +176,8 @@ impl Manifest {
     /// The columns of a row over which the optimizer state of `tables` was accumulated.
     #[must_use]
     pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
-        let of_plan = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
-        self.row_scope.clone().unwrap_or_else(of_plan)
+        let plan_scope = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
+        self.row_scope.clone().unwrap_or_else(plan_scope)
     }
 
     /// Serializes the manifest and fills in its checksum.

@@ -290,12 +290,12 @@ fn elements_and_bytes(
     tiles: &[Tile],
     jagged: &JaggedTensor,
 ) -> (usize, usize) {
-    let of_slot = |(key, slot): (usize, &Slot)| {
+    let slot_size = |(key, slot): (usize, &Slot)| {
         let elements = jagged.feature(key).len() * tiles[slot.tile].dim();
         (elements, elements * configs[slot.tile].data_type.bytes())
     };
     let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
-    slots.iter().enumerate().map(of_slot).fold((0, 0), add)
+    slots.iter().enumerate().map(slot_size).fold((0, 0), add)
 }
 
 /// Converts tiles to the form in which a device takes ownership of them.
