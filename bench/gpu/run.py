@@ -374,7 +374,7 @@ class Run:
 
     def goldens(self):
         runs = sorted(path.stem for path in (self.package / "goldens").glob("*.json"))
-        command = [self.package / "train-tests", "every_run_on_the_emulated_gpu", "--nocapture"]
+        command = [self.package / "train-tests", "golden_runs_match_on_the_emulated_gpu", "--nocapture"]
         return self.side_by_side([(f"golden {name}", command, {"ROWMILL_GOLDEN_RUN": name}) for name in runs], 30)
 
     def bandwidth(self):

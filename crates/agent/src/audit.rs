@@ -1,5 +1,6 @@
-//! The audit log: who requested what, from where, and the outcome, one JSON line each. Lines, their
-//! rate and the files are bounded: whoever makes the agent refuse something writes here.
+//! The audit log: who requested what, from where, and the outcome, one JSON line each. The length
+//! of lines, their rate and the files are bounded, because anyone whose request is refused causes a
+//! line.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,17 +14,18 @@ use fleet::tracing::unix_ms;
 use fleet::untrusted::{OwnFolder, UntrustedError};
 use serde::Serialize;
 
-/// Bytes of a field of a line.
+/// Largest length of a field of a line, in bytes.
 const FIELD_MAX: usize = 512;
-/// Lines of one caller.
+/// Rate limit of the lines of one caller.
 const CALLER: Rate = Rate { burst: 64.0, per_s: 4.0 };
-/// Lines about all who have no valid token: they may have any number of addresses, and must not
-/// push out the lines of the others.
+/// Rate limit of the lines about all callers without a valid token. They may use any number of
+/// addresses, and must not crowd out the lines of others.
 const STRANGERS: Rate = Rate { burst: 64.0, per_s: 8.0 };
-/// Callers that are told apart.
+/// Callers with a rate limit of their own.
 const CALLERS_MAX: usize = 1024;
 
-/// Where audit lines go.
+/// The audit log, shared by all threads. It limits the rate of lines per caller and rotates its
+/// file.
 #[derive(Debug)]
 pub struct Audit {
     log: Mutex<AuditLog>,
@@ -40,7 +42,7 @@ struct AuditLog {
     strangers: Quotas<()>,
 }
 
-/// The file, and the one before it, which has `.1` at its end.
+/// The current audit file; the previous one has `.1` appended to its name.
 #[derive(Debug)]
 struct AuditFile {
     folder: OwnFolder,
@@ -50,7 +52,7 @@ struct AuditFile {
     bytes_max: u64,
 }
 
-/// One line.
+/// One line of the audit log, as JSON.
 #[derive(Debug, Serialize)]
 struct AuditLine<'a> {
     audit: u64,
@@ -61,11 +63,11 @@ struct AuditLine<'a> {
 }
 
 impl Audit {
-    /// Lines go to the end of a file, or to stderr. The file and the one before it have `bytes_max`
-    /// bytes at most.
+    /// Opens the audit log: lines are appended to a file, or written to stderr. The file and its
+    /// predecessor together have at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// The file cannot be opened, or is not the agent's own.
+    /// If the file cannot be opened or does not belong to the agent.
     pub fn open(path: Option<&Path>, bytes_max: u64) -> Result<Self, UntrustedError> {
         let file = path.map(|path| AuditFile::open(path, bytes_max / 2)).transpose()?;
         let quotas = || Quotas::new(CALLER, CALLERS_MAX);
@@ -75,10 +77,10 @@ impl Audit {
         Ok(Self { log, began: Instant::now() })
     }
 
-    /// Whether a file could be opened; one that is not there is not made.
+    /// Checks that the audit file could be opened, without creating it.
     ///
     /// # Errors
-    /// Its folder is missing, or it is not the agent's own file.
+    /// If its folder is missing, or the file does not belong to the agent.
     pub fn check(path: &Path) -> Result<(), UntrustedError> {
         let (folder, name) = place(path)?;
         if folder.owner(&name).is_some() {
@@ -96,7 +98,7 @@ impl Audit {
         }
     }
 
-    /// Writes a line about someone who may not ask anything.
+    /// Writes a line about a caller without a valid token.
     pub fn stranger(&self, from: &str, what: &str, outcome: &str) {
         let who = cut(from);
         let mut log = self.lock();
@@ -110,10 +112,11 @@ impl Audit {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says how many lines were left out since the last call.
-    pub fn tell_suppressed(&self) {
+    /// Writes how many lines were suppressed since the last call.
+    pub fn write_suppressed(&self) {
         let mut log = self.lock();
-        // Of many addresses only their number is told: these lines are not counted themselves.
+        // For unknown addresses only the total is written, because these lines are not rate
+        // limited.
         let refused = log.addresses.take_refused().into_iter().map(|(_, count)| count);
         let strangers = log.strangers.take_refused().into_iter().map(|(_, count)| count);
         let strangers: u64 = refused.chain(strangers).sum();
@@ -133,7 +136,7 @@ impl AuditLog {
         let line = AuditLine { audit, who, verb, what: &what, outcome: &outcome };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');
-        // A full disk must not stop the agent; the line is on stderr then.
+        // A full disk must not stop the agent; the line goes to stderr then.
         let is_written = self.file.as_mut().is_some_and(|file| file.write(text.as_bytes()).is_ok());
         if !is_written {
             let _ = std::io::stderr().write_all(text.as_bytes());
@@ -163,7 +166,7 @@ impl AuditFile {
     }
 }
 
-/// The folder of a file, and its name there.
+/// Splits a path into its folder and the file's name.
 fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = OwnFolder::hold(path.parent().unwrap_or(Path::new("/")))?;
@@ -171,16 +174,17 @@ fn place(path: &Path) -> Result<(OwnFolder, PathBuf), UntrustedError> {
     Ok((folder, PathBuf::from(path.file_name().unwrap_or_default())))
 }
 
-/// Opens a file of the agent to add to its end: its own, and never through a link.
+/// Opens a file of the agent for appending. It must belong to the agent, and links are not
+/// followed.
 ///
 /// # Errors
-/// Its folder is missing, or it is not the agent's own file.
+/// If its folder is missing, or the file does not belong to the agent.
 pub fn append(path: &Path) -> Result<File, UntrustedError> {
     let (folder, name) = place(path)?;
     folder.append(name)
 }
 
-/// A field without control characters, and no longer than a field may be.
+/// Removes control characters from a field and truncates it to the largest length.
 fn cut(text: &str) -> String {
     let mut end = FIELD_MAX.min(text.len());
     while !text.is_char_boundary(end) {
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_write_neither_long_lines_nor_many() {
+    fn unknown_callers_cannot_flood_the_audit_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.json");
         let audit = Audit::open(Some(&path), 1 << 20).unwrap();
@@ -212,13 +216,17 @@ mod tests {
         for _ in 0..1000 {
             audit.line("ops", "trace", "a", "done");
         }
-        audit.tell_suppressed();
+        audit.write_suppressed();
         let lines = lines(&path);
         assert!(lines.iter().all(|line| line.len() < 2048 && !line.contains('\u{1b}')));
-        let of = |who: &str| lines.iter().filter(|line| line.contains(who)).count();
+        let count_lines = |who: &str| lines.iter().filter(|line| line.contains(who)).count();
         // The few that the time of the test adds are no matter.
-        assert!((64..100).contains(&of("\"what\":\"x")), "{}", of("\"what\":\"x"));
-        assert!((64..100).contains(&of("ops")), "{}", of("ops"));
+        assert!(
+            (64..100).contains(&count_lines("\"what\":\"x")),
+            "{}",
+            count_lines("\"what\":\"x")
+        );
+        assert!((64..100).contains(&count_lines("ops")), "{}", count_lines("ops"));
         assert!(lines.iter().any(|line| line.contains("more suppressed")));
     }
 

@@ -1,5 +1,5 @@
-//! What keeps an agent from starting, found before anything is changed: `--check` ends here, and
-//! every start comes through here first.
+//! Checks everything that could keep the agent from starting, before it changes anything. Runs at
+//! every start; with `--check` the agent ends afterwards.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -12,36 +12,36 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
-use crate::control::{self, Secret};
+use crate::control::{self, CallerSecret};
 use crate::counters::{self, gpu};
 use crate::hub::Hub;
 use crate::page::dcgm::{self, Field};
 use crate::pods;
 
-/// What was read from files on the way.
+/// The tokens and page fields that were read from files during the checks.
 pub struct Checked {
-    /// Who may call from elsewhere.
-    pub secrets: Arc<Vec<Secret>>,
-    /// Who may read the pages; everyone where empty.
-    pub page_secrets: Arc<Vec<Secret>>,
-    /// Fields of the page for DCGM's boards.
+    /// Tokens of callers from other hosts.
+    pub secrets: Arc<Vec<CallerSecret>>,
+    /// Tokens that allow reading the pages without TLS; empty if everyone may.
+    pub page_secrets: Arc<Vec<CallerSecret>>,
+    /// Fields of the page `/metrics/dcgm`.
     pub fields: Arc<Vec<Field>>,
 }
 
-/// Problems of a configuration, collected while the checks go on.
+/// The problems of a configuration found so far.
 #[derive(Default)]
 struct Problems(Vec<ConfigError>);
 
 impl Problems {
     /// Returns what a check of the key `key` found; a failed check is added to the problems.
     fn take<T: Default, E: Into<ConfigError>>(&mut self, key: &str, checked: Result<T, E>) -> T {
-        checked.map_err(ConfigError::of_key(key)).unwrap_or_else(|problem| {
+        checked.map_err(ConfigError::at_key(key)).unwrap_or_else(|problem| {
             self.add(problem);
             T::default()
         })
     }
 
-    /// Folders below one another fail for the same reason: each reason is kept once.
+    /// Adds a problem unless it is already listed: nested folders fail for the same reason.
     fn add(&mut self, problem: ConfigError) {
         if self.0.iter().all(|other| other.to_string() != problem.to_string()) {
             self.0.push(problem);
@@ -99,8 +99,8 @@ pub fn everything(config: &Config) -> Result<Checked, Vec<ConfigError>> {
     Ok(Checked { secrets, page_secrets, fields: Arc::new(fields) })
 }
 
-/// Sources that do not answer now, each with what that means and what to do. The agent starts all
-/// the same, and tries again.
+/// Lists sources that do not respond now, each with the consequence and a remedy. The agent starts
+/// nevertheless and retries.
 pub fn silent_sources(config: &Config) -> Vec<String> {
     let library = config.nvml.as_deref();
     let driver = gpu::load(library).map(drop);
@@ -113,12 +113,13 @@ pub fn silent_sources(config: &Config) -> Vec<String> {
     answers.into_iter().flatten().filter_map(Result::err).collect()
 }
 
-/// Whether rows go to stdout.
+/// Whether rows are written to stdout.
 fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A folder that is not there yet is made below one that was found safe.
+/// Checks a folder of the agent. A missing folder passes if its parent is safe, because it will be
+/// created.
 fn folder(path: &Path) -> Result<(), ConfigError> {
     match OwnFolder::open(path, MissingFolder::Refuse) {
         Err(error) if !error.is_missing() => Err(error.into()),
@@ -129,13 +130,13 @@ fn folder(path: &Path) -> Result<(), ConfigError> {
 fn sockets(place: &SocketPlace) -> Result<(), ConfigError> {
     Socket::check(place)?;
     if let SocketPlace::Folder(path) = place {
-        // What another user put there, root removes.
+        // If another user created a socket there, only root can remove it.
         own_socket::check(path)?;
     }
     Ok(())
 }
 
-/// An address may be taken by the agent that this one is to replace.
+/// Checks that an address can be bound, unless the agent that this one replaces holds it.
 fn listens(config: &Config, address: SocketAddr) -> Result<(), ConfigError> {
     match TcpListener::bind(address) {
         Err(error) if own_socket::connect(&config.place()).is_err() => {

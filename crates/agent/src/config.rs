@@ -15,7 +15,7 @@ use crate::counters::interval::INTERVAL_S;
 use crate::net::Net;
 use crate::periodic::policy::Policy;
 
-/// Where root's agent keeps its state.
+/// The state folder of an agent that runs as root.
 const STATE_OF_ROOT: &str = "/var/lib/rowmill-agent";
 /// The longest name of a host, as in DNS.
 const HOST_MAX: usize = 253;
@@ -33,26 +33,26 @@ Examples:
 
 Jobs are started with KINETO_USE_DAEMON=1 KINETO_IPC_SOCKET_DIR=/run/kineto, and ask every 5 s.
 The folder must be writable for them: install -d -m 1777 /run/kineto. Without --socket-dir the agent
-takes the name @dynolog of the kernel, which containers of another network do not reach.
+uses the abstract socket @dynolog, which containers in another network namespace cannot reach.
 
 Pages at --metrics:
   /metrics        0.0.4 text, or OpenMetrics where the scraper accepts it
   /metrics/dcgm   the names and labels of dcgm-exporter
-Everyone may read them, unless the file names a secret (mode 0600) that scrapers have to bring as
-\"Authorization: Bearer\". The port of [listen] has them too, over TLS, for tokens with the verb
+Everyone may read them, unless the file names a secret (mode 0600) that scrapers must send as
+\"Authorization: Bearer\". The port of [listen] serves them too, over TLS, for tokens with the verb
 status:
   metrics_token_file = \"/etc/rowmill/metrics.token\"
 
-Whose a GPU is stands on rowmill_run_info alone; join from its side, because a GPU may have several runs:
+Owners of GPUs are labels of rowmill_run_info only. Join from its side, as a GPU may have several runs:
 rowmill_run_info{UUID!=\"\"} * on (instance, UUID) group_left () hw_gpu_utilization_ratio.
 
-Whose a GPU is comes from a folder with a file per GPU and from the kubelet; Slurm's variables of a process
-count where its control group, its user or its work on the GPU agrees:
+Owners of GPUs come from a folder with one file per GPU and from the kubelet. Slurm variables of a process
+count if its control group, its user or its work on the GPU confirms them:
   job_mapping = \"/run/rowmill-jobs\"
   pod_resources = \"/var/lib/kubelet/pod-resources/kubelet.sock\"
   pod_logs = \"/var/log/pods\"                 # joins names and UIDs of pods
 
-The number of GPUs that this host should have; the page shows it, and the rules compare:
+The number of GPUs that this host should have; alert rules compare it with the GPUs found:
   expected_gpus = 8
 
 Traces from other hosts (`rowmill fleet trace`) are off until the file has all of this:
@@ -64,17 +64,17 @@ Traces from other hosts (`rowmill fleet trace`) are off until the file has all o
   name = \"operations\"
   file = \"/etc/rowmill/operations.token\"     # at least 16 letters, mode 0600
   verbs = [\"status\", \"trace\", \"pause\"]
-  users = [1000]                             # whose jobs; [] for everyone's
-  hosts = [\"10.0.0.0/8\"]                     # from where; [] for anywhere
+  users = [1000]                             # users whose jobs it covers; [] for all
+  hosts = [\"10.0.0.0/8\"]                     # valid from here; [] for anywhere
 
-Rows can go to a hub, and orders come from there, without any port here:
+Send rows to a hub and execute its orders, without opening a port here:
   [hub]
   url = \"https://hub.example:9470\"
   ca = \"/etc/rowmill/hub.pem\"               # [default: the usual authorities]
   token_file = \"/etc/rowmill/hub.token\"     # at least 16 letters, mode 0600
-  queue_mib = 64                             # on disk while the hub is away; then the oldest go
-  verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
-  users = [1000]                             # whose jobs; [] for everyone's
+  queue_mib = 64                             # on disk while the hub is unreachable; then the oldest are dropped
+  verbs = [\"trace\", \"pause\"]               # orders that the hub may send [default: none]
+  users = [1000]                             # users whose jobs it may trace; [] for all
 
 The flags are keys too: socket_dir, metrics, state_dir, json, nvml, dcgm_page, dcgm_fields; a flag
 overrides its key. Further keys:
@@ -82,25 +82,25 @@ overrides its key. Further keys:
   interval_s = 10                            # of rows and pages; a divisor of 60
   audit = \"/var/log/rowmill/audit.jsonl\"   # who asked for what [default: stderr]
 
-What others can fill is bounded:
-  audit_mib = 64                             # lines of the audit file and the one before it
-  spool_mib = 8192                           # traces that wait to be fetched
-  spool_user_mib = 4096                      # of them, those of one user [default: half]
+Limits of disk use:
+  audit_mib = 64                             # the audit file and its predecessor
+  spool_mib = 8192                           # traces waiting to be fetched
+  spool_user_mib = 4096                      # of these, traces of one user [default: half]
 
-Tools of dynolog (dyno, unitrace.py) on this host find it at its port; off unless said:
+Tools of dynolog (dyno, unitrace.py) on this host connect to this port [default: off]:
   dynolog = \"127.0.0.1:1778\"               # loopback only; a user's own processes only
 
-A sample of every job's steps, within budgets of a day for each workflow type:
+Trace a sample of every job's steps, within daily budgets for each workflow type:
   [periodic]                                 # every key may be left out
-  traces_per_day = 24                        # of a workflow type on this host
-  mib_per_day = 2048                         # that the profiler writes
-  share_of_steps = 0.001                     # that is recorded
-  slowdown_max = 0.03                        # of steps, in three traces in a row; then it backs off
-  iterations = 5                             # of a trace
+  traces_per_day = 24                        # per workflow type on this host
+  mib_per_day = 2048                         # written by the profiler
+  share_of_steps = 0.001                     # largest share that is recorded
+  slowdown_max = 0.03                        # of steps in three traces in a row, then backs off
+  iterations = 5                             # steps per trace
   with = [\"shapes\"]                        # stacks, flops, modules, memory
-  users = [1000]                             # whose jobs; [] for everyone's
-  keep_mib = 4096                            # below state_dir/periodic; then the oldest go
-  [[periodic.workflow]]                      # the first whose name fits
+  users = [1000]                             # users whose jobs are traced; [] for all
+  keep_mib = 4096                            # below state_dir/periodic; then the oldest are removed
+  [[periodic.workflow]]                      # the first matching name applies
   name = \"ranking-*\"
   traces_per_day = 96                        # 0 for none; mib_per_day and share_of_steps as well
 
@@ -108,39 +108,39 @@ Processes of a user are traced for that user and for root only. Ends at SIGTERM 
 come meanwhile are answered by the next agent where a socket unit holds the socket."
 )]
 pub struct Args {
-    /// The configuration file
+    /// Read the configuration from this TOML file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Check everything that could keep the agent from its start, and end
+    /// Check everything that could keep the agent from starting, then exit
     #[arg(long)]
     pub check: bool,
-    /// The jobs' KINETO_IPC_SOCKET_DIR [default: the kernel's name @dynolog]
+    /// Folder of the jobs' KINETO_IPC_SOCKET_DIR [default: the abstract socket @dynolog]
     #[arg(long, value_name = "FOLDER")]
     pub socket_dir: Option<PathBuf>,
-    /// Serve /metrics here, such as 127.0.0.1:9465 [default: not at all]
+    /// Serve /metrics at this address, such as 127.0.0.1:9465 [default: off]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,
-    /// Where traces wait to be fetched [default: /var/lib/rowmill-agent for root; for others
+    /// Folder of traces waiting to be fetched [default: /var/lib/rowmill-agent for root; for others
     /// rowmill-agent in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "FOLDER")]
     pub state_dir: Option<PathBuf>,
-    /// Write every interval as a JSON line to this file, - for stdout
+    /// Write every interval as a JSON line to this file, or - for stdout
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// The NVML library [default: libnvidia-ml.so.1, none where it is not there]
+    /// Path of the NVML library [default: libnvidia-ml.so.1, if it exists]
     #[arg(long, value_name = "FILE")]
     pub nvml: Option<PathBuf>,
-    /// The page of a dcgm-exporter, for SM columns of GPUs before Hopper
+    /// URL of a dcgm-exporter's page, for SM activity of GPUs before Hopper
     #[arg(long, value_name = "URL")]
     pub dcgm_page: Option<String>,
-    /// The fields of /metrics/dcgm: a CSV file of dcgm-exporter
+    /// Fields of /metrics/dcgm: a CSV file as for dcgm-exporter
     #[arg(long, value_name = "FILE")]
     pub dcgm_fields: Option<PathBuf>,
 }
 
 impl Args {
-    /// The place of a wrong key, for messages: the configuration file, unless a flag gives the
-    /// value.
+    /// The file to name in a message about a wrong key: the configuration file, unless a flag set
+    /// the value.
     pub fn origin(&self, key: &str) -> Option<&Path> {
         let is_flag = match key {
             "socket_dir" => self.socket_dir.is_some(),
@@ -155,78 +155,78 @@ impl Args {
     }
 }
 
-/// The file.
+/// The agent's configuration: a TOML file, whose keys command-line flags may override.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub socket_dir: Option<PathBuf>,
     pub metrics: Option<SocketAddr>,
-    /// The file with the secret that scrapers have to bring; none where not said.
+    /// File with the secret that scrapers must send; without it, everyone may read the pages.
     pub metrics_token_file: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub nvml: Option<PathBuf>,
     pub dcgm_page: Option<String>,
     pub dcgm_fields: Option<PathBuf>,
-    /// GPUs that this host should have: fewer are an alert.
+    /// Number of GPUs that this host should have; fewer raise an alert.
     pub expected_gpus: Option<u32>,
-    /// A folder with a file per GPU: dcgm-exporter's job mapping, or a prolog's.
+    /// A folder with one file per GPU that names its jobs, as for dcgm-exporter's job mapping.
     pub job_mapping: Option<PathBuf>,
-    /// The kubelet's socket of pods and their devices, to know which pod holds which GPU.
+    /// The kubelet's PodResources socket, which reports which pod holds which GPU.
     pub pod_resources: Option<PathBuf>,
-    /// The kubelet's folder of pods' logs, `/var/log/pods` by default: it joins names and UIDs.
+    /// The kubelet's log folder, `/var/log/pods` by default; its entries join names and UIDs of
+    /// pods.
     pub pod_logs: Option<PathBuf>,
-    /// The name this host goes by.
+    /// Name of this host in rows and labels.
     pub host: Option<String>,
-    /// Where audit lines go; stderr where not said.
+    /// File of the audit log; stderr by default.
     pub audit: Option<PathBuf>,
-    /// MiB of audit lines, 64 where not said; then the oldest go.
+    /// Largest size of the audit log in MiB, 64 by default; the oldest lines are dropped.
     pub audit_mib: Option<u64>,
-    /// MiB of traces that wait to be fetched, 8192 where not said.
+    /// Largest size of traces waiting to be fetched in MiB, 8192 by default.
     pub spool_mib: Option<u64>,
-    /// MiB of them that one user may have, half of all where not said.
+    /// The share of one user of these in MiB, half of all by default.
     pub spool_user_mib: Option<u64>,
-    /// Seconds of an interval, 10 where not said: a divisor of 60.
+    /// Length of an interval in seconds, 10 by default; a divisor of 60.
     pub interval_s: Option<u64>,
-    /// Where rows go and orders come from.
+    /// The hub that receives rows and sends orders.
     pub hub: Option<HubConfig>,
-    /// Periodic traces, within budgets.
     pub periodic: Option<Policy>,
-    /// Where dynolog's tools may ask, on this host alone.
+    /// Loopback address that serves dynolog's tools.
     pub dynolog: Option<SocketAddr>,
     pub listen: Option<Listen>,
-    /// Who may ask there.
+    /// Tokens of callers at `listen`.
     #[serde(default, rename = "token")]
     pub tokens: Vec<CallerToken>,
 }
 
-/// The TLS port.
+/// The TLS port that serves callers from other hosts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
     pub address: SocketAddr,
-    /// The certificate and what leads to its root, in PEM.
+    /// The certificate chain in PEM, leaf first.
     pub certificate: PathBuf,
-    /// Its key, in PEM.
+    /// The private key in PEM.
     pub key: PathBuf,
 }
 
-/// A hub.
+/// The hub that collects rows of many hosts and sends orders to their agents.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HubConfig {
     pub url: String,
-    /// The certificate that its own is signed by; the usual authorities where not said.
+    /// The CA certificate of the hub; the usual authorities by default.
     pub ca: Option<PathBuf>,
-    /// The file with the secret it knows this host by.
+    /// File with the token by which the hub authenticates this host.
     pub token_file: PathBuf,
-    /// Mebibytes of rows that wait on disk while it is away.
+    /// Largest size in MiB of rows queued on disk while the hub is unreachable.
     #[serde(default = "queue_mib")]
     pub queue_mib: u64,
-    /// What it may order.
+    /// Kinds of orders that the hub may send.
     #[serde(default)]
     pub verbs: Vec<Verb>,
-    /// Whose jobs, by user number; everyone's where empty.
+    /// User ids whose jobs it may trace; empty for all users.
     #[serde(default)]
     pub users: Vec<u32>,
 }
@@ -235,66 +235,59 @@ fn queue_mib() -> u64 {
     64
 }
 
-/// Someone who may ask from elsewhere.
+/// A token of callers from other hosts, with its permissions.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerToken {
-    /// Who, in audit lines.
+    /// Name in audit lines.
     pub name: String,
-    /// The file with the secret.
     pub file: PathBuf,
     pub verbs: Vec<Verb>,
-    /// Whose jobs, by user number; everyone's where empty.
+    /// User ids whose jobs it may trace; empty for all users.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// From where, such as `10.0.0.0/8`; anywhere where empty.
+    /// Networks from which it is valid, such as `10.0.0.0/8`; empty for any.
     #[serde(default)]
     pub hosts: Vec<String>,
 }
 
-/// What may be asked.
+/// A kind of request for which a caller needs permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
     Status,
     Trace,
-    /// To leave counters to others.
+    /// Release hardware counters for other tools.
     Pause,
 }
 
-/// Why an agent does not begin.
+/// An error of the configuration or of the agent's start.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    /// A file that other users could have written or read, or something that is no regular file.
+    /// A file that other users could have written or read, or that is not a regular file.
     #[error("{0}")]
     File(UntrustedError),
     /// The file is not valid TOML, or has an unknown key.
     #[error("{}: {}", path.display(), source.to_string().trim_end())]
     Toml { path: PathBuf, source: Box<toml::de::Error> },
-    /// Something in it cannot be.
+    /// A value or combination of values that is invalid.
     #[error("{what}: expected {expected}, got {got}")]
-    Value {
-        /// Which key or file.
-        what: String,
-        /// What it may be.
-        expected: String,
-        got: String,
-    },
-    /// The operating system refuses.
+    Value { what: String, expected: String, got: String },
+    /// A failure of the operating system during the start.
     #[error("{what}: {source}")]
     Start { what: String, source: std::io::Error },
-    /// The socket of PyTorch.
+    /// The socket that PyTorch polls cannot be used.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// A folder of the agent.
+    /// A folder of the agent cannot be used.
     #[error(transparent)]
     Folder(#[from] UntrustedError),
     #[error("{}: {problem}", path.display())]
     Tls { path: PathBuf, problem: String },
-    /// What a key of the configuration names is not usable.
+    /// The file or address that a key names cannot be used.
     #[error("{key}: {source}")]
     Key {
         /// The key, such as `hub: token_file`.
@@ -304,7 +297,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// A hint for the user on how to fix the problem.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Socket(SocketError::Taken { .. }) => Some(
@@ -357,7 +350,7 @@ impl ConfigError {
         }
     }
 
-    /// What to do about a file that a key names.
+    /// A hint about the file that a key names.
     fn hint_of_key(&self, key: &str) -> Option<String> {
         let is_secret = key.ends_with("token_file") || key.ends_with(": file");
         match self {
@@ -383,7 +376,8 @@ impl ConfigError {
         }
     }
 
-    /// For `map_err`: a [`ConfigError::Read`], or a [`ConfigError::File`] that is not believed.
+    /// For `map_err`: wraps the error of a file as [`ConfigError::Read`], or as
+    /// [`ConfigError::File`] if the file is not trusted.
     pub fn file(error: UntrustedError) -> Self {
         match error {
             UntrustedError::Io { path, source, .. } => Self::Read { path, source },
@@ -392,7 +386,7 @@ impl ConfigError {
     }
 
     /// A [`ConfigError::Key`] for `map_err`.
-    pub fn of_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub fn at_key<E: Into<Self>>(key: impl Into<String>) -> impl FnOnce(E) -> Self {
         let key = key.into();
         move |source| Self::Key { key, source: Box::new(source.into()) }
     }
@@ -405,11 +399,12 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The file of the flags, if any, with the flags over it. [`Config::problems`] checks the
-    /// values.
+    /// Reads the configuration file that the flags name, if any, and applies the flags.
+    /// [`Config::problems`] checks the values.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML or holds an unknown key; no folder of state is known.
+    /// If the file cannot be read, is not TOML or has an unknown key, or if no state folder can be
+    /// determined.
     pub fn from_args(args: &Args) -> Result<Self, ConfigError> {
         let mut config = match &args.config {
             Some(path) => read(path)?,
@@ -420,7 +415,7 @@ impl Config {
                 key.clone_from(flag);
             }
         };
-        // In a flag, a folder may be relative to the current one; a file has no such folder.
+        // Paths in flags may be relative to the current folder; paths in the file must be absolute.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         over(&args.socket_dir.as_ref().map(absolute), &mut config.socket_dir);
         over(&args.state_dir, &mut config.state_dir);
@@ -435,47 +430,47 @@ impl Config {
         Ok(config)
     }
 
-    /// Where PyTorch asks.
+    /// The place of the socket that PyTorch polls.
     pub fn place(&self) -> SocketPlace {
         self.socket_dir.as_deref().map_or(SocketPlace::Abstract, SocketPlace::in_folder)
     }
 
-    /// Where traces wait, and what must survive a restart is written.
+    /// The folder of finished traces and of state that survives a restart.
     pub fn state(&self) -> PathBuf {
         self.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE_OF_ROOT))
     }
 
-    /// The folder of finished traces.
+    /// The folder in which finished traces wait to be fetched.
     pub fn spool(&self) -> PathBuf {
         self.state().join("traces")
     }
 
-    /// MiB of audit lines.
+    /// Largest size of the audit log in MiB.
     pub fn audit_mib(&self) -> u64 {
         self.audit_mib.unwrap_or(64)
     }
 
-    /// MiB of traces that wait to be fetched.
+    /// Largest size in MiB of the traces waiting to be fetched.
     pub fn spool_mib(&self) -> u64 {
         self.spool_mib.unwrap_or(8192)
     }
 
-    /// MiB of them that one user may have.
+    /// Largest size in MiB of the traces of one user waiting to be fetched.
     pub fn spool_user_mib(&self) -> u64 {
         self.spool_user_mib.unwrap_or(self.spool_mib().div_ceil(2))
     }
 
-    /// Where the kubelet keeps logs of pods.
+    /// The folder of the kubelet's pod logs.
     pub fn pod_logs(&self) -> PathBuf {
         self.pod_logs.clone().unwrap_or_else(|| "/var/log/pods".into())
     }
 
-    /// Seconds of an interval.
+    /// Length of an interval of counters in seconds.
     pub fn interval_s(&self) -> u64 {
         self.interval_s.unwrap_or(INTERVAL_S)
     }
 
-    /// Every value that cannot work, and every part that lacks another.
+    /// Lists every invalid value, and every key that lacks another one.
     pub fn problems(&self) -> Vec<ConfigError> {
         let mut problems = self.endpoint_problems();
         problems.extend(self.token_problems());
@@ -592,15 +587,15 @@ fn is_page(url: &str) -> bool {
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Whether a path can be added to the URL's end.
+/// Whether a URL is an https root to which paths can be appended.
 fn is_https_root(url: &str) -> bool {
     let is_wrong = |letter: char| "?#@".contains(letter) || letter.is_whitespace();
     let rest = url.strip_prefix("https://");
     rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/') && !rest.contains(is_wrong))
 }
 
-/// Where state is kept if the configuration does not say: never below a folder that everyone may
-/// write, where another user could have made it before.
+/// The default state folder. Never in a folder that everyone may write, where another user could
+/// have created it first.
 fn default_state(
     uid: u32,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -628,7 +623,7 @@ fn read(path: &Path) -> Result<Config, ConfigError> {
         .map_err(|source| ConfigError::Toml { path: path.to_owned(), source: Box::new(source) })
 }
 
-/// A configuration from its text.
+/// Parses a configuration from TOML text.
 pub fn parse(text: &str) -> Result<Config, toml::de::Error> {
     toml::from_str(text)
 }
@@ -664,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_never_kept_where_everyone_may_write() {
+    fn the_default_state_folder_is_never_world_writable() {
         let state = |uid, variables: &[(&str, &str)]| {
             let find = |name: &str| variables.iter().find(|(key, _)| *key == name);
             let path = default_state(uid, |name| find(name).map(|(_, value)| (*value).into()));
@@ -678,24 +673,24 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_work_are_all_named() {
+    fn all_invalid_values_are_named() {
         for host in ["''", "\"a\\nb\"", "'a b'"] {
-            let said = check(&format!("host = {host}"));
-            assert!(said.starts_with("host: expected 1 to 253 letters"), "{said}");
+            let message = check(&format!("host = {host}"));
+            assert!(message.starts_with("host: expected 1 to 253 letters"), "{message}");
         }
         let long = check(&format!("host = '{}'", "x".repeat(300)));
         assert!(long.ends_with("without spaces, got 300"), "{long}");
         assert!(check("socket_dir = 'run'").contains("socket_dir: expected an absolute path"));
-        let said = check("spool_mib = 10\nspool_user_mib = 11\ninterval_s = 7\ndcgm_page = 'x'");
+        let message = check("spool_mib = 10\nspool_user_mib = 11\ninterval_s = 7\ndcgm_page = 'x'");
         for wanted in ["spool_user_mib: expected at most the 10 MiB", "interval_s: ", "dcgm_page: "]
         {
-            assert!(said.contains(wanted), "expected {wanted:?} in {said}");
+            assert!(message.contains(wanted), "expected {wanted:?} in {message}");
         }
         let token = "[[token]]\nname = 'a'\nfile = 'f'\nverbs = ['status']\n";
-        let said = check(&format!("{LISTEN}{token}{token}"));
-        assert!(said.contains("token \"a\": name: expected a different name"), "{said}");
-        let said = check("[periodic]\n[[periodic.workflow]]\nname = ''");
-        assert!(said.ends_with("got \"\""), "{said}");
+        let message = check(&format!("{LISTEN}{token}{token}"));
+        assert!(message.contains("token \"a\": name: expected a different name"), "{message}");
+        let message = check("[periodic]\n[[periodic.workflow]]\nname = ''");
+        assert!(message.ends_with("got \"\""), "{message}");
     }
 
     #[test]
@@ -716,8 +711,8 @@ mod tests {
         let hub = "[hub]\nurl = 'https://h'\ntoken_file = 't'\n";
         assert_eq!(check(hub), "");
         for url in ["https://h?a=b", "https://h/#part", "https://", "ftp://h", "https:///h"] {
-            let said = check(&hub.replace("https://h", url));
-            assert!(said.contains("hub: url: expected a URL such as"), "{url}: {said}");
+            let message = check(&hub.replace("https://h", url));
+            assert!(message.contains("hub: url: expected a URL such as"), "{url}: {message}");
         }
         let clear = check(&hub.replace("https", "http"));
         assert!(clear.contains("hub: url: expected https://, because http would"), "{clear}");

@@ -1,8 +1,8 @@
 //! The agent's endpoints: a Unix socket with the peer's user from the kernel, a TLS port with
 //! tokens, and plain HTTP for scrapers. One thread serves all connections.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,118 +22,31 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::{CallerToken, Config, ConfigError, Listen, Verb};
+use crate::config::{Config, ConfigError, Listen, Verb};
 use crate::gate::{Admission, Peer};
-use crate::net::Net;
-use crate::secret::read_secret;
-use crate::state::AgentState;
-use crate::traces::Traces;
 use crate::uids::Uids;
 
+mod caller;
 pub mod dynolog;
 pub mod route;
 
-/// A handshake, and the head of a request, take no longer.
+pub use caller::{Caller, CallerSecret, ServiceContext, equal_secrets, page_secrets, secret};
+
+/// Timeout of a handshake, and of a request's head.
 const HEAD_PATIENCE: Duration = Duration::from_secs(3);
-/// A connection lives no longer, whatever it does.
+/// Longest lifetime of a connection.
 const LIFE: Duration = Duration::from_secs(600);
-/// That of a scraper.
+/// Longest lifetime of a scraper's connection.
 const PAGE_LIFE: Duration = Duration::from_secs(60);
-/// Bytes of a request's head, and of answers that wait to be sent.
+/// Largest size in bytes of a request's head, and of buffered answers.
 const HEAD_MAX: usize = 32 << 10;
-/// Bytes of a request's body.
+/// Largest size in bytes of a request's body.
 const BODY_MAX: usize = 64 << 10;
 
-/// Who calls.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// In audit lines.
-    pub name: String,
-    /// What may be asked.
-    pub verbs: Vec<Verb>,
-    pub uids: Uids,
-}
-
-/// A token as it is held.
-#[derive(Clone)]
-pub struct Secret {
-    token: CallerToken,
-    secret: Vec<u8>,
-    nets: Vec<Net>,
-}
-
-/// What connections need.
-#[derive(Clone)]
-pub struct Doors {
-    pub state: Arc<AgentState>,
-    pub traces: Arc<Traces>,
-    /// Fields of the page for DCGM's boards.
-    pub fields: Arc<Vec<crate::page::dcgm::Field>>,
-    /// Who may call from elsewhere.
-    pub secrets: Arc<Vec<Secret>>,
-    /// Who may read the pages without TLS; everyone where there is none.
-    pub page_secrets: Arc<Vec<Secret>>,
-}
-
-/// Reads the secret of scrapers, if there is one.
+/// Loads the certificate and key of the TLS port.
 ///
 /// # Errors
-/// As [`secret`].
-pub fn page_secrets(config: &Config) -> Result<Vec<Secret>, ConfigError> {
-    let token = |file: &PathBuf| CallerToken {
-        name: "metrics".to_owned(),
-        file: file.clone(),
-        verbs: vec![Verb::Status],
-        users: Vec::new(),
-        hosts: Vec::new(),
-    };
-    config.metrics_token_file.iter().map(|file| secret(&token(file))).collect()
-}
-
-/// Reads the secret of a token.
-///
-/// # Errors
-/// The file cannot be read, is open to others, or holds too short a secret.
-pub fn secret(token: &CallerToken) -> Result<Secret, ConfigError> {
-    let secret = read_secret(&token.file)?;
-    let nets = token.hosts.iter().filter_map(|host| Net::parse(host)).collect();
-    Ok(Secret { token: token.clone(), secret, nets })
-}
-
-/// The names of two tokens that have the same secret.
-pub fn equal_secrets(secrets: &[Secret]) -> Option<(&str, &str)> {
-    let later = |at: usize| secrets[..at].iter().find(|one| one.secret == secrets[at].secret);
-    let equal =
-        |at| later(at).map(|one| (one.token.name.as_str(), secrets[at].token.name.as_str()));
-    (0..secrets.len()).find_map(equal)
-}
-
-/// Who calls with a token, if anyone may.
-pub fn authorize(secrets: &[Secret], header: Option<&str>, from: IpAddr) -> Option<Caller> {
-    let given = header?.strip_prefix("Bearer ")?.as_bytes();
-    // Every secret is compared to its end, whichever fits.
-    let mut found = None;
-    for secret in secrets {
-        let is_from = secret.nets.is_empty() || secret.nets.iter().any(|net| net.has(from));
-        if is_equal(&secret.secret, given) && is_from {
-            found = Some(secret);
-        }
-    }
-    let token = &found?.token;
-    let uids = if token.users.is_empty() { Uids::All } else { Uids::Only(token.users.clone()) };
-    Some(Caller { name: format!("{}@{from}", token.name), verbs: token.verbs.clone(), uids })
-}
-
-/// Takes as long for any two of a length.
-fn is_equal(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
-    one.len() == other.len() && std::hint::black_box(differences) == 0
-}
-
-/// Loads certificate and key.
-///
-/// # Errors
-/// A file cannot be read, holds none, or the two do not belong together.
+/// If a file cannot be read or parsed, or the two do not belong together.
 pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     let wrong = |path: &Path, problem: String| ConfigError::Tls { path: path.to_owned(), problem };
     let read = |path: &Path, privacy| read_trusted(path, privacy).map_err(ConfigError::file);
@@ -167,7 +80,7 @@ pub fn tls(listen: &Listen) -> Result<Arc<ServerConfig>, ConfigError> {
     })
 }
 
-/// What is wrong with a PEM file that should hold `expected`.
+/// Describes the defect of a PEM file that should contain `expected`.
 fn pem_error(path: &Path, expected: &str, error: pem::Error) -> ConfigError {
     let got = match error {
         pem::Error::Io(source) => return ConfigError::Read { path: path.to_owned(), source },
@@ -190,11 +103,11 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds every configured listener; reports the addresses on `told`.
+    /// Binds every configured listener and appends the addresses to `messages`.
     ///
     /// # Errors
-    /// An address is taken, or certificate and key do not fit.
-    pub async fn bind(config: &Config, told: &mut Vec<String>) -> Result<Self, ConfigError> {
+    /// If an address is in use, or certificate and key do not match.
+    pub async fn bind(config: &Config, messages: &mut Vec<String>) -> Result<Self, ConfigError> {
         let unix = Some(unix(&config.place())?);
         let tcp = |address: SocketAddr| async move {
             let bound = TcpListener::bind(address).await;
@@ -206,43 +119,43 @@ impl Listeners {
         let mut metrics = None;
         if let Some(address) = config.metrics {
             let listener = tcp(address).await?;
-            told.push(format!("metrics at http://{}/metrics", at(&listener)));
+            messages.push(format!("metrics at http://{}/metrics", at(&listener)));
             metrics = Some(listener);
         }
         let mut secured = None;
         if let Some(listen) = &config.listen {
             let acceptor = TlsAcceptor::from(tls(listen)?);
             let listener = tcp(listen.address).await?;
-            told.push(format!("traces at https://{}", at(&listener)));
+            messages.push(format!("traces at https://{}", at(&listener)));
             secured = Some((listener, acceptor));
         }
         let mut dynolog = None;
         if let Some(address) = config.dynolog {
             let listener = tcp(address).await?;
-            told.push(format!("dynolog's requests at {}", at(&listener)));
+            messages.push(format!("dynolog's requests at {}", at(&listener)));
             dynolog = Some(listener);
         }
         Ok(Self { unix, metrics, tls: secured, dynolog })
     }
 
     /// Serves until the runtime ends.
-    pub async fn serve(self, doors: Doors) {
+    pub async fn serve(self, context: ServiceContext) {
         let mut tasks = Vec::new();
         if let Some(listener) = self.unix {
-            tasks.push(tokio::spawn(serve_unix(listener, doors.clone())));
+            tasks.push(tokio::spawn(serve_unix(listener, context.clone())));
         }
         if let Some(listener) = self.metrics {
-            tasks.push(tokio::spawn(serve_pages(listener, doors.clone())));
+            tasks.push(tokio::spawn(serve_pages(listener, context.clone())));
         }
         if let Some(listener) = self.dynolog {
-            let state = Arc::clone(&doors.state);
+            let state = Arc::clone(&context.state);
             tasks.push(tokio::spawn(dynolog::serve(listener, state)));
         }
         if let Some((listener, acceptor)) = self.tls {
-            tasks.push(tokio::spawn(serve_tls(listener, acceptor, doors)));
+            tasks.push(tokio::spawn(serve_tls(listener, acceptor, context)));
         }
         for task in tasks {
-            // A task that panicked leaves the others at work.
+            // If one task panics, the others continue.
             let _ = task.await;
         }
         std::future::pending::<()>().await;
@@ -255,8 +168,8 @@ fn unix(place: &SocketPlace) -> Result<UnixListener, ConfigError> {
     ready.map_err(ConfigError::start("the agent's own socket"))
 }
 
-async fn serve_unix(listener: UnixListener, doors: Doors) {
-    let router = route::commands(doors.clone());
+async fn serve_unix(listener: UnixListener, context: ServiceContext) {
+    let router = route::commands(context.clone());
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
@@ -264,47 +177,48 @@ async fn serve_unix(listener: UnixListener, doors: Doors) {
         };
         let Ok(peer) = stream.peer_cred() else { continue };
         let uid = peer.uid();
-        let Some(pass) = doors.state.gates.commands.enter(Peer::User(uid)) else { continue };
+        let Some(pass) = context.state.gates.commands.enter(Peer::User(uid)) else { continue };
         let verbs = vec![Verb::Status, Verb::Trace, Verb::Pause];
         let own = fleet::process::own_uid();
-        // Counters belong to whoever runs the agent.
+        // Only root and the agent's own user may pause counters.
         let verbs = if uid == 0 || uid == own { verbs } else { verbs[..2].to_vec() };
         let uids = if uid == 0 { Uids::All } else { Uids::Only(vec![uid]) };
         let caller = Caller { name: format!("user {uid}"), verbs, uids };
         let router = router.clone().layer(Extension(caller));
         tokio::spawn(connection(stream, router, pass, LIFE));
-        // What was accepted is read before the next is: it may hold a whole request.
+        // Read from an accepted connection before accepting the next; it may hold a whole request.
         tokio::task::yield_now().await;
     }
 }
 
-async fn serve_pages(listener: TcpListener, doors: Doors) {
-    let router = route::pages(doors.clone());
+async fn serve_pages(listener: TcpListener, context: ServiceContext) {
+    let router = route::pages(context.clone());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        let Some(pass) = doors.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
+        let Some(pass) = context.state.gates.pages.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         tokio::spawn(connection(stream, router, pass, PAGE_LIFE));
         tokio::task::yield_now().await;
     }
 }
 
-async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, doors: Doors) {
-    let router = route::remote(doors.clone());
+async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, context: ServiceContext) {
+    let router = route::remote(context.clone());
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(HEAD_PATIENCE / 100).await;
             continue;
         };
-        // Before the handshake, which costs more than everything else that a stranger can ask for.
-        let Some(pass) = doors.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
+        // Admission comes before the handshake, the most expensive thing an unknown caller can
+        // cause.
+        let Some(pass) = context.state.gates.remote.enter(Peer::at(from.ip())) else { continue };
         let router = router.clone().layer(Extension(from));
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            // A slow handshake holds its own task alone.
+            // A slow handshake blocks only its own task.
             let shaken = tokio::time::timeout(HEAD_PATIENCE, acceptor.accept(stream));
             let shaken = tokio::select! {
                 shaken = shaken => shaken,
@@ -333,56 +247,15 @@ async fn connection(
     builder.max_buf_size(HEAD_MAX);
     let served = builder.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // How a connection ends is the caller's affair.
+        // Errors of a connection concern only the caller.
         _ = tokio::time::timeout(life, served) => {}
         () = pass.ended() => {}
     }
 }
 
-/// Answers a request whose head has arrived; meanwhile its connection is not ended for another.
+/// Handles a request whose head has arrived. Meanwhile its connection is not evicted in favor of
+/// another.
 async fn answer(From(pass): From<Arc<Admission>>, request: Request, next: Next) -> Response {
     let _busy = pass.busy();
     next.run(request).await
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::{Secret, authorize};
-    use crate::config::{CallerToken, Verb};
-    use crate::net::Net;
-    use crate::uids::Uids;
-
-    fn secret(secret: &str, users: &[u32], nets: &[&str]) -> Secret {
-        let token = CallerToken {
-            name: secret[..1].to_owned(),
-            file: "f".into(),
-            verbs: vec![Verb::Status],
-            users: users.to_vec(),
-            hosts: Vec::new(),
-        };
-        let nets = nets.iter().map(|net| Net::parse(net).unwrap()).collect();
-        Secret { token, secret: secret.as_bytes().to_vec(), nets }
-    }
-
-    #[test]
-    fn a_token_opens_for_its_hosts_and_users_alone() {
-        let secrets = [
-            secret("aaaaaaaaaaaaaaaa", &[], &[]),
-            secret("bbbbbbbbbbbbbbbb", &[7], &["10.0.0.0/8"]),
-        ];
-        let from: IpAddr = "10.2.3.4".parse().unwrap();
-        let call = |header: Option<&str>, from: IpAddr| authorize(&secrets, header, from);
-        assert!(call(None, from).is_none() && call(Some("Bearer "), from).is_none());
-        assert!(call(Some("aaaaaaaaaaaaaaaa"), from).is_none());
-        assert!(call(Some("Bearer aaaaaaaaaaaaaaa"), from).is_none());
-        assert_eq!(call(Some("Bearer aaaaaaaaaaaaaaaa"), from).unwrap().uids, Uids::All);
-        let other = call(Some("Bearer bbbbbbbbbbbbbbbb"), from).unwrap();
-        assert_eq!((other.name.as_str(), other.uids), ("b@10.2.3.4", Uids::Only(vec![7])));
-        assert!(call(Some("Bearer bbbbbbbbbbbbbbbb"), "11.0.0.1".parse().unwrap()).is_none());
-        assert!(
-            call(Some("Bearer bbbbbbbbbbbbbbbb"), "::ffff:10.0.0.1".parse().unwrap()).is_some()
-        );
-    }
 }

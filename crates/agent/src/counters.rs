@@ -1,51 +1,40 @@
-//! Counters of this host: the thread that reads them twice a second, and what it writes every ten.
+//! Counters of this host: the thread that reads them twice a second and writes a row per interval.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fleet::process::uid_of;
-use fleet::proto::Body;
 use nvml_wrapper::Nvml;
 use serde::Serialize;
 
-use crate::audit;
-use crate::hub::{self, Hub};
+use crate::hub;
 use crate::state::{AgentState, GpuState, HostState, lock, unix_ns};
 use gpu::{GpuIdentity, Gpus};
-use interval::{CounterReading, IntervalRow, ReadingTime};
+use interval::ReadingTime;
 use machine::Watch;
+use row_sink::take_reading;
 
 pub mod dcgm;
 pub mod gpu;
 pub mod host;
 pub mod interval;
 pub mod machine;
+mod row_sink;
 
-/// Between two readings.
+pub use row_sink::RowSink;
+
+/// Time between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Time after which devices are listed again, and a lost device or driver is looked up again.
+/// Time after which devices are listed again, and a lost device or driver is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Readings between two questions to the driver, whose processes compute on a GPU.
+/// Number of readings after which the driver is asked again which processes compute on a GPU.
 const COMPUTING_EVERY: u64 = 10;
-/// Where control groups are.
+/// The root folder of control groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// A row of a GPU, as it is written.
-#[derive(Debug, Serialize)]
-struct GpuLine<'a> {
-    host: &'a str,
-    gpu: u32,
-    uuid: &'a str,
-    instance: Option<u32>,
-    runs: Vec<String>,
-    #[serde(flatten)]
-    row: &'a IntervalRow,
-}
-
-/// A row of the host, as it is written.
+/// A row of the host, as written to the JSON file.
 #[derive(Debug, Serialize)]
 struct HostLine<'a> {
     host: &'a str,
@@ -58,61 +47,8 @@ struct HostLine<'a> {
     groups: &'a BTreeMap<String, host::ControlGroup>,
 }
 
-/// Where rows go: to a file or stdout, and to the hub.
-pub struct RowSink {
-    lines: Option<Box<dyn Write + Send>>,
-    hub: Option<Arc<Hub>>,
-    /// Rows of this look, which the queue takes at once.
-    pending: Vec<Body>,
-    start_unix_s: u64,
-}
-
-impl RowSink {
-    /// Rows go to the end of a file, or to stdout for `-`.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
-    pub fn open(path: Option<&Path>, hub: Option<Arc<Hub>>) -> io::Result<Self> {
-        let lines: Option<Box<dyn Write + Send>> = match path {
-            None => None,
-            Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
-            Some(path) => Some(Box::new(audit::append(path)?)),
-        };
-        Ok(Self { lines, hub, pending: Vec::new(), start_unix_s: 0 })
-    }
-
-    fn is_none(&self) -> bool {
-        self.lines.is_none() && self.hub.is_none()
-    }
-
-    /// Puts a row aside for the hub.
-    fn queue(&mut self, start_unix_s: u64, row: impl FnOnce() -> Body) {
-        if self.hub.is_some() {
-            self.pending.push(row());
-            self.start_unix_s = self.start_unix_s.max(start_unix_s);
-        }
-    }
-
-    /// Queues what was put aside.
-    fn flush(&mut self, state: &AgentState) {
-        let rows = std::mem::take(&mut self.pending);
-        let Some(hub) = self.hub.as_ref().filter(|_| !rows.is_empty()) else { return };
-        if let Err(error) = hub.add_rows(self.start_unix_s, rows) {
-            state.note(format!("queue of the hub: {error}"));
-        }
-    }
-
-    fn write(&mut self, line: &impl Serialize) {
-        let Some(out) = &mut self.lines else { return };
-        let mut text = serde_json::to_string(line).unwrap_or_default();
-        text.push('\n');
-        // Whoever read it has gone: the pages go on.
-        let _ = out.write_all(text.as_bytes());
-    }
-}
-
-/// Reads until the agent ends. A driver that is not there, or stops to answer, is loaded again and
-/// again; the host is read meanwhile.
+/// Reads counters until the agent ends. A driver that is missing or stops responding is loaded
+/// again periodically; the host is read meanwhile.
 pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     let mut readings = Readings::new(state, sink);
     while !state.is_ending() {
@@ -127,7 +63,7 @@ pub fn run(state: &Arc<AgentState>, sink: RowSink) {
     }
 }
 
-/// What is kept from one reading to the next.
+/// The state of the reading thread between two readings.
 struct Readings<'a> {
     state: &'a AgentState,
     sink: RowSink,
@@ -137,7 +73,7 @@ struct Readings<'a> {
     last: ReadingTime,
     next: Instant,
     passes: u64,
-    /// Lost devices, and when each is looked up again.
+    /// Lost devices, and when each is tried again.
     retries: BTreeMap<String, Instant>,
 }
 
@@ -157,8 +93,8 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// Reads as long as the driver answers. Devices are listed again every few seconds: new ones
-    /// appear, instances come and go, lost ones return.
+    /// Reads counters while the driver responds. Devices are listed again periodically, because
+    /// devices and instances appear, disappear and return.
     fn with_driver(&mut self, nvml: &Nvml) {
         let mut gpus = Gpus::new(nvml);
         let mut listed = None::<Instant>;
@@ -179,7 +115,7 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// Every GPU is lost with its driver.
+    /// Marks every GPU as lost because the driver is.
     fn lose_driver(&mut self, problem: String) {
         self.retries.clear();
         let mut gpus = lock(&self.state.gpus);
@@ -191,10 +127,11 @@ impl<'a> Readings<'a> {
             .set_driver(false, vec![gpu::driver_note(&problem, self.state.config.nvml.as_deref())]);
     }
 
-    /// Reads everything once, at its time; how many devices answered.
+    /// Waits for the next reading time, reads everything once, and returns how many devices
+    /// responded.
     fn pass(&mut self, gpus: Option<&mut Gpus<'_>>) -> usize {
         self.next += PERIOD;
-        // After a sleep of the machine the missed readings are not made up for.
+        // After a suspend of the machine, do not catch up on missed readings.
         self.next = self.next.max(Instant::now());
         std::thread::sleep(self.next.saturating_duration_since(Instant::now()));
         let at = moment(self.began);
@@ -220,7 +157,7 @@ impl<'a> Readings<'a> {
         ));
     }
 
-    /// Reads the devices that are there; which of them answered.
+    /// Reads all devices and returns the UUIDs of those that responded.
     fn read_gpus(&mut self, gpus: &mut Gpus<'_>, at: ReadingTime) -> BTreeSet<String> {
         gpus.hear();
         let state = self.state;
@@ -243,10 +180,10 @@ impl<'a> Readings<'a> {
                         let users = gpus.computing(which).into_iter().filter_map(uid_of).collect();
                         state.with_gpu(uuid, |gpu| gpu.computing = users);
                     }
-                    take(state, uuid, at, Ok(reading), &mut self.sink);
+                    take_reading(state, uuid, at, Ok(reading), &mut self.sink);
                 }
                 Err(error) => {
-                    // A call on a lost device can take long; the others are read meanwhile.
+                    // A call on a lost device can take long, so it is skipped for a while.
                     self.retries.insert(uuid.clone(), Instant::now() + AGAIN);
                     state.with_gpu(uuid, |gpu| gpu.lost = Some(error.to_string()));
                 }
@@ -255,7 +192,7 @@ impl<'a> Readings<'a> {
         answered
     }
 
-    /// The time of devices that did not answer goes by unobserved.
+    /// Records that devices without a reading were not observed.
     fn miss_others(&mut self, answered: &BTreeSet<String>, at: ReadingTime) {
         let missed: Vec<(String, String)> = {
             let gpus = lock(&self.state.gpus);
@@ -265,13 +202,13 @@ impl<'a> Readings<'a> {
             missed.map(|gpu| (gpu.identity.uuid.clone(), why(gpu))).collect()
         };
         for (uuid, why) in missed {
-            take(self.state, &uuid, at, Err(why), &mut self.sink);
+            take_reading(self.state, &uuid, at, Err(why), &mut self.sink);
         }
     }
 }
 
-/// Takes over what the driver lists. Whole GPUs that it lists no more stay, as lost ones; instances
-/// that were taken apart go.
+/// Updates the known GPUs from the driver's list. Whole GPUs that are no longer listed are kept as
+/// lost; removed instances are dropped.
 fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     let mut known = lock(&state.gpus);
     for identity in gpus.identities() {
@@ -298,60 +235,6 @@ fn adopt(state: &AgentState, gpus: &Gpus<'_>, notes: Vec<String>) {
     state.set_driver(true, notes);
 }
 
-/// Writes the rows of a device that ended.
-fn emit(state: &AgentState, sink: &mut RowSink, identity: &GpuIdentity, rows: &[IntervalRow]) {
-    if rows.is_empty() || sink.is_none() {
-        return;
-    }
-    let holders = lock(&state.owners).runs_on(&identity.uuid).to_vec();
-    let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
-    let length_s = state.config.interval_s();
-    for row in rows {
-        sink.queue(row.start_unix_s, || hub::row::gpu(identity, &holders, length_s, row));
-        sink.write(&GpuLine {
-            host: &state.host,
-            gpu: identity.index,
-            uuid: &identity.uuid,
-            instance: identity.instance,
-            runs: runs.clone(),
-            row,
-        });
-    }
-}
-
-/// Takes a reading of a device in, or the reason why there is none.
-fn take(
-    state: &AgentState,
-    uuid: &str,
-    moment: ReadingTime,
-    reading: Result<CounterReading, String>,
-    sink: &mut RowSink,
-) {
-    let taken = state.with_gpu(uuid, |gpu| {
-        let reading = match reading {
-            Ok(reading) => {
-                gpu.lost = None;
-                gpu.xid = reading.xids.last().copied().unwrap_or(gpu.xid);
-                gpu.last = Some(reading.clone());
-                Some(reading)
-            }
-            Err(problem) => {
-                gpu.lost = Some(problem);
-                gpu.last = None;
-                gpu.computing.clear();
-                None
-            }
-        };
-        let repeated = gpu.intervals.repeated;
-        let rows = gpu.intervals.read(moment, reading);
-        state.clock.discard(gpu.intervals.repeated - repeated);
-        (gpu.identity.clone(), rows)
-    });
-    if let Some((identity, rows)) = taken {
-        emit(state, sink, &identity, &rows);
-    }
-}
-
 fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut RowSink) {
     let ended = watch.look(at, host::look(), || (host::read(), groups(state)));
     let Some(ended) = ended else { return };
@@ -374,7 +257,7 @@ fn read_host(state: &AgentState, watch: &mut Watch, at: ReadingTime, sink: &mut 
         HostState { host: ended.host, cores: ended.cores, groups: ended.groups };
 }
 
-/// The control groups of runs.
+/// Reads the control groups of all runs.
 fn groups(state: &AgentState) -> BTreeMap<String, host::ControlGroup> {
     let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);

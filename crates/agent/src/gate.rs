@@ -1,8 +1,8 @@
 //! Limits the connections of each peer to each endpoint. Every endpoint has its own gate, so a full
 //! endpoint does not block the others.
 //!
-//! A full gate ends the oldest connection whose request has not arrived: one who opens many and
-//! sends nothing loses them, and one who asks at once is served. Knows no sockets.
+//! A full gate closes the oldest connection whose request has not arrived. A peer that opens many
+//! and sends nothing thus loses them, while a prompt request is served. Independent of sockets.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,19 +25,19 @@ const DYNOLOG: GateLimits = GateLimits { all: 32, peer: 32, arrivals: None };
 /// Peers whose arrival rate is tracked at the same time.
 const PEERS_MAX: usize = 1024;
 
-/// Whose connections count together.
+/// The peer whose connections share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peer {
-    /// Those of a user of this host.
+    /// A user of this host.
     User(u32),
-    /// Those of an address; of IPv6, those of a network of 64 bits, which one host may own.
+    /// An address; for IPv6 a /64 network, all of which one host may own.
     Address(IpAddr),
 }
 
-/// Who may have connections at which endpoint.
+/// The gates of all endpoints.
 #[derive(Clone, Debug)]
 pub struct Gates {
-    /// Of commands of this host.
+    /// Commands from this host.
     pub commands: Arc<Gate>,
     pub pages: Arc<Gate>,
     pub remote: Arc<Gate>,
@@ -53,7 +53,7 @@ impl Default for Gates {
 }
 
 impl Gates {
-    /// How many connections each endpoint refused, or ended for others.
+    /// The number of connections that each endpoint refused, or closed in favor of others.
     pub fn refused(&self) -> [(&'static str, u64); 4] {
         [
             ("commands", self.commands.refused()),
@@ -64,7 +64,7 @@ impl Gates {
     }
 }
 
-/// What an endpoint allows.
+/// The connection limits of one endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct GateLimits {
     pub all: usize,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_opens_many_loses_the_oldest() {
+    fn a_peer_with_many_connections_loses_the_oldest() {
         let gate = Gate::new(GateLimits { all: 4, peer: 3, arrivals: None });
         let enter = |uid| gate.enter(Peer::User(uid)).unwrap();
         let first = [enter(1), enter(1), enter(1)];
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_answered_are_not_ended() {
+    fn connections_with_a_request_in_progress_are_not_evicted() {
         let gate = Gate::new(GateLimits { all: 2, peer: 2, arrivals: None });
         let passes = [gate.enter(Peer::User(1)).unwrap(), gate.enter(Peer::User(1)).unwrap()];
         let busy = passes.each_ref().map(Admission::busy);

@@ -1,5 +1,6 @@
-//! `rowmill-agent`, which runs on every host of a fleet: answers PyTorch, reads counters, takes
-//! traces on request. Does not interpret traces, and knows no other hosts.
+//! `rowmill-agent`, which runs on every host of a fleet: serves PyTorch's trace polls, reads
+//! counters, and takes traces on request. It does not interpret traces and does not communicate
+//! with other agents.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,12 +21,13 @@ use signal_hook::iterator::Signals;
 
 mod audit;
 mod check;
+mod clock;
 mod config;
 mod control;
 mod counters;
 mod gate;
-mod hearing;
 mod hub;
+mod lock;
 mod net;
 mod owners;
 mod page;
@@ -34,26 +36,27 @@ mod pods;
 mod samples;
 mod secret;
 mod state;
+mod step_receiver;
+#[cfg(test)]
+mod tests;
 mod traces;
 mod uids;
-#[cfg(test)]
-mod wrong;
 
 use audit::Audit;
 use check::Checked;
 use config::{Args, Config, ConfigError};
-use control::{Doors, Listeners};
+use control::{Listeners, ServiceContext};
 use counters::RowSink;
 use state::AgentState;
 use traces::Traces;
 
 /// Time between two scans of processes.
 const LOOK: Duration = Duration::from_secs(5);
-/// Between two looks for sockets of processes that are gone.
+/// Time between two removals of sockets of ended processes.
 const SWEEP: Duration = Duration::from_secs(60);
-/// Requests that are answered at once from `/proc` or the disk.
+/// Requests served at the same time from `/proc` or the disk.
 const BLOCKING_MAX: usize = 24;
-/// Wrong usage or configuration.
+/// Exit code for wrong usage or configuration.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -81,13 +84,13 @@ fn prepare(args: &Args) -> Result<(Config, Checked), Vec<ConfigError>> {
     Ok((config, checked))
 }
 
-/// Prints a problem, the file that it is in, and what to do.
+/// Prints a problem with its file and a hint.
 fn report(problem: &ConfigError, args: &Args) {
     let origin = problem.key().and_then(|key| args.origin(key));
     let origin = origin.map_or(String::new(), |path| format!("{}: ", path.display()));
     let text = format!("error: {origin}{problem}");
     match problem {
-        // The parser shows the line and marks the place.
+        // The parser's message has several lines and marks the position.
         ConfigError::Toml { .. } => text.lines().for_each(say),
         _ => say(&text),
     }
@@ -97,7 +100,7 @@ fn report(problem: &ConfigError, args: &Args) {
 }
 
 fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
-    // Made before anything is asked of the agent, and checked again with all that is above it.
+    // Created before the agent accepts requests, and checked again together with its parents.
     OwnFolder::open(&config.state(), MissingFolder::Make(0o700))?;
     fleet::process::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -111,13 +114,13 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     let socket = polls(&place)?;
     let server =
         Server::start(socket, 0, None).map_err(ConfigError::start("cannot start a thread"))?;
-    let mut told = vec![format!(
+    let mut messages = vec![format!(
         "rowmill-agent {}: state in {}; answering at {}",
         env!("CARGO_PKG_VERSION"),
         config.state().display(),
         place.words()
     )];
-    let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
+    let listeners = runtime.block_on(Listeners::bind(&config, &mut messages))?;
     let state = Arc::new(AgentState::new(config, server, audit)?);
     let sink = RowSink::open(state.config.json.as_deref(), state.hub.clone());
     let sink = sink.map_err(ConfigError::start("json"))?;
@@ -125,20 +128,21 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     hub::start(&state, &traces).map_err(ConfigError::start("cannot start a thread"))?;
     let periodic = periodic::start(&state, &traces).map_err(ConfigError::start("periodic"))?;
     threads(&state, sink, &place)?;
-    say(&told.join("; "));
+    say(&messages.join("; "));
     let Checked { secrets, page_secrets, fields } = checked;
-    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
+    let context =
+        ServiceContext { state: Arc::clone(&state), traces, fields, secrets, page_secrets };
     let ended = end_at_signal(&state)?;
     runtime.block_on(async {
         tokio::select! {
-            () = listeners.serve(doors) => {}
+            () = listeners.serve(context) => {}
             _ = ended => {}
         }
     });
-    // A name left behind would make every process wait at its exit.
+    // A socket name left behind would make every process wait when it exits.
     state.server.end();
     runtime.shutdown_timeout(Duration::from_secs(1));
-    // It saves what was spent of today's budgets.
+    // Wait for the thread to save today's used budgets.
     if let Some(periodic) = periodic {
         let until = Instant::now() + Duration::from_secs(2);
         while !periodic.is_finished() && Instant::now() < until {
@@ -153,7 +157,7 @@ fn run(config: Config, checked: Checked) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The socket of PyTorch: the one that systemd or another holder has bound, or an own one.
+/// Opens the socket that PyTorch polls: one passed in by systemd or another holder, or a new one.
 fn polls(place: &SocketPlace) -> Result<Socket, ConfigError> {
     let mut given = listenfd::ListenFd::from_env();
     for at in 0..given.len() {
@@ -165,7 +169,7 @@ fn polls(place: &SocketPlace) -> Result<Socket, ConfigError> {
     Ok(Socket::bind(place)?)
 }
 
-/// Everything that is not a connection.
+/// Starts all threads that do not serve connections.
 fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Result<(), ConfigError> {
     let spawn = |name: &str, stack: usize, work: Box<dyn FnOnce() + Send>| {
         let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
@@ -176,7 +180,7 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
     match Socket::bind_as(place, steps::NAME) {
         Ok(socket) => {
             let own = Arc::clone(state);
-            spawn("steps", 256 << 10, Box::new(move || hearing::run(&own, &socket)))?;
+            spawn("steps", 256 << 10, Box::new(move || step_receiver::run(&own, &socket)))?;
         }
         Err(error) => state.note(format!("steps of jobs are not received: {error}")),
     }
@@ -190,15 +194,15 @@ fn threads(state: &Arc<AgentState>, sink: RowSink, place: &SocketPlace) -> Resul
 
 fn look(state: &AgentState, place: &SocketPlace) {
     let (mut swept, mut looked) = (Instant::now(), None::<Instant>);
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     while !state.is_ending() {
         if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             state.look();
-            state.audit.tell_suppressed();
+            state.audit.write_suppressed();
             let notes = state.all_notes();
-            let new = notes.iter().filter(|note| !told.contains(*note));
+            let new = notes.iter().filter(|note| !messages.contains(*note));
             new.for_each(|note| say(&format!("note: {note}")));
-            told = notes;
+            messages = notes;
             looked = Some(Instant::now());
         }
         if let SocketPlace::Folder(folder) = place
@@ -211,7 +215,8 @@ fn look(state: &AgentState, place: &SocketPlace) {
     }
 }
 
-/// Ends at SIGTERM or Ctrl-C: threads by the flag, connections by the channel.
+/// Ends the agent at SIGTERM or Ctrl-C: threads by the stop flag, connections by the returned
+/// channel.
 fn end_at_signal(
     state: &Arc<AgentState>,
 ) -> Result<tokio::sync::oneshot::Receiver<()>, ConfigError> {
@@ -229,7 +234,7 @@ fn end_at_signal(
     Ok(wait)
 }
 
-/// A line on stderr; a closed one must not stop the agent.
+/// Writes a line to stderr. A closed stderr must not stop the agent.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", without_controls(text));
 }

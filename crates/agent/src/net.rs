@@ -10,7 +10,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// `10.0.0.1`, `10.0.0.0/8`, `fd00::/8`.
+    /// Parses an address or network such as `10.0.0.1`, `10.0.0.0/8` or `fd00::/8`.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let address: IpAddr = address.parse().ok()?;
@@ -19,7 +19,7 @@ impl Net {
         (bits <= width).then_some(Self { address, bits })
     }
 
-    /// Whether an address is one of them.
+    /// Whether the network contains an address.
     pub fn has(self, other: IpAddr) -> bool {
         match (self.address, other.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -40,7 +40,7 @@ mod tests {
     use super::Net;
 
     #[test]
-    fn nets_have_a_length_that_fits() {
+    fn prefix_lengths_must_fit_the_address_family() {
         for (net, address, is_in) in [
             ("0.0.0.0/0", "9.9.9.9", true),
             ("10.0.0.1", "10.0.0.1", true),

@@ -24,7 +24,7 @@ pub struct ControlGroups {
 }
 
 impl ControlGroups {
-    /// The control group of a process.
+    /// Returns the control group of a process, if it is known.
     pub fn get(&self, pid: &u32) -> Option<&str> {
         self.by_pid.get(pid).map(|(_, path)| path.as_str())
     }
@@ -43,8 +43,8 @@ impl Owners {
         ControlGroups { by_pid: processes.iter().filter_map(group).collect() }
     }
 
-    /// Replaces the decision. A refused claim is counted once per process and reason, not each time
-    /// that the owners are decided.
+    /// Replaces the decided owners. A refused claim is counted once per process and reason, not at
+    /// every decision.
     pub fn renew(&mut self, decided: Ownership, groups: ControlGroups) {
         for (why, _) in decided.refused.difference(&self.decided.refused) {
             *self.refusals.entry(*why).or_default() += 1;
@@ -52,12 +52,12 @@ impl Owners {
         (self.decided, self.groups) = (decided, groups);
     }
 
-    /// Runs of processes.
+    /// The scheduler run of each process, by process id.
     pub fn runs(&self) -> &BTreeMap<u32, SchedulerRun> {
         &self.decided.runs
     }
 
-    /// Runs that hold a GPU.
+    /// The runs that hold a GPU, by its UUID.
     pub fn runs_on(&self, uuid: &str) -> &[SchedulerRun] {
         self.decided.holders.get(uuid).map_or(&[], Vec::as_slice)
     }

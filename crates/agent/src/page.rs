@@ -16,32 +16,57 @@ pub mod periodic;
 /// A label and its value.
 pub type MetricLabel = (&'static str, String);
 
-/// What OpenMetrics calls itself.
+/// The media type of OpenMetrics.
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What the older format calls itself.
+/// The media type of the older text format.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All values of one metric.
+/// All samples of one metric.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// Its name, without `_total`.
+    /// Name without the suffix `_total`.
     pub name: &'static str,
     pub help: &'static str,
     pub kind: MetricKind,
-    /// Its values.
     pub samples: Vec<(Vec<MetricLabel>, f64)>,
 }
 
-/// What a metric is.
+/// The kind of a metric in the OpenMetrics format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
     Info,
 }
 
-/// Families in the order in which they were first named.
+/// The identity of a metric: its name without `_total`, its help text and its kind. Samples are
+/// added under it by [`Families::add`].
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    name: &'static str,
+    help: &'static str,
+    kind: MetricKind,
+}
+
+impl Metric {
+    /// A metric whose value only grows.
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Counter }
+    }
+
+    /// A metric whose value goes up and down.
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Gauge }
+    }
+
+    /// A metric that only carries labels.
+    pub const fn info(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, kind: MetricKind::Info }
+    }
+}
+
+/// The metric families of a page, in the order in which they were first added.
 #[derive(Debug, Default)]
 pub struct Families {
     families: Vec<Family>,
@@ -49,14 +74,10 @@ pub struct Families {
 }
 
 impl Families {
-    /// Adds a value.
-    pub fn add(
-        &mut self,
-        (name, help, kind): (&'static str, &'static str, MetricKind),
-        labels: Vec<MetricLabel>,
-        value: impl Into<Option<f64>>,
-    ) {
+    /// Adds a sample to a metric. `None` adds nothing, so unknown values are omitted.
+    pub fn add(&mut self, metric: Metric, labels: Vec<MetricLabel>, value: impl Into<Option<f64>>) {
         let Some(value) = value.into() else { return };
+        let Metric { name, help, kind } = metric;
         let families = &mut self.families;
         let place = *self.places.entry(name).or_insert_with(|| {
             families.push(Family { name, help, kind, samples: Vec::new() });
@@ -65,7 +86,7 @@ impl Families {
         self.families[place].samples.push((labels, value));
     }
 
-    /// The page in OpenMetrics.
+    /// Renders the page in the OpenMetrics format.
     pub fn openmetrics(self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(MetricPage(self.families)));
@@ -74,7 +95,7 @@ impl Families {
         Ok(out)
     }
 
-    /// The page in the format 0.0.4.
+    /// Renders the page in the text format 0.0.4.
     pub fn text(self) -> Result<String, fmt::Error> {
         Ok(older(&self.openmetrics()?))
     }
@@ -108,8 +129,8 @@ impl Collector for MetricPage {
     }
 }
 
-/// A page of OpenMetrics in the older format: counters are named as their samples are, what carries
-/// labels alone is a gauge, and there is no end mark.
+/// Converts an OpenMetrics page to the older format: counters are named like their samples, info
+/// metrics become gauges, and there is no end mark.
 fn older(page: &str) -> String {
     let types: BTreeMap<&str, &str> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
@@ -135,7 +156,7 @@ fn older(page: &str) -> String {
     out
 }
 
-/// Whether a scraper takes OpenMetrics, by its `Accept`.
+/// Whether a scraper accepts OpenMetrics, according to its `Accept` header.
 pub fn wants_openmetrics(accept: &str) -> bool {
     accept.split(',').any(|part| {
         let mut words = part.split(';').map(str::trim);
@@ -146,25 +167,21 @@ pub fn wants_openmetrics(accept: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Families, MetricKind, wants_openmetrics};
+    use super::{Families, Metric, wants_openmetrics};
 
     fn families() -> Families {
         let mut families = Families::default();
-        let energy = ("hw_energy_joules", "Energy.", MetricKind::Counter);
+        let energy = Metric::counter("hw_energy_joules", "Energy.");
         families.add(energy, vec![("gpu", "0".into())], 1.5);
-        families.add(
-            ("hw_power_watts", "Power.", MetricKind::Gauge),
-            vec![("gpu", "0".into())],
-            250.0,
-        );
+        families.add(Metric::gauge("hw_power_watts", "Power."), vec![("gpu", "0".into())], 250.0);
         families.add(energy, vec![("gpu", "1\"\n".into())], 2.0);
-        families.add(("none", "Nothing.", MetricKind::Gauge), vec![], None);
-        families.add(("rowmill_run", "Runs.", MetricKind::Info), vec![("job_id", "7".into())], 1.0);
+        families.add(Metric::gauge("none", "Nothing."), vec![], None);
+        families.add(Metric::info("rowmill_run", "Runs."), vec![("job_id", "7".into())], 1.0);
         families
     }
 
     #[test]
-    fn both_formats_say_the_same_in_their_own_words() {
+    fn both_formats_contain_the_same_metrics() {
         let open = families().openmetrics().unwrap();
         assert!(open.contains("# TYPE hw_energy_joules counter\n"), "{open}");
         assert!(open.contains("hw_energy_joules_total{gpu=\"0\"} 1.5\n"), "{open}");
@@ -180,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scraper_gets_what_it_accepts() {
+    fn the_format_follows_the_accept_header() {
         let prometheus =
             "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
         assert!(wants_openmetrics(prometheus));

@@ -21,44 +21,44 @@ use schema::random::CounterRng;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::traces::Traces;
 use crate::uids::Uids;
-use book::{Book, Wait, WallTime, Workflow};
-use keep::{KeptTrace, Shelf};
-use pace::{Slowdown, StepPace, Timed};
+use budgets::{HostBudgets, SkipReason, WallTime, Workflow};
 use policy::Policy;
+use step_times::{Slowdown, StepTimes, StepTotals};
+use trace_store::{KeptTrace, TraceStore};
 
-pub mod book;
-pub mod keep;
-pub mod pace;
+pub mod budgets;
 pub mod policy;
+pub mod step_times;
+pub mod trace_store;
 
-/// Between two looks.
+/// Time between two rounds.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long it takes at most to see that the agent ends.
+/// How often the thread checks whether the agent is ending.
 const END: Duration = Duration::from_millis(200);
-/// How long steps are watched after a trace is written: the profiler may still be at work.
+/// How long steps are observed after a trace is written, because the profiler may still be active.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time between two scans of processes, if none came or went.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Between two writes of the book.
+/// Time between two writes of the budgets file.
 const SAVE: Duration = Duration::from_secs(60);
-/// The shortest patience with a process that makes no step or writes nothing.
+/// The shortest timeout of a trace for a process that makes no steps.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What was spent of the budgets.
-const BOOK: &str = "periodic.json";
-/// A larger one is not ours.
-const BOOK_MAX: u64 = 16 << 20;
-/// Who asks, in audit lines.
+/// The file of used budgets.
+const BUDGETS: &str = "periodic.json";
+/// Largest size of this file; a larger one was not written by the agent.
+const BUDGETS_MAX: u64 = 16 << 20;
+/// The caller's name in audit lines.
 const WHO: &str = "periodic";
 
-/// What the thread holds.
-struct PeriodicDesk {
+/// The state of the thread that takes periodic traces.
+struct PeriodicTracer {
     state: Arc<AgentState>,
     traces: Arc<Traces>,
     policy: Policy,
-    shelf: Shelf,
+    store: TraceStore,
     folder: OwnFolder,
     watched: BTreeMap<u32, Watched>,
-    /// Who asked when `watched` was made, and when that was.
+    /// Processes seen at the last refresh of `watched`, and its time.
     seen: Vec<u32>,
     refreshed: Instant,
     open: Option<OpenTrace>,
@@ -70,51 +70,51 @@ struct Watched {
     workflow: Workflow,
     job: Option<String>,
     rank: Option<u32>,
-    /// Steps that were counted.
     steps: u64,
-    /// Of them, since the last kept trace of its workflow type.
+    /// Steps since the last kept trace of its workflow type.
     since: u64,
-    pace: StepPace,
-    /// Why it is not traced now.
-    wait: Option<Wait>,
+    times: StepTimes,
+    /// The reason why it cannot be traced now.
+    wait: Option<SkipReason>,
 }
 
-/// A trace that is being made.
+/// A periodic trace in progress.
 struct OpenTrace {
     token: String,
     workflow: Workflow,
     pid: u32,
     begun_unix_ms: u64,
     /// Step times of the process before the request.
-    before: StepPace,
+    before: StepTimes,
     over: Option<(Instant, Result<TraceRow, String>)>,
 }
 
-/// Begins, where the configuration wants it.
+/// Starts the thread, if periodic traces are configured.
 ///
 /// # Errors
-/// The folder of traces cannot be made, or there is no thread.
+/// If the folder of traces cannot be created, or the operating system refuses a thread.
 pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option<JoinHandle<()>>> {
     let Some(policy) = state.config.periodic.clone() else { return Ok(None) };
     let folder = state.config.state();
-    let shelf = Shelf::open(&folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
+    let store =
+        TraceStore::open(&folder.join("periodic"), policy.keep_mib.saturating_mul(1 << 20))?;
     let folder = OwnFolder::open(&folder, MissingFolder::Make(0o700))?;
-    if let Some(known) = folder.read(BOOK, BOOK_MAX)? {
-        match Book::parse(&known) {
-            Some(book) => *lock(&state.periodic) = book,
+    if let Some(known) = folder.read(BUDGETS, BUDGETS_MAX)? {
+        match HostBudgets::parse(&known) {
+            Some(budgets) => *lock(&state.periodic) = budgets,
             None => state.note(format!(
-                "periodic traces: {BOOK} is damaged or of another version, so today's budgets begin \
+                "periodic traces: {BUDGETS} is damaged or of another version, so today's budgets begin \
                  anew"
             )),
         }
     }
     let (state, traces) = (Arc::clone(state), Arc::clone(traces));
     let now = Instant::now();
-    let mut desk = PeriodicDesk {
+    let mut executor = PeriodicTracer {
         state,
         traces,
         policy,
-        shelf,
+        store,
         folder,
         watched: BTreeMap::new(),
         seen: Vec::new(),
@@ -123,23 +123,23 @@ pub fn start(state: &Arc<AgentState>, traces: &Arc<Traces>) -> io::Result<Option
         saved: now,
     };
     let builder = Builder::new().name("periodic".to_owned()).stack_size(512 << 10);
-    builder.spawn(move || desk.run()).map(Some)
+    builder.spawn(move || executor.run()).map(Some)
 }
 
-/// How it stands with each workflow type of some users.
+/// Lists the state of each workflow type of the given users.
 pub fn rows(state: &AgentState, uids: &Uids) -> Vec<PeriodicRow> {
     let Some(policy) = &state.config.periodic else { return Vec::new() };
     let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
-    let book = lock(&state.periodic);
-    let seen = book.all().filter(|(uid, ..)| uids.has(*uid));
-    let row = |(uid, name, ledger): (u32, &String, &book::Ledger)| PeriodicRow {
+    let budgets = lock(&state.periodic);
+    let seen = budgets.all().filter(|(uid, ..)| uids.has(*uid));
+    let row = |(uid, name, budget): (u32, &String, &budgets::WorkflowBudget)| PeriodicRow {
         uid,
-        ..ledger.row(name, now, &policy.limits(name))
+        ..budget.row(name, now, &policy.limits(name))
     };
     seen.map(row).collect()
 }
 
-/// What to report of it.
+/// Derives notes about workflow types that back off or whose last trace was lost.
 pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     let note = |row: &PeriodicRow| {
         let name = format!("{:?} of user {}", row.workflow, row.uid);
@@ -160,11 +160,11 @@ pub fn notes(rows: &[PeriodicRow]) -> Vec<String> {
     rows.iter().flat_map(note).collect()
 }
 
-impl PeriodicDesk {
+impl PeriodicTracer {
     fn run(&mut self) {
         while !self.state.is_ending() {
             let now = WallTime { unix_s: unix_ns() / 1_000_000_000 };
-            lock(&self.state.periodic).turn(now);
+            lock(&self.state.periodic).start_day(now);
             self.watch();
             match self.open.take() {
                 Some(open) => self.follow(open, now),
@@ -185,7 +185,7 @@ impl PeriodicDesk {
         self.saved = Instant::now();
         let text = serde_json::to_vec(&*lock(&self.state.periodic));
         let saved = text.map_err(io::Error::from);
-        let saved = saved.and_then(|text| Ok(self.folder.replace(BOOK, &text)?));
+        let saved = saved.and_then(|text| Ok(self.folder.replace(BUDGETS, &text)?));
         if let Err(error) = saved {
             self.state.note(format!(
                 "periodic traces: their budgets would be forgotten at a restart: {error}"
@@ -198,7 +198,7 @@ impl PeriodicDesk {
         if users.is_empty() { Uids::All } else { Uids::Only(users) }
     }
 
-    /// Counts the steps of everyone who could be traced.
+    /// Counts the steps of all processes that could be traced.
     fn watch(&mut self) {
         let seen = self.server_seen();
         let pids: Vec<u32> = seen.keys().copied().collect();
@@ -208,27 +208,27 @@ impl PeriodicDesk {
         }
         let open = self.open.as_ref().map(|open| open.pid);
         let steps = lock(&self.state.steps);
-        let mut book = lock(&self.state.periodic);
+        let mut budgets = lock(&self.state.periodic);
         for (pid, watched) in &mut self.watched {
             let (Some(progress), Some(seen)) = (steps.progress(*pid), seen.get(pid)) else {
                 continue;
             };
             let made = progress.steps.saturating_sub(watched.steps);
-            book.ledger(&watched.workflow).saw(made);
+            budgets.budget(&watched.workflow).add_steps(made);
             (watched.steps, watched.since) = (progress.steps, watched.since + made);
-            let now = Timed { steps: progress.timed_steps, ns: progress.timed_ns };
+            let now = StepTotals { steps: progress.timed_steps, ns: progress.timed_ns };
             let is_busy = !seen.is_free || seen.is_asked;
             if is_busy || open == Some(*pid) {
-                watched.pace.saw_traced(now);
+                watched.times.add_traced(now);
             } else {
-                watched.pace.saw_untraced(now);
+                watched.times.add_untraced(now);
             }
             watched.wait = if is_busy {
-                Some(Wait::Busy)
+                Some(SkipReason::Busy)
             } else if progress.phase != Phase::Train {
-                Some(Wait::NotTraining)
+                Some(SkipReason::NotTraining)
             } else {
-                watched.pace.mean().is_none().then_some(Wait::TooNew)
+                watched.times.mean().is_none().then_some(SkipReason::TooNew)
             };
         }
     }
@@ -237,7 +237,8 @@ impl PeriodicDesk {
         self.state.server.seen().into_iter().map(|seen| (seen.pid, seen)).collect()
     }
 
-    /// Looks at who could be traced: with a thousand processes too much for every look.
+    /// Updates the processes that could be traced. Not done every round, because with a thousand
+    /// processes it is too expensive.
     fn refresh(&mut self) {
         let asked = lock(&self.state.roster).processes();
         let uids = self.uids();
@@ -245,16 +246,17 @@ impl PeriodicDesk {
         let is_wanted =
             |process: &Process| choices.get(&process.pid) == Some(&None) && uids.has(process.uid);
         let wanted: Vec<Process> = asked.into_iter().filter(is_wanted).collect();
-        // One that has not reported yet is looked at anew: its run may not have been known.
+        // A process that has not reported steps is refreshed, because its run may not have been
+        // known.
         let is_kept = |pid: &u32, one: &Watched| {
             one.steps > 0 && wanted.iter().any(|process| process.pid == *pid)
         };
         self.watched.retain(|pid, one| is_kept(pid, one));
         let owners = lock(&self.state.owners);
-        let book = lock(&self.state.periodic);
+        let budgets = lock(&self.state.periodic);
         for process in wanted {
             let run = owners.runs().get(&process.pid);
-            let workflow = book.workflow(process.uid, &allocation::workflow_of(&process, run));
+            let workflow = budgets.workflow(process.uid, &allocation::workflow_of(&process, run));
             let Some(workflow) = workflow else { continue };
             self.watched.entry(process.pid).or_insert_with(|| Watched {
                 workflow,
@@ -262,30 +264,30 @@ impl PeriodicDesk {
                 rank: process.rank(),
                 steps: 0,
                 since: 0,
-                pace: StepPace::default(),
-                wait: Some(Wait::NotTraining),
+                times: StepTimes::default(),
+                wait: Some(SkipReason::NotTraining),
             });
         }
     }
 
-    /// Begins a trace of the first workflow type for which one is due.
+    /// Starts a trace of the first workflow type that is due.
     fn begin(&mut self, now: WallTime) {
         let reporting = self.watched.values().filter(|one| one.steps > 0);
         let workflows: BTreeSet<Workflow> = reporting.map(|one| one.workflow.clone()).collect();
         for workflow in workflows {
             let limits = self.policy.limits(&workflow.name);
             let uid = workflow.uid.to_string();
-            let seed = book::seed_of(&[&self.state.host, &uid, &workflow.name]);
+            let seed = budgets::seed_of(&[&self.state.host, &uid, &workflow.name]);
             let chosen = {
-                let mut book = lock(&self.state.periodic);
-                let ledger = book.ledger(&workflow);
-                let chosen = ledger.allowance(now, &limits, seed).and_then(|bytes| {
+                let mut budgets = lock(&self.state.periodic);
+                let budget = budgets.budget(&workflow);
+                let chosen = budget.allowance(now, &limits, seed).and_then(|bytes| {
                     let draw = CounterRng::new(seed, 1);
                     self.choose(&workflow, draw, now).map(|pid| (pid, bytes))
                 });
                 match chosen {
-                    Ok(_) => ledger.begin(now, &limits),
-                    Err(why) => ledger.wait(now, &limits, why),
+                    Ok(_) => budget.begin(now, &limits),
+                    Err(why) => budget.wait(now, &limits, why),
                 }
                 chosen
             };
@@ -295,10 +297,15 @@ impl PeriodicDesk {
         }
     }
 
-    fn choose(&self, workflow: &Workflow, draw: CounterRng, now: WallTime) -> Result<u32, Wait> {
+    fn choose(
+        &self,
+        workflow: &Workflow,
+        draw: CounterRng,
+        now: WallTime,
+    ) -> Result<u32, SkipReason> {
         let gpus: Vec<u32> = lock(&self.state.pauses).keys().copied().collect();
         if gpus.into_iter().any(|gpu| self.state.paused(gpu).is_some()) {
-            return Err(Wait::Paused);
+            return Err(SkipReason::Paused);
         }
         let all = self.watched.iter().filter(|(_, one)| one.workflow == *workflow);
         let free: Vec<(u32, u64)> = all
@@ -307,12 +314,13 @@ impl PeriodicDesk {
             .map(|(pid, one)| (*pid, one.since))
             .collect();
         let waits = all.filter_map(|(_, one)| one.wait);
-        book::choose(&free, draw, now.unix_s).ok_or(waits.min().unwrap_or(Wait::NotTraining))
+        budgets::choose(&free, draw, now.unix_s)
+            .ok_or(waits.min().unwrap_or(SkipReason::NotTraining))
     }
 
     fn order(&mut self, workflow: Workflow, pid: u32, size_max: u64) {
         let Some(watched) = self.watched.get(&pid) else { return };
-        let before = watched.pace.clone();
+        let before = watched.times.clone();
         let steps_ns = before.mean().unwrap_or_default() * 3.0 * f64::from(self.policy.iterations);
         let patience = PATIENCE + Duration::from_secs_f64(steps_ns * 1e-9);
         let token = tracing::unique_token();
@@ -334,7 +342,7 @@ impl PeriodicDesk {
         self.open = Some(OpenTrace { token, workflow, pid, begun_unix_ms, before, over });
     }
 
-    /// Looks whether a trace is there or lost, and how steps go.
+    /// Checks whether the open trace is finished or lost.
     fn follow(&mut self, mut open: OpenTrace, now: WallTime) {
         if open.over.is_none() {
             open.over = match self.traces.state(&open.token) {
@@ -352,23 +360,26 @@ impl PeriodicDesk {
 
     fn finish(&mut self, open: &OpenTrace, over: Result<TraceRow, String>, now: WallTime) {
         let limits = self.policy.limits(&open.workflow.name);
-        let now_timed = self.watched.get(&open.pid).map(|watched| watched.pace.now());
+        let now_timed = self.watched.get(&open.pid).map(|watched| watched.times.now());
         let slowdown = now_timed.and_then(|timed| open.before.slowdown_until(timed));
         let kept = over.and_then(|row| self.keep(open, &row, slowdown));
         let outcome = kept.as_ref().map_or_else(String::clone, |_| "kept".to_owned());
         {
-            let mut book = lock(&self.state.periodic);
-            let ledger = book.ledger(&open.workflow);
+            let mut budgets = lock(&self.state.periodic);
+            let budget = budgets.budget(&open.workflow);
             match kept {
                 Ok(bytes) => {
-                    ledger.keep(bytes, limits.iterations);
-                    let of_type = |one: &&mut Watched| one.workflow == open.workflow;
-                    self.watched.values_mut().filter(of_type).for_each(|one| one.since = 0);
+                    budget.keep(bytes, limits.iterations);
+                    let is_same_workflow = |one: &&mut Watched| one.workflow == open.workflow;
+                    self.watched
+                        .values_mut()
+                        .filter(is_same_workflow)
+                        .for_each(|one| one.since = 0);
                 }
-                Err(problem) => ledger.lose(problem),
+                Err(problem) => budget.lose(problem),
             }
             if let Some(slowdown) = slowdown {
-                ledger.slowed(now, &limits, slowdown);
+                budget.record_slowdown(now, &limits, slowdown);
             }
         }
         self.state.audit.line(WHO, "keep", &open.token, &outcome);
@@ -388,7 +399,7 @@ impl PeriodicDesk {
         let file = row.file.as_ref().ok_or_else(lost)?;
         let watched = self.watched.get(&open.pid);
         let steps = self.policy.iterations;
-        let weight = lock(&self.state.periodic).ledger(&open.workflow).weight(steps);
+        let weight = lock(&self.state.periodic).budget(&open.workflow).weight(steps);
         let sample = KeptTrace {
             version: 1,
             token: &open.token,
@@ -407,7 +418,7 @@ impl PeriodicDesk {
             file,
         };
         let from = self.traces.folder(&open.token).map_err(|error| error.to_string())?;
-        self.shelf.put(&from, &sample).map_err(|error| format!("cannot be kept: {error}"))?;
+        self.store.put(&from, &sample).map_err(|error| format!("cannot be kept: {error}"))?;
         Ok(file.bytes_unpacked)
     }
 }

@@ -13,18 +13,18 @@ use tokio::net::UnixStream;
 
 use crate::state::{AgentState, lock};
 
-/// Between two questions.
+/// Time between two calls.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A kubelet that takes longer is not there.
+/// Timeout of a call.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Larger answers are refused.
 const SIZE_MAX: usize = 16 << 20;
-/// Bytes before a gRPC message: whether it is compressed, and its length.
+/// Bytes of the frame header of a gRPC message: a compression flag and the length.
 const FRAME: usize = 5;
-/// Resources of GPUs and their instances begin so.
+/// Prefix of the resource names of GPUs and their instances.
 const VENDOR: &str = "nvidia.com/";
 
-/// The kubelet's answer.
+/// The kubelet's answer to `List`, as far as the agent needs it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ListPodResourcesResponse {
     /// Pods of this host.
@@ -32,7 +32,7 @@ pub struct ListPodResourcesResponse {
     pub pod_resources: Vec<PodResources>,
 }
 
-/// One pod.
+/// One pod and its containers.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
@@ -43,7 +43,7 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// One container.
+/// One container and the devices allocated to it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ContainerResources {
     #[prost(string, tag = "1")]
@@ -58,19 +58,19 @@ pub struct ContainerDevices {
     /// The kind, such as `nvidia.com/gpu`.
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// UUIDs; with `::N` behind where a GPU is shared in time.
+    /// UUIDs, followed by `::N` for time-shared GPUs.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
 
-/// Asks until the agent ends.
+/// Calls the kubelet periodically until the agent ends.
 pub fn run(state: &Arc<AgentState>, socket: &Path) {
     let mut asked = None::<Instant>;
     while !state.is_ending() {
         if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
             asked = Some(Instant::now());
             let answer = ask(socket);
-            // Who held what before a failure is not known to hold it now.
+            // After a failure the old allocations may be outdated, so they are dropped.
             *lock(&state.pods) = answer.as_ref().map(holders).unwrap_or_default();
             state.set_source("pods", answer.map(drop));
         }
@@ -78,10 +78,10 @@ pub fn run(state: &Arc<AgentState>, socket: &Path) {
     }
 }
 
-/// Asks once for the pods of the host.
+/// Calls the kubelet once and returns the pods of the host.
 ///
 /// # Errors
-/// A note that says why there is no answer, what that means and what to do.
+/// A note with the problem, its consequence and a remedy.
 pub fn ask(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let answer = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
@@ -106,7 +106,7 @@ async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     let words = |error: h2::Error| error.to_string();
     let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
     let (client, connection) = h2::client::handshake(stream).await.map_err(words)?;
-    // It is dropped, and ends, with this call.
+    // Aborted at the end of this call.
     let driven = tokio::spawn(connection);
     let mut client = client.ready().await.map_err(words)?;
     let request = Request::post("http://localhost/v1.PodResourcesLister/List")
@@ -135,13 +135,13 @@ async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
     driven.abort();
     let status = trailers.get("grpc-status").and_then(|value| value.to_str().ok());
     if status.is_some_and(|status| status != "0") {
-        let said = trailers.get("grpc-message").and_then(|value| value.to_str().ok());
-        return Err(format!("gRPC status {} {}", status.unwrap_or(""), said.unwrap_or("")));
+        let reason = trailers.get("grpc-message").and_then(|value| value.to_str().ok());
+        return Err(format!("gRPC status {} {}", status.unwrap_or(""), reason.unwrap_or("")));
     }
     message(&bytes)
 }
 
-/// The message of a gRPC body that is not compressed.
+/// Decodes the single message of an uncompressed gRPC body.
 fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
     let wrong = || format!("expected one whole gRPC message, got {} bytes", bytes.len());
     let (head, body) = bytes.split_first_chunk::<FRAME>().ok_or_else(wrong)?;
@@ -152,7 +152,7 @@ fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
     ListPodResourcesResponse::decode(body).map_err(|error| error.to_string())
 }
 
-/// Who holds which GPU, by UUID.
+/// Lists the pods that hold each GPU, by UUID.
 pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
     let mut found = Holders::new();
     for pod in &answer.pod_resources {
@@ -164,10 +164,10 @@ pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
                 partition: Some(pod.namespace.clone()),
                 ..SchedulerRun::default()
             };
-            let of_gpus =
+            let gpu_devices =
                 container.devices.iter().filter(|kind| kind.resource_name.starts_with(VENDOR));
-            for id in of_gpus.flat_map(|kind| &kind.device_ids) {
-                // Shares of one GPU are its own.
+            for id in gpu_devices.flat_map(|kind| &kind.device_ids) {
+                // Shares of a time-shared GPU count as the GPU itself.
                 let uuid = id.split("::").next().unwrap_or(id);
                 let runs: &mut Vec<SchedulerRun> = found.entry(uuid.to_owned()).or_default();
                 if !runs.contains(&run) {
@@ -184,7 +184,7 @@ mod tests {
     use super::message;
 
     #[test]
-    fn bodies_that_are_no_message_are_refused() {
+    fn malformed_grpc_bodies_are_refused() {
         assert_eq!(message(&[0; 5]).unwrap().pod_resources.len(), 0);
         for wrong in [&[][..], &[0; 4], &[1, 0, 0, 0, 0], &[0, 0, 0, 0, 2, 0], &[0, 0, 0, 0, 1, 9]]
         {

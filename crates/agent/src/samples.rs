@@ -12,17 +12,17 @@ use fleet::wire::{SampleOrder, Samples};
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// The longest order, and the shortest pause between looks.
+/// The longest duration of an order, and the shortest interval between samples, in ms.
 const BOUNDS_MS: (u64, u64) = (60_000, 10);
-/// Orders of different callers at once.
+/// Orders of different callers that run at the same time.
 const ORDERS_MAX: usize = 8;
-/// Processes of an order.
+/// Largest number of processes of an order.
 const PROCESSES_MAX: usize = 64;
 
-/// Looks as long as the order says.
+/// Samples the processes of an order for its duration.
 ///
 /// # Errors
-/// The order is invalid, another one is running, or the caller may see no process.
+/// If the order is invalid, another one of the caller is running, or the caller may see no process.
 pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samples, String> {
     let (longest, shortest) = BOUNDS_MS;
     let (length, every) = (order.length_ms, order.every_ms);
@@ -51,7 +51,7 @@ pub fn take(state: &AgentState, order: &SampleOrder, uids: &Uids) -> Result<Samp
     Ok(Samples { length_ms, spent_ms, processes })
 }
 
-/// One caller's order at work.
+/// Marks a caller's order as running until it is dropped.
 struct Turn<'a> {
     state: &'a AgentState,
     uids: &'a Uids,
@@ -74,7 +74,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// CPU time of this thread, if the kernel reports it.
+/// CPU time of this thread in nanoseconds, if the kernel reports it.
 fn cpu_ns() -> Option<u64> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok()

@@ -6,13 +6,13 @@ use fleet::untrusted::{Privacy, read_trusted};
 
 use crate::config::ConfigError;
 
-/// The shortest secret.
+/// Smallest length of a secret in bytes.
 const SECRET_MIN: usize = 16;
 
-/// A secret from a file that is its owner's alone.
+/// Reads a secret from a file that only its owner can access.
 ///
 /// # Errors
-/// The file cannot be read, is open to others, or holds too short a secret.
+/// If the file cannot be read, is accessible to others, or holds too short a secret.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let bytes = read_trusted(path, Privacy::Secret).map_err(ConfigError::file)?;
     let secret = bytes.trim_ascii().to_vec();

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use fleet::allocation::{self, Holders, JobMapping};
 use fleet::ownership::{self, Claim, KnownGpu};
@@ -16,6 +16,7 @@ use fleet::wire::Pause;
 use schema::Bytes;
 
 use crate::audit::Audit;
+use crate::clock::ClockTally;
 use crate::config::{Config, ConfigError};
 use crate::counters::gpu::GpuIdentity;
 use crate::counters::host::{ControlGroup, HostCounters};
@@ -23,129 +24,98 @@ use crate::counters::interval::{CounterReading, Intervals};
 use crate::gate::Gates;
 use crate::hub::Hub;
 use crate::owners::{self, Owners};
-use crate::periodic::book::Book;
+use crate::periodic::budgets::HostBudgets;
 use crate::uids::Uids;
 
-/// What was seen of processes is used for so long.
+pub use crate::clock::unix_ns;
+pub use crate::lock::lock;
+
+/// How long a scan of processes is reused.
 const LOOKED: Duration = Duration::from_millis(500);
 /// The longest pause, in seconds.
 const PAUSE_MAX: u64 = 86_400;
 
-/// Everything one agent knows.
+/// The state of the agent, shared by its threads. Each field has its own lock.
 #[derive(Debug)]
 pub struct AgentState {
-    /// What it was told.
     pub config: Config,
-    /// The name of its host.
     pub host: String,
     pub server: Server,
     pub roster: Mutex<Roster>,
     pub steps: Mutex<ReportedSteps>,
     pub gpus: Mutex<Vec<GpuState>>,
-    /// The host, and quantiles over its cores in the last interval.
+    /// The last reading of the host, with quantiles over its cores.
     pub machine: Mutex<HostState>,
-    /// Runs of the processes that asked, and who holds which GPU.
+    /// Runs of the polling processes, and the holders of each GPU.
     pub owners: Mutex<Owners>,
     /// GPUs that pods hold, by UUID.
     pub pods: Mutex<Holders>,
-    /// What periodic traces have cost.
-    pub periodic: Mutex<Book>,
-    /// Whose processes are being sampled: one order at a time for each caller.
+    /// Used budgets of periodic traces.
+    pub periodic: Mutex<HostBudgets>,
+    /// Callers whose sampling order is running, at most one for each.
     pub sampling: Mutex<Vec<Uids>>,
-    /// Who may have connections.
+    /// Connection limits of all endpoints.
     pub gates: Gates,
-    /// Room for finished traces.
+    /// Disk budget of finished traces.
     pub spool: Arc<SpoolBudget>,
-    /// What is missing, and why.
+    /// Notes about missing capabilities.
     pub notes: Mutex<Vec<String>>,
-    /// Sources that do not answer now, each with its note.
+    /// Sources that do not respond, each with a note.
     silent_sources: Mutex<BTreeMap<&'static str, String>>,
-    /// The driver of the GPUs.
+    /// State of the GPU driver, with notes about missing capabilities.
     driver: Mutex<DriverState>,
-    /// Milliseconds from the agent's start to its last whole reading.
+    /// Milliseconds from the agent's start to its last complete reading.
     read_ms: AtomicU64,
-    /// Counters left to others: GPU → when that ends.
+    /// GPUs whose counters are paused for other tools, and until when.
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
     pub audit: Audit,
-    /// Where rows go and orders come from.
+    /// The hub, if one is configured.
     pub hub: Option<Arc<Hub>>,
-    /// Jumps of the wall clock, and rows that they cost.
+    /// Jumps of the wall clock, and rows discarded because of them.
     pub clock: ClockTally,
     pub stop: AtomicBool,
     began: Instant,
     looked: Mutex<Option<Instant>>,
 }
 
-/// Jumps of the wall clock, and rows that they cost.
-#[derive(Debug, Default)]
-pub struct ClockTally {
-    forward: AtomicU64,
-    back: AtomicU64,
-    discarded: AtomicU64,
-}
-
-impl ClockTally {
-    /// Counts a jump of the clock.
-    pub fn jumped(&self, ns: i64) {
-        let way = if ns > 0 { &self.forward } else { &self.back };
-        way.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts rows of intervals that had been written before.
-    pub fn discard(&self, rows: u64) {
-        self.discarded.fetch_add(rows, Ordering::Relaxed);
-    }
-
-    /// Jumps forward and back.
-    pub fn jumps(&self) -> [(&'static str, u64); 2] {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [("forward", read(&self.forward)), ("back", read(&self.back))]
-    }
-
-    /// Rows of intervals that had been written before.
-    pub fn discarded(&self) -> u64 {
-        self.discarded.load(Ordering::Relaxed)
-    }
-}
-
-/// The driver of the GPUs.
+/// State of the GPU driver, with notes about missing capabilities.
 #[derive(Debug, Default)]
 struct DriverState {
     is_up: bool,
     notes: Vec<String>,
 }
 
-/// One GPU as it stands.
+/// The current state of one GPU: its last reading and its intervals.
 #[derive(Debug)]
 pub struct GpuState {
     pub identity: GpuIdentity,
     pub intervals: Intervals,
     pub last: Option<CounterReading>,
-    /// Its last XID; 0 for none.
+    /// Number of the last XID error; 0 for none.
     pub xid: u64,
-    /// Why it cannot be read.
+    /// The reason why it cannot be read, if it cannot.
     pub lost: Option<String>,
-    /// Users whose processes compute on it.
+    /// Users with compute processes on it.
     pub computing: BTreeSet<u32>,
-    /// Whether only the page of a dcgm-exporter knows it.
+    /// Whether it is known only from the page of a dcgm-exporter.
     pub is_from_page: bool,
 }
 
-/// The host as it was read last.
+/// The last reading of the host and of its jobs' control groups.
 #[derive(Debug, Default)]
 pub struct HostState {
     pub host: HostCounters,
-    /// Share of time that cores worked in the last interval: p5, p25, p50, p75, p95.
+    /// Busy share of the cores in the last interval: p5, p25, p50, p75, p95.
     pub cores: Option<[f64; 5]>,
     /// Control groups of jobs.
     pub groups: BTreeMap<String, ControlGroup>,
 }
 
 impl AgentState {
-    /// A state that knows nothing yet.
+    /// Creates the initial state, before any reading.
     ///
     /// # Errors
-    /// The queue of the hub cannot be opened.
+    /// If the queue of the hub cannot be opened.
     pub fn new(config: Config, server: Server, audit: Audit) -> Result<Self, ConfigError> {
         let host = config.host.clone().unwrap_or_else(host_name);
         let folder = config.state().join("hub");
@@ -180,17 +150,17 @@ impl AgentState {
         })
     }
 
-    /// Whether to end.
+    /// Whether the agent was asked to end.
     pub fn is_ending(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Time since it began.
+    /// Time since the agent began.
     pub fn up(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Seconds for which a GPU's counters are still left to others.
+    /// Remaining seconds for which a GPU's counters are paused, if they are.
     pub fn paused(&self, gpu: u32) -> Option<u64> {
         let mut pauses = lock(&self.pauses);
         let left = pauses.get(&gpu)?.checked_duration_since(Instant::now());
@@ -200,10 +170,10 @@ impl AgentState {
         left.map(|left| left.as_secs() + 1)
     }
 
-    /// Releases a GPU's counters for a caller whose permission was checked.
+    /// Pauses a GPU's counters. The caller's permission must have been checked.
     ///
     /// # Errors
-    /// There is no such GPU, or the pause is too long.
+    /// If there is no such GPU, or the pause is too long.
     pub fn pause(&self, who: &str, order: Pause) -> Result<(), String> {
         let Pause { gpu, seconds } = order;
         let what = format!("gpu {gpu} {seconds} s");
@@ -225,8 +195,8 @@ impl AgentState {
         Ok(())
     }
 
-    /// Looks at processes, and at whose they and the GPUs are. One who asks again at once gets what
-    /// was seen a moment ago, unless another process has asked since.
+    /// Scans processes and determines the owners of processes and GPUs. A scan is reused for a
+    /// moment, unless another process has polled since.
     pub fn look(&self) {
         let mut looked = lock(&self.looked);
         if looked.is_some_and(|at| at.elapsed() < LOOKED) {
@@ -266,13 +236,14 @@ impl AgentState {
         lock(&self.owners).renew(decided, groups);
     }
 
-    /// Whether a process seems to hang: the busiest GPU of its run shows whether it computes. Who
-    /// takes both locks takes that of the GPUs first.
+    /// Whether a process seems to hang, judged by its steps and by the busiest GPU of its run.
+    /// Callers that hold both locks must take that of the GPUs first.
     pub fn is_hung(
         &self,
         pid: u32,
         progress: &StepProgress,
-        (gpus, owners): (&[GpuState], &Owners),
+        gpus: &[GpuState],
+        owners: &Owners,
     ) -> bool {
         let Some(run) = owners.runs().get(&pid) else { return false };
         let is_held = |gpu: &&GpuState| {
@@ -283,46 +254,46 @@ impl AgentState {
         progress.is_hung(self.up(), busy)
     }
 
-    /// Changes a GPU, if there is one of that UUID.
+    /// Applies `change` to the GPU with this UUID, if it is known.
     pub fn with_gpu<T>(&self, uuid: &str, change: impl FnOnce(&mut GpuState) -> T) -> Option<T> {
         lock(&self.gpus).iter_mut().find(|gpu| gpu.identity.uuid == uuid).map(change)
     }
 
-    /// Notes that everything was read.
+    /// Records that a complete reading was made.
     pub fn has_read(&self) {
         let up_ms = u64::try_from(self.up().as_millis()).unwrap_or(u64::MAX);
         self.read_ms.store(up_ms, Ordering::Relaxed);
     }
 
-    /// Time since everything was read last.
+    /// Time since the last complete reading.
     pub fn reading_age(&self) -> Duration {
         self.up().saturating_sub(Duration::from_millis(self.read_ms.load(Ordering::Relaxed)))
     }
 
-    /// What the driver lacks, which replaces what it lacked before.
+    /// Replaces the state of the driver and the notes about it.
     pub fn set_driver(&self, is_up: bool, notes: Vec<String>) {
         *lock(&self.driver) = DriverState { is_up, notes };
     }
 
-    /// Whether the driver of the GPUs answers.
+    /// Whether the GPU driver responds.
     pub fn has_driver(&self) -> bool {
         lock(&self.driver).is_up
     }
 
-    /// Everything that is missing, and why.
+    /// Collects all notes about missing capabilities.
     pub fn all_notes(&self) -> Vec<String> {
         let sources = lock(&self.silent_sources).values().cloned().collect();
         let gpus = self.missing_gpus().into_iter().collect();
         [lock(&self.notes).clone(), lock(&self.driver).notes.clone(), sources, gpus].concat()
     }
 
-    /// Number of whole GPUs that can be read.
+    /// The number of whole GPUs that can be read.
     pub fn gpu_count(&self) -> usize {
         let is_whole = |gpu: &&GpuState| gpu.identity.instance.is_none() && gpu.lost.is_none();
         lock(&self.gpus).iter().filter(is_whole).count()
     }
 
-    /// A note if the host has another number of GPUs than it should. Before the first reading the
+    /// A note if the number of GPUs differs from the expected one. Before the first reading the
     /// number is unknown.
     fn missing_gpus(&self) -> Option<String> {
         let expected = self.config.expected_gpus?;
@@ -336,7 +307,7 @@ impl AgentState {
         })
     }
 
-    /// Takes in whether a source answers: the note says why it does not, and goes when it does.
+    /// Records whether a source responds. Its note is removed when it does.
     pub fn set_source(&self, source: &'static str, answer: Result<(), String>) {
         let mut silent = lock(&self.silent_sources);
         match answer {
@@ -345,7 +316,7 @@ impl AgentState {
         };
     }
 
-    /// A note that is there once.
+    /// Adds a note, unless it already exists.
     pub fn note(&self, text: String) {
         let mut notes = lock(&self.notes);
         if !notes.contains(&text) {
@@ -355,28 +326,17 @@ impl AgentState {
 }
 
 impl GpuState {
-    /// A GPU that has not been read.
+    /// Creates the state of a GPU that has not been read yet.
     pub fn new(identity: GpuIdentity, interval_s: u64) -> Self {
         let intervals = Intervals::new(interval_s);
         let (last, lost, computing) = (None, None, BTreeSet::new());
         Self { identity, intervals, last, xid: 0, lost, computing, is_from_page: false }
     }
 
-    /// Share of the last interval that it worked.
+    /// Share of the last interval during which the GPU was busy.
     pub fn busy(&self) -> Option<f64> {
         self.intervals.share(|sums| sums.busy_s)
     }
-}
-
-/// A lock whose last owner panicked holds what it held: every change is small and whole.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Nanoseconds since 1970.
-pub fn unix_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(0)
 }
 
 fn host_name() -> String {

@@ -1,6 +1,6 @@
-//! Trace orders: one thread requests, watches and copies; another compresses the results.
+//! Executes trace orders: one thread requests, watches and copies traces; another compresses them.
 //!
-//! Results wait in the spool folder until fetched and removed, or expired.
+//! Results stay in the spool folder until they are fetched and removed, or expire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -27,39 +27,40 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::state::{AgentState, lock};
 use crate::uids::Uids;
 
-/// Between two looks while an order is open.
+/// Time between two rounds while an order is open.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two looks else.
+/// Time between two rounds otherwise.
 const IDLE: Duration = Duration::from_secs(1);
-/// Finished orders are kept so long.
+/// How long finished orders are kept.
 const KEPT: Duration = Duration::from_secs(3600);
-/// Orders that are open or kept at once, and those of one caller.
+/// Largest number of open or kept orders in total, and of one caller.
 const ORDERS_MAX: usize = 64;
 const CALLER_ORDERS_MAX: usize = 16;
-/// Orders of one caller that are open.
+/// Largest number of open orders of one caller.
 const CALLER_OPEN_MAX: usize = 4;
-/// Processes of an order: a host has as many GPUs, or instances of them.
+/// Largest number of processes of an order; no host has more GPUs or instances.
 const PROCESSES_MAX: usize = 128;
-/// Most reasons in the refusal of an order.
+/// Largest number of reasons in the refusal of an order.
 const REASONS_MAX: usize = 8;
 /// The longest name of an order.
 const TOKEN_MAX: usize = 64;
-/// How long an order may wait before it begins.
+/// How far in the future an order may begin.
 const AHEAD_MAX: Duration = Duration::from_secs(3600);
-/// The file of the folders that were made for an order's processes.
+/// The file that lists the staging folders created for an order's processes.
 const STAGINGS: &str = "staging.json";
-/// A larger one is not ours.
+/// Largest size of this file; a larger one was not written by the agent.
 const STAGINGS_MAX: u64 = 4 << 20;
 /// Bytes compressed at a time.
 const BLOCK: usize = 256 << 10;
 
-/// The orders of this agent.
+/// The trace orders of this agent and their finished traces. Requests are sent to the thread that
+/// executes them.
 #[derive(Debug)]
 pub struct Traces {
     orders: Mutex<BTreeMap<String, TraceState>>,
     owners: Mutex<BTreeMap<String, Uids>>,
-    inbox: Sender<Wish>,
-    /// Finished traces, a folder for each order.
+    inbox: Sender<TraceCommand>,
+    /// Finished traces, in one folder per order.
     spool: OwnFolder,
     /// Disk quota held by the traces of each order.
     shares: Mutex<BTreeMap<String, Vec<SpoolShare>>>,
@@ -67,33 +68,33 @@ pub struct Traces {
 
 /// The most training iterations that one request for a trace may ask to record.
 const ITERATIONS_MAX: u32 = 1000;
-/// The largest multiple at which a process begins that does not report how long its steps take.
+/// The largest step multiple for a process that does not report its step time.
 const UNTIMED_ALIGN_MAX: u32 = 10_000;
 
-/// Requests to the thread.
+/// A command for the thread that executes orders.
 #[derive(Debug)]
-enum Wish {
-    /// Traces of the processes that the caller may trace.
+enum TraceCommand {
+    /// Start an order for processes that the caller may trace.
     Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
-    /// No more of an order.
+    /// Cancel an order.
     Cancel { token: String },
 }
 
-/// An order at work.
+/// An order in progress.
 struct Running {
     order: TraceOrder,
     folder: Arc<OwnFolder>,
-    /// Chosen, and not asked yet: behind the pause between polls, and not before a moment.
+    /// Chosen processes that have not been requested yet, and when to request them.
     waiting: Option<(Vec<Process>, Duration)>,
     tracing: Option<Tracing>,
     packed: BTreeMap<u32, Result<TraceFile, String>>,
     packing: BTreeSet<u32>,
-    /// Whoever wanted it wants it no more: what it brings is removed.
+    /// Whether it was cancelled; its results are then removed.
     is_cancelled: bool,
 }
 
-/// A finished trace on its way to be compressed.
-struct Parcel {
+/// A finished trace that is to be compressed.
+struct PackJob {
     token: String,
     pid: u32,
     folder: Arc<OwnFolder>,
@@ -103,25 +104,25 @@ struct Parcel {
 type Packed = (String, u32, Result<TraceFile, String>);
 
 impl Traces {
-    /// Begins the threads.
+    /// Starts the two threads.
     ///
     /// # Errors
-    /// The spool folder cannot be made, or there is no thread.
+    /// If the spool folder cannot be created, or the operating system refuses a thread.
     pub fn start(state: &Arc<AgentState>) -> io::Result<Arc<Self>> {
         let spool = OwnFolder::open(&state.config.spool(), MissingFolder::Make(0o700))?;
-        // What an agent that was killed left: its traces, and the folders where processes write.
+        // Remove the traces and staging folders that a killed agent left behind.
         for name in spool.names()? {
             remove_stagings(&spool, &name);
             spool.remove_tree(name)?;
         }
-        let (inbox, wishes) = mpsc::channel();
+        let (inbox, commands) = mpsc::channel();
         let (orders, owners, shares) = (Mutex::default(), Mutex::default(), Mutex::default());
         let traces = Arc::new(Self { orders, owners, inbox, spool, shares });
-        let (parcels, unpacked) = mpsc::channel::<Parcel>();
+        let (jobs, unpacked) = mpsc::channel::<PackJob>();
         let (done, packed) = mpsc::channel::<Packed>();
         let builder = || std::thread::Builder::new().stack_size(512 << 10);
         builder().name("packing".to_owned()).spawn(move || {
-            for Parcel { token, pid, folder, name } in unpacked {
+            for PackJob { token, pid, folder, name } in unpacked {
                 let result = pack(&folder, &name).map_err(|error| error.to_string());
                 if done.send((token, pid, result)).is_err() {
                     return;
@@ -130,40 +131,41 @@ impl Traces {
         })?;
         let (state, own) = (Arc::clone(state), Arc::clone(&traces));
         builder().name("traces".to_owned()).spawn(move || {
-            TraceDesk {
+            TraceWorker {
                 state,
                 traces: own,
-                parcels,
+                jobs,
                 running: BTreeMap::new(),
                 finished: BTreeMap::new(),
             }
-            .run(&wishes, &packed);
+            .run(&commands, &packed);
         })?;
         Ok(traces)
     }
 
-    /// Asks for traces; where the order stands at first.
+    /// Starts an order and returns its initial state.
     ///
     /// # Errors
-    /// The order is invalid, no process the caller may trace polls, or there are too many.
+    /// If the order is invalid, no process that the caller may trace polls, or there are too many
+    /// orders.
     pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
         let (reply, answer) = mpsc::sync_channel(1);
         let ending = || "the agent is ending".to_owned();
-        self.inbox.send(Wish::Begin { order, uids, reply }).map_err(|_| ending())?;
+        self.inbox.send(TraceCommand::Begin { order, uids, reply }).map_err(|_| ending())?;
         answer.recv().unwrap_or_else(|_| Err(ending()))
     }
 
-    /// Where an order stands.
+    /// Returns the state of an order, if it exists.
     pub fn state(&self, token: &str) -> Option<TraceState> {
         lock(&self.orders).get(token).cloned()
     }
 
-    /// Whose processes an order is of.
+    /// Returns the users whose processes an order may trace.
     pub fn owner(&self, token: &str) -> Option<Uids> {
         lock(&self.owners).get(token).cloned()
     }
 
-    /// The file of an order's trace, opened.
+    /// Opens the file of an order's trace.
     pub fn open(&self, token: &str, name: &str) -> Option<File> {
         let known = self.state(token)?;
         let files = known.rows.iter().filter_map(|row| row.file.as_ref());
@@ -171,28 +173,27 @@ impl Traces {
         self.folder(token).ok()?.open_file(&file.name, OFlags::RDONLY).ok()
     }
 
-    /// The folder of an order's traces.
+    /// Opens the folder of an order's traces.
     ///
     /// # Errors
-    /// There is no such order.
+    /// If there is no such order.
     pub fn folder(&self, token: &str) -> Result<OwnFolder, UntrustedError> {
         self.spool.folder(token)
     }
 
-    /// Forgets an order and removes its files; one that is not over ends first. Whether there was
-    /// one.
+    /// Cancels an order if it is running and removes its files. Returns whether it existed.
     pub fn cancel(&self, token: &str) -> bool {
         let is_over = lock(&self.orders).get(token).map(|order| order.is_over);
         match is_over {
             Some(true) => self.remove(token),
-            // The thread lives as long as the agent.
-            Some(false) => drop(self.inbox.send(Wish::Cancel { token: token.to_owned() })),
+            // Cannot fail: the thread lives as long as the agent.
+            Some(false) => drop(self.inbox.send(TraceCommand::Cancel { token: token.to_owned() })),
             None => {}
         }
         is_over.is_some()
     }
 
-    /// Keeps the room of a trace that was compressed for as long as its order is kept.
+    /// Keeps the disk quota of a compressed trace for as long as its order is kept.
     fn keep_room(&self, token: &str, running: &mut Running, pid: u32, file: Option<&TraceFile>) {
         let share = running.tracing.as_mut().and_then(|tracing| tracing.take_share(pid));
         let Some((mut share, file)) = share.zip(file) else { return };
@@ -208,29 +209,29 @@ impl Traces {
     }
 }
 
-/// What the thread holds.
-struct TraceDesk {
+/// The state of the thread that executes orders.
+struct TraceWorker {
     state: Arc<AgentState>,
     traces: Arc<Traces>,
-    parcels: Sender<Parcel>,
+    jobs: Sender<PackJob>,
     running: BTreeMap<String, Running>,
     finished: BTreeMap<String, Instant>,
 }
 
-impl TraceDesk {
-    fn run(&mut self, wishes: &Receiver<Wish>, packed: &Receiver<Packed>) {
+impl TraceWorker {
+    fn run(&mut self, commands: &Receiver<TraceCommand>, packed: &Receiver<Packed>) {
         while !self.state.is_ending() {
             let now = self.state.server.now();
             let wait = self.running.values().map(|running| running.wait(now)).min();
             let wait = wait.unwrap_or(IDLE);
             let is_copying = self.running.values().any(Running::is_copying);
             let wait = if is_copying { Duration::ZERO } else { wait };
-            match wishes.recv_timeout(wait) {
-                // Whoever asked may be gone.
-                Ok(Wish::Begin { order, uids, reply }) => {
+            match commands.recv_timeout(wait) {
+                // The caller may no longer be waiting.
+                Ok(TraceCommand::Begin { order, uids, reply }) => {
                     drop(reply.send(self.begin(order, &uids)));
                 }
-                Ok(Wish::Cancel { token }) => self.cancel(&token),
+                Ok(TraceCommand::Cancel { token }) => self.cancel(&token),
                 Err(_) => {}
             }
             for (token, pid, result) in packed.try_iter() {
@@ -282,8 +283,8 @@ impl TraceDesk {
         Ok(first)
     }
 
-    /// Refuses iterations that would be recorded only after nobody waits for them any more: a
-    /// request cannot be taken back, and the process would record them all the same.
+    /// Refuses iterations that would be recorded only after the order's timeout: a request cannot
+    /// be withdrawn, so the process would record them regardless.
     fn check_reach(&self, order: &TraceOrder, chosen: &[Process]) -> Result<(), String> {
         let RecordWhen::Iterations { count, align } = order.when else { return Ok(()) };
         let steps = lock(&self.state.steps);
@@ -314,13 +315,13 @@ impl TraceDesk {
         Ok(())
     }
 
-    /// Removes the oldest finished order if there are too many, of the caller or of all.
+    /// Removes the oldest finished order if there are too many in total or of the caller.
     fn make_room(&mut self, uids: &Uids) -> Result<(), String> {
         let owners = lock(&self.traces.owners).clone();
         let own: Vec<&String> =
             owners.iter().filter(|(_, of)| *of == uids).map(|(token, _)| token).collect();
         let open = own.iter().filter(|token| self.running.contains_key(**token)).count();
-        // Root and operators share what all may have.
+        // Root and operators share the total limit.
         let (open_max, kept_max) = match uids {
             Uids::All => (ORDERS_MAX, ORDERS_MAX),
             Uids::Only(_) => (CALLER_OPEN_MAX, CALLER_ORDERS_MAX),
@@ -368,7 +369,7 @@ impl TraceDesk {
             let is_named = order.pids.contains(&pid);
             match skip {
                 _ if !is_named && !order.pids.is_empty() => {}
-                // Which processes other users have is not the caller's affair.
+                // The caller must not learn about processes of other users.
                 _ if !uids.has(process.uid) => {
                     reasons.extend(is_named.then(|| format!("{pid} is another user's")));
                 }
@@ -427,8 +428,8 @@ impl TraceDesk {
                 if outcome.state == RequestState::Written && is_new {
                     running.packing.insert(pid);
                     let (folder, name) = (Arc::clone(&running.folder), outcome.name);
-                    // The other end lives as long as this thread.
-                    let _ = self.parcels.send(Parcel { token: token.clone(), pid, folder, name });
+                    // Cannot fail: the receiver lives as long as this thread.
+                    let _ = self.jobs.send(PackJob { token: token.clone(), pid, folder, name });
                 }
             }
             let is_gone = running.is_cancelled && tracing.is_over() && running.packing.is_empty();
@@ -462,7 +463,7 @@ impl TraceDesk {
 }
 
 impl Running {
-    /// How long there is nothing to do. An order that waits for its start costs nothing.
+    /// How long nothing needs to be done. An order that waits for its start causes no work.
     fn wait(&self, now: Duration) -> Duration {
         match &self.waiting {
             Some((_, start)) => start.saturating_sub(now).min(IDLE),
@@ -578,18 +579,18 @@ fn fleet_order(order: &TraceOrder) -> TracingOrder {
     }
 }
 
-/// Removes the folders that were made for the processes of an order.
+/// Removes the staging folders created for the processes of an order.
 fn remove_stagings(spool: &OwnFolder, order: &OsStr) {
     let read = spool.folder(order).and_then(|folder| folder.read(STAGINGS, STAGINGS_MAX));
     let bytes = read.ok().flatten().unwrap_or_default();
     let records: Vec<StagingRecord> = serde_json::from_slice(&bytes).unwrap_or_default();
     for record in records {
-        // One that is gone, or holds what is not its user's, is left alone.
+        // Folders that are gone or hold files of another user are left alone.
         record.remove();
     }
 }
 
-/// Compresses a trace beside itself and removes the original.
+/// Compresses a trace into a new file and removes the original.
 fn pack(folder: &OwnFolder, name: &str) -> io::Result<TraceFile> {
     let mut from = folder.open_file(name, OFlags::RDONLY)?;
     let target = format!("{name}.gz");
@@ -616,7 +617,7 @@ fn pack(folder: &OwnFolder, name: &str) -> io::Result<TraceFile> {
     })
 }
 
-/// A file that is written, and its sum.
+/// A file being written, with its checksum and length.
 struct Summed {
     file: File,
     hash: Xxh3,

@@ -1,6 +1,6 @@
-//! Whose processes someone may ask about. Knows no caller.
+//! Sets of users whose processes a caller may access.
 
-/// Whose processes a caller may trace.
+/// The users whose processes a caller may trace or sample: all, or only those listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Uids {
     All,
@@ -8,7 +8,7 @@ pub enum Uids {
 }
 
 impl Uids {
-    /// Whether a user is among them.
+    /// Whether the set contains a user.
     pub fn has(&self, uid: u32) -> bool {
         match self {
             Self::All => true,
@@ -16,7 +16,7 @@ impl Uids {
         }
     }
 
-    /// Whether everyone of `other` is among them.
+    /// Whether the set contains every user of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::All, _) => true,

@@ -1,6 +1,7 @@
-//! One rank's end of a communicator: what is sent and received on it, matched and checked.
+//! One rank's handle of a communicator: sends and receives messages, matches them to operations and
+//! checks them.
 //!
-//! `verb.rs` has the collectives. Knows nothing of how messages are carried.
+//! The collectives are in `verb.rs`. Independent of how messages are transported.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,45 +15,48 @@ use crate::error::Error;
 use crate::message::{MessageHeader, MessageOperation, Phase, RankMessage, Verb};
 use crate::transport::{Deadline, SharedTransport, TransportFailure};
 
-/// One rank's end of a communicator: all its ranks call the same collectives in the same order.
+/// One rank's handle of a communicator, on which all ranks call the same collectives in the same
+/// order.
 ///
-/// Each logical stream of a job has one of its own, so that what is started on one need not wait
-/// for the other.
+/// Each logical stream of a job has its own communicator, so that collectives started on one do not
+/// wait for another.
 pub struct Communicator {
     transport: SharedTransport,
     /// The ranks of the transport that take part, in rank order.
     members: Arc<[usize]>,
-    /// This one's position among them.
+    /// Position of this rank among the members.
     position: usize,
     channel: u32,
-    /// The first channel that no communicator of this rank has.
+    /// The next unused channel number, shared by all communicators of this rank.
     next_channel: Arc<AtomicU32>,
     begun: u64,
     finished: u64,
     step: u64,
     plan: u64,
     timeout: Option<Duration>,
-    /// Whether the transport adds up, where it can.
+    /// Whether sums of `f32` are left to the transport.
     native: bool,
-    /// Messages of operations begun by a peer before this rank finished the one before, by peer.
+    /// Messages of operations that a peer began before this rank finished the previous one, by
+    /// peer.
     early: Vec<VecDeque<RankMessage>>,
-    /// After an error nothing is in step any more.
+    /// The first error. After it, ranks may be out of step, so every later call fails.
     failed: Option<Error>,
 }
 
 impl Communicator {
-    /// The communicator of all ranks of a transport.
+    /// Creates the communicator of all ranks of a transport.
     #[must_use]
     pub fn over(transport: SharedTransport) -> Self {
         let (position, size) = (transport.rank(), transport.world_size());
         let next_channel = Arc::new(AtomicU32::new(1));
-        Self::new(transport, (0..size).collect(), (position, 0), next_channel)
+        Self::new(transport, (0..size).collect(), position, 0, next_channel)
     }
 
     fn new(
         transport: SharedTransport,
         members: Arc<[usize]>,
-        (position, channel): (usize, u32),
+        position: usize,
+        channel: u32,
         next_channel: Arc<AtomicU32>,
     ) -> Self {
         let early = members.iter().map(|_| VecDeque::new()).collect();
@@ -75,97 +79,101 @@ impl Communicator {
         }
     }
 
-    /// This rank within the communicator.
+    /// The position of this rank among the members of the communicator.
     #[must_use]
     pub fn rank(&self) -> Rank {
         Rank(self.position as u32)
     }
 
-    /// Number of ranks.
+    /// The number of members of the communicator.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.members.len()
     }
 
-    /// The name of what carries its messages.
+    /// The name of the transport.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.transport.name()
     }
 
-    /// Every operation from now on belongs to this step of the run.
+    /// Tags every later operation with this step of the run. Operations at different steps do not
+    /// match.
     pub fn set_step(&mut self, step: u64) {
         self.step = step;
     }
 
-    /// Every operation from now on belongs to a job with this hash of configuration, data and plan.
+    /// Tags every later operation with this hash of configuration, data and plan. Operations of
+    /// different jobs do not match.
     pub fn set_plan(&mut self, plan: u64) {
         self.plan = plan;
     }
 
-    /// How long a peer's message is waited for.
+    /// The timeout of a peer's message; `None` is unlimited.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Waits at most so long for a peer's message; for ever without.
+    /// Sets the timeout of a peer's message; `None` waits without limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// Whether sums of `f32` in parts are left to the transport from now on, after the same check
-    /// of the operation as ever: false where it has none. One communicator of all ranks may do so.
+    /// Leaves sums of `f32` to the transport from now on. Returns false if the transport cannot
+    /// sum, or this communicator does not have all ranks. Operations are checked as before.
     pub fn set_native(&mut self, native: bool) -> bool {
         let is_whole = self.members.len() == self.transport.world_size();
         self.native = native && is_whole && self.transport.sums();
         self.native
     }
 
-    /// Whether the transport adds up what is of type `element`.
+    /// Whether the transport sums values of type `element`.
     pub(crate) fn is_native(&self, element: ElementType) -> bool {
         self.native && element == ElementType::F32 && self.members.len() > 1
     }
 
-    /// The sum of `values`, by the transport.
+    /// Lets the transport compute the sum of `values`.
     pub(crate) fn native_sum(
         &mut self,
         operation: &MessageOperation,
         values: Vec<f32>,
     ) -> Result<Vec<f32>, Error> {
         let summed = self.transport.sum(values, Deadline::after(self.timeout));
-        // Nobody knows who kept it waiting: all have checked in before.
+        // The rank that caused a delay is unknown here, because all have announced the operation.
         let peer = usize::from(self.position == 0);
         summed.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
 
-    /// Another communicator of the same ranks. All of them must make it at the same point.
+    /// Creates another communicator of the same ranks. All ranks must call it at the same point of
+    /// the program.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let channel = self.next_channel.fetch_add(1, Ordering::Relaxed);
-        self.with_members(Arc::clone(&self.members), (self.position, channel))
+        self.with_members(Arc::clone(&self.members), self.position, channel)
     }
 
-    /// The communicator of the ranks that give the same `group`, in rank order.
+    /// Creates the communicator of the ranks that pass the same `group`, in rank order.
     ///
     /// # Errors
-    /// Those of [`Self::all_gather`].
+    /// As [`Self::all_gather`].
     pub fn split(&mut self, group: u32) -> Result<Self, Error> {
         let next = self.next_channel.load(Ordering::Relaxed);
         let groups = self.all_gather(&[i64::from(group), i64::from(next)])?;
-        // Groups have no member in common, so that all of them may have the same channel.
-        let channel = groups.iter().map(|said| said[1]).max().unwrap_or(0) as u32;
+        // Groups are disjoint, so all of them can use the same channel number.
+        let channel = groups.iter().map(|reply| reply[1]).max().unwrap_or(0) as u32;
         self.next_channel.store(channel + 1, Ordering::Relaxed);
-        let of_group = |&position: &usize| groups[position][0] == i64::from(group);
-        let positions: Vec<usize> = (0..groups.len()).filter(of_group).collect();
+        let is_in_group = |&position: &usize| groups[position][0] == i64::from(group);
+        let positions: Vec<usize> = (0..groups.len()).filter(is_in_group).collect();
         let members = positions.iter().map(|&position| self.members[position]).collect();
         let position = positions.iter().position(|&position| position == self.position);
-        Ok(self.with_members(members, (position.unwrap_or(0), channel)))
+        Ok(self.with_members(members, position.unwrap_or(0), channel))
     }
 
-    fn with_members(&self, members: Arc<[usize]>, place: (usize, u32)) -> Self {
+    fn with_members(&self, members: Arc<[usize]>, position: usize, channel: u32) -> Self {
         let next_channel = Arc::clone(&self.next_channel);
-        let mut made = Self::new(Arc::clone(&self.transport), members, place, next_channel);
+        let mut made =
+            Self::new(Arc::clone(&self.transport), members, position, channel, next_channel);
         (made.step, made.plan, made.timeout) = (self.step, self.plan, self.timeout);
         made
     }
@@ -180,18 +188,18 @@ impl Communicator {
         self.transport.pool()
     }
 
-    /// A buffer of `len` values left over from earlier messages, or zeros.
+    /// Takes a buffer of `len` values from the pool. Its content is arbitrary.
     #[must_use]
     pub fn buffer<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.pool().take(len)
     }
 
-    /// Keeps a buffer for messages to come.
+    /// Returns a buffer to the pool for later messages.
     pub fn keep<T: CommElement>(&self, buffer: Vec<T>) {
         self.pool().give(buffer);
     }
 
-    /// Begins an operation.
+    /// Begins an operation: numbers it, and describes it for the headers of its messages.
     pub(crate) fn begin(
         &mut self,
         verb: Verb,
@@ -207,7 +215,7 @@ impl Communicator {
         Ok(MessageOperation { verb, sequence, step, plan, element, count })
     }
 
-    /// The last receive of an operation follows.
+    /// Marks that the receives of an operation follow, in the order in which operations were begun.
     ///
     /// # Panics
     /// If one that was begun before has not been waited for.
@@ -224,19 +232,22 @@ impl Communicator {
     pub(crate) fn send<T: CommElement>(
         &mut self,
         peer: usize,
-        (operation, phase): (&MessageOperation, Phase),
+        operation: &MessageOperation,
+        phase: Phase,
         values: Vec<T>,
     ) -> Result<(), Error> {
         let len = values.len();
-        self.send_load(peer, (operation, phase), (Load::Owned(Payload::from(values)), len))
+        self.send_load(peer, operation, phase, Load::Owned(Payload::from(values)), len)
     }
 
-    /// Sends so many values.
+    /// Sends a payload of `len` values to a peer.
     pub(crate) fn send_load(
         &mut self,
         peer: usize,
-        (operation, phase): (&MessageOperation, Phase),
-        (payload, len): (Load, usize),
+        operation: &MessageOperation,
+        phase: Phase,
+        payload: Load,
+        len: usize,
     ) -> Result<(), Error> {
         let len = len as u64;
         let header = MessageHeader { channel: self.channel, operation: *operation, phase, len };
@@ -245,27 +256,30 @@ impl Communicator {
         sent.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
 
-    /// What `peer` sends in this part of `operation`.
+    /// Receives what `peer` sends in this phase of `operation`.
     pub(crate) fn receive<T: CommElement>(
         &mut self,
         peer: usize,
-        (operation, phase): (&MessageOperation, Phase),
+        operation: &MessageOperation,
+        phase: Phase,
     ) -> Result<Vec<T>, Error> {
-        let received = self.receive_load(peer, (operation, phase))?.into_payload(self.pool());
+        let received = self.receive_load(peer, operation, phase)?.into_payload(self.pool());
         received.into_values().map_err(|payload| self.wrong_payload(operation, &payload))
     }
 
-    /// As [`Self::receive`], where the values may stay the sender's.
+    /// Like [`Self::receive`], but the values may stay in the sender's buffer.
     pub(crate) fn receive_load(
         &mut self,
         peer: usize,
-        of: (&MessageOperation, Phase),
+        operation: &MessageOperation,
+        phase: Phase,
     ) -> Result<Load, Error> {
-        let received = self.matching(peer, of);
+        let received = self.matching(peer, operation, phase);
         received.map(|message| message.payload).map_err(|error| self.fail(error))
     }
 
-    /// The header was checked: what carries the message took one for the other.
+    /// The error for a payload of the wrong type. The header was checked, so the transport mixed up
+    /// messages.
     pub(crate) fn wrong_payload(
         &mut self,
         operation: &MessageOperation,
@@ -280,7 +294,8 @@ impl Communicator {
     fn matching(
         &mut self,
         peer: usize,
-        (operation, phase): (&MessageOperation, Phase),
+        operation: &MessageOperation,
+        phase: Phase,
     ) -> Result<RankMessage, Error> {
         let wanted = |header: &MessageHeader| (header.operation.sequence, header.phase);
         let own = (operation.sequence, phase);
@@ -292,7 +307,7 @@ impl Communicator {
                 let received = self.transport.receive(self.members[peer], self.channel, deadline);
                 let message = received.map_err(|failure| self.explain(failure, peer, operation))?;
                 let got = wanted(&message.header);
-                // A peer that has sent its second part may have begun what comes next.
+                // A peer that has sent its second phase may already have begun the next operation.
                 if phase == Phase::First || got <= own {
                     break message;
                 }
@@ -305,7 +320,7 @@ impl Communicator {
         Ok(message)
     }
 
-    /// This rank and `peer` are in different operations.
+    /// The error for a peer that is in a different operation.
     fn mismatch(&self, peer: usize, operation: &MessageOperation, got: &MessageHeader) -> Error {
         Error::Mismatch {
             here: self.members[self.position] as u32,
@@ -336,7 +351,7 @@ impl Communicator {
         }
     }
 
-    /// Remembers that this end is out of step.
+    /// Records an error, after which every later call fails with it.
     pub(crate) fn fail(&mut self, error: Error) -> Error {
         self.failed.get_or_insert(error).clone()
     }

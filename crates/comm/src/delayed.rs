@@ -1,6 +1,6 @@
-//! Another transport with a slower link: messages arrive after a latency and at a bandwidth.
+//! Wraps a transport in a simulated slower link with a latency and a bandwidth.
 //!
-//! For tests, and to see what a network would make of a job on one machine.
+//! For tests, and to estimate on one machine how a network would affect a job.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::element::Pool;
 use crate::message::{HEADER_BYTES, RankMessage};
 use crate::transport::{Deadline, SharedTransport, Transport, TransportFailure};
 
-/// What every message of a rank to another one passes, one after the other.
+/// The simulated link that the messages of a rank pass one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DelayedLink {
     /// From the last byte sent to the last byte received.
@@ -29,9 +29,9 @@ pub struct Delayed {
 }
 
 struct Outgoing {
-    /// None once the end is dropped.
+    /// `None` once the transport is dropped.
     queue: Option<Sender<Due>>,
-    /// When the link has sent what it was given.
+    /// When the link will be free again.
     free: Instant,
 }
 
@@ -42,7 +42,7 @@ struct Due {
 }
 
 impl Delayed {
-    /// `inner` behind `link`.
+    /// Delays the messages of `inner` as `link` describes.
     #[must_use]
     pub fn new(inner: SharedTransport, link: DelayedLink) -> Self {
         let (queue, due) = channel();
@@ -53,7 +53,7 @@ impl Delayed {
     }
 }
 
-/// Hands on what is due, until the end is dropped.
+/// Forwards messages when they are due, until the transport is dropped.
 fn forward(through: &dyn Transport, due: &Receiver<Due>) {
     for Due { at, to, message } in due {
         std::thread::sleep(at.saturating_duration_since(Instant::now()));

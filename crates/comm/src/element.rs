@@ -1,31 +1,26 @@
-//! The element types of collectives, and the owned buffers of them that a transport moves.
+//! The element types of collectives, and the buffers of them that a transport moves.
 
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
 
-/// A type that collectives move.
+/// The type of the elements that a collective moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementType {
-    /// 32-bit floating point.
     F32,
-    /// 16-bit floating point, IEEE 754.
     F16,
     /// The upper half of an `f32`.
     Bf16,
-    /// 32-bit signed integer.
     I32,
-    /// 64-bit signed integer.
     I64,
-    /// A byte.
     U8,
 }
 
 impl ElementType {
     const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I64, Self::U8];
 
-    /// Bytes of one element.
+    /// The size of one element in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -36,7 +31,7 @@ impl ElementType {
         }
     }
 
-    /// The name as Rust spells it.
+    /// The name of the type in Rust.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,9 +49,8 @@ impl ElementType {
     }
 }
 
-/// Plain old data that collectives move and add.
+/// A plain value that collectives can move and add.
 pub trait CommElement: bytemuck::Pod + Send + Sync + private::Stored {
-    /// Which type it is.
     const TYPE: ElementType;
 
     /// `self + other`. Integers wrap; `f16` and `bf16` are rounded.
@@ -65,17 +59,18 @@ pub trait CommElement: bytemuck::Pod + Send + Sync + private::Stored {
 }
 
 mod private {
-    use super::{Payload, Pool, Shelf};
+    use super::{FreeList, Payload, Pool};
 
-    /// Where buffers of the type are kept. Closes the list of element types.
+    /// Converts buffers to payloads, and selects the free list of the type. Private, so that no
+    /// other crate can add element types.
     pub trait Stored: Sized {
         fn into_payload(values: Vec<Self>) -> Payload;
         fn from_payload(payload: Payload) -> Result<Vec<Self>, Payload>;
-        fn shelf(pool: &Pool) -> &Shelf<Self>;
+        fn free_list(pool: &Pool) -> &FreeList<Self>;
     }
 }
 
-/// The values of a message, in a buffer that is handed on.
+/// The values of a message, in an owned buffer.
 #[derive(Debug)]
 pub enum Payload {
     F32(Vec<f32>),
@@ -83,12 +78,11 @@ pub enum Payload {
     Bf16(Vec<bf16>),
     I32(Vec<i32>),
     I64(Vec<i64>),
-    /// Bytes.
     U8(Vec<u8>),
 }
 
 impl Payload {
-    /// Type of its elements.
+    /// The type of the elements.
     #[must_use]
     pub fn element(&self) -> ElementType {
         match self {
@@ -101,7 +95,7 @@ impl Payload {
         }
     }
 
-    /// Its memory.
+    /// The values as bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -114,7 +108,7 @@ impl Payload {
         }
     }
 
-    /// Its memory, to be filled.
+    /// The values as mutable bytes, to receive into.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::F32(values) => bytemuck::cast_slice_mut(values),
@@ -126,26 +120,26 @@ impl Payload {
         }
     }
 
-    /// The values, where they are of this type.
+    /// The values, if they are of type `T`.
     pub(crate) fn values<T: CommElement>(&self) -> Option<&[T]> {
         (self.element() == T::TYPE).then(|| bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The values.
+    /// The values, wherever they are stored.
     ///
     /// # Errors
-    /// The payload itself where it is of another type.
+    /// The payload itself, if it is of another type.
     pub fn into_values<T: CommElement>(self) -> Result<Vec<T>, Self> {
         T::from_payload(self)
     }
 }
 
-/// What a message brings: values of its own, or a sender's that several ranks read.
+/// The content of a message: an owned payload, or one that the sender shares with several ranks.
 #[derive(Debug)]
 pub enum Load {
-    /// The receiver's from now on.
+    /// Owned by the receiver.
     Owned(Payload),
-    /// The sender takes them back once nobody reads them.
+    /// Returned to the sender's pool once no rank reads it.
     Shared(Arc<Payload>),
 }
 
@@ -156,7 +150,7 @@ impl<T: CommElement> From<Vec<T>> for Load {
 }
 
 impl Load {
-    /// The values.
+    /// The values, wherever they are stored.
     #[must_use]
     pub fn payload(&self) -> &Payload {
         match self {
@@ -165,7 +159,7 @@ impl Load {
         }
     }
 
-    /// Its memory, to be filled; none of a sender's.
+    /// The values as mutable bytes; empty for a shared payload.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Owned(payload) => payload.bytes_mut(),
@@ -173,7 +167,7 @@ impl Load {
         }
     }
 
-    /// The values as the receiver's own, copied into a buffer of `pool` if they are not.
+    /// Converts to an owned payload, copying a shared one into a buffer of `pool`.
     pub(crate) fn into_payload(self, pool: &Pool) -> Payload {
         match self {
             Self::Owned(payload) => payload,
@@ -193,63 +187,64 @@ impl<T: CommElement> From<Vec<T>> for Payload {
     }
 }
 
-/// Buffers of one type between two uses.
-pub type Shelf<T> = Mutex<Vec<Vec<T>>>;
+/// Free buffers of one element type.
+pub type FreeList<T> = Mutex<Vec<Vec<T>>>;
 
-/// Buffers between two uses: received ones are sent again, so that a step allocates none once their
-/// capacity suffices.
+/// A pool of free buffers. Received buffers are reused for sending, so that steps allocate nothing
+/// once capacities suffice.
 #[derive(Debug, Default)]
 pub struct Pool {
-    f32: Shelf<f32>,
-    f16: Shelf<f16>,
-    bf16: Shelf<bf16>,
-    i32: Shelf<i32>,
-    i64: Shelf<i64>,
-    u8: Shelf<u8>,
-    /// Buffers that peers read, or have read since.
+    f32: FreeList<f32>,
+    f16: FreeList<f16>,
+    bf16: FreeList<bf16>,
+    i32: FreeList<i32>,
+    i64: FreeList<i64>,
+    u8: FreeList<u8>,
+    /// Buffers that are shared with peers, or were until recently.
     lent: Mutex<Vec<Arc<Payload>>>,
 }
 
-/// Buffers of a type that are kept; of more the smallest are freed.
+/// Largest number of free buffers per type; beyond it the smallest are freed.
 const KEPT: usize = 64;
 
 impl Pool {
-    /// A buffer of `len` values left over from earlier uses, or zeros.
+    /// Takes a buffer of `len` values with arbitrary content.
     pub fn take<T: CommElement>(&self, len: usize) -> Vec<T> {
         self.take_back();
-        let mut shelf = T::shelf(self).lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that is large enough, else the largest: it grows once. Of several that used
-        // last, which the caches still hold.
-        let fitting = (0..shelf.len())
-            .rev()
-            .min_by_key(|&i| (shelf[i].capacity() < len, shelf[i].capacity().abs_diff(len)));
-        let mut values = fitting.map(|i| shelf.swap_remove(i)).unwrap_or_default();
-        drop(shelf);
+        let mut free_list = T::free_list(self).lock().unwrap_or_else(PoisonError::into_inner);
+        // Best fit, else the largest, which then grows once. Among equals the most recently used,
+        // which caches still hold.
+        let fitting = (0..free_list.len()).rev().min_by_key(|&i| {
+            (free_list[i].capacity() < len, free_list[i].capacity().abs_diff(len))
+        });
+        let mut values = fitting.map(|i| free_list.swap_remove(i)).unwrap_or_default();
+        drop(free_list);
         if values.capacity() < len {
-            // Its values are of no use: nothing to be copied into the larger buffer.
+            // Clear it, so that growing does not copy useless values.
             values.clear();
         }
         values.resize(len, T::zeroed());
         values
     }
 
-    /// Keeps a buffer for [`Self::take`].
+    /// Returns a buffer to the pool.
     pub fn give<T: CommElement>(&self, values: Vec<T>) {
         if values.capacity() == 0 {
             return;
         }
-        let mut shelf = T::shelf(self).lock().unwrap_or_else(PoisonError::into_inner);
-        if shelf.len() < KEPT {
-            return shelf.push(values);
+        let mut free_list = T::free_list(self).lock().unwrap_or_else(PoisonError::into_inner);
+        if free_list.len() < KEPT {
+            return free_list.push(values);
         }
-        if let Some(smallest) = shelf.iter_mut().min_by_key(|kept| kept.capacity())
+        if let Some(smallest) = free_list.iter_mut().min_by_key(|kept| kept.capacity())
             && smallest.capacity() < values.capacity()
         {
             *smallest = values;
         }
     }
 
-    /// Lends `values` to peers, until all of them have dropped what they were given.
+    /// Shares `values` with peers. They return to the pool when all peers have dropped their
+    /// reference.
     pub(crate) fn lend<T: CommElement>(&self, values: Vec<T>) -> Arc<Payload> {
         let payload = Payload::from(values);
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -264,7 +259,7 @@ impl Pool {
         shared
     }
 
-    /// Takes back what was lent and nobody reads any more.
+    /// Collects shared buffers that no peer reads any more.
     fn take_back(&self) {
         let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         for payload in lent.iter_mut().filter_map(Arc::get_mut) {
@@ -272,14 +267,14 @@ impl Pool {
         }
     }
 
-    /// Keeps a load's buffer, unless it is another's.
+    /// Returns an owned payload to the pool.
     pub(crate) fn give_load(&self, load: Load) {
         if let Load::Owned(payload) = load {
             self.give_payload(payload);
         }
     }
 
-    /// As [`Self::take`], of a type known at run time.
+    /// Like [`Self::take`], for an element type known at run time.
     pub fn take_payload(&self, element: ElementType, len: usize) -> Payload {
         match element {
             ElementType::F32 => Payload::F32(self.take(len)),
@@ -291,7 +286,7 @@ impl Pool {
         }
     }
 
-    /// As [`Self::give`], of a type known at run time.
+    /// Like [`Self::give`], for an element type known at run time.
     pub fn give_payload(&self, payload: Payload) {
         match payload {
             Payload::F32(values) => self.give(values),
@@ -305,7 +300,7 @@ impl Pool {
 }
 
 macro_rules! element {
-    ($type:ident, $variant:ident, $shelf:ident, $add:expr) => {
+    ($type:ident, $variant:ident, $free_list:ident, $add:expr) => {
         impl CommElement for $type {
             const TYPE: ElementType = ElementType::$variant;
 
@@ -328,8 +323,8 @@ macro_rules! element {
                 }
             }
 
-            fn shelf(pool: &Pool) -> &Shelf<Self> {
-                &pool.$shelf
+            fn free_list(pool: &Pool) -> &FreeList<Self> {
+                &pool.$free_list
             }
         }
     };

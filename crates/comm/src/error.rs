@@ -1,33 +1,26 @@
-//! Why a collective failed.
+//! The errors of collectives.
 
 use std::time::Duration;
 
-/// Why a collective failed.
+/// The errors of collectives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The connection to a peer ended: the peer dropped its communicator or was killed, or a
-    /// launcher that ends the job took it away. Which of these it was cannot be seen from here.
+    /// The connection to a peer ended: it dropped its communicator or was killed, possibly by a
+    /// launcher that ends the job. This rank cannot tell which.
     #[error("the connection to rank {rank} ended during {verb}")]
     PeerLeft {
         rank: u32,
         /// The collective this rank was in.
         verb: &'static str,
     },
-    /// Two ranks were not in the same collective, or not with the same values: a fault of the
-    /// program, or ranks that were started with different arguments.
+    /// Two ranks were in different collectives, or disagree on its parameters: a defect of the
+    /// program, or ranks started with different arguments.
     #[error("rank {here} is in {expected}; rank {there} is in {got}")]
-    Mismatch {
-        here: u32,
-        /// What this rank is doing.
-        expected: String,
-        there: u32,
-        /// What the peer sent.
-        got: String,
-    },
+    Mismatch { here: u32, expected: String, there: u32, got: String },
     /// A message has the wrong length.
     #[error("{verb}: expected {expected} values from rank {rank}, got {got}")]
     Length { verb: &'static str, rank: u32, expected: usize, got: usize },
-    /// A peer did not send in time: it hangs, died, or still computes.
+    /// A peer did not send in time: it hangs, died, or is still computing.
     #[error(
         "rank {here} waited {} s for rank {rank} in {operation}", waited.as_secs()
     )]
@@ -36,10 +29,9 @@ pub enum Error {
         rank: u32,
         /// The operation this rank was in.
         operation: String,
-        /// How long it waited.
         waited: Duration,
     },
-    /// What carries the messages failed.
+    /// The transport failed.
     #[error("{transport}: {problem}")]
     Transport { transport: &'static str, problem: String },
 }
@@ -48,10 +40,10 @@ pub enum Error {
 mod tests {
     use super::Error;
 
-    /// Under MPICH with `-disable-auto-cleanup`, a rank whose launcher ended it looks like one that
-    /// was killed: what is said of it holds for both.
+    /// Under MPICH with `-disable-auto-cleanup`, a rank ended by its launcher looks like one that
+    /// was killed, so the message must hold for both.
     #[test]
-    fn a_lost_connection_is_said_and_no_rank_is_blamed() {
+    fn a_lost_connection_is_reported_without_blaming_a_rank() {
         let text = Error::PeerLeft { rank: 1, verb: "barrier" }.to_string();
         assert_eq!(text, "the connection to rank 1 ended during barrier");
         for guess in ["left", "killed", "died", "crashed", "failed"] {

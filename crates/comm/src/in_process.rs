@@ -10,7 +10,7 @@ use crate::mailbox::Mailbox;
 use crate::message::RankMessage;
 use crate::transport::{Deadline, Transport, TransportFailure};
 
-/// One rank's end.
+/// The transport between ranks that are threads of one process. Buffers are moved, not copied.
 pub struct InProcess {
     rank: usize,
     mailboxes: Arc<[Mailbox]>,

@@ -1,9 +1,9 @@
-//! Many devices: the six collectives of a training job, over the ranks of one communicator.
+//! Communication between ranks: the six collectives of a training job.
 //!
 //! Two layers: a [`Transport`] moves bytes between ranks, and the collectives are written once
-//! above it. Reductions add in rank order, so a result depends neither on the transport nor on
-//! which rank came first. A rank that leaves ends its peers' collectives with an error instead of
-//! leaving them waiting. Knows nothing of tables, batches or plans.
+//! above it. Reductions add in rank order, so results depend neither on the transport nor on which
+//! rank arrives first. When a rank leaves, the collectives of its peers fail instead of waiting.
+//! Independent of tables, batches and plans.
 
 mod communicator;
 mod delayed;

@@ -1,4 +1,4 @@
-//! Messages that have arrived at a rank and wait to be received.
+//! Messages that have arrived at a rank but have not been received yet.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::Instant;
 use crate::message::RankMessage;
 use crate::transport::{Deadline, TransportFailure};
 
-/// How often a waiting rank looks again at once: some microseconds, about what an exchange of a
-/// small message takes.
+/// Number of immediate retries of a waiting rank: some microseconds, about the time of exchanging a
+/// small message.
 const LOOKS: usize = 100;
-/// How often it then looks after having offered its core to others, before it parks: where there
-/// are as many cores as ranks, waking a parked thread costs more than what is waited for.
+/// Number of further retries, each after yielding the core, before the rank parks. With as many
+/// cores as ranks, waking a parked thread costs more than the wait.
 const YIELDS: usize = 100;
 
 /// Arrived messages, by sender.
@@ -22,9 +22,9 @@ pub struct Mailbox {
 
 struct Inner {
     from: Vec<Arrivals>,
-    /// Why nothing arrives any more, from anybody.
+    /// The reason why no more messages can arrive from any rank.
     broken: Option<String>,
-    /// Receivers that are parked.
+    /// Number of parked receivers.
     parked: usize,
 }
 
@@ -35,35 +35,35 @@ struct Arrivals {
 }
 
 impl Mailbox {
-    /// An empty one, for messages of `size` ranks.
+    /// Creates an empty mailbox for messages of `size` ranks.
     pub fn new(size: usize) -> Self {
         let from = (0..size).map(|_| Arrivals::default()).collect();
         let inner = Mutex::new(Inner { from, broken: None, parked: 0 });
         Self { inner, arrived: Condvar::new() }
     }
 
-    /// Puts in a message of rank `from`.
+    /// Delivers a message of rank `from`.
     pub fn put(&self, from: usize, message: RankMessage) {
         let mut inner = self.lock();
         inner.from[from].messages.push_back(message);
         self.wake(inner);
     }
 
-    /// Nothing more comes from rank `from`.
+    /// Marks that no more messages come from rank `from`.
     pub fn close(&self, from: usize) {
         let mut inner = self.lock();
         inner.from[from].left = true;
         self.wake(inner);
     }
 
-    /// Nothing more comes from anybody.
+    /// Marks that no more messages come from any rank.
     pub fn fail(&self, why: String) {
         let mut inner = self.lock();
         inner.broken.get_or_insert(why);
         self.wake(inner);
     }
 
-    /// The first message of `channel` from rank `from`.
+    /// Takes the first message of `channel` from rank `from`, waiting until `deadline`.
     pub fn take(
         &self,
         from: usize,
@@ -73,7 +73,7 @@ impl Mailbox {
         self.wait(deadline, |inner| inner.from[from].take(channel), from)
     }
 
-    /// Whether there is such a message.
+    /// Waits until there is such a message or `deadline` passes; returns whether there is one.
     pub fn look(
         &self,
         from: usize,

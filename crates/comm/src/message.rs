@@ -1,10 +1,10 @@
-//! What travels: a header that says which collective a payload belongs to, and the payload.
+//! Messages between ranks: a header that names the collective, and a payload.
 
 use std::fmt;
 
 use crate::element::{ElementType, Load};
 
-/// A collective.
+/// A kind of collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// One rank's values to all.
@@ -21,7 +21,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them.
+    /// All collectives, indexed by their code on the wire.
     pub const ALL: [Self; 6] = [
         Self::Broadcast,
         Self::AllGather,
@@ -31,7 +31,7 @@ impl Verb {
         Self::Barrier,
     ];
 
-    /// The name in messages.
+    /// The name of the collective in error messages and traces.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,20 +51,19 @@ impl fmt::Display for Verb {
     }
 }
 
-/// The operation a message belongs to, as its sender sees it. Two ranks in the same one agree about
-/// all of it.
+/// The operation that a message belongs to, as its sender sees it. Two ranks in the same operation
+/// agree on every field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageOperation {
     pub verb: Verb,
-    /// How many collectives of this communicator the sender has begun, this one included.
+    /// Number of collectives that the sender has begun on this communicator, including this one.
     pub sequence: u64,
-    /// The step of the run it belongs to.
     pub step: u64,
-    /// A hash of what the job is about: configuration, data, plan.
+    /// Hash of the job's configuration, data and plan.
     pub plan: u64,
     /// Type of its elements.
     pub element: ElementType,
-    /// Elements where all ranks must have as many; none where each message has its own length.
+    /// Number of elements if all ranks must agree on it; `None` if each message has its own length.
     pub count: Option<u64>,
 }
 
@@ -79,21 +78,20 @@ impl fmt::Display for MessageOperation {
     }
 }
 
-/// Which part of an operation a message is.
+/// The phase of an operation that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// The only or the first.
+    /// The only or first phase.
     First,
-    /// The sums of an all-reduce on their way to all ranks.
+    /// The distribution of the sums of an all-reduce.
     Second,
 }
 
-/// What is said ahead of a payload.
+/// The header of a message, checked before its payload is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHeader {
     pub channel: u32,
     pub operation: MessageOperation,
-    /// The part of it.
     pub phase: Phase,
     /// Elements of the payload.
     pub len: u64,
@@ -103,7 +101,7 @@ pub struct MessageHeader {
 pub const HEADER_BYTES: usize = 48;
 
 impl MessageHeader {
-    /// Its form on a wire, little-endian.
+    /// Encodes the header for the wire, in little-endian order.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let MessageOperation { verb, sequence, step, plan, element, count } = self.operation;
@@ -120,7 +118,7 @@ impl MessageHeader {
         bytes
     }
 
-    /// The header in `bytes`, unless they are none.
+    /// Decodes a header; `None` if the bytes are invalid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let [verb, element, phase, counted, rest @ ..] = bytes;
@@ -146,7 +144,6 @@ impl MessageHeader {
 /// A header and its payload.
 #[derive(Debug)]
 pub struct RankMessage {
-    /// What it is about.
     pub header: MessageHeader,
     pub payload: Load,
 }
@@ -157,7 +154,7 @@ mod tests {
     use crate::element::ElementType;
 
     #[test]
-    fn a_header_survives_the_wire_and_damage_is_noticed() {
+    fn headers_round_trip_and_damage_is_detected() {
         for count in [None, Some(0), Some(u64::MAX)] {
             let operation = MessageOperation {
                 verb: Verb::Barrier,

@@ -1,6 +1,7 @@
-//! Ranks as processes, on any hosts: MPI, which is opened at run time and called by one thread.
+//! The MPI transport, for ranks that are processes on any hosts. The library is opened at run time
+//! and called by one thread.
 //!
-//! Nothing of MPI is linked; without a library everything else works.
+//! MPI is not linked, so everything else works without it.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -21,10 +22,10 @@ pub use library::{Interface, OpenError, candidates};
 use ffi::{Initialized, MpiFunctions, MpiHandle};
 use progress::{ProgressShared, ProgressTask};
 
-/// Most bytes of one MPI message, whose count is an `int`.
+/// Largest size in bytes of one MPI message, whose count is an `int`.
 pub const PIECE_BYTES: usize = 1 << 30;
 
-/// An MPI library that was found.
+/// An opened MPI library that has the required functions. MPI itself is not started yet.
 pub struct MpiLibrary {
     library: MpiHandle,
 }
@@ -38,10 +39,10 @@ impl MpiLibrary {
         MpiHandle::open(name).map(|library| Self { library })
     }
 
-    /// The first of [`candidates`] that can be used.
+    /// Opens the first of [`candidates`] that can be used.
     ///
     /// # Errors
-    /// Why each of them cannot.
+    /// The reason for each candidate, if none can be used.
     pub fn search(launcher: Option<LauncherKind>) -> Result<Self, Vec<OpenError>> {
         let mut errors = Vec::new();
         for name in candidates(launcher) {
@@ -53,29 +54,29 @@ impl MpiLibrary {
         Err(errors)
     }
 
-    /// As it was opened.
+    /// The name or path under which the library was opened.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.library.name
     }
 
-    /// What it says of itself.
+    /// The version text that the library reports.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.library.version
     }
 
-    /// How it is called.
+    /// The binary interface of the library.
     #[must_use]
     pub fn interface(&self) -> Interface {
         self.library.interface
     }
 
-    /// Starts MPI on a thread of its own, which sends large payloads in pieces of at most
-    /// `piece_bytes`, [`PIECE_BYTES`] or less. Once per process.
+    /// Starts MPI on a thread of its own, once per process. Large payloads are sent in pieces of at
+    /// most `piece_bytes`, which must not exceed [`PIECE_BYTES`].
     ///
     /// # Errors
-    /// What MPI says, or what the library lacks.
+    /// The message of MPI, or what the library lacks.
     pub fn start(&self, piece_bytes: usize) -> Result<Mpi, String> {
         let (told, hears) = mpsc::channel();
         let library = self.library.clone();
@@ -113,7 +114,7 @@ fn serve<H: Copy>(table: Result<MpiFunctions<H>, OpenError>, piece: usize, told:
     }
 }
 
-/// This process's end of all ranks of `MPI_COMM_WORLD`.
+/// The transport of this process over the ranks of `MPI_COMM_WORLD`.
 pub struct Mpi {
     world: Initialized,
     sums: bool,
@@ -127,19 +128,19 @@ impl Mpi {
         self.world.thread_level
     }
 
-    /// Ends MPI, once everything sent has left. Every rank calls it, after success only: after a
-    /// failure of another rank it may never return.
+    /// Shuts MPI down after all messages have been sent. Every rank must call it, and only after
+    /// success: after a failure of another rank it may never return.
     ///
     /// # Errors
-    /// What MPI says.
+    /// The message of MPI.
     pub fn finalize(&self) -> Result<(), String> {
         let (reply, hears) = mpsc::channel();
         self.shared.ask(ProgressTask::Finalize(reply));
         hears.recv().map_err(|_| "MPI has ended before".to_owned())?
     }
 
-    /// Ends all ranks with exit code `code`. Returns after `patience` if that does not end this
-    /// one.
+    /// Ends all ranks with exit code `code`. Returns after `patience` if this process is still
+    /// running.
     pub fn abort(&self, code: i32, patience: Duration) {
         self.shared.ask(ProgressTask::Abort(code));
         std::thread::sleep(patience);

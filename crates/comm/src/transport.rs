@@ -1,4 +1,4 @@
-//! What carries messages between ranks. Knows nothing of collectives.
+//! The interface of transports, which carry messages between ranks. Independent of collectives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 use crate::element::Pool;
 use crate::message::RankMessage;
 
-/// Moves messages between ranks: one end of it, that of one rank. Messages of one channel from one
-/// rank arrive in the order in which they were sent.
+/// One rank's access to a transport. Messages of one channel from one rank arrive in the order in
+/// which they were sent.
 pub trait Transport: Send + Sync {
-    /// Its name, as `--transport` takes it.
+    /// The name of the transport, as used by `--transport`.
     fn name(&self) -> &'static str;
 
     fn rank(&self) -> usize;
 
     fn world_size(&self) -> usize;
 
-    /// Sends `message` to rank `to`, which may be this one. Does not wait for it to be received.
+    /// Sends `message` to rank `to`, which may be this rank, without waiting until it is received.
     ///
     /// # Errors
     /// [`TransportFailure`].
     fn send(&self, to: usize, message: RankMessage) -> Result<(), TransportFailure>;
 
-    /// The next message of `channel` from rank `from`; waits for it until `deadline`.
+    /// Receives the next message of `channel` from rank `from`, waiting until `deadline`.
     ///
     /// # Errors
     /// [`TransportFailure`].
@@ -33,7 +33,8 @@ pub trait Transport: Send + Sync {
         deadline: Deadline,
     ) -> Result<RankMessage, TransportFailure>;
 
-    /// Whether [`Self::receive`] would return at once; waits until `deadline` for that.
+    /// Waits until [`Self::receive`] would return at once, or until `deadline`; returns whether it
+    /// would.
     ///
     /// # Errors
     /// [`TransportFailure`].
@@ -44,13 +45,13 @@ pub trait Transport: Send + Sync {
         deadline: Deadline,
     ) -> Result<bool, TransportFailure>;
 
-    /// Whether it can add up `f32` over all ranks by itself: [`Self::sum`].
+    /// Whether the transport can sum `f32` over all ranks itself, with [`Self::sum`].
     fn sums(&self) -> bool {
         false
     }
 
-    /// The sum of `values` over all ranks, in an order of the transport's own, in another buffer.
-    /// All ranks call it as often; waits until `deadline`.
+    /// Sums `values` over all ranks, in an order of the transport's choice, waiting until
+    /// `deadline`. All ranks must call it equally often.
     ///
     /// # Errors
     /// [`TransportFailure`].
@@ -59,39 +60,39 @@ pub trait Transport: Send + Sync {
         Err(TransportFailure::Broken("adds nothing up".to_owned()))
     }
 
-    /// Buffers of messages received, to be used for those to be sent.
+    /// The pool of buffers: those of received messages are reused for sending.
     fn pool(&self) -> &Pool;
 }
 
-/// Why a message was not sent or received.
+/// The reason why a message was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransportFailure {
-    /// The peer is no longer there.
+    /// The peer has left.
     Left,
-    /// Nothing came until the deadline.
+    /// No message arrived before the deadline.
     Late,
-    /// What carries the messages failed, and said this.
+    /// The transport failed with this message.
     Broken(String),
 }
 
-/// Until when is waited.
+/// The latest time until which a call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// As long as it takes.
+    /// Wait without limit.
     Never,
     At(Instant),
 }
 
 impl Deadline {
-    /// The deadline after `timeout` from now; none without.
+    /// The deadline `timeout` from now, or none.
     #[must_use]
     pub fn after(timeout: Option<Duration>) -> Self {
-        // A time that no clock can tell does not come.
+        // A time beyond the range of the clock never comes.
         timeout
             .and_then(|timeout| Instant::now().checked_add(timeout))
             .map_or(Self::Never, Self::At)
     }
 }
 
-/// An end shared by the communicators of a rank.
+/// A transport shared by all communicators of a rank.
 pub type SharedTransport = Arc<dyn Transport>;

@@ -1,7 +1,7 @@
 //! The six collectives, over any transport: each blocking, and started.
 //!
-//! Reductions add in rank order, so that every transport gives the same bytes and none depends on
-//! which rank came first.
+//! Reductions add in rank order, so the result has the same bytes on every transport and does not
+//! depend on which rank arrives first.
 
 use std::mem;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ pub struct StartedCollective<B, R = B> {
     finish: fn(&mut Communicator, MessageOperation, B) -> Result<R, Error>,
 }
 
-/// Buffers of a collective from one rank.
+/// The root of a broadcast and its values.
 type Rooted<T> = (Rank, Vec<T>);
 
 impl<B, R> StartedCollective<B, R> {
-    /// Waits until it is done. Collectives of a communicator are waited for in the order in which
-    /// they were started, on every rank.
+    /// Waits until the collective is complete. On every rank, collectives of a communicator must be
+    /// waited for in the order in which they were started.
     ///
     /// # Errors
-    /// Those of the blocking form.
+    /// As the blocking form.
     /// # Panics
     /// If one that was started before has not been waited for.
     pub fn wait(self, communicator: &mut Communicator) -> Result<R, Error> {
@@ -42,7 +42,8 @@ impl<B, R> StartedCollective<B, R> {
 }
 
 impl Communicator {
-    /// Sends `parts[r]` to rank r, and replaces it by what rank r sent here. Lengths may differ.
+    /// Sends `parts[r]` to rank r and replaces it by what rank r sent to this rank. Lengths may
+    /// differ.
     ///
     /// # Errors
     /// [`Error::PeerLeft`], [`Error::Mismatch`], [`Error::Timeout`], [`Error::Transport`].
@@ -51,10 +52,10 @@ impl Communicator {
         self.finish_all_to_all(operation, parts)
     }
 
-    /// [`Self::all_to_all`], started.
+    /// Starts [`Self::all_to_all`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn start_all_to_all<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
@@ -77,7 +78,7 @@ impl Communicator {
         assert_eq!(parts.len(), self.world_size(), "all_to_all: one part per rank");
         let operation = self.begin(Verb::AllToAll, T::TYPE, None)?;
         for peer in self.peers() {
-            self.send(peer, (&operation, Phase::First), mem::take(&mut parts[peer]))?;
+            self.send(peer, &operation, Phase::First, mem::take(&mut parts[peer]))?;
         }
         Ok(operation)
     }
@@ -89,25 +90,25 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.finish(&operation)?;
         for peer in self.peers() {
-            parts[peer] = self.receive(peer, (&operation, Phase::First))?;
+            parts[peer] = self.receive(peer, &operation, Phase::First)?;
         }
         Ok(())
     }
 
-    /// Every rank's `mine`, in rank order. Lengths may differ.
+    /// Gathers every rank's `mine`, in rank order. Lengths may differ.
     ///
     /// # Errors
-    /// Those of [`Self::all_to_all`].
+    /// As [`Self::all_to_all`].
     pub fn all_gather<T: CommElement>(&mut self, mine: &[T]) -> Result<Vec<Vec<T>>, Error> {
         let mut gathered = Vec::new();
         self.all_gather_into(mine, &mut gathered)?;
         Ok(gathered)
     }
 
-    /// [`Self::all_gather`] into `gathered`, whose buffers are used again.
+    /// Like [`Self::all_gather`], into `gathered`, whose buffers are reused.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn all_gather_into<T: CommElement>(
         &mut self,
         mine: &[T],
@@ -121,10 +122,10 @@ impl Communicator {
         self.finish_all_gather(operation, gathered)
     }
 
-    /// [`Self::all_gather`], started.
+    /// Starts [`Self::all_gather`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn start_all_gather<T: CommElement>(
         &mut self,
         mine: Vec<T>,
@@ -145,7 +146,7 @@ impl Communicator {
     fn begin_all_gather<T: CommElement>(&mut self, mine: &[T]) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::AllGather, T::TYPE, None)?;
         for peer in self.peers() {
-            self.send_copy(peer, (&operation, Phase::First), mine)?;
+            self.send_copy(peer, &operation, Phase::First, mine)?;
         }
         Ok(operation)
     }
@@ -157,13 +158,13 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.finish(&operation)?;
         for peer in self.peers() {
-            let received = self.receive(peer, (&operation, Phase::First))?;
+            let received = self.receive(peer, &operation, Phase::First)?;
             self.pool().give(mem::replace(&mut gathered[peer], received));
         }
         Ok(())
     }
 
-    /// Sum over ranks, in rank order; `parts[r]` is this rank's addend to what rank r receives.
+    /// Sums over ranks, in rank order: `parts[r]` is this rank's addend to the result of rank r.
     /// Empties `parts`.
     ///
     /// # Numerics
@@ -178,10 +179,10 @@ impl Communicator {
         self.finish_reduce_scatter(operation, parts)
     }
 
-    /// [`Self::reduce_scatter`], started.
+    /// Starts [`Self::reduce_scatter`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn start_reduce_scatter<T: CommElement>(
         &mut self,
         mut parts: Vec<Vec<T>>,
@@ -203,9 +204,9 @@ impl Communicator {
         let operation = self.begin(Verb::ReduceScatter, T::TYPE, Some(own))?;
         for peer in self.peers() {
             let part = mem::take(&mut parts[peer]);
-            // What the peer expects: the length of its own part.
+            // The peer expects the length of its own part.
             let sent = MessageOperation { count: Some(part.len() as u64), ..operation };
-            self.send(peer, (&sent, Phase::First), part)?;
+            self.send(peer, &sent, Phase::First, part)?;
         }
         Ok(operation)
     }
@@ -220,7 +221,7 @@ impl Communicator {
         self.add_up(&operation, own)
     }
 
-    /// `own` and what all peers send in the first part of `operation`, added in rank order.
+    /// Sums `own` and what all peers send in the first phase of `operation`, in rank order.
     fn add_up<T: CommElement>(
         &mut self,
         operation: &MessageOperation,
@@ -231,12 +232,12 @@ impl Communicator {
         for rank in 0..self.world_size() {
             let addend = match own.take_if(|_| rank == me) {
                 Some(own) => own,
-                None => self.receive(rank, (operation, Phase::First))?,
+                None => self.receive(rank, operation, Phase::First)?,
             };
             match &mut sum {
                 None => sum = Some(addend),
                 Some(sum) => {
-                    self.check_len(rank, (sum.len(), addend.len()), operation)?;
+                    self.check_len(rank, sum.len(), addend.len(), operation)?;
                     add(sum, &addend);
                     self.pool().give(addend);
                 }
@@ -245,10 +246,10 @@ impl Communicator {
         Ok(sum.unwrap_or_default())
     }
 
-    /// Replaces `values` by those of rank `root`, which all ranks name alike.
+    /// Replaces `values` by those of rank `root`, which must be the same on all ranks.
     ///
     /// # Errors
-    /// Those of [`Self::all_to_all`].
+    /// As [`Self::all_to_all`].
     pub fn broadcast<T: CommElement>(
         &mut self,
         root: Rank,
@@ -258,10 +259,10 @@ impl Communicator {
         self.finish_broadcast(operation, root, values)
     }
 
-    /// [`Self::broadcast`], started.
+    /// Starts [`Self::broadcast`] and returns without waiting for the root.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn start_broadcast<T: CommElement>(
         &mut self,
         root: Rank,
@@ -285,13 +286,13 @@ impl Communicator {
     ) -> Result<MessageOperation, Error> {
         let operation = self.begin(Verb::Broadcast, T::TYPE, None)?;
         if root == self.rank() {
-            // One copy for all, which comes back: only the root sends.
+            // One shared copy for all peers, which returns to the pool afterwards.
             let mut copy = self.pool().take(values.len());
             copy.copy_from_slice(values);
             let lent = self.pool().lend(copy);
             for peer in self.peers() {
                 let load = Load::Shared(Arc::clone(&lent));
-                self.send_load(peer, (&operation, Phase::First), (load, values.len()))?;
+                self.send_load(peer, &operation, Phase::First, load, values.len())?;
             }
         }
         Ok(operation)
@@ -305,7 +306,7 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.finish(&operation)?;
         if root != self.rank() {
-            let load = self.receive_load(root.index(), (&operation, Phase::First))?;
+            let load = self.receive_load(root.index(), &operation, Phase::First)?;
             let Some(received) = load.payload().values() else {
                 return Err(self.wrong_payload(&operation, load.payload()));
             };
@@ -319,19 +320,19 @@ impl Communicator {
     /// Returns once every rank has arrived.
     ///
     /// # Errors
-    /// Those of [`Self::all_to_all`].
+    /// As [`Self::all_to_all`].
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.start_barrier()?.wait(self)
     }
 
-    /// [`Self::barrier`], started.
+    /// Starts [`Self::barrier`] and returns without waiting for the peers.
     ///
     /// # Errors
-    /// As there.
+    /// As the blocking form.
     pub fn start_barrier(&mut self) -> Result<StartedCollective<()>, Error> {
         let operation = self.begin(Verb::Barrier, u8::TYPE, Some(0))?;
         for peer in self.peers() {
-            self.send(peer, (&operation, Phase::First), Vec::<u8>::new())?;
+            self.send(peer, &operation, Phase::First, Vec::<u8>::new())?;
         }
         Ok(StartedCollective {
             operation,
@@ -339,7 +340,7 @@ impl Communicator {
             finish: |comm, operation, ()| {
                 comm.finish(&operation)?;
                 for peer in comm.peers() {
-                    comm.receive::<u8>(peer, (&operation, Phase::First))?;
+                    comm.receive::<u8>(peer, &operation, Phase::First)?;
                 }
                 Ok(())
             },
@@ -349,19 +350,22 @@ impl Communicator {
     fn send_copy<T: CommElement>(
         &mut self,
         peer: usize,
-        of: (&MessageOperation, Phase),
+        operation: &MessageOperation,
+        phase: Phase,
         values: &[T],
     ) -> Result<(), Error> {
         let mut copy = self.pool().take(values.len());
         copy.copy_from_slice(values);
-        self.send(peer, of, copy)
+        self.send(peer, operation, phase, copy)
     }
 
-    /// The count in a header is what its sender believes, the length what it sent.
+    /// Compares the length of a payload with the count in its header, which only states what the
+    /// sender intended.
     fn check_len(
         &mut self,
         peer: usize,
-        (expected, got): (usize, usize),
+        expected: usize,
+        got: usize,
         operation: &MessageOperation,
     ) -> Result<(), Error> {
         if expected == got {

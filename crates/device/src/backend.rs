@@ -3,7 +3,7 @@
 //!
 //! A handle hides its layout: how a matrix, a weight or a table is stored is up to the device.
 //! Every operation is queued and may run later. The outcome of a step (loss, distinct rows) stays
-//! on the device until [`Backend::outcome`] reads it. Knows neither layers nor ranks nor files.
+//! on the device until [`Backend::outcome`] reads it. Independent of layers, ranks and files.
 
 mod arguments;
 mod on_cpu;
@@ -18,6 +18,7 @@ pub use on_cuda::{Cuda, QueueMoments, SOURCES};
 use schema::random::CounterRng;
 use schema::{JaggedTensor, Optimizer, Precision};
 
+use crate::MatrixShape;
 use crate::cpu::Pool;
 use crate::error::Error;
 use crate::ops::embedding_backward::{TileOrigin, Updated};
@@ -25,20 +26,21 @@ use crate::ops::{Slot, interaction};
 use crate::optimizer::UpdateRule;
 use crate::weights::{Weights, WeightsView};
 
-/// A device, and how one trains on it.
+/// A device on which a model can be trained: the CPU, a GPU, or the emulator.
 ///
 /// # Contract
-/// - Handles are made before the first step, and [`Backend::grow`] makes one longer only until the
-///   largest batch was seen. No operation of a step allocates device memory or waits for the
-///   device, but [`Backend::lend`], [`Backend::lend_gradient`] and [`Backend::read`], which hand
-///   values to the host.
+/// - Handles are created before the first step. [`Backend::grow`] enlarges one only until the
+///   largest batch has been seen.
+/// - No operation of a step allocates device memory or waits for the device, except
+///   [`Backend::lend`], [`Backend::lend_gradient`] and [`Backend::read`], which pass values to the
+///   host.
 /// - Operations of one queue take effect in the order in which they were called.
-/// - Extents are the caller's: `samples` of a batch, columns as the handle was made with. An
-///   operation refuses what does not fit before it writes anything.
-/// - The same bytes for any number of threads, and for any division of the work.
-/// - A loss that is no finite number stops the updates that come after it: no weight changes.
+/// - Callers pass the sizes in use, such as `samples`. An operation fails before it writes anything
+///   if they exceed a handle.
+/// - Results have the same bytes for any number of threads and any division of the work.
+/// - A non-finite loss stops all later updates, so no weight changes.
 pub trait Backend: Sized + Send {
-    /// An order of operations: a stream of a GPU; the calling thread of a CPU.
+    /// An ordered queue of operations: a stream on a GPU, the calling thread on a CPU.
     type Queue: Send;
     /// A matrix of activations or of their gradients, made for a number of rows and columns, as the
     /// device's products read and write it.
@@ -53,24 +55,25 @@ pub trait Backend: Sized + Send {
     type Tables: Default + Send;
     /// The ids of a batch where the device has a copy of its own.
     type Jagged: Default + Send;
-    /// What an exchange of pooled vectors with other ranks reads and works in.
+    /// The layout and buffers of an exchange of pooled vectors with other ranks.
     type Exchange: Default + Send;
-    /// The numbers of a step, written before it, and what the step finds out.
+    /// The scalars of a step, written before it, and the results that the step produces.
     type Scalars: Default + Send;
-    /// A point in a queue, to be waited for.
+    /// A point in a queue that the host can wait for.
     type Event: Send;
 
     /// Whether the device runs asynchronously: the outcome of a step is then read once the next one
     /// is queued, and the device checks ids.
     const IS_ASYNC: bool;
 
-    /// Threads for what stays with the host: initial values, checks before a checkpoint, reading.
+    /// The host's thread pool, for initial values, checks before a checkpoint, and reading.
     fn host(&self) -> &Pool;
 
-    /// Whether a step of `optimizer` is taken within the product that makes a weight's gradient.
+    /// Whether the update of `optimizer` is fused into the product that computes a weight's
+    /// gradient.
     fn fuses(optimizer: Optimizer) -> bool;
 
-    /// Values of an f32 matrix `[rows, columns]` as it lies in memory, padding included.
+    /// The number of values of an f32 matrix `[rows, columns]` in memory, padding included.
     fn matrix_len(rows: usize, columns: usize) -> usize;
     /// Bytes of a matrix `[rows, columns]`.
     fn matrix_bytes(precision: Precision, rows: usize, columns: usize) -> usize;
@@ -83,7 +86,7 @@ pub trait Backend: Sized + Send {
     /// Bytes that the ids of a batch and the sort of its update take, beside the host's copy.
     fn update_bytes(shape: crate::ops::embedding_backward::ScratchShape) -> usize;
 
-    /// A new queue.
+    /// Creates a new queue of operations.
     ///
     /// # Errors
     /// If the device refuses.
@@ -95,7 +98,7 @@ pub trait Backend: Sized + Send {
     fn moments(&self, _queue: &Self::Queue) -> Result<Option<QueueMoments>, Error> {
         Ok(None)
     }
-    /// A matrix of zeros, room for `[rows, columns]`.
+    /// Allocates a matrix of zeros of the given size.
     ///
     /// # Errors
     /// If memory runs out.
@@ -105,32 +108,32 @@ pub trait Backend: Sized + Send {
         rows: usize,
         columns: usize,
     ) -> Result<Self::Matrix, Error>;
-    /// A vector of `len` zeros.
+    /// Allocates a vector of `len` zeros.
     ///
     /// # Errors
     /// If memory runs out.
     fn vector(&self, len: usize) -> Result<Self::Vector, Error>;
-    /// A weight of zeros.
+    /// Allocates a weight of zeros with its gradient and state.
     ///
     /// # Errors
     /// If memory runs out.
     fn weight(&self, shape: WeightShape) -> Result<Self::Weight, Error>;
-    /// Takes over `tiles`; key `k` of every batch is looked up in slot `k`.
+    /// Moves `tiles` to the device. Key `k` of every batch is looked up in slot `k`.
     ///
     /// # Errors
     /// If memory runs out.
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Self::Tables, Error>;
-    /// The exchange of pooled vectors of this layout.
+    /// Creates the exchange of pooled vectors for this layout.
     ///
     /// # Errors
     /// If memory runs out.
     fn exchange(&self, layout: ExchangeLayout) -> Result<Self::Exchange, Error>;
-    /// A block for the numbers of a step.
+    /// Allocates the scalars of a step.
     ///
     /// # Errors
     /// If memory runs out.
     fn scalars(&self) -> Result<Self::Scalars, Error>;
-    /// Makes room for `len` values, which are then unspecified where there was less.
+    /// Grows a vector to at least `len` values. Its values are unspecified if it had fewer.
     ///
     /// # Errors
     /// If memory runs out.
@@ -144,7 +147,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         rows: &[f32],
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// Writes the host's `values` to `to` from element `at` on.
@@ -158,7 +161,7 @@ pub trait Backend: Sized + Send {
         to: &mut Self::Vector,
         at: usize,
     ) -> Result<(), Error>;
-    /// Brings the ids of a batch to the device, if it does not read the host's.
+    /// Copies the ids of a batch to the device, unless it reads them from host memory.
     ///
     /// # Errors
     /// [`Error::Jagged`].
@@ -169,7 +172,7 @@ pub trait Backend: Sized + Send {
         scales: Option<&[f32]>,
         to: &mut Self::Jagged,
     ) -> Result<(), Error>;
-    /// The first `len` values, where they lie if the host can read them, else copied to `room`.
+    /// Returns the first `len` values, in place if the host can read them, else copied to `room`.
     /// Waits for the queue.
     ///
     /// # Errors
@@ -181,7 +184,7 @@ pub trait Backend: Sized + Send {
         len: usize,
         room: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], Error>;
-    /// Hands elements `first..first + len` to `take`, for a message to another rank. Waits for the
+    /// Passes the elements of `range` to `take`, for a message to another rank. Waits for the
     /// queue.
     ///
     /// # Errors
@@ -194,7 +197,7 @@ pub trait Backend: Sized + Send {
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error>;
 
-    /// Takes over row-major `values` `[N, K]`, or a state as it is saved.
+    /// Copies row-major `values` `[N, K]`, or a state in the layout of checkpoints, to a weight.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -205,7 +208,8 @@ pub trait Backend: Sized + Send {
         values: &[f32],
         to: &mut Self::Weight,
     ) -> Result<(), Error>;
-    /// Writes the row-major values, or the state as it is saved, to `to`. Waits for the queue.
+    /// Copies the row-major values, or the state in the layout of checkpoints, to `to`. Waits for
+    /// the queue.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -216,14 +220,14 @@ pub trait Backend: Sized + Send {
         from: &Self::Weight,
         to: &mut [f32],
     ) -> Result<(), Error>;
-    /// Whether all values and the whole state are finite numbers. Waits for the queue.
+    /// Whether all values and the whole state are finite. Waits for the queue.
     ///
     /// # Errors
     /// If the device failed.
     fn is_finite(&self, queue: &Self::Queue, weight: &Self::Weight) -> Result<bool, Error>;
-    /// Elements of a weight's gradient, in the form in which ranks add it up.
+    /// The number of elements of a weight's gradient in the layout in which ranks sum it.
     fn gradient_len(&self, weight: &Self::Weight) -> usize;
-    /// Hands a weight's gradient to `take`, as [`Backend::lend`].
+    /// Passes a weight's gradient to `take`, like [`Backend::lend`].
     ///
     /// # Errors
     /// If the device failed.
@@ -233,12 +237,12 @@ pub trait Backend: Sized + Send {
         weight: &Self::Weight,
         take: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error>;
-    /// Makes a weight's gradient 0.
+    /// Sets a weight's gradient to zero.
     ///
     /// # Errors
     /// If the device failed.
     fn clear_gradient(&self, queue: &Self::Queue, weight: &mut Self::Weight) -> Result<(), Error>;
-    /// Makes the first `len` values 0.
+    /// Sets the first `len` values to zero.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -248,7 +252,7 @@ pub trait Backend: Sized + Send {
         vector: &mut Self::Vector,
         len: usize,
     ) -> Result<(), Error>;
-    /// Some rows of a tile and their state, where they lie if the host can read them, else copied
+    /// Returns some rows of a tile and their state, in place if the host can read them, else copied
     /// to `room`. Waits for the queue.
     ///
     /// # Errors
@@ -279,8 +283,8 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: LinearBackwardInput<'_, Self>,
     ) -> Result<(), Error>;
-    /// `dW = d_yᵀ x` and the bias's gradient: [`crate::ops::gemm::backward_weight`]; with `update`
-    /// the weight takes its step too ([`Backend::fuses`]).
+    /// `dW = d_yᵀ x` and the bias's gradient: [`crate::ops::gemm::backward_weight`]; with `update`,
+    /// also updates the weight ([`Backend::fuses`]).
     ///
     /// # Errors
     /// As [`Backend::linear_forward`].
@@ -317,8 +321,8 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: ColumnBackwardInput<'_, Self>,
     ) -> Result<(), Error>;
-    /// Takes the step of a weight that no product takes: from its gradient, or from the sum of all
-    /// ranks'.
+    /// Updates a weight, for which no product is fused with the update, from its own gradient or
+    /// from the sum over all ranks.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -329,7 +333,7 @@ pub trait Backend: Sized + Send {
         sum: Option<GradientSum<'_>>,
         scalars: &Self::Scalars,
     ) -> Result<(), Error>;
-    /// The same of a vector.
+    /// Updates a vector from its own gradient or from the sum over all ranks.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -349,7 +353,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         from: &Self::Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// `d_y = 0 where y ≤ 0`, f32 `[rows, columns]`.
@@ -360,7 +364,7 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         y: &Self::Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         d_y: &mut Self::Matrix,
     ) -> Result<(), Error>;
     /// `to = from`, or `to += from`, or `to = 0` without `from`; f32 `[rows, columns]`.
@@ -371,10 +375,10 @@ pub trait Backend: Sized + Send {
         &self,
         queue: &Self::Queue,
         from: Combine<'_, Self>,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Self::Matrix,
     ) -> Result<(), Error>;
-    /// [`crate::ops::cross::forward`].
+    /// Computes one cross layer: [`crate::ops::cross::forward`].
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -383,7 +387,7 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: CrossForward<'_, Self>,
     ) -> Result<(), Error>;
-    /// [`crate::ops::cross::backward`].
+    /// Computes the gradients of one cross layer: [`crate::ops::cross::backward`].
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -392,14 +396,15 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: CrossBackward<'_, Self>,
     ) -> Result<(), Error>;
-    /// Refuses an interaction that the device cannot run. A model asks before its first step.
+    /// Checks that the device can run an interaction of this shape. Models call it before the first
+    /// step.
     ///
     /// # Errors
     /// If a sample's vectors do not fit the device.
     fn check_interaction(&self, _shape: &interaction::Shape) -> Result<(), Error> {
         Ok(())
     }
-    /// [`crate::ops::interaction::forward`].
+    /// Computes the dot interaction: [`crate::ops::interaction::forward`].
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -408,7 +413,7 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: InteractionForward<'_, Self>,
     ) -> Result<(), Error>;
-    /// [`crate::ops::interaction::backward`].
+    /// Computes the gradients of the dot interaction: [`crate::ops::interaction::backward`].
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -417,7 +422,7 @@ pub trait Backend: Sized + Send {
         queue: &Self::Queue,
         arguments: InteractionBackward<'_, Self>,
     ) -> Result<(), Error>;
-    /// Puts a matrix and row-major vectors side by side.
+    /// Concatenates a matrix and row-major vectors.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Precision`].
@@ -442,8 +447,8 @@ pub trait Backend: Sized + Send {
         right: &mut Self::Vector,
     ) -> Result<(), Error>;
 
-    /// Writes the block before a step; what the step before found out is forgotten, but what
-    /// stopped its updates stops those of this one.
+    /// Writes the scalars before a step and clears the results of the previous one. If its updates
+    /// were stopped, those of this step are stopped too.
     ///
     /// # Errors
     /// If the device refuses.
@@ -454,7 +459,7 @@ pub trait Backend: Sized + Send {
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
     /// Losses of the samples, their gradients and probabilities: [`crate::ops::loss::run`]. The sum
-    /// of the losses goes to the block.
+    /// of the losses is added to `scalars`.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -464,8 +469,8 @@ pub trait Backend: Sized + Send {
         arguments: LossArguments<'_, Self>,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Sigmoids of the logits, or of [`Probabilities::Computed`] what they are; NaN where a logit
-    /// is no finite number.
+    /// Computes the probabilities of the logits, or uses those already computed by the loss. A
+    /// non-finite logit gives NaN.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -477,8 +482,8 @@ pub trait Backend: Sized + Send {
         form: Probabilities,
         to: &mut Self::Vector,
     ) -> Result<(), Error>;
-    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`]. An id that is no row is
-    /// an error at once, or goes to the block and is known at the end of the step.
+    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`]. An out-of-range id is an
+    /// error at once, or is recorded in `scalars` and reported at the end of the step.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Jagged`], [`Error::RowOutOfRange`].
@@ -490,8 +495,8 @@ pub trait Backend: Sized + Send {
         out: &mut Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Updates the rows of the last lookup: [`crate::ops::embedding_backward::run`]. The distinct
-    /// rows go to the block.
+    /// Updates the rows of the last lookup: [`crate::ops::embedding_backward::run`]. The number of
+    /// distinct rows is recorded in `scalars`.
     ///
     /// # Errors
     /// As [`Backend::lookup`], before any weight changes.
@@ -503,7 +508,7 @@ pub trait Backend: Sized + Send {
         gradient: &Self::Vector,
         scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
-    /// Puts the parts of pooled vectors that all ranks looked up together:
+    /// Assembles pooled vectors from the parts that all ranks looked up:
     /// [`crate::ops::exchange::assemble`].
     ///
     /// # Errors
@@ -515,8 +520,8 @@ pub trait Backend: Sized + Send {
         arguments: Assemble<'_, Self>,
         pooled: &mut Self::Vector,
     ) -> Result<(), Error>;
-    /// Gathers what goes to one rank of a gradient, for a message:
-    /// [`crate::ops::exchange::gather`]. Waits for the queue.
+    /// Gathers the part of a gradient that is sent to one rank: [`crate::ops::exchange::gather`].
+    /// Waits for the queue.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -528,31 +533,31 @@ pub trait Backend: Sized + Send {
         to: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Whether updates are stopped: by the loss of the step that was begun, by an id that is no
-    /// row, or by a step before it. Waits for the queue.
+    /// Whether updates are stopped, by a non-finite loss or an out-of-range id in this step or an
+    /// earlier one. Waits for the queue.
     ///
     /// # Errors
     /// If the device failed.
     fn is_stopped(&self, queue: &Self::Queue, scalars: &Self::Scalars) -> Result<bool, Error>;
-    /// Stops the updates of the step that was begun and of all that follow, as another rank's loss
-    /// does.
+    /// Stops the updates of the current step and of all later ones, because those of another rank
+    /// are stopped.
     ///
     /// # Errors
     /// If the device refuses.
     fn stop(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<(), Error>;
-    /// The end of a step: its outcome is on its way.
+    /// Ends a step and starts the transfer of its results to the host.
     ///
     /// # Errors
     /// If the device refuses.
     fn end(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<Self::Event, Error>;
-    /// Waits for the end of a step and gives what it found out.
+    /// Waits for the end of a step and returns its results.
     ///
     /// # Errors
     /// If the device failed.
     fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<StepOutcome, Error>;
 }
 
-/// Extents of a weight, and how it is used.
+/// The size of a weight, with the precision of its products and the optimizer that updates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightShape {
     pub n: usize,
@@ -561,7 +566,7 @@ pub struct WeightShape {
     pub optimizer: Optimizer,
 }
 
-/// What of a weight is saved.
+/// The part of a weight that is copied from or to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightPart {
     /// The values, `[N, K]`.
@@ -571,7 +576,7 @@ pub enum WeightPart {
     State,
 }
 
-/// One tile of a table with its state, in the host's memory.
+/// The weights and state of one tile in host memory, which the device takes over.
 #[derive(Debug)]
 pub struct TileValues {
     /// `[rows, dim]`.
@@ -584,56 +589,56 @@ pub struct TileValues {
     pub dim: usize,
     /// Name of the table, for messages.
     pub name: String,
-    /// Where the tile lies in its table.
+    /// Position of the tile in its table.
     pub origin: TileOrigin,
 }
 
-/// Some rows of a tile.
+/// A range of rows of one tile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileRows {
-    /// Number of the tile.
+    /// Index of the tile among those of the rank.
     pub tile: usize,
     /// The rows, counted from the tile's first.
     pub rows: std::ops::Range<usize>,
 }
 
-/// Host memory for a tile that is read from a device.
+/// Reusable host memory for rows that are copied from a device.
 #[derive(Debug, Default)]
 pub struct TileRoom {
     pub weights: Option<Weights>,
     pub state: Vec<f32>,
 }
 
-/// The numbers of a step that are known before it.
+/// The scalars of a step that are known before it, such as learning rates.
 #[derive(Clone, Copy, Debug)]
 pub struct StepScalars {
-    /// The rule of dense parameters.
+    /// Update rule of dense parameters.
     pub dense: UpdateRule,
-    /// The rule of rows.
+    /// Update rule of table rows.
     pub sparse: UpdateRule,
-    /// What the loss is divided by: the samples of all ranks.
+    /// Divisor of the loss: the number of samples of all ranks.
     pub normaliser: f64,
     /// Random bits for writing to 16-bit tables.
     pub rounding: CounterRng,
 }
 
-/// What a step found out.
+/// The results of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Σ of the losses of this rank's samples.
+    /// Sum of the losses of this rank's samples.
     pub loss: f64,
     /// Rows that were updated.
     pub updated: Updated,
-    /// The first position in `values` whose id is no row, where that was not an error at once.
+    /// First position in `values` of an out-of-range id, on devices that check ids asynchronously.
     pub bad_id: Option<usize>,
 }
 
-/// The ids of a batch, or of what all ranks look up here.
+/// The ids to look up: those of a batch, or those that all ranks sent to this one.
 pub struct BatchIds<'a, B: Backend> {
     pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major.
     pub bag_scales: Option<&'a [f32]>,
-    /// The device's copy, as [`Backend::send_ids`] made it.
+    /// The device's copy, made by [`Backend::send_ids`].
     pub on_device: &'a B::Jagged,
 }
 
@@ -641,30 +646,30 @@ pub struct BatchIds<'a, B: Backend> {
 #[derive(Clone, Copy)]
 pub enum GradientSum<'a> {
     Whole(&'a [f32]),
-    /// In several: this copies it.
+    /// In several buffers; the function copies them into one.
     Pieces(&'a dyn Fn(&mut [f32])),
 }
 
-/// What [`Backend::combine`] does.
+/// The operation of [`Backend::combine`] on the target matrix.
 pub enum Combine<'a, B: Backend> {
     Clear,
     Copy(&'a B::Matrix),
     Add(&'a B::Matrix),
 }
 
-/// What [`Backend::probabilities`] finds in its output.
+/// Whether the output of [`Backend::probabilities`] already holds the probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probabilities {
     Missing,
-    /// What [`Backend::loss`] wrote.
+    /// Written by [`Backend::loss`].
     Computed,
 }
 
-/// Use of the gradient of a product's input.
+/// How the gradient of a product's input is written.
 pub enum InputGradient<'a, B: Backend> {
     Write,
-    /// It is added to what is there.
+    /// Add it to the existing values.
     Accumulate,
-    /// It is written as 0 where this input, the output of a ReLU, is not above 0.
+    /// Write it, with 0 where this input, the output of a ReLU, is not positive.
     BeforeRelu(&'a B::Matrix),
 }

@@ -1,5 +1,5 @@
-//! Memory for large arrays: tables, their optimizer state, the columns of traces.
-//! Knows nothing of what is stored; the GPU's buffers will live here too.
+//! Memory for large arrays: tables, their optimizer state, the columns of traces. Independent of
+//! what is stored; the GPU's buffers will live here too.
 #![expect(unsafe_code, reason = "allocates, and advises the kernel about pages")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -114,7 +114,7 @@ const LINE_WORDS: usize = 8;
 /// pages of 2 MiB they miss it far less often. The advice for those has to come before the memory
 /// is first touched, hence a type that allocates.
 pub struct Array<E> {
-    /// As the allocator gave them: begin anywhere.
+    /// The allocation, whose start is not aligned.
     words: Vec<u64>,
     /// The first word on a cache line.
     start: usize,
@@ -133,7 +133,7 @@ impl<E: Pod> Array<E> {
         len.div_ceil(8 / size_of::<E>()).saturating_add(LINE_WORDS)
     }
 
-    /// `len` zeros.
+    /// Allocates an array of `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let words = vec![0u64; Self::words(len)];

@@ -1,5 +1,5 @@
 //! The CPU as a device: a parking thread pool and an instruction set, passed to every operation.
-//! Knows nothing of the operations themselves.
+//! Independent of the operations themselves.
 
 mod disjoint;
 mod isa;

@@ -49,7 +49,7 @@ pub struct Driver {
     accuracy: Accuracy,
 }
 
-/// How a library multiplies f32 factors.
+/// The precision in which cuBLASLt multiplies f32 factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accuracy {
     #[default]
@@ -64,7 +64,7 @@ pub struct Stream {
     handle: usize,
 }
 
-/// A compiled source.
+/// A compiled source, loaded on one device. Its kernels are looked up by name.
 #[derive(Clone)]
 pub struct Module {
     driver: Driver,
@@ -104,20 +104,20 @@ impl Driver {
         Ok(Self { machine, accuracy: Accuracy::F32 })
     }
 
-    /// The emulator.
+    /// Creates a device that is emulated on the CPU.
     #[must_use]
     pub fn emulated(emulation: Emulation) -> Self {
         let machine = Arc::new(GpuMachine::Emulated(emulated::EmulatedDevice::new(emulation)));
         Self { machine, accuracy: Accuracy::F32 }
     }
 
-    /// The same device, whose library multiplies so; the plain kernels always multiply f32.
+    /// Selects the precision of the library's products. The plain kernels always multiply f32.
     #[must_use]
     pub fn with_accuracy(self, accuracy: Accuracy) -> Self {
         Self { accuracy, ..self }
     }
 
-    /// What the device is called.
+    /// The name of the device, for messages.
     #[must_use]
     pub fn name(&self) -> String {
         match &*self.machine {
@@ -143,7 +143,7 @@ impl Driver {
         }
     }
 
-    /// What the GPU can do; `None` of the emulator.
+    /// The properties of the GPU; `None` for the emulator.
     #[must_use]
     pub fn properties(&self) -> Option<GpuProperties> {
         match &*self.machine {
@@ -207,7 +207,7 @@ impl Driver {
         Ok(Pinned::new(&self.machine, memory))
     }
 
-    /// A new stream.
+    /// Creates a new stream, on which operations run in order.
     ///
     /// # Errors
     /// [`DriverError::Call`].
@@ -254,13 +254,13 @@ impl Module {
 }
 
 impl Stream {
-    /// Its device.
+    /// The device that the stream belongs to.
     #[must_use]
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    /// Its number among the streams of its device.
+    /// The index of the stream on its device.
     pub(crate) fn number(&self) -> usize {
         self.handle
     }

@@ -1,4 +1,4 @@
-//! Errors of the caller: shapes that do not match and ids outside their table. Knows nothing of
+//! Errors in the arguments of operations: mismatched shapes and out-of-range ids. Independent of
 //! files or configurations.
 
 use schema::Precision;
@@ -22,13 +22,7 @@ pub enum Error {
     },
     /// A factor of a product is in another precision than the other one.
     #[error("{op}: {what}: expected {expected}, got {got}")]
-    Precision {
-        op: &'static str,
-        what: &'static str,
-        /// Of the factor named first.
-        expected: Precision,
-        got: Precision,
-    },
+    Precision { op: &'static str, what: &'static str, expected: Precision, got: Precision },
     /// The jagged tensor's layout is broken.
     #[error("{op}: {cause}")]
     Jagged {

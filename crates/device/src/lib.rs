@@ -1,8 +1,9 @@
-//! One device: its threads, its instruction sets and the kernels that run on it.
+//! Devices: threads, instruction sets and the kernels that run on them.
 //!
-//! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files,
-//! traces, ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for
-//! any number of threads, because what is summed, and in which order, depends on the problem alone.
+//! The only crate with numeric `unsafe`. It operates on slices, shapes and update rules,
+//! independent of files, traces, ranks and models. Every operation takes a [`cpu::Cpu`] first and
+//! gives the same bytes for any number of threads, because what is summed, and in which order,
+//! depends on the problem alone.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),
@@ -16,6 +17,7 @@ pub mod cuda;
 pub mod error;
 pub mod limits;
 pub mod mapped;
+pub mod matrix_shape;
 pub mod ops;
 pub mod optimizer;
 pub mod real;
@@ -25,5 +27,6 @@ pub mod weights;
 pub use backend::Backend;
 pub use cpu::{Cpu, Isa, Pool};
 pub use error::Error;
+pub use matrix_shape::MatrixShape;
 pub use real::Real;
 pub use weights::{Weights, WeightsMut, WeightsView};

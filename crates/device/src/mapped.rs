@@ -99,7 +99,7 @@ mod tests {
     const CHILD: &str = "ROWMILL_TEST_LOST_PAGE";
 
     #[test]
-    fn a_file_that_is_cut_off_is_noticed_and_touching_it_ends_with_a_message() {
+    fn a_truncated_file_is_detected_and_access_ends_with_a_message() {
         if let Some(path) = std::env::var_os(CHILD) {
             let mapping = Mapping::map(File::open(&path).unwrap()).unwrap();
             assert_eq!(mapping[100_000], 7);
@@ -111,7 +111,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("rowmill-lost-{}", std::process::id()));
         File::create(&path).unwrap().write_all(&[7; 200_000]).unwrap();
         let program = std::env::current_exe().unwrap();
-        let name = "a_file_that_is_cut_off_is_noticed_and_touching_it_ends_with_a_message";
+        let name = "a_truncated_file_is_detected_and_access_ends_with_a_message";
         let child = Command::new(program).args([name, "--nocapture"]).env(CHILD, &path).output();
         std::fs::remove_file(&path).unwrap();
         let child = child.unwrap();

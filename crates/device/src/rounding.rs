@@ -6,7 +6,7 @@
 //! number: one overflow must not poison a table. Infinities and NaNs stay what they are.
 //!
 //! The random bits are a function of (seed, step, table, row, column) alone: neither threads nor
-//! vectors nor the cut of a table into tiles change a byte. Knows nothing of optimizers.
+//! vectors nor the cut of a table into tiles change a byte. Independent of optimizers.
 
 use half::{bf16, f16};
 use schema::random::CounterRng;

@@ -1,5 +1,5 @@
-//! The weights of a table in one of the formats a table can have, owned and borrowed.
-//! Knows nothing of tables' shapes, and no arithmetic but that of single values.
+//! The weights of a table in one of its formats, owned and borrowed. Independent of tables' shapes,
+//! and no arithmetic but that of single values.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,10 +13,9 @@ use crate::buffer::Array;
 use crate::real::Widen;
 use crate::rounding;
 
-/// The weights of one tile.
+/// The weights of one tile, in the format of its table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Weights {
-    /// 4 bytes each.
     F32(Array<f32>),
     /// 2 bytes each: 11 significant bits, up to 65504.
     F16(Array<f16>),
@@ -24,25 +23,19 @@ pub enum Weights {
     Bf16(Array<bf16>),
 }
 
-/// Borrowed [`Weights`].
+/// A shared view of [`Weights`], or of part of them.
 #[derive(Clone, Copy, Debug)]
 pub enum WeightsView<'a> {
-    /// 4 bytes each.
     F32(&'a [f32]),
-    /// 2 bytes each.
     F16(&'a [f16]),
-    /// 2 bytes each.
     Bf16(&'a [bf16]),
 }
 
-/// Mutably borrowed [`Weights`].
+/// An exclusive view of [`Weights`], to change them.
 #[derive(Debug)]
 pub enum WeightsMut<'a> {
-    /// 4 bytes each.
     F32(&'a mut [f32]),
-    /// 2 bytes each.
     F16(&'a mut [f16]),
-    /// 2 bytes each.
     Bf16(&'a mut [bf16]),
 }
 
@@ -58,7 +51,7 @@ macro_rules! each {
 }
 
 impl Weights {
-    /// `len` zeros, on huge pages where the array is large.
+    /// Allocates `len` zeros, on huge pages if the array is large.
     #[must_use]
     pub fn zeroed(data_type: DataType, len: usize) -> Self {
         match data_type {
@@ -68,7 +61,7 @@ impl Weights {
         }
     }
 
-    /// Bytes that `len` weights take.
+    /// Computes the bytes of `len` weights in a format.
     #[must_use]
     pub fn bytes(data_type: DataType, len: usize) -> usize {
         match data_type {
@@ -78,25 +71,25 @@ impl Weights {
         }
     }
 
-    /// The format.
+    /// The number format of the weights.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         self.view().data_type()
     }
 
-    /// Number of weights.
+    /// The number of weights, over all rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.view().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no weights at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, to read.
+    /// Borrows all weights for reading.
     #[must_use]
     pub fn view(&self) -> WeightsView<'_> {
         match self {
@@ -106,7 +99,7 @@ impl Weights {
         }
     }
 
-    /// All of them, to change.
+    /// Borrows all weights for writing.
     #[must_use]
     pub fn view_mut(&mut self) -> WeightsMut<'_> {
         match self {
@@ -118,7 +111,7 @@ impl Weights {
 }
 
 impl<'a> WeightsView<'a> {
-    /// The format.
+    /// The number format of the weights.
     #[must_use]
     pub fn data_type(self) -> DataType {
         match self {
@@ -128,19 +121,19 @@ impl<'a> WeightsView<'a> {
         }
     }
 
-    /// Number of weights.
+    /// The number of weights, over all rows.
     #[must_use]
     pub fn len(self) -> usize {
         each!(WeightsView, self, values => values.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no weights at all.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Those of `range`.
+    /// Returns the weights in `range`.
     #[must_use]
     pub fn slice(self, range: Range<usize>) -> Self {
         match self {
@@ -159,7 +152,7 @@ impl<'a> WeightsView<'a> {
         })
     }
 
-    /// The first of `range` that is no finite number: its position among all, and its value.
+    /// Finds the first non-finite weight in `range`: its position among all weights, and its value.
     #[must_use]
     pub fn first_not_finite(self, range: Range<usize>) -> Option<(usize, f32)> {
         if self.are_finite(range.clone()) {
@@ -223,13 +216,13 @@ impl<'a> WeightsMut<'a> {
         }
     }
 
-    /// Number of weights.
+    /// The number of weights, over all rows.
     #[must_use]
     pub fn len(&self) -> usize {
         each!(WeightsMut, self, values => values.len())
     }
 
-    /// Whether there are none.
+    /// Whether there are no weights at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -248,7 +241,7 @@ impl<'a> WeightsMut<'a> {
     }
 }
 
-/// One stored weight.
+/// A number format in which tables store weights.
 pub trait StoredWeight: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The nearest to `value`.
     fn nearest(value: f32) -> Self;

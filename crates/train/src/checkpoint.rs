@@ -4,8 +4,8 @@
 //! for the dense parameters. A table is saved as chunks, rectangles of rows × columns whose row
 //! cuts do not depend on the plan, each with its XXH3-64; any tile of any other plan is assembled
 //! from them by range reads. A folder is written under a `.tmp` name, synced, then renamed, so
-//! every visible checkpoint is complete. Knows nothing of models; position and fitted transforms
-//! are opaque JSON values.
+//! every visible checkpoint is complete. Independent of models; position and fitted transforms are
+//! opaque JSON values.
 
 mod folder;
 mod manifest;

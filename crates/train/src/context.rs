@@ -1,4 +1,4 @@
-//! What one rank computes with: its threads, its ends of the communicators, its profiler.
+//! The resources of one rank: its device and queue, its communicators and its profiler.
 
 use std::time::Duration;
 
@@ -9,21 +9,34 @@ use schema::Rank;
 use crate::Error;
 use crate::profile::Profiler;
 
-/// Passed to every layer; owns no parameters.
+/// The device, communicators and profiler of one rank, passed to every layer. Parameters are not
+/// part of it: the model owns them.
 pub struct RankContext<B: Backend> {
     pub device: B,
-    /// In which order it does.
     pub queue: B::Queue,
     pub comm: Streams,
     /// Records operations while a trace is being taken.
     pub profiler: Profiler,
 }
 
-/// A device and the queue in which it works.
-pub type On<'a, B> = (&'a B, &'a <B as Backend>::Queue);
+/// A device and the queue in which it works: the two arguments that reading or writing a buffer
+/// needs.
+pub struct DeviceQueue<'a, B: Backend> {
+    pub device: &'a B,
+    pub queue: &'a B::Queue,
+}
+
+// Derived impls would demand `B: Clone`, which devices are not.
+impl<B: Backend> Clone for DeviceQueue<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for DeviceQueue<'_, B> {}
 
 impl<B: Backend> RankContext<B> {
-    /// The rank at `comm`.
+    /// Creates the context of the rank that `comm` belongs to.
     ///
     /// # Errors
     /// [`Error::Device`] where the device has no queue.
@@ -34,7 +47,7 @@ impl<B: Backend> RankContext<B> {
         Ok(Self { device, queue, comm: comm.into(), profiler })
     }
 
-    /// The only rank of a job.
+    /// Creates the context of a job with a single rank.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -42,17 +55,18 @@ impl<B: Backend> RankContext<B> {
         Self::new(device, comm::world(1).swap_remove(0), profiler)
     }
 
-    /// The device and its queue.
-    pub fn on(&self) -> On<'_, B> {
-        (&self.device, &self.queue)
+    /// The device together with its queue, for calls that need both.
+    pub fn device_queue(&self) -> DeviceQueue<'_, B> {
+        DeviceQueue { device: &self.device, queue: &self.queue }
     }
 }
 
-/// A communicator per logical stream, so that what is under way on one never waits for another.
+/// One communicator per logical stream, so that messages in flight on one stream never block
+/// another.
 pub struct Streams {
-    /// Commands and what comes of them.
+    /// Commands of rank 0, and the replies.
     pub control: Communicator,
-    /// Ids to the owners of their rows.
+    /// Ids on their way to the owners of their rows.
     pub input: Communicator,
     /// Pooled vectors and their gradients.
     pub pooled: Communicator,
@@ -68,29 +82,30 @@ impl From<Communicator> for Streams {
 }
 
 impl Streams {
-    /// This rank.
+    /// The position of this rank among all ranks of the job.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.control.rank()
     }
 
-    /// Number of ranks.
+    /// The number of ranks of the job.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.control.world_size()
     }
 
-    /// Every message from now on belongs to this step.
+    /// Tags every later message with this step, so that ranks at different steps are detected.
     pub fn set_step(&mut self, step: u64) {
         self.all().into_iter().for_each(|stream| stream.set_step(step));
     }
 
-    /// Every message from now on belongs to the job of this hash.
+    /// Tags every later message with the hash of the job, so that ranks of different jobs are
+    /// detected.
     pub fn set_plan(&mut self, plan: u64) {
         self.all().into_iter().for_each(|stream| stream.set_plan(plan));
     }
 
-    /// Waits at most so long for a message; for ever without.
+    /// Sets how long to wait for a message; `None` waits without limit.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.all().into_iter().for_each(|stream| stream.set_timeout(timeout));
     }

@@ -1,16 +1,17 @@
 //! The dense parameters in use, each with gradient and optimizer state: weights in the layout of
 //! their products, biases and other vectors as plain vectors. Layers hold indices into it; the
-//! checkpoint walks it in model order, the optimizer and the collectives in reverse. Knows nothing
-//! of layers.
+//! checkpoint walks it in model order, the optimizer and the collectives in reverse. Independent of
+//! layers.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{GradientSum, LinearBackwardWeight, VectorUpdate, WeightPart, WeightShape};
 use device::weights::WeightsView;
 use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
-use crate::context::{On, RankContext};
-use crate::memory::{MemoryUse, ZeroBuffers};
+use crate::context::{DeviceQueue, RankContext};
+use crate::memory::{CountingAllocator, MemoryUse};
 use crate::parameter::{DenseParameter, Spot};
 
 mod bucket;
@@ -18,7 +19,8 @@ mod bucket;
 pub use bucket::BUCKET_BYTES;
 use bucket::{BucketSums, Buckets};
 
-/// All dense parameters of a model.
+/// All dense parameters of a model, with gradients and optimizer state. Layers refer to them by
+/// [`WeightId`] and [`VectorId`].
 pub struct Dense<B: Backend> {
     optimizer: Optimizer,
     weights: Vec<DenseWeight<B>>,
@@ -28,31 +30,31 @@ pub struct Dense<B: Backend> {
     buckets: Buckets,
 }
 
-/// A weight `[N, K]`.
+/// A weight matrix `[N, K]`, kept in the layout that the device's products read.
 pub struct DenseWeight<B: Backend> {
     name: String,
-    /// Its number in the model's order.
+    /// Position in the model's order.
     number: usize,
-    shape: (usize, usize),
-    /// The values, with gradient and state.
+    shape: MatrixShape,
+    /// The values, together with gradient and optimizer state.
     pub values: B::Weight,
 }
 
-/// A parameter that no matrix product reads.
+/// A bias or other parameter that matrix products do not read, kept as a plain vector.
 pub struct DenseVector<B: Backend> {
     name: String,
     shape: Vec<usize>,
     pub values: B::Vector,
-    /// Of the values' length.
+    /// Same length as the values.
     pub gradient: B::Vector,
     state: B::Vector,
 }
 
-/// Position of a weight.
+/// Index of a weight in [`Dense`].
 #[derive(Clone, Copy, Debug)]
 pub struct WeightId(usize);
 
-/// Position of a vector.
+/// Index of a vector in [`Dense`].
 #[derive(Clone, Copy, Debug)]
 pub struct VectorId(usize);
 
@@ -63,16 +65,22 @@ enum ParameterId {
 }
 
 impl<B: Backend> Dense<B> {
-    /// None yet, to be trained with `optimizer`.
+    /// An empty set of parameters that will be trained with `optimizer`.
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
         let (weights, vectors, order) = (Vec::new(), Vec::new(), Vec::new());
-        Self { optimizer, weights, vectors, order, buckets: Buckets::of_bytes(BUCKET_BYTES) }
+        Self {
+            optimizer,
+            weights,
+            vectors,
+            order,
+            buckets: Buckets::with_bucket_bytes(BUCKET_BYTES),
+        }
     }
 
-    /// Sends gradients to the other ranks in buckets of about so many bytes.
+    /// Sets the approximate size in bytes of the buckets in which gradients go to other ranks.
     pub fn set_bucket(&mut self, bytes: usize) {
-        self.buckets = Buckets::of_bytes(bytes);
+        self.buckets = Buckets::with_bucket_bytes(bytes);
     }
 
     /// Elements of the gradient of parameter number `i`, as ranks add it up.
@@ -83,14 +91,15 @@ impl<B: Backend> Dense<B> {
         }
     }
 
-    /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
+    /// Adds a weight `[N, K]` of zeros whose products are computed in `precision`.
     pub fn add_weight(
         &mut self,
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         name: String,
-        shape @ (n, k): (usize, usize),
+        shape: MatrixShape,
         precision: Precision,
     ) -> WeightId {
+        let MatrixShape { rows: n, columns: k } = shape;
         let id = WeightId(self.weights.len());
         let values = room.weight(WeightShape { n, k, precision, optimizer: self.optimizer });
         self.weights.push(DenseWeight { name, number: self.order.len(), shape, values });
@@ -101,7 +110,7 @@ impl<B: Backend> Dense<B> {
     /// Adds a vector of zeros.
     pub fn add_vector(
         &mut self,
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         name: &str,
         shape: &[usize],
     ) -> VectorId {
@@ -120,37 +129,40 @@ impl<B: Backend> Dense<B> {
         id
     }
 
-    /// A weight.
+    /// Returns the weight with this index.
     #[must_use]
     pub fn weight(&self, id: WeightId) -> &DenseWeight<B> {
         &self.weights[id.0]
     }
 
-    /// A vector.
+    /// Returns the vector with this index.
     #[must_use]
     pub fn vector(&self, id: VectorId) -> &DenseVector<B> {
         &self.vectors[id.0]
     }
 
-    /// A vector, to be changed.
+    /// Returns the vector with this index, mutably.
     pub fn vector_mut(&mut self, id: VectorId) -> &mut DenseVector<B> {
         &mut self.vectors[id.0]
     }
 
-    /// Two vectors that follow each other, to be changed.
+    /// Returns the vector with this index and the next one, mutably.
     ///
     /// # Panics
-    /// Where they do not.
+    /// If `id` is the last vector.
     pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut DenseVector<B>; 2] {
         let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
         [first, second]
     }
 
-    /// Makes all gradients 0.
+    /// Sets the gradients of all parameters to zero.
     ///
     /// # Errors
     /// [`Error::Device`] where the device failed.
-    pub fn clear_gradients(&mut self, (device, queue): On<'_, B>) -> Result<(), Error> {
+    pub fn clear_gradients(
+        &mut self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+    ) -> Result<(), Error> {
         for weight in &mut self.weights {
             device.clear_gradient(queue, &mut weight.values)?;
         }
@@ -161,24 +173,24 @@ impl<B: Backend> Dense<B> {
         Ok(())
     }
 
-    /// The first value, of a weight or of its state, that is no finite number.
+    /// Finds the first weight or optimizer state that is not finite.
     ///
     /// # Errors
     /// [`Error::Device`] where the device failed.
-    pub fn not_finite(&self, on: On<'_, B>) -> Result<Option<Spot>, Error> {
+    pub fn not_finite(&self, device_queue: DeviceQueue<'_, B>) -> Result<Option<Spot>, Error> {
         for place in &self.order {
             let is_good = match *place {
                 ParameterId::Weight(WeightId(id)) => {
-                    on.0.is_finite(on.1, &self.weights[id].values)?
+                    device_queue.device.is_finite(device_queue.queue, &self.weights[id].values)?
                 }
                 ParameterId::Vector(VectorId(id)) => {
-                    self.vectors[id].is_finite(on, self.optimizer)?
+                    self.vectors[id].is_finite(device_queue, self.optimizer)?
                 }
             };
             if is_good {
                 continue;
             }
-            let spot = self.to_parameter(on, *place)?.not_finite(self.optimizer);
+            let spot = self.to_parameter(device_queue, *place)?.not_finite(self.optimizer);
             if spot.is_some() {
                 return Ok(spot);
             }
@@ -186,22 +198,33 @@ impl<B: Backend> Dense<B> {
         Ok(None)
     }
 
-    /// Copies of all, row-major.
+    /// Copies all parameters and their optimizer state to the host, row-major.
     ///
     /// # Errors
     /// [`Error::Device`] where the device failed.
-    pub fn to_parameters(&self, on: On<'_, B>) -> Result<Vec<DenseParameter>, Error> {
-        self.order.iter().map(|place| self.to_parameter(on, *place)).collect()
+    pub fn to_parameters(
+        &self,
+        device_queue: DeviceQueue<'_, B>,
+    ) -> Result<Vec<DenseParameter>, Error> {
+        self.order.iter().map(|place| self.to_parameter(device_queue, *place)).collect()
     }
 
-    fn to_parameter(&self, on: On<'_, B>, place: ParameterId) -> Result<DenseParameter, Error> {
+    fn to_parameter(
+        &self,
+        device_queue: DeviceQueue<'_, B>,
+        place: ParameterId,
+    ) -> Result<DenseParameter, Error> {
         match place {
-            ParameterId::Weight(id) => self.weights[id.0].to_parameter(on, self.optimizer),
-            ParameterId::Vector(id) => self.vectors[id.0].to_parameter(on, self.optimizer),
+            ParameterId::Weight(id) => {
+                self.weights[id.0].to_parameter(device_queue, self.optimizer)
+            }
+            ParameterId::Vector(id) => {
+                self.vectors[id.0].to_parameter(device_queue, self.optimizer)
+            }
         }
     }
 
-    /// Takes over all `parameters`, as [`Self::to_parameters`] gives them.
+    /// Copies `parameters`, in the order of [`Self::to_parameters`], to the device.
     ///
     /// # Errors
     /// [`Error::Device`] where a shape differs.
@@ -209,11 +232,11 @@ impl<B: Backend> Dense<B> {
     /// Where there are more.
     pub fn set(
         &mut self,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         parameters: &[DenseParameter],
     ) -> Result<(), Error> {
         for (i, parameter) in parameters.iter().enumerate() {
-            self.set_values((device, queue), i, &parameter.weight)?;
+            self.set_values(DeviceQueue { device, queue }, i, &parameter.weight)?;
             let state = &parameter.state[..];
             match self.order[i] {
                 ParameterId::Weight(WeightId(id)) => {
@@ -228,7 +251,7 @@ impl<B: Backend> Dense<B> {
         Ok(())
     }
 
-    /// Takes over the row-major `values` of parameter number `i`.
+    /// Copies the row-major `values` of parameter `i` to the device.
     ///
     /// # Errors
     /// [`Error::Device`] where there are not as many.
@@ -236,7 +259,7 @@ impl<B: Backend> Dense<B> {
     /// Where there is no such parameter.
     pub fn set_values(
         &mut self,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         i: usize,
         values: &[f32],
     ) -> Result<(), Error> {
@@ -253,29 +276,27 @@ impl<B: Backend> Dense<B> {
     }
 }
 
-/// The parameters during a backward pass. Without other ranks it updates each layer's when it has
-/// read their values for the last time: within the product that completes a weight's gradient, or
-/// right after it. With other ranks it sends each gradient on its way as soon as it is complete,
-/// and updates all at its end.
+/// The parameters during a backward pass. On one rank, a layer's parameters are updated right after
+/// their last use, or within the product that completes the gradient. On several ranks, each
+/// gradient is sent as soon as it is complete, and all parameters are updated at the end.
 pub struct DenseStep<'a, B: Backend> {
     pub dense: &'a mut Dense<B>,
     scalars: &'a mut B::Scalars,
-    /// How many, in the model's order, have been neither updated nor sent yet.
+    /// Parameters, counted in the model's order, that have been neither updated nor sent.
     left: usize,
 }
 
 impl<'a, B: Backend> DenseStep<'a, B> {
-    /// Nothing is updated yet; `scalars` say how.
+    /// Begins a backward pass whose updates use the learning rates in `scalars`.
     #[must_use]
     pub fn new(dense: &'a mut Dense<B>, scalars: &'a mut B::Scalars) -> Self {
         let left = dense.order.len();
         Self { dense, scalars, left }
     }
 
-    /// Writes the gradients of a layer's weight and bias from its input `x` and the gradient `d_y`
-    /// of its output, of so many samples, and updates or sends both with all that comes after them
-    /// in the model. `op` is the product; a weight that need not wait for other ranks' gradients is
-    /// updated within.
+    /// Computes the gradients of a layer's weight and bias from its input `x` and the gradient
+    /// `d_y` of its output. Then updates or sends them, and all parameters after them in the model.
+    /// `op` is the product as the trace records it; on one rank it includes the weight's update.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
@@ -306,7 +327,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         Ok(())
     }
 
-    /// Updates all that are left.
+    /// Updates all parameters that have not been updated yet.
     ///
     /// # Errors
     /// [`Error::Communication`].
@@ -316,7 +337,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
             return Ok(());
         }
         let (dense, scalars) = (&mut *self.dense, self.scalars);
-        let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::of_bytes(0));
+        let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::with_bucket_bytes(0));
         let updated = buckets.finish(context, scalars, &mut |context, scalars, (number, sums)| {
             let len = dense.gradient_len(&context.device, number);
             dense.update(context, number, scalars, Some(sums))?;
@@ -326,8 +347,8 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         updated
     }
 
-    /// Takes the optimizer's step for the parameters from `first` on that have not taken it, the
-    /// last first; where there are other ranks, sends them the gradients.
+    /// Updates the remaining parameters from the last one down to `first`. On several ranks it
+    /// sends their gradients instead.
     fn update_from(&mut self, context: &mut RankContext<B>, first: usize) -> Result<(), Error> {
         let has_peers = context.comm.world_size() > 1;
         if has_peers && !self.dense.buckets.is_laid_out() {
@@ -366,7 +387,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
 }
 
 impl<B: Backend> Dense<B> {
-    /// Takes the step of parameter number `number`, with its own gradient or the sum of all ranks'.
+    /// Updates parameter `number` with its own gradient, or with the sum over all ranks.
     fn update(
         &mut self,
         context: &mut RankContext<B>,
@@ -384,8 +405,8 @@ impl<B: Backend> Dense<B> {
         let optimizer = self.optimizer;
         match self.order[number] {
             ParameterId::Weight(id) => {
-                let DenseWeight { shape: (n, k), values, .. } = &mut self.weights[id.0];
-                let (elements, packed) = (*n * *k, *n * *k);
+                let DenseWeight { shape, values, .. } = &mut self.weights[id.0];
+                let (elements, packed) = (shape.elements(), shape.elements());
                 let op = Op::DenseUpdate { elements, packed, optimizer };
                 profiler.op(op, || device.update_weight(queue, values, sum, scalars))?;
             }
@@ -404,10 +425,10 @@ impl<B: Backend> Dense<B> {
 impl<B: Backend> DenseWeight<B> {
     fn to_parameter(
         &self,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         optimizer: Optimizer,
     ) -> Result<DenseParameter, Error> {
-        let (n, k) = self.shape;
+        let MatrixShape { rows: n, columns: k } = self.shape;
         let mut parameter = DenseParameter::zeros(&self.name, &[n, k], optimizer);
         let DenseParameter { weight, state, .. } = &mut parameter;
         device.get_weight(queue, WeightPart::Values, &self.values, weight)?;
@@ -421,7 +442,11 @@ impl<B: Backend> DenseVector<B> {
         self.shape.iter().product()
     }
 
-    fn is_finite(&self, (device, queue): On<'_, B>, optimizer: Optimizer) -> Result<bool, Error> {
+    fn is_finite(
+        &self,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
+        optimizer: Optimizer,
+    ) -> Result<bool, Error> {
         let mut room = Vec::new();
         let state = DenseParameter::state_len(&self.shape, optimizer);
         for (part, len) in [(&self.values, self.len()), (&self.state, state)] {
@@ -435,7 +460,7 @@ impl<B: Backend> DenseVector<B> {
 
     fn to_parameter(
         &self,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         optimizer: Optimizer,
     ) -> Result<DenseParameter, Error> {
         let mut parameter = DenseParameter::zeros(&self.name, &self.shape, optimizer);

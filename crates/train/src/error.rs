@@ -1,5 +1,4 @@
-//! User-facing errors of training, saving and loading. Knows nothing of display; the front ends add
-//! hints.
+//! Errors of training, saving and loading. Front ends display them and add hints.
 
 use std::io;
 use std::ops::Range;
@@ -14,34 +13,24 @@ use crate::metric::NotFinite;
 use crate::parameter::Spot;
 use crate::state_dict::{Dialect, Mismatch};
 
-/// Why the trainer refused to go on.
+/// An error of training, or of saving or loading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused a file operation.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// On which file or folder.
         path: PathBuf,
-        /// What the system said.
         source: io::Error,
     },
     /// A configuration inside a checkpoint, or to be written into one, is not valid.
     #[error("{}: configuration: {source}", path.display())]
-    Config {
-        path: PathBuf,
-        /// What is wrong with it.
-        source: ConfigError,
-    },
-    /// A manifest that is not a checkpoint's, or cut, or of an impossible content.
+    Config { path: PathBuf, source: ConfigError },
+    /// A manifest that is truncated, has impossible content or does not belong to a checkpoint.
     #[error("{}: not a checkpoint manifest: {problem}", path.display())]
-    Manifest {
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A manifest written by a program that knows a format this one does not.
+    Manifest { path: PathBuf, problem: String },
+    /// A manifest in a version of the format that this program cannot read.
     #[error("{}: checkpoint format: expected version {expected}, got {got}", path.display())]
     ManifestVersion {
         path: PathBuf,
@@ -49,31 +38,17 @@ pub enum Error {
         expected: u32,
         got: u64,
     },
-    /// A file's length differs from what the manifest says: it was cut or replaced.
+    /// A file's length differs from the manifest: the file was truncated or replaced.
     #[error("{}: expected {expected} bytes, got {got}", path.display())]
-    FileLength {
-        path: PathBuf,
-        /// Bytes according to the manifest.
-        expected: u64,
-        /// Bytes on disk.
-        got: u64,
-    },
+    FileLength { path: PathBuf, expected: u64, got: u64 },
     /// A file that is not in the safetensors format.
     #[error("{}: not a safetensors file: {problem}", path.display())]
-    TensorFile {
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A file of `torch.save` that holds no state dict, or one that cannot be read without running
-    /// what is in it.
+    TensorFile { path: PathBuf, problem: String },
+    /// A file of `torch.save` without a state dict, or with one that cannot be read without
+    /// executing code from the file.
     #[error("{}: not a state dict: {problem}", path.display())]
-    Pickled {
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The bytes on disk are not the bytes written.
+    Pickled { path: PathBuf, problem: String },
+    /// The checksum of the bytes on disk differs from that of the bytes written.
     #[error("{}: {tensor}: expected checksum {expected}, got {got}", path.display())]
     Checksum {
         path: PathBuf,
@@ -83,16 +58,15 @@ pub enum Error {
         /// XXH3-64 of what is there.
         got: Checksum,
     },
-    /// A tensor is not in the checkpoint.
+    /// The model needs a tensor that the checkpoint lacks.
     #[error("{}: {tensor}: missing, expected shape {expected:?}", path.display())]
     TensorMissing {
         /// The checkpoint's folder or file.
         path: PathBuf,
         tensor: String,
-        /// The shape asked for.
         expected: Vec<usize>,
     },
-    /// A tensor of the checkpoint is not in the model.
+    /// The checkpoint contains a tensor that the model lacks.
     #[error("{}: {tensor}: the model has no such parameter, got shape {got:?}", path.display())]
     TensorUnexpected {
         /// The checkpoint's folder or file.
@@ -100,7 +74,7 @@ pub enum Error {
         tensor: String,
         got: Vec<usize>,
     },
-    /// A tensor has another shape than the model's.
+    /// A tensor's shape differs from the model's.
     #[error("{}: {tensor}: expected shape {expected:?}, got {got:?}", path.display())]
     TensorShape {
         /// The checkpoint's folder or file.
@@ -109,7 +83,7 @@ pub enum Error {
         expected: Vec<usize>,
         got: Vec<usize>,
     },
-    /// The chunks of a checkpoint do not cover what was asked for, or not all of a table.
+    /// The chunks of a checkpoint do not cover the requested tile, or not the whole table.
     #[error("{}: table {table:?}: expected chunks over {expected} values, got {got}", path.display())]
     Uncovered {
         path: PathBuf,
@@ -118,19 +92,13 @@ pub enum Error {
         /// Values the chunks cover.
         got: u64,
     },
-    /// The optimizer state saved belongs to another optimizer.
+    /// The saved optimizer state belongs to another optimizer.
     #[error(
         "{}: table {table:?}: optimizer state: expected {expected}, got {got}", path.display()
     )]
-    StateKind {
-        path: PathBuf,
-        table: String,
-        /// The optimizer asked for.
-        expected: Optimizer,
-        /// The optimizer that wrote the state.
-        got: Optimizer,
-    },
-    /// The plan makes another rule of the optimizer than the state was taken under.
+    StateKind { path: PathBuf, table: String, expected: Optimizer, got: Optimizer },
+    /// The plan splits columns differently, which changes the update rule of the optimizer whose
+    /// state was saved.
     #[error(
         "{}: table {:?}: state of {optimizer}: expected one over {}, got one over {}: another rule",
         path.display(), difference.table, difference.after, difference.before
@@ -142,7 +110,7 @@ pub enum Error {
         /// The first table that differs.
         difference: ScopeDifference,
     },
-    /// A file of states says that they are another rule's.
+    /// A file of optimizer states belongs to another optimizer.
     #[error("{}: states of the {of}: expected those of {expected}, got those of {got}", path.display())]
     OtherRule {
         path: PathBuf,
@@ -152,15 +120,15 @@ pub enum Error {
         /// The rule in the file.
         got: String,
     },
-    /// An id does not name a row of its table; no weight has changed.
+    /// An id is outside its table. No weight has changed.
     #[error(
         "table {table:?}, sample {sample}, feature {feature}: expected an id in 0..{rows}, got {id}"
     )]
     RowOutOfRange {
         table: String,
-        /// Sample in the batch of all ranks.
+        /// Index of the sample in the global batch.
         sample: usize,
-        /// Feature in the model's order.
+        /// Index of the feature in the model's order.
         feature: usize,
         id: i64,
         /// Rows of the table.
@@ -175,53 +143,46 @@ pub enum Error {
         /// Values in the batch.
         got: usize,
     },
-    /// A kernel refused its arguments.
+    /// An operation of the device failed.
     #[error(transparent)]
     Device(#[from] device::Error),
     #[error(transparent)]
     Communication(#[from] comm::Error),
-    /// A rank was asked for another run than rank 0.
+    /// A rank was started with another request than rank 0.
     #[error("rank {rank}: its {subject} differs from that of rank 0")]
     OtherRequest { rank: u32, subject: &'static str },
-    /// A rank does not see the run folder of rank 0.
+    /// A rank has no access to the run folder of rank 0.
     #[error(
         "{}: expected a folder that all ranks share; rank {rank} on {host} does not see a file that \
          rank 0 wrote there", path.display()
     )]
     NotShared { path: PathBuf, rank: u32, host: String },
     /// The data of a rank ended before that of rank 0.
-    #[error("rank {rank}: no batch is left where rank 0 has one: its data is another")]
+    #[error("rank {rank}: has no batch where rank 0 has one: its data differs")]
     NoBatch { rank: u32 },
-    /// A rank said something that no rank of this version says.
+    /// A message between ranks has an unexpected content, such as that of another version.
     #[error("rank {rank}: expected {expected}, got {bytes} bytes of something else")]
-    Reply {
-        rank: u32,
-        expected: &'static str,
-        /// How long the message is.
-        bytes: usize,
-    },
+    Reply { rank: u32, expected: &'static str, bytes: usize },
     /// The input could not be read.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// A checkpoint of another model, or of other optimizers.
+    /// A checkpoint whose model or optimizers differ from the configuration.
     #[error("{}: {key}: the checkpoint has {expected}, got {got}", path.display())]
     OtherModel {
         path: PathBuf,
         /// The first key that differs.
         key: String,
-        /// Its value in the checkpoint.
         expected: String,
-        /// Its value in the configuration.
         got: String,
     },
-    /// A run goes on with data that was transformed otherwise: its ids and values mean other
-    /// things.
+    /// A run is resumed with data under other fitted transforms, so its ids and values have another
+    /// meaning.
     #[error(
         "{}: the checkpoint's fitted transforms differ from those of the training data {}",
         path.display(), data.display()
     )]
     OtherTransforms { path: PathBuf, data: PathBuf },
-    /// A run is resumed on other rows.
+    /// A run is resumed with rows other than those it began with.
     #[error(
         "{}: expected the {which} rows that the run began with, fingerprint {expected}; {} has {got}",
         path.display(), data.display()
@@ -230,21 +191,19 @@ pub enum Error {
         path: PathBuf,
         which: &'static str,
         data: PathBuf,
-        /// Of the rows that the run began with.
         expected: Fingerprint,
-        /// Of the dataset's rows.
         got: String,
     },
-    /// Training left the finite numbers: what follows would be worth nothing, and is not saved.
+    /// A loss or a weight became non-finite. The model is useless from then on and is not saved.
     #[error("step {step}: {what}; {}", last_saved(checkpoint.as_deref()))]
     Diverged {
         step: u64,
-        /// The loss, or where the first such value stands.
+        /// The loss, or the position of the first non-finite value.
         what: String,
         /// The last checkpoint, which can be resumed.
         checkpoint: Option<PathBuf>,
     },
-    /// A checkpoint or a file has a value that no model can be computed with.
+    /// A checkpoint or a file contains an unusable value, such as a non-finite weight.
     #[error("{}: {spot}, expected {expected}", path.display())]
     Value {
         /// The checkpoint or the file.
@@ -253,21 +212,16 @@ pub enum Error {
         /// The value expected there.
         expected: &'static str,
     },
-    /// A model does not give probabilities on data that is to be evaluated.
-    #[error("{}: {spoilt}", data.display())]
-    NotEvaluated { data: PathBuf, spoilt: NotFinite },
-    /// No step of the run lies in the window to record.
+    /// A model produces non-finite probabilities on the data it is evaluated on.
+    #[error("{}: {reason}", data.display())]
+    NotEvaluated { data: PathBuf, reason: NotFinite },
+    /// The window of steps to record contains no step of the run.
     #[error(
         "steps to record: expected some of {}..{}, which are left of the run, got {}..{}",
         left.start, left.end, asked.start, asked.end
     )]
-    NothingToTrace {
-        /// The steps that the run has left.
-        left: Range<u64>,
-        /// The steps asked for.
-        asked: Range<u64>,
-    },
-    /// Another process trains in this run folder.
+    NothingToTrace { left: Range<u64>, asked: Range<u64> },
+    /// Another process holds the lock of the run folder.
     #[error("{}: another rowmill trains in this run folder", path.display())]
     RunBusy { path: PathBuf },
     /// A trace could not be written.
@@ -280,17 +234,17 @@ pub enum Error {
         /// Every tensor that does not fit.
         mismatches: Vec<Mismatch>,
     },
-    /// The model cannot be said in the other library's state dict.
-    #[error("{target} has no such model: {problem}")]
+    /// The other library's state dict cannot express the model.
+    #[error("{target} cannot express this model: {problem}")]
     NotExpressible {
         target: Dialect,
-        /// Which part of the model, and what the library has instead.
+        /// The part of the model, and what the library has instead.
         problem: String,
     },
 }
 
 impl Error {
-    /// For `map_err`: what was tried on which path.
+    /// For `map_err`: adds the attempted action and the path to an I/O error.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }

@@ -1,6 +1,7 @@
-//! Initial weights: a function of seed, parameter and position alone, so that every plan starts
-//! alike.
+//! Initial weights: a function of seed, parameter and position alone, so that a model starts the
+//! same under every sharding plan.
 
+use device::MatrixShape;
 use device::weights::StoredWeight;
 use device::{Pool, Weights};
 use schema::model::DenseInit;
@@ -12,12 +13,12 @@ const TABLE_STREAM: u64 = 1;
 const DENSE_STREAM: u64 = 2;
 const ROUNDING_STREAM: u64 = 3;
 
-/// Rows of a table initialised by one chunk.
+/// Rows of a table that one chunk of work initializes.
 const ROWS_PER_CHUNK: usize = 4096;
-/// Values of a dense parameter drawn by one chunk.
+/// Values of a dense parameter that one chunk of work draws.
 const VALUES_PER_CHUNK: usize = 1 << 14;
 
-/// The random bits with which writes to 16-bit tables are rounded at step `step`.
+/// The generator of the random bits that round writes to 16-bit tables at step `step`.
 #[must_use]
 pub fn rounding(seed: u64, step: u64) -> CounterRng {
     CounterRng::new(seed, ROUNDING_STREAM).child(step)
@@ -58,7 +59,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// That of `tile`.
+    /// The generator of the initial weights of `tile`.
     #[must_use]
     pub fn new(model: &ModelConfig, tile: &Tile) -> Self {
         let table = &model.tables[tile.table.index()];
@@ -69,35 +70,35 @@ impl Draw {
         }
     }
 
-    /// The weights of a row of the table, without end: `row` counts over the whole table.
+    /// An endless iterator over the initial weights of a row; `row` counts over the whole table.
     fn row(self, row: u64) -> impl Iterator<Item = f32> {
         let rng = self.rng.child(row);
         let draw = move |column| ((2.0 * rng.unit(column) - 1.0) * self.bound) as f32;
         (self.first_column..).map(draw)
     }
 
-    /// Whether `values` are what the row was drawn as.
+    /// Whether `values` equal the row's initial weights.
     #[must_use]
     pub fn is_row<E: StoredWeight>(self, row: u64, values: &[E]) -> bool {
         values.iter().zip(self.row(row)).all(|(value, drawn)| *value == E::nearest(drawn))
     }
 }
 
-/// How a dense parameter starts: the number of its layer's first parameter, and the layer's
-/// (output, input).
+/// The initial distribution of a dense parameter. The first field is the index of the layer's first
+/// parameter, the second the layer's shape `[output, input]`.
 #[derive(Clone, Copy, Debug)]
 pub enum Initial {
     /// The weight `[output, input]` of a linear layer.
-    Weight(u64, (usize, usize)),
-    /// Its bias `[output]`.
-    Bias(u64, (usize, usize)),
+    Weight(u64, MatrixShape),
+    /// The bias `[output]` of a linear layer.
+    Bias(u64, MatrixShape),
     /// A low-rank factor of a cross layer, `[output, input]`, Xavier-normal as in TorchRec.
-    Factor(u64, (usize, usize)),
+    Factor(u64, MatrixShape),
     Zeros(usize),
 }
 
 impl Initial {
-    /// The values, of weights and factors row by row.
+    /// Draws the values; those of weights and factors row by row.
     #[must_use]
     pub fn values(self, host: &Pool, init: DenseInit, seed: u64) -> Vec<f32> {
         let dlrm = init == DenseInit::Dlrm;
@@ -106,15 +107,15 @@ impl Initial {
         let xavier = |output, input| (2.0 / (output + input) as f64).sqrt();
         let fan = |extent| 1.0 / (extent as f64).sqrt();
         let (rng, count, scale) = match self {
-            Self::Weight(index, (output, input)) => {
+            Self::Weight(index, MatrixShape { rows: output, columns: input }) => {
                 let scale = if dlrm { xavier(output, input) } else { fan(input) };
                 (rng(index).child(0), output * input, scale)
             }
-            Self::Bias(index, (output, input)) => {
+            Self::Bias(index, MatrixShape { rows: output, columns: input }) => {
                 let scale = if dlrm { (1.0 / output as f64).sqrt() } else { fan(input) };
                 (rng(index).child(1), output, scale)
             }
-            Self::Factor(index, (output, input)) => {
+            Self::Factor(index, MatrixShape { rows: output, columns: input }) => {
                 (rng(index), output * input, xavier(output, input))
             }
             Self::Zeros(length) => return vec![0.0; length],

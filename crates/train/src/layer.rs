@@ -10,17 +10,18 @@ pub mod mlp;
 mod rounded;
 
 use device::Backend;
+use device::MatrixShape;
 use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
 use crate::initial::Initial;
-use crate::memory::ZeroBuffers;
+use crate::memory::CountingAllocator;
 
-/// Collects the dense parameters while layers are built, and gives the layers their buffers; the
-/// parameters' order is part of the checkpoint.
+/// Collects the dense parameters while layers are built, and allocates the layers' buffers. The
+/// order of the parameters is part of the checkpoint.
 pub struct ParameterList<'a, B: Backend> {
     /// The source of buffers.
-    pub room: ZeroBuffers<'a, B>,
+    pub room: CountingAllocator<'a, B>,
     precision: Precision,
     dense: Dense<B>,
     initial: Vec<Initial>,
@@ -29,40 +30,40 @@ pub struct ParameterList<'a, B: Backend> {
 impl<'a, B: Backend> ParameterList<'a, B> {
     /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(room: ZeroBuffers<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
+    pub fn new(room: CountingAllocator<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
         Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
-    /// Of the products of the layers that are built.
+    /// The precision of the matrix products of all layers.
     #[must_use]
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// All parameters, zero as yet, and how they start, in the order they were added; and the room
-    /// they are in.
+    /// Returns all parameters, still zero, their initial distributions in the same order, and the
+    /// allocator.
     #[must_use]
-    pub fn finish(self) -> (Dense<B>, Vec<Initial>, ZeroBuffers<'a, B>) {
+    pub fn finish(self) -> (Dense<B>, Vec<Initial>, CountingAllocator<'a, B>) {
         (self.dense, self.initial, self.room)
     }
 
     /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
-    pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (WeightId, VectorId) {
+    pub fn add_linear(&mut self, name: &str, shape: MatrixShape) -> (WeightId, VectorId) {
         self.start_linear(shape);
         let weight = self.add_weight(format!("{name}.weight"), shape);
-        (weight, self.add_vector(&format!("{name}.bias"), &[shape.0]))
+        (weight, self.add_vector(&format!("{name}.bias"), &[shape.rows]))
     }
 
-    /// The same for a layer of one output, `{name}.weight [1, input]`, which no matrix product
-    /// reads.
+    /// Adds `{name}.weight [1, input]` and `{name}.bias [1]` for a layer with one output. Matrix
+    /// products do not read this weight, so it is a vector.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
-        self.start_linear((1, input));
+        self.start_linear(MatrixShape::new(1, input));
         let weight = self.add_vector(&format!("{name}.weight"), &[1, input]);
         (weight, self.add_vector(&format!("{name}.bias"), &[1]))
     }
 
     /// Adds a cross layer's factor `name [output, input]`.
-    pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+    pub fn add_factor(&mut self, name: String, shape: MatrixShape) -> WeightId {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Factor(index, shape));
         self.add_weight(name, shape)
@@ -74,7 +75,7 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         self.add_vector(name, &[length])
     }
 
-    fn add_weight(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+    fn add_weight(&mut self, name: String, shape: MatrixShape) -> WeightId {
         self.dense.add_weight(&mut self.room, name, shape, self.precision)
     }
 
@@ -82,8 +83,9 @@ impl<'a, B: Backend> ParameterList<'a, B> {
         self.dense.add_vector(&mut self.room, name, shape)
     }
 
-    /// How the next two parameters start: weight and bias of a linear layer.
-    fn start_linear(&mut self, shape: (usize, usize)) {
+    /// Registers the initial distributions of a linear layer's weight and bias, which are added
+    /// next.
+    fn start_linear(&mut self, shape: MatrixShape) {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Weight(index, shape));
         self.initial.push(Initial::Bias(index, shape));

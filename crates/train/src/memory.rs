@@ -1,12 +1,13 @@
-//! Estimates the memory of a training run, by use and by moment, before anything is allocated.
-//! Reads neither the machine nor files; the caller compares it with available memory.
+//! Estimates the memory of a training run, by purpose and by phase, before anything is allocated.
+//! Reads neither the machine nor files; the caller compares the estimate with available memory.
 //!
-//! Buffers of known length are counted by the constructors that allocate them ([`ZeroBuffers`]);
-//! buffers that grow with the data by functions beside them, from the mean number of ids per row.
-//! Allocator caches, thread stacks and the program itself are [`PROGRAM_BYTES`], [`ARENA_BYTES`]
-//! and [`SLACK`], measured.
+//! Buffers of known length are counted by the constructors that allocate them
+//! ([`CountingAllocator`]); buffers that grow with the data are counted by functions beside them,
+//! from the mean number of ids per row. Allocator caches, thread stacks and the program itself are
+//! [`PROGRAM_BYTES`], [`ARENA_BYTES`] and [`SLACK`], measured.
 
-mod room;
+mod counting_allocator;
+mod usage;
 
 use std::collections::BTreeMap;
 
@@ -18,95 +19,34 @@ use serde::Serialize;
 use crate::model::Model;
 use crate::run::feature_plan;
 
-pub use room::ZeroBuffers;
+pub use counting_allocator::CountingAllocator;
+pub use usage::{MemoryUse, RankMemory, Traffic};
 
-/// The program's own pages that are touched, its libraries, and what it allocates before it trains.
+/// Resident pages of the program and its libraries, and its allocations before training.
 const PROGRAM_BYTES: u64 = 22 << 20;
-/// What MPI takes of a process: Open MPI 4.1 on one host 6 MiB, measured.
+/// Memory of MPI in one process; 6 MiB were measured with Open MPI 4.1 on one host.
 const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
-/// What the allocator keeps at the end of each of its arenas, at most: a tenth of what was decoded
-/// in them.
+/// Most bytes that the allocator keeps free at the end of each arena: a tenth of what was decoded
+/// in it.
 const ARENA_BYTES: u64 = 3 << 20;
-/// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
+/// Threads besides those of the ranks: the main thread, one that assembles batches, and some that
+/// decode.
 const THREADS_BESIDE: u64 = 4;
-/// What freed and fragmented memory adds to buffers that come and go with each batch.
+/// Overhead of freed and fragmented memory, relative to buffers that are allocated for each batch.
 const SLACK: f64 = 0.12;
-/// Bytes of a recorded operation, and of what is written of it.
+/// Bytes of a recorded operation, including its text while the trace is written.
 const SPAN_BYTES: u64 = 100;
 /// Bytes of a category in a checkpoint's manifest while it is written: a JSON value and its text,
 /// each twice.
 const CATEGORY_BYTES: u64 = 96;
 
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MemoryUse {
-    /// The program, its libraries and threads, and what the allocator keeps.
-    Program,
-    /// Weights of the embedding tables.
-    TableWeights,
-    /// Optimizer states of the embedding tables.
-    TableStates,
-    /// Weights of the dense layers in all their forms, with gradients and optimizer states.
-    DenseParameters,
-    /// Outputs of layers, and pooled vectors.
-    Activations,
-    Gradients,
-    /// Ids, pooled vectors and gradients between ranks or tiles.
-    Exchange,
-    /// Sorting the ids of a batch by row.
-    RowUpdates,
-    /// Rows decoded for the shuffle.
-    Shuffle,
-    Batches,
-    /// Decoding and decompressing Parquet.
-    Decoding,
-    /// Vocabularies of exact ids.
-    Vocabularies,
-    Trace,
-    /// Reading held-out rows, and their scores.
-    Evaluation,
-    /// Copies made to write a checkpoint, or to read one.
-    Checkpoint,
-    Preparation,
-    Generation,
-}
-
-impl MemoryUse {
-    /// The use in words.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Program => "program and threads",
-            Self::TableWeights => "table weights",
-            Self::TableStates => "table optimizer states",
-            Self::DenseParameters => "dense weights, gradients and states",
-            Self::Activations => "activations",
-            Self::Gradients => "gradients of activations",
-            Self::Exchange => "exchange between ranks and tiles",
-            Self::RowUpdates => "sorting of row updates",
-            Self::Shuffle => "rows decoded for the shuffle",
-            Self::Batches => "batches read ahead",
-            Self::Decoding => "decoding of Parquet",
-            Self::Vocabularies => "vocabularies",
-            Self::Trace => "recorded steps",
-            Self::Evaluation => "evaluation",
-            Self::Checkpoint => "checkpoint copies",
-            Self::Preparation => "preparation of raw files",
-            Self::Generation => "generation of rows",
-        }
-    }
-}
-
-/// When memory is used.
+/// The phase of a run in which memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPhase {
-    /// Rows are made up.
     Generation,
-    /// Raw training files are prepared.
     Preparation,
     /// Raw evaluation files are prepared, while the first training rows are read.
     EvaluationPreparation,
@@ -122,7 +62,7 @@ pub enum MemoryPhase {
 }
 
 impl MemoryPhase {
-    /// The moment in words, after "while".
+    /// The phase in words, as it follows "while" in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -138,75 +78,70 @@ impl MemoryPhase {
     }
 }
 
-/// Memory of one use.
+/// The memory needed for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryPart {
     pub of: MemoryUse,
     pub bytes: Bytes,
 }
 
-/// All memory at one moment of a run.
+/// The memory needed during one phase of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryMoment {
     pub when: MemoryPhase,
-    /// Sum of the parts.
     pub total: Bytes,
-    /// Uses, the largest first; none is 0.
+    /// Sorted by size, the largest first, without zeros.
     pub parts: Vec<MemoryPart>,
 }
 
-/// The memory of a run, moment by moment.
+/// The estimated memory of a run, phase by phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryEstimate {
     pub moments: Vec<MemoryMoment>,
 }
 
 impl MemoryEstimate {
-    /// The moment that takes most.
+    /// The phase that needs the most memory.
     #[must_use]
     pub fn peak(&self) -> Option<&MemoryMoment> {
         self.moments.iter().max_by_key(|moment| moment.total)
     }
 
-    /// The most that the run takes at any moment.
+    /// The memory of the phase that needs the most.
     #[must_use]
     pub fn total(&self) -> Bytes {
         self.peak().map_or(Bytes(0), |moment| moment.total)
     }
 }
 
-/// What an estimate depends on.
+/// The inputs of an estimate: configuration, plan, data and processes of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunShape<'a> {
     pub config: &'a JobConfig,
     pub plan: &'a ShardingPlan,
     /// Threads over all ranks, or over the processes of this host.
     pub threads: usize,
-    /// Where ranks are processes: those of this host, each of which reads all data.
+    /// The ranks of this host, if ranks are processes. Each of them reads all data.
     pub processes: Option<&'a [Rank]>,
     pub train: &'a DataShape,
-    /// Rows of it to train on.
     pub train_rows: u64,
-    /// Held-out data and its rows.
+    /// Held-out data and its number of rows.
     pub evaluation: Option<(&'a DataShape, u64)>,
-    /// Steps to be recorded.
     pub traced_steps: u64,
-    /// Where weights come from.
     pub weights: WeightSource,
-    /// Bytes that making up rows takes; 0 where none are.
+    /// Bytes needed to generate synthetic rows; 0 without.
     pub generation: u64,
-    /// Which data has to be prepared before the run.
     pub raw: RawData,
 }
 
-/// The source of a run's weights.
+/// Whether a run starts from initial weights or from a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightSource {
     Initial,
     Checkpoint,
 }
 
-/// Which data of a run has to be prepared.
+/// The data of a run that must be prepared from raw files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawData {
     Neither,
@@ -215,31 +150,7 @@ pub enum RawData {
     Both,
 }
 
-/// What a step of a rank moves.
-#[derive(Clone, Copy, Debug)]
-pub struct Traffic<'a> {
-    /// Samples of all ranks.
-    pub batch_size: usize,
-    /// Mean ids of a bag, by feature.
-    pub ids_per_bag: &'a [f64],
-}
-
-/// What a rank's model takes.
-#[derive(Clone, Debug)]
-pub struct RankMemory {
-    /// From the first step to the last, by use.
-    pub held: BTreeMap<MemoryUse, u64>,
-    /// Messages of an exchange of pooled vectors, at most.
-    pub messages: u64,
-    /// Gradients of all dense parameters, whose buckets are on their way at once.
-    pub gradients: u64,
-    /// Values of all dense parameters and their states, as a checkpoint has them.
-    pub saved_dense: u64,
-    /// What reading the rank's largest tile from a checkpoint takes beside it.
-    pub chunk: u64,
-}
-
-/// Estimates the memory of a run on devices of one kind.
+/// Estimates the memory of a run whose ranks use devices of type `B`, for every phase.
 #[must_use]
 pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     let program = MemoryParts::single(MemoryUse::Program, program_bytes(run));
@@ -258,23 +169,23 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     let (loader, readers) = (loader(run), readers(run));
     let program = program.with(MemoryUse::Vocabularies, vocabulary * readers);
     let reading = program.clone().reading(&loader, readers);
-    // Rows of one window are all decoded before the first batch is put together.
+    // If the shuffle window holds all rows, all are decoded before the first batch is assembled.
     let first = if loader.is_one_window { reading.without_batches() } else { reading };
     if let (RawData::Evaluation | RawData::Both, Some((shape, _))) = (run.raw, run.evaluation) {
-        // Indices of the vocabularies beside what is written.
+        // The indices of the vocabularies are in memory besides the prepared rows.
         let bytes = prepared(shape) + 2 * vocabulary;
         let parts = first.with(MemoryUse::Preparation, bytes);
         moments.push(parts.at(MemoryPhase::EvaluationPreparation));
     }
-    // What decoding them took is returned before the first step.
+    // The memory used for decoding is returned before the first step.
     let first = loader.is_one_window.then_some(first);
     let steps = LoaderMemory { decoding: loader.decoding_in_steps(), ..loader };
     model_moments::<B>(run, first, program.reading(&steps, readers), &mut moments);
     MemoryEstimate { moments }
 }
 
-/// What the ranks of this host hold of one device of this kind while they train: their models, ids
-/// and the sort of their updates.
+/// The memory that the ranks of this host need on one device of type `B` while they train: models,
+/// ids and the sort of their updates.
 #[must_use]
 pub fn on_device<B: Backend>(run: &RunShape<'_>) -> MemoryMoment {
     let mut held = MemoryParts(BTreeMap::new());
@@ -284,8 +195,8 @@ pub fn on_device<B: Backend>(run: &RunShape<'_>) -> MemoryMoment {
     listed(held.0, MemoryPhase::Training)
 }
 
-/// The moments at which the model is in memory; `first` is what reading takes before the first
-/// step, where that is more than during the steps.
+/// Appends the phases during which the model is in memory. `first` is the memory of reading before
+/// the first step, if it exceeds that during the steps.
 fn model_moments<B: Backend>(
     run: &RunShape<'_>,
     first: Option<MemoryParts>,
@@ -305,10 +216,10 @@ fn model_moments<B: Backend>(
     let world_size = ranks.len() as u64;
     idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
     if run.plan.world_size() > 1 {
-        // A rank's share of a batch is a copy.
+        // With several ranks, each rank's share of a batch is a copy.
         idle.add(MemoryUse::Batches, batch_bytes(run) * world_size / ranks_in_all(run));
-        // Threads hand over what they send and add it up in place; processes have what they sent,
-        // what came to be added, and the others' sums.
+        // Threads move their messages and sum them in place. Processes hold three copies: what was
+        // sent, what was received, and the sums of the others.
         let copies = if run.processes.is_some() { 3 } else { 1 };
         idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
     }
@@ -318,8 +229,8 @@ fn model_moments<B: Backend>(
     let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
     let names = run.train.vocabulary * CATEGORY_BYTES;
     if run.weights == WeightSource::Checkpoint {
-        // Every rank reads the dense parameters beside its model, whose buffers are untouched, and
-        // chunks of tables that are cut otherwise.
+        // Every rank reads the dense parameters besides its model, whose step buffers are still
+        // untouched, and chunks of tables under another tiling.
         let chunks = sum(|rank| rank.chunk);
         let copies = world_size * saved + names + chunks;
         let read = first.unwrap_or_else(|| idle.untouched());
@@ -332,7 +243,7 @@ fn model_moments<B: Backend>(
     }
 }
 
-/// How often data is read on this host.
+/// The number of processes on this host that read the data.
 fn readers(run: &RunShape<'_>) -> u64 {
     run.processes.map_or(1, |processes| processes.len() as u64)
 }
@@ -341,7 +252,7 @@ fn ranks_in_all(run: &RunShape<'_>) -> u64 {
     u64::from(run.plan.world_size())
 }
 
-/// Memory of each rank, of this host where they are processes.
+/// The memory of each rank; if ranks are processes, only of those on this host.
 fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let world_size = run.plan.world_size();
     let batch_size = batch_size(run);
@@ -358,7 +269,7 @@ fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     }
 }
 
-/// Samples of the largest batch there is: pages of longer buffers are never touched.
+/// Samples of the largest batch that occurs. Pages of longer buffers are never touched.
 fn batch_size(run: &RunShape<'_>) -> usize {
     let rows = run.train_rows.max(run.evaluation.map_or(0, |(_, rows)| rows)).max(1);
     run.config.training.batch_size.min(usize::try_from(rows).unwrap_or(usize::MAX))
@@ -388,7 +299,7 @@ fn loader(run: &RunShape<'_>) -> LoaderMemory {
 fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     let training = &run.config.training;
     let rows = rows.min(training.evaluate_samples.unwrap_or(u64::MAX));
-    // Scores and labels; the loader is one of its own.
+    // Scores and labels; evaluation has its own loader.
     let scores = rows * crate::metric::SAMPLE_BYTES;
     let read = LoaderShape {
         data: shape,
@@ -401,18 +312,18 @@ fn evaluation_bytes(run: &RunShape<'_>, shape: &DataShape, rows: u64) -> u64 {
     .memory();
     let every = training.evaluate_every.is_some();
     let training = loader(run);
-    // Where training data of one window is decoded once, its decoders' memory serves these.
+    // If all training rows are decoded once, the memory of their decoders is free again.
     let decoding = if training.is_one_window { 0 } else { read.decoding };
     let read = read.decoded + read.batches + decoding;
     if every {
         return scores + read;
     }
-    // The last evaluation: training no longer reads, and what it read with is used again.
+    // In the last evaluation, the memory of the training loader is reused.
     let free = training.decoded + training.batches + training.decoding_in_steps();
     scores + read.saturating_sub(free)
 }
 
-/// How many arenas of the allocator the threads of a run share: see
+/// The number of allocator arenas that the threads of a run share; see
 /// [`device::buffer::limit_arenas`].
 #[must_use]
 pub fn arenas(threads: usize) -> usize {
@@ -432,7 +343,8 @@ fn program_bytes(run: &RunShape<'_>) -> u64 {
     count as u64 * each + run.threads as u64 * THREAD_BYTES
 }
 
-/// Operations of a step, about: three products and an update of each layer, and what is once.
+/// Approximate number of operations of a step: three products and one update per layer, plus those
+/// that occur once.
 fn ops(config: &JobConfig) -> u64 {
     let model = &config.model;
     let cross = match model.interaction {
@@ -442,7 +354,7 @@ fn ops(config: &JobConfig) -> u64 {
     (16 + 6 * (model.bottom.len() + model.top.len()) + cross) as u64
 }
 
-/// Bytes by use.
+/// The bytes needed for each purpose during one phase.
 #[derive(Clone, Debug)]
 struct MemoryParts(BTreeMap<MemoryUse, u64>);
 
@@ -462,7 +374,7 @@ impl MemoryParts {
         parts
     }
 
-    /// Without what only a step touches.
+    /// Without the buffers that only a step touches.
     fn untouched(&self) -> Self {
         let mut parts = self.clone();
         for of in [
@@ -476,7 +388,7 @@ impl MemoryParts {
         parts
     }
 
-    /// Without batches: none is put together before all rows are there.
+    /// Without batches: while all rows are decoded, no batch is assembled yet.
     fn without_batches(&self) -> Self {
         let mut parts = self.clone();
         parts.0.remove(&MemoryUse::Batches);
@@ -490,7 +402,7 @@ impl MemoryParts {
         self
     }
 
-    /// Adds what the allocator keeps of buffers that come and go, and sorts.
+    /// Adds the allocator's overhead for short-lived buffers, and sorts the parts.
     fn at(&self, when: MemoryPhase) -> MemoryMoment {
         let mut parts = self.0.clone();
         let fleeting = [
@@ -507,7 +419,7 @@ impl MemoryParts {
     }
 }
 
-/// The uses that are not 0, the largest first.
+/// The nonzero purposes, the largest first.
 fn listed(parts: BTreeMap<MemoryUse, u64>, when: MemoryPhase) -> MemoryMoment {
     let mut parts: Vec<MemoryPart> =
         parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();

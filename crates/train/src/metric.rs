@@ -1,16 +1,15 @@
 //! Metrics of a model on labelled samples: loss, AUC, normalized entropy, calibration, accuracy.
 //!
 //! Keeps every (probability, label) in 8 bytes, so all figures but the loss are exact functions of
-//! the
-//! *set* of samples: the same bits for any batch size and any number of ranks.
-//! Knows nothing of models or of where samples come from.
+//! the *set* of samples: the same bits for any batch size and any number of ranks. Independent of
+//! models and of the source of the samples.
 
 use std::fmt;
 
 use schema::{Batch, Figure, JobConfig};
 use serde::Serialize;
 
-/// The figures of one evaluation.
+/// The metrics of one evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     pub samples: u64,
@@ -31,7 +30,8 @@ pub struct Evaluation {
     pub by_group: Option<GroupAuc>,
 }
 
-/// AUC within groups, such as those of one user: what a ranking for each of them is worth.
+/// AUC within groups of samples, such as those of one user: it measures the ranking that each user
+/// sees.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct GroupAuc {
     /// Mean over the groups with both labels, weighted by their samples; NaN without any.
@@ -42,7 +42,7 @@ pub struct GroupAuc {
 }
 
 impl Evaluation {
-    /// The figure by which models are compared, and whether `other` is better.
+    /// Returns the metric by which models are compared.
     #[must_use]
     pub fn figure(&self, which: Figure) -> f64 {
         match which {
@@ -53,7 +53,7 @@ impl Evaluation {
     }
 }
 
-/// Whether a figure is better than the best so far.
+/// Whether a value of the metric `which` is better than the best value so far.
 #[must_use]
 pub fn is_better(which: Figure, figure: f64, best: f64) -> bool {
     match which {
@@ -67,7 +67,7 @@ pub fn is_better(which: Figure, figure: f64, best: f64) -> bool {
 pub struct Groups(Option<usize>);
 
 impl Groups {
-    /// Those that `config` asks for.
+    /// The grouping that `config` asks for.
     #[must_use]
     pub fn new(config: &JobConfig) -> Self {
         let features = config.model.features();
@@ -75,7 +75,8 @@ impl Groups {
         Self(by.and_then(|by| features.iter().position(|feature| feature.name == *by)))
     }
 
-    /// The group of each sample, `[B]`; empty without groups. A missing id is a group too.
+    /// Returns the group of each sample, `[B]`; empty without grouping. Samples without an id form
+    /// a group of their own.
     #[must_use]
     pub fn in_batch(self, batch: &Batch) -> Vec<i64> {
         let Some(feature) = self.0 else { return Vec::new() };
@@ -93,13 +94,13 @@ pub const SAMPLE_BYTES: u64 = size_of::<u64>() as u64;
 pub struct Accumulator {
     /// Order-preserving bits of the probability, then the bits of the label.
     samples: Vec<u64>,
-    /// The group of each sample; empty where there are none.
+    /// The group of each sample; empty without grouping.
     groups: Vec<i64>,
     loss_sum: f64,
-    spoilt: Option<NotFinite>,
+    not_finite: Option<NotFinite>,
 }
 
-/// Samples without a finite probability, or a loss that is none.
+/// The reason why an evaluation is meaningless: NaN probabilities, or a non-finite loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NotFinite {
     /// Samples whose probability is NaN.
@@ -127,7 +128,7 @@ impl fmt::Display for NotFinite {
 }
 
 impl Accumulator {
-    /// Without samples.
+    /// An accumulator that has no samples yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -139,24 +140,25 @@ impl Accumulator {
     /// If the lengths differ.
     pub fn push(&mut self, probabilities: &[f32], labels: &[f32], loss_sum: f64) {
         assert_eq!(probabilities.len(), labels.len(), "one label per probability");
-        let (first, spoilt) = (self.samples(), probabilities.iter().filter(|p| p.is_nan()).count());
-        if spoilt > 0 {
+        let (first, nan_count) =
+            (self.samples(), probabilities.iter().filter(|p| p.is_nan()).count());
+        if nan_count > 0 {
             let place = probabilities.iter().position(|p| p.is_nan()).unwrap_or_default();
-            self.add_spoilt(first + place as u64, spoilt as u64);
+            self.count_nan(first + place as u64, nan_count as u64);
         }
         self.samples.extend(probabilities.iter().zip(labels).map(|(&p, &y)| pack(p, y)));
         self.loss_sum += loss_sum;
     }
 
-    /// Adds the groups of the samples of a batch, `[B]`, or nothing for any batch.
+    /// Adds the groups of the samples of a batch, `[B]`. Call it for every batch or for none.
     pub fn push_groups(&mut self, groups: &[i64]) {
         self.groups.extend_from_slice(groups);
     }
 
     /// Adds another rank's samples. Merge in rank order for the same loss to the bit.
     pub fn merge(&mut self, other: Self) {
-        if let Some(NotFinite::Samples { first, count }) = other.spoilt {
-            self.add_spoilt(self.samples() + first, count);
+        if let Some(NotFinite::Samples { first, count }) = other.not_finite {
+            self.count_nan(self.samples() + first, count);
         }
         if self.samples.is_empty() {
             self.samples = other.samples;
@@ -167,16 +169,16 @@ impl Accumulator {
         self.loss_sum += other.loss_sum;
     }
 
-    /// Why the figures would be meaningless, if they are: check before [`Self::finish`].
+    /// The reason why the metrics would be meaningless, if any. Check it before [`Self::finish`].
     #[must_use]
     pub fn not_finite(&self) -> Option<NotFinite> {
         let loss = (!self.loss_sum.is_finite()).then_some(NotFinite::Loss(self.loss_sum));
-        self.spoilt.or(loss)
+        self.not_finite.or(loss)
     }
 
-    /// Counts samples that came after all counted so far.
-    fn add_spoilt(&mut self, first: u64, more: u64) {
-        self.spoilt = Some(match self.spoilt {
+    /// Counts NaN samples that come after those counted so far.
+    fn count_nan(&mut self, first: u64, more: u64) {
+        self.not_finite = Some(match self.not_finite {
             Some(NotFinite::Samples { first, count }) => {
                 NotFinite::Samples { first, count: count + more }
             }
@@ -184,13 +186,13 @@ impl Accumulator {
         });
     }
 
-    /// Samples so far.
+    /// The number of samples added so far.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples.len() as u64
     }
 
-    /// Sorts the samples and computes the figures.
+    /// Sorts the samples and computes the metrics.
     #[must_use]
     pub fn finish(mut self) -> Evaluation {
         let has_groups = !self.groups.is_empty() && self.groups.len() == self.samples.len();

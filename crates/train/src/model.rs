@@ -1,8 +1,9 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
-//! backward and preallocated buffers. Knows nothing of data files, schedules or checkpoints.
+//! backward and preallocated buffers. Independent of data files, schedules and checkpoints.
 
 use std::path::Path;
 
+use device::MatrixShape;
 use device::backend::{LossArguments, Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
 use device::optimizer::UpdateRule;
@@ -14,7 +15,7 @@ use schema::{
 
 use crate::Error;
 use crate::checkpoint;
-use crate::context::{On, RankContext};
+use crate::context::{DeviceQueue, RankContext};
 use crate::dense::{Dense, DenseStep};
 use crate::embedding::EmbeddingCollection;
 use crate::embedding::collection::{self, IdCheck};
@@ -23,29 +24,29 @@ use crate::layer::ParameterList;
 use crate::layer::interaction::{self, InteractionLayer};
 use crate::layer::logit::{self, Logit};
 use crate::layer::mlp::Mlp;
-use crate::memory::{MemoryUse, RankMemory, Traffic, ZeroBuffers};
+use crate::memory::{CountingAllocator, MemoryUse, RankMemory, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleShare<'a> {
     pub batch: &'a Batch,
-    /// Number of the first of them in the global batch.
+    /// Index of the first of them in the global batch.
     pub first_sample: usize,
-    /// Samples over all ranks: what the loss is a mean over.
+    /// Samples over all ranks. The loss is the mean over them.
     pub global_size: usize,
 }
 
-/// Which step of the run a batch is for.
+/// The step of the run that a batch belongs to, which decides learning rates and bias corrections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunStep {
-    /// Steps of the run before it: 0 at the first. Kept over a resumption, for bias corrections.
+    /// Number of earlier steps of the run, including those before it was resumed.
     pub number: u64,
-    /// Factor on the base learning rates.
+    /// Factor of the schedule on the base learning rates.
     pub factor: f64,
 }
 
-/// The parameters of one rank.
+/// The parameters of one rank, as read from a checkpoint.
 pub struct RankParameters {
     /// Replicated on every rank.
     pub dense: Vec<DenseParameter>,
@@ -54,7 +55,7 @@ pub struct RankParameters {
 }
 
 impl RankParameters {
-    /// Refuses values, read from the checkpoint at `path`, that are no finite numbers.
+    /// Fails if a value read from the checkpoint at `path` is not finite.
     ///
     /// # Errors
     /// [`Error::Value`] naming the first.
@@ -82,34 +83,33 @@ impl RankParameters {
     }
 }
 
-/// A model that only looks forward: it has weights, but neither an optimizer nor any state, and
-/// cannot be trained.
+/// A model for inference only: it has weights but no optimizer state, and cannot be trained.
 pub struct ForwardModel<B: Backend> {
     model: Model<B>,
 }
 
 impl<B: Backend> ForwardModel<B> {
-    /// A model with the weights in `parameters`, which have no state.
+    /// Creates a model with the weights in `parameters`, which have no optimizer state.
     ///
     /// # Errors
     /// As [`Model::restored`].
     pub fn restored(
-        on: On<'_, B>,
+        device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        // The rule that keeps no state stands for none: nothing outside can take a step.
+        // SGD keeps no state. It is never applied, because this type has no method that trains.
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
         let optimizer = Optimizers { sparse: none, dense: none };
         let config = JobConfig { optimizer, ..config.clone() };
-        let model = Model::restored(on, &config, plan, rank, batch_max, parameters)?;
+        let model = Model::restored(device_queue, &config, plan, rank, batch_max, parameters)?;
         Ok(Self { model })
     }
 
-    /// Refuses a batch of another shape, and ids that are no rows of the tables of the job.
+    /// Fails if a batch has the wrong shape or ids outside the job's tables.
     ///
     /// # Errors
     /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
@@ -118,16 +118,16 @@ impl<B: Backend> ForwardModel<B> {
         self.model.embedding.check_ids(&share.batch.sparse, share.first_sample)
     }
 
-    /// Looks up the ids of the next batches in `tiles`, one for each table, which have the rows of
-    /// these ids alone.
+    /// Replaces the tables by `tiles`, one per table, which contain only the rows that the next
+    /// batches look up.
     pub(crate) fn look_up_in(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
         self.model.embedding.replace_tiles(device, tiles)
     }
 
-    /// As [`Model::evaluate`].
+    /// Computes probabilities and summed loss; see [`Model::evaluate`].
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Model`].
     pub fn evaluate(
         &mut self,
         context: &mut RankContext<B>,
@@ -136,10 +136,10 @@ impl<B: Backend> ForwardModel<B> {
         self.model.evaluate(context, share)
     }
 
-    /// As [`Model::score`].
+    /// Computes probabilities only; see [`Model::score`].
     ///
     /// # Errors
-    /// As there.
+    /// As for the method of [`Model`].
     pub fn score(
         &mut self,
         context: &mut RankContext<B>,
@@ -149,7 +149,7 @@ impl<B: Backend> ForwardModel<B> {
     }
 }
 
-/// A model with its buffers.
+/// The model of one rank: parameters, layers and their buffers, for batches up to a fixed size.
 pub struct Model<B: Backend> {
     loss: Loss,
     /// Seed of initial weights and of the random bits of rounding.
@@ -161,37 +161,38 @@ pub struct Model<B: Backend> {
     interaction: InteractionLayer<B>,
     top: Mlp<B>,
     logit: Logit,
-    /// Whether the logit's input is the output of a ReLU: the top MLP has layers before it.
+    /// Whether the logit's input is the output of a ReLU, that is, whether the top MLP has hidden
+    /// layers.
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
     optimizers: (OptimizerConfig, OptimizerConfig),
-    /// The numbers of a training step, and those of an evaluation: what is wrong with one must not
-    /// stop the other.
+    /// Scalars of training steps and of evaluations. They are separate so that an error found in
+    /// one does not stop the other.
     scalars: B::Scalars,
-    looking: B::Scalars,
+    evaluation: B::Scalars,
     buffers: Buffers<B>,
-    /// Probabilities on their way to the host.
+    /// Host buffer for probabilities.
     read: Vec<f32>,
 }
 
-/// What a forward is for.
+/// Whether a forward pass belongs to a training step or to an evaluation.
 #[derive(Clone, Copy)]
 enum Purpose {
     Training(RunStep),
-    Looking,
+    Evaluation,
 }
 
 impl Purpose {
-    /// Selects the block of this purpose.
-    fn choose<'a, S>(self, training: &'a mut S, looking: &'a mut S) -> &'a mut S {
+    /// Selects the scalars of this purpose.
+    fn choose<'a, S>(self, training: &'a mut S, evaluation: &'a mut S) -> &'a mut S {
         match self {
             Self::Training(_) => training,
-            Self::Looking => looking,
+            Self::Evaluation => evaluation,
         }
     }
 }
 
-/// A step that the device has been given; its number and its end.
+/// A step that was submitted to the device and may still be running.
 pub struct Started<B: Backend> {
     step: u64,
     end: B::Event,
@@ -212,13 +213,14 @@ struct Buffers<B: Backend> {
 
 impl<B: Backend> Buffers<B> {
     fn new(
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         model: &ModelConfig,
         last_width: usize,
         batch_max: usize,
     ) -> Self {
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let mut matrix = |of, width| room.matrix(of, Precision::F32, (batch_max, width));
+        let mut matrix =
+            |of, width| room.matrix(of, Precision::F32, MatrixShape::new(batch_max, width));
         let input = matrix(forward, model.dense_features);
         let [d_last, d_interaction, d_dense] =
             [last_width, model.interaction_width(), model.dense_width()]
@@ -239,55 +241,62 @@ impl<B: Backend> Buffers<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// A model with the initial weights of `config`, for at most `batch_max` samples of this rank.
+    /// Creates a model with the initial weights of `config`, for at most `batch_max` samples of
+    /// this rank.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device has no room.
+    /// [`Error::Device`] if the device runs out of memory.
     pub fn initial(
-        on: On<'_, B>,
+        device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
     ) -> Result<Self, Error> {
-        let (host, optimizer) = (on.0.host(), config.optimizer.sparse.kind);
+        let (host, optimizer) = (device_queue.device.host(), config.optimizer.sparse.kind);
         let tile = |tile: &schema::Tile| TileState {
             weight: initial::tile_weights(host, &config.model, tile),
             state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
-        let (mut model, initial, room) =
-            Self::build(ZeroBuffers::new(on.0), config, plan, rank, batch_max, tiles);
+        let (mut model, initial, room) = Self::build(
+            CountingAllocator::new(device_queue.device),
+            config,
+            plan,
+            rank,
+            batch_max,
+            tiles,
+        );
         room.finish()?;
         for (i, initial) in initial.into_iter().enumerate() {
             let values = initial.values(host, config.model.init, config.model.seed);
-            model.parameters.set_values(on, i, &values)?;
+            model.parameters.set_values(device_queue, i, &values)?;
         }
         Ok(model)
     }
 
-    /// A model with `parameters`, which must have the names and shapes `config` gives.
+    /// Creates a model with `parameters`, whose names and shapes must match `config`.
     ///
     /// # Errors
-    /// [`Error::Device`] where they have not, or the device has no room.
+    /// [`Error::Device`] if they do not match, or the device runs out of memory.
     pub fn restored(
-        on: On<'_, B>,
+        device_queue: DeviceQueue<'_, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        let room = ZeroBuffers::new(on.0);
+        let room = CountingAllocator::new(device_queue.device);
         let (mut model, _, room) =
             Self::build(room, config, plan, rank, batch_max, parameters.tiles);
         room.finish()?;
-        model.parameters.set(on, &parameters.dense)?;
+        model.parameters.set(device_queue, &parameters.dense)?;
         Ok(model)
     }
 
-    /// What such a model takes, counted by building it without memory.
+    /// Counts the memory of such a model by building it without allocating.
     #[must_use]
     pub fn memory(
         config: &JobConfig,
@@ -296,13 +305,13 @@ impl<B: Backend> Model<B> {
         batch_max: usize,
         traffic: &Traffic<'_>,
     ) -> RankMemory {
-        let room = ZeroBuffers::counting();
+        let room = CountingAllocator::counting();
         let (model, _, mut room) = Self::build(room, config, plan, rank, batch_max, Vec::new());
         let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
         for tile in plan.tiles_of(rank) {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
-            // Of more rows than any machine holds, too.
+            // Saturating, because a configuration may name more rows than fit any machine.
             let weights = B::table_bytes(data_type, rows.saturating_mul(dim));
             room.count(MemoryUse::TableWeights, weights);
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
@@ -321,15 +330,16 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// A model whose dense parameters are zero, how they start, and the room it is in.
+    /// Builds a model whose dense parameters are zero. Also returns their initial distributions and
+    /// the allocator.
     fn build<'r>(
-        room: ZeroBuffers<'r, B>,
+        room: CountingAllocator<'r, B>,
         config: &JobConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> (Self, Vec<Initial>, ZeroBuffers<'r, B>) {
+    ) -> (Self, Vec<Initial>, CountingAllocator<'r, B>) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
@@ -355,14 +365,15 @@ impl<B: Backend> Model<B> {
             embedding: EmbeddingCollection::new(&mut room, model, plan, rank, tiles, sparse.kind),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
-            looking: room.scalars(),
+            evaluation: room.scalars(),
             buffers: Buffers::new(&mut room, model, last_width, batch_max),
             read: Vec::new(),
         };
         (built, initial, room)
     }
 
-    /// Sends dense gradients to other ranks in buckets of about so many bytes.
+    /// Sets the approximate size in bytes of the buckets in which dense gradients go to other
+    /// ranks.
     pub fn set_bucket(&mut self, bytes: usize) {
         self.parameters.set_bucket(bytes);
     }
@@ -373,27 +384,27 @@ impl<B: Backend> Model<B> {
         &self.parameters
     }
 
-    /// This rank's tiles.
+    /// The tiles of the embedding tables that this rank owns.
     #[must_use]
     pub fn tiles(&self) -> &[schema::Tile] {
         self.embedding.tiles()
     }
 
-    /// Some rows of one of them.
+    /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
     /// [`Error::Device`] where the device failed.
     pub fn tile<'a>(
         &'a self,
-        on: On<'_, B>,
+        device_queue: DeviceQueue<'_, B>,
         rows: TileRows,
         room: &'a mut TileRoom,
     ) -> Result<TileView<'a>, Error> {
-        self.embedding.tile(on, rows, room)
+        self.embedding.tile(device_queue, rows, room)
     }
 
-    /// Click probabilities of this rank's samples, `[B]`, and the sum of their losses. NaN where
-    /// the logit is no finite number.
+    /// Computes the click probabilities of this rank's samples, `[B]`, and the sum of their losses.
+    /// A non-finite logit gives NaN.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
@@ -402,15 +413,15 @@ impl<B: Backend> Model<B> {
         context: &mut RankContext<B>,
         share: SampleShare<'_>,
     ) -> Result<(&[f32], f64), Error> {
-        self.begin(context, share, Purpose::Looking)?;
-        self.forward(context, share, Purpose::Looking)?;
-        self.loss(context, share, Purpose::Looking)?;
-        let end = context.device.end(&context.queue, &mut self.looking)?;
-        let sum = context.device.outcome(&mut self.looking, end)?.loss;
+        self.begin(context, share, Purpose::Evaluation)?;
+        self.forward(context, share, Purpose::Evaluation)?;
+        self.loss(context, share, Purpose::Evaluation)?;
+        let end = context.device.end(&context.queue, &mut self.evaluation)?;
+        let sum = context.device.outcome(&mut self.evaluation, end)?.loss;
         Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
-    /// Those of the last forward, of so many samples: a non-finite logit has none, whatever the
+    /// Reads the probabilities of the last forward pass. A non-finite logit gives NaN, whatever the
     /// sigmoid returns.
     fn probabilities(
         &mut self,
@@ -418,14 +429,14 @@ impl<B: Backend> Model<B> {
         samples: usize,
         form: Probabilities,
     ) -> Result<&[f32], Error> {
-        let (device, queue) = context.on();
+        let DeviceQueue { device, queue } = context.device_queue();
         let Buffers { logits, probabilities, .. } = &mut self.buffers;
         device.probabilities(queue, logits, samples, form, probabilities)?;
         Ok(device.read(queue, probabilities, samples, &mut self.read)?)
     }
 
-    /// Click probabilities of this rank's samples, `[B]`; labels are not looked at. NaN where the
-    /// logit is no finite number.
+    /// Computes the click probabilities of this rank's samples, `[B]`, without using labels. A
+    /// non-finite logit gives NaN.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
@@ -434,12 +445,13 @@ impl<B: Backend> Model<B> {
         context: &mut RankContext<B>,
         share: SampleShare<'_>,
     ) -> Result<&[f32], Error> {
-        self.begin(context, share, Purpose::Looking)?;
-        self.forward(context, share, Purpose::Looking)?;
+        self.begin(context, share, Purpose::Evaluation)?;
+        self.forward(context, share, Purpose::Evaluation)?;
         self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
-    /// One training step; returns the sum of the losses of this rank's samples before it.
+    /// Runs one training step and returns the sum of the losses of this rank's samples, computed
+    /// before the update.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;
@@ -454,7 +466,7 @@ impl<B: Backend> Model<B> {
         self.finish(context, started, share)
     }
 
-    /// Gives the device one training step.
+    /// Submits one training step to the device. [`Self::finish`] waits for its end.
     ///
     /// # Errors
     /// As [`Self::train`].
@@ -475,12 +487,12 @@ impl<B: Backend> Model<B> {
         Ok(Started { step: step.number, end })
     }
 
-    /// Waits for the end of a step, which was started with the same `share`; the sum of the losses
-    /// of this rank's samples before it.
+    /// Waits for the end of a step that was started with the same `share`. Returns the sum of the
+    /// losses of this rank's samples.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed; [`Error::RowOutOfRange`] where it found an id
-    /// that is no row: neither this step nor one after it has changed a weight then.
+    /// [`Error::Device`] if the device failed; [`Error::RowOutOfRange`] if it found an out-of-range
+    /// id. In that case neither this step nor a later one has changed a weight.
     pub fn finish(
         &mut self,
         context: &mut RankContext<B>,
@@ -496,7 +508,7 @@ impl<B: Backend> Model<B> {
         Ok(outcome.loss)
     }
 
-    /// Writes the numbers of a step where its operations read them.
+    /// Writes the scalars of a step to the device.
     fn begin(
         &mut self,
         context: &RankContext<B>,
@@ -505,7 +517,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         let step = match purpose {
             Purpose::Training(step) => step,
-            Purpose::Looking => RunStep { number: 0, factor: 0.0 },
+            Purpose::Evaluation => RunStep { number: 0, factor: 0.0 },
         };
         let (sparse, dense) = &self.optimizers;
         let [sparse, dense] =
@@ -516,7 +528,7 @@ impl<B: Backend> Model<B> {
             normaliser: share.global_size as f64,
             rounding: initial::rounding(self.seed, step.number),
         };
-        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
         Ok(context.device.begin(&context.queue, &numbers, scalars)?)
     }
 
@@ -528,7 +540,7 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         let (batch, samples) = (share.batch, share.batch.size);
         self.check(batch)?;
-        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
         let Buffers { input, pooled, logits, .. } = &mut self.buffers;
         let check = match purpose {
             Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
@@ -540,7 +552,7 @@ impl<B: Backend> Model<B> {
             return Ok(());
         }
         let RankContext { device, queue, profiler, .. } = &mut *context;
-        let shape = (samples, self.dense_features);
+        let shape = MatrixShape::new(samples, self.dense_features);
         let op = Op::Pack { elements: batch.dense.len() };
         profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?;
         self.bottom.forward(context, &self.parameters, input, samples)?;
@@ -572,7 +584,7 @@ impl<B: Backend> Model<B> {
         share: SampleShare<'_>,
         purpose: Purpose,
     ) -> Result<(), Error> {
-        let scalars = purpose.choose(&mut self.scalars, &mut self.looking);
+        let scalars = purpose.choose(&mut self.scalars, &mut self.evaluation);
         let RankContext { device, queue, profiler, .. } = context;
         let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
         let arguments = LossArguments {
@@ -586,7 +598,7 @@ impl<B: Backend> Model<B> {
         Ok(profiler.op(op, || device.loss(queue, arguments, scalars))?)
     }
 
-    /// The gradient of the pooled vectors, and the dense parameters' update.
+    /// Computes the gradient of the pooled vectors and updates the dense parameters.
     fn backward(
         &mut self,
         context: &mut RankContext<B>,
@@ -594,8 +606,8 @@ impl<B: Backend> Model<B> {
     ) -> Result<(), Error> {
         let samples = share.batch.size;
         if samples == 0 {
-            // Nothing to learn from here; the gradients still take part in the sum over ranks.
-            self.parameters.clear_gradients(context.on())?;
+            // A rank without samples still contributes zero gradients to the sum over ranks.
+            self.parameters.clear_gradients(context.device_queue())?;
             return DenseStep::new(&mut self.parameters, &mut self.scalars).finish(context);
         }
         let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =

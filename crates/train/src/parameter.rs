@@ -1,6 +1,5 @@
-//! The trained values as they are saved, with optimizer state: dense parameters and tiles of
-//! embedding tables.
-//! Knows nothing of how they are computed, placed or saved.
+//! The trained values in the form in which they are saved, with optimizer state: dense parameters
+//! and tiles of embedding tables. Independent of how they are computed, placed or saved.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +10,8 @@ use device::weights::WeightsView;
 use device::{Pool, Weights};
 use schema::{DataType, Interaction, ModelConfig, Optimizer, Tile};
 
-/// One dense parameter with its optimizer state, as it is saved; at work it is in [`crate::dense`].
+/// One dense parameter with its optimizer state, in the row-major form of checkpoints. During
+/// training it is in [`crate::dense`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseParameter {
     /// `bottom.{i}.{weight,bias}`, `cross.{i}.{v,w,bias}` or `top.{i}.{weight,bias}`.
@@ -25,14 +25,14 @@ pub struct DenseParameter {
 }
 
 impl DenseParameter {
-    /// A parameter of zeros that is not to be trained: without any state.
+    /// Creates a parameter of zeros without optimizer state, for inference.
     #[must_use]
     pub fn without_state(name: &str, shape: &[usize]) -> Self {
         let weight = vec![0.0; shape.iter().product()];
         Self { name: name.to_owned(), shape: shape.to_vec(), weight, state: Vec::new() }
     }
 
-    /// Values of the state that `optimizer` needs.
+    /// The number of state values that `optimizer` keeps for a parameter of this shape.
     #[must_use]
     pub fn state_len(shape: &[usize], optimizer: Optimizer) -> usize {
         let rows = shape.first().copied().unwrap_or(1);
@@ -40,7 +40,7 @@ impl DenseParameter {
         rows * optimizer.state_per_row(dim)
     }
 
-    /// A parameter of zeros, with the state `optimizer` needs.
+    /// Creates a parameter of zeros, with the state that `optimizer` needs.
     #[must_use]
     pub fn zeros(name: &str, shape: &[usize], optimizer: Optimizer) -> Self {
         let values = shape.iter().product();
@@ -54,10 +54,9 @@ impl DenseParameter {
     }
 }
 
-/// One tile of one table with its optimizer state.
+/// The weights and optimizer state of one tile, owned by the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TileState {
-    /// Which rectangle of which table.
     pub tile: Tile,
     /// `[rows, dim]`, in the table's data type.
     pub weight: Weights,
@@ -66,10 +65,9 @@ pub struct TileState {
     pub state: Array<f32>,
 }
 
-/// Some rows of a tile with their state, where they lie.
+/// Borrowed weights and state of some rows of a tile.
 #[derive(Clone, Debug)]
 pub struct TileView<'a> {
-    /// Which rectangle of which table.
     pub tile: Tile,
     /// `[rows, dim]`.
     pub weight: WeightsView<'a>,
@@ -78,21 +76,21 @@ pub struct TileView<'a> {
 }
 
 impl TileState {
-    /// All of it, to read.
+    /// Borrows the whole tile.
     #[must_use]
     pub fn view(&self) -> TileView<'_> {
         TileView { tile: self.tile.clone(), weight: self.weight.view(), state: &self.state }
     }
 }
 
-/// Where a value stands that is not what it must be.
+/// The position of an invalid value in a table or parameter, for error messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spot {
     /// `table "a"`, or the name of a parameter or tensor.
     pub tensor: String,
-    /// Its row, counted over the whole table.
+    /// Row, counted over the whole table.
     pub row: u64,
-    /// Its column, counted likewise.
+    /// Column, counted over the whole table.
     pub column: usize,
     /// `weight`, or the name of a part of the optimizer's state.
     pub part: &'static str,
@@ -103,7 +101,7 @@ impl fmt::Display for Spot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tensor, row, column, part, value } = self;
         write!(out, "{tensor}, row {row}, column {column}: {part} is ")?;
-        // Not 39 digits of a number that has 8.
+        // `{}` would print 39 digits of a number that has 8 significant ones.
         if value.is_finite() && value.abs() >= 1e7 {
             write!(out, "{value:e}")
         } else {
@@ -112,11 +110,11 @@ impl fmt::Display for Spot {
     }
 }
 
-/// Values looked at by one chunk.
+/// Values that one chunk of work checks.
 const VALUES_PER_CHUNK: usize = 1 << 20;
 
-/// The first weight of a tile of `table`, or value of its state under `optimizer`, that is no
-/// finite number.
+/// Finds the first weight of a tile of `table`, or value of its state under `optimizer`, that is
+/// not finite.
 #[must_use]
 pub fn not_finite(
     host: &Pool,
@@ -126,7 +124,7 @@ pub fn not_finite(
 ) -> Option<Spot> {
     let TileView { tile, weight, state } = view;
     if let Some((at, value)) = first_not_finite(host, *weight) {
-        return Some(spot_of(tile, table, at, value));
+        return Some(locate_weight(tile, table, at, value));
     }
     let (at, value) = first_not_finite(host, WeightsView::F32(state))?;
     let names = optimizer.state_names();
@@ -142,8 +140,8 @@ pub fn not_finite(
     })
 }
 
-/// How many weights of a tile lie at the largest number of a 16-bit format, where rounding cuts off
-/// what is larger.
+/// Counts the weights of a tile that equal the largest value of a 16-bit format, to which larger
+/// values are clamped.
 #[must_use]
 pub fn count_at_limit(host: &Pool, view: WeightsView<'_>) -> usize {
     if view.data_type() == DataType::F32 {
@@ -156,15 +154,15 @@ pub fn count_at_limit(host: &Pool, view: WeightsView<'_>) -> usize {
     count.into_inner()
 }
 
-/// The first such weight of a tile of `table`.
+/// Finds the first weight of a tile of `table` that equals the largest value of its 16-bit format.
 #[must_use]
 pub fn first_at_limit(view: &TileView<'_>, table: &str) -> Option<Spot> {
     let (at, value) = view.weight.first_at_limit(0..view.weight.len())?;
-    Some(spot_of(&view.tile, table, at, value))
+    Some(locate_weight(&view.tile, table, at, value))
 }
 
-/// The place of a weight in its table, from its position in a tile.
-fn spot_of(tile: &Tile, table: &str, at: usize, value: f32) -> Spot {
+/// Converts a weight's index in a tile to its row and column in the table.
+fn locate_weight(tile: &Tile, table: &str, at: usize, value: f32) -> Spot {
     Spot {
         tensor: format!("table {table:?}"),
         row: tile.rows.start + (at / tile.dim()) as u64,
@@ -174,7 +172,7 @@ fn spot_of(tile: &Tile, table: &str, at: usize, value: f32) -> Spot {
     }
 }
 
-/// The first value that is no finite number, and its position.
+/// Finds the first non-finite value and its position.
 fn first_not_finite(host: &Pool, values: WeightsView<'_>) -> Option<(usize, f32)> {
     let first = AtomicUsize::new(usize::MAX);
     in_chunks(host, values, |chunk, range| {
@@ -196,7 +194,7 @@ fn in_chunks(host: &Pool, values: WeightsView<'_>, visit: impl Fn(usize, Range<u
 }
 
 impl DenseParameter {
-    /// The first weight, or value of the state under `optimizer`, that is no finite number.
+    /// Finds the first weight, or value of the state under `optimizer`, that is not finite.
     #[must_use]
     pub fn not_finite(&self, optimizer: Optimizer) -> Option<Spot> {
         let dim = self.shape.get(1..).unwrap_or_default().iter().product::<usize>().max(1);
@@ -207,7 +205,7 @@ impl DenseParameter {
         };
         let names = optimizer.state_names();
         let len = self.state.len() / names.len().max(1);
-        // A state that has not a value per weight has one per row.
+        // A state without one value per weight has one value per row.
         let width = if len == self.weight.len() { dim } else { 1 };
         let mut states = names.iter().zip(self.state.chunks(len.max(1)));
         find(&self.weight, dim, "weight")
@@ -215,8 +213,7 @@ impl DenseParameter {
     }
 }
 
-/// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in
-/// order.
+/// Lists the names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP.
 #[must_use]
 pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let mut shapes = mlp("bottom", model.dense_features, &model.bottom);
@@ -232,8 +229,8 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     shapes
 }
 
-/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of their
-/// values alone.
+/// Computes the bytes of all dense parameters including the state of `optimizer`, and the bytes of
+/// their values alone.
 #[must_use]
 pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
     let bytes = |(_, shape): (String, Vec<usize>)| {

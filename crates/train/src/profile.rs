@@ -1,25 +1,26 @@
-//! Times the operations of a step while a trace is being taken; costs one branch otherwise.
-//! Knows nothing of the trace's format: spans go to `trace::record`.
+//! Times the operations of a step while a trace is being taken; costs one branch otherwise. Spans
+//! go to `trace::record`, which owns the format.
 
 use device::Error;
 use device::backend::QueueMoments;
 use schema::{Nanos, Op};
 use trace::{Clock, OpSpan, Recorder};
 
-/// Records one span per operation of the steps it is told to record.
+/// Records one span per operation, for the steps between [`Self::begin_step`] and
+/// [`Self::end_step`].
 pub struct Profiler {
     clock: Clock,
     recorder: Option<Recorder>,
     recording: bool,
-    device: Option<OfDevice>,
+    device: Option<DeviceTimes>,
 }
 
-/// A device that works while the host goes on: when it did what is known at the end of a step.
-struct OfDevice {
+/// Times of an asynchronous device, whose kernel times are known only at the end of a step.
+struct DeviceTimes {
     moments: QueueMoments,
-    /// The host's clock where `moments` begins.
+    /// Host time at which `moments` begins.
     begin: Nanos,
-    /// Operations of the open step, as the host went through them.
+    /// Operations of the open step in submission order, with the host's start and end times.
     pending: Vec<(Op, [Nanos; 2])>,
     error: Option<Error>,
 }
@@ -37,15 +38,16 @@ impl Profiler {
         Self { clock, recorder: Some(recorder), recording: false, device: None }
     }
 
-    /// Whether there is a recorder.
+    /// Whether this profiler has a recorder.
     pub(crate) fn records(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Takes the times of kernels from the device.
+    /// Uses kernel times measured by the device.
     pub(crate) fn with_moments(self, moments: Option<QueueMoments>) -> Self {
-        let of = |moments| OfDevice { moments, begin: Nanos(0), pending: Vec::new(), error: None };
-        Self { device: moments.map(of), ..self }
+        let times =
+            |moments| DeviceTimes { moments, begin: Nanos(0), pending: Vec::new(), error: None };
+        Self { device: moments.map(times), ..self }
     }
 
     /// Starts recording `step`, if there is a recorder.
@@ -63,7 +65,7 @@ impl Profiler {
     /// Ends the step begun last.
     ///
     /// # Errors
-    /// Where the device does not say when it worked.
+    /// If the device cannot report its kernel times.
     pub fn end_step(&mut self) -> Result<(), Error> {
         if !std::mem::take(&mut self.recording) {
             return Ok(());
@@ -76,17 +78,18 @@ impl Profiler {
         Ok(())
     }
 
-    /// What was recorded.
+    /// The recorder with all recorded steps, if any.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
         self.recorder.as_ref()
     }
 
-    /// Changes operations of `step`, if it was recorded: what a device tells of a step it tells at
-    /// its end.
+    /// Updates operations of `step`, if it was recorded, with facts that the device reports only at
+    /// the end of the step.
     pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
         if let Some(device) = &mut self.device {
-            // No step is given to the device before a recorded one has ended.
+            // A recorded step ends before the next one is submitted, so all pending operations
+            // belong to it.
             device.pending.iter_mut().for_each(|(op, _)| change(op));
         }
         if let Some(recorder) = &mut self.recorder {
@@ -94,7 +97,7 @@ impl Profiler {
         }
     }
 
-    /// Runs `body` as `op`.
+    /// Runs `body` and records it as `op` while a step is being recorded.
     pub fn op<R>(&mut self, op: Op, body: impl FnOnce() -> R) -> R {
         if !self.recording {
             return body();
@@ -118,23 +121,23 @@ impl Profiler {
     }
 }
 
-impl OfDevice {
-    /// Keeps what goes wrong for the end of the step: an operation is not failed by its trace.
+impl DeviceTimes {
+    /// Keeps an error until the end of the step, so that tracing never fails an operation.
     fn keep(&mut self, work: impl FnOnce(&mut QueueMoments) -> Result<(), Error>) {
         if self.error.is_none() {
             self.error = work(&mut self.moments).err();
         }
     }
 
-    /// Gives the step's operations to the recorder, each with two moments of the device.
+    /// Passes the step's operations to the recorder, each with its start and end on the device.
     fn place(&mut self, recorder: &mut Recorder) -> Result<(), Error> {
         let pending = std::mem::take(&mut self.pending);
         if let Some(error) = self.error.take() {
             return Err(error);
         }
         let moments = self.moments.nanoseconds()?;
-        for ((op, [start, end]), of_device) in pending.into_iter().zip(moments.chunks_exact(2)) {
-            let at = |i: usize| Nanos(self.begin.0 + of_device[i]);
+        for ((op, [start, end]), device_times) in pending.into_iter().zip(moments.chunks_exact(2)) {
+            let at = |i: usize| Nanos(self.begin.0 + device_times[i]);
             recorder.push(OpSpan { op, start, kernel_start: at(0), kernel_end: at(1), end });
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Learns one number from a few others: an MLP with ReLU and a linear output, by the mean squared
-//! error. Made of the layers that models are made of; knows nothing of tables, files or what the
-//! numbers mean.
+//! Regression of one number on a few others: an MLP with ReLU and a linear output, trained on the
+//! mean squared error. It uses the same layers as models, and is independent of tables and files.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::StepScalars;
 use device::optimizer::UpdateRule;
 use schema::model::DenseInit;
@@ -10,32 +10,31 @@ use schema::random::CounterRng;
 use schema::{OptimizerConfig, Precision};
 
 use crate::Error;
-use crate::context::RankContext;
+use crate::context::{DeviceQueue, RankContext};
 use crate::dense::{Dense, DenseStep};
 use crate::initial;
 use crate::layer::ParameterList;
 use crate::layer::logit::{Logit, LogitGiven};
 use crate::layer::mlp::Mlp;
-use crate::memory::{MemoryUse, ZeroBuffers};
+use crate::memory::{CountingAllocator, MemoryUse};
 use crate::profile::Profiler;
 
-/// Random bits of the order of rows; those of initial weights are [`initial`]'s.
+/// Stream of random bits that shuffle the rows. Initial weights use the streams of [`initial`].
 const ORDER_STREAM: u64 = 101;
 
-/// An MLP, and how it learns.
+/// The shape and training settings of a [`Regression`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegressionConfig {
     /// Outputs of each hidden layer.
     pub widths: Vec<usize>,
-    /// The rule of all parameters.
+    /// Optimizer of all parameters.
     pub optimizer: OptimizerConfig,
-    /// Rows of a step.
     pub batch_size: usize,
-    /// Of initial weights and of the order of rows.
+    /// Seed of the initial weights and of the order of rows.
     pub seed: u64,
 }
 
-/// Rows to learn from.
+/// Training rows: inputs and one target per row.
 #[derive(Clone, Copy, Debug)]
 pub struct RegressionExamples<'a> {
     /// `[N, inputs]`, row by row.
@@ -44,7 +43,7 @@ pub struct RegressionExamples<'a> {
     pub targets: &'a [f32],
 }
 
-/// Mean and deviation of a column, so that all columns are of the order of 1.
+/// Mean and standard deviation of a column, used to standardize it.
 #[derive(Clone, Copy, Debug)]
 struct ColumnScale {
     mean: f32,
@@ -52,11 +51,11 @@ struct ColumnScale {
 }
 
 impl ColumnScale {
-    fn of(values: impl Iterator<Item = f32> + Clone) -> Self {
+    fn from_values(values: impl Iterator<Item = f32> + Clone) -> Self {
         let count = values.clone().count().max(1) as f64;
         let mean = values.clone().map(f64::from).sum::<f64>() / count;
         let square = values.map(|value| (f64::from(value) - mean).powi(2)).sum::<f64>() / count;
-        // A column of one value carries no information, whatever it is divided by.
+        // A constant column carries no information; avoid a division by zero.
         let deviation = if square > 0.0 { square.sqrt() } else { 1.0 };
         Self { mean: mean as f32, deviation: deviation as f32 }
     }
@@ -66,7 +65,7 @@ impl ColumnScale {
     }
 }
 
-/// An MLP that learns.
+/// A regression model with its optimizer state and buffers.
 pub struct Regression<B: Backend> {
     context: RankContext<B>,
     config: RegressionConfig,
@@ -82,23 +81,23 @@ pub struct Regression<B: Backend> {
     epochs: u64,
 }
 
-/// For one batch.
+/// Device and host buffers for one batch.
 struct RegressionBuffers<B: Backend> {
     input: B::Matrix,
     predicted: B::Vector,
     d_predicted: B::Vector,
     d_last: B::Matrix,
-    /// Rows on their way to the device, and predictions from it.
+    /// Host copies of the rows and of the predictions.
     rows: Vec<f32>,
     read: Vec<f32>,
     gradient: Vec<f32>,
 }
 
 impl<B: Backend> Regression<B> {
-    /// An MLP with initial weights; `examples` give the scale of each column.
+    /// Creates an MLP with initial weights. `examples` determine the scale of each column.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device has no room, [`Error::BatchShape`] without examples.
+    /// [`Error::Device`] if the device runs out of memory, [`Error::BatchShape`] without examples.
     pub fn new(
         device: B,
         config: RegressionConfig,
@@ -110,15 +109,16 @@ impl<B: Backend> Regression<B> {
             return Err(Error::BatchShape { what, expected, got: rows });
         }
         let columns = examples.inputs.len() / rows;
-        let column =
-            |at: usize| ColumnScale::of(examples.inputs.iter().copied().skip(at).step_by(columns));
+        let column = |at: usize| {
+            ColumnScale::from_values(examples.inputs.iter().copied().skip(at).step_by(columns))
+        };
         let inputs = (0..columns).map(column).collect();
-        let target = ColumnScale::of(examples.targets.iter().copied());
+        let target = ColumnScale::from_values(examples.targets.iter().copied());
         let context = RankContext::alone(device, Profiler::off())?;
         let (widths, batch) = (&config.widths, config.batch_size);
         let last_width = widths.last().copied().unwrap_or(columns);
         let mut list = ParameterList::new(
-            ZeroBuffers::new(&context.device),
+            CountingAllocator::new(&context.device),
             config.optimizer.kind,
             Precision::F32,
         );
@@ -127,10 +127,10 @@ impl<B: Backend> Regression<B> {
         let (mut parameters, initial, mut room) = list.finish();
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
         let buffers = RegressionBuffers {
-            input: room.matrix(forward, Precision::F32, (batch, columns)),
+            input: room.matrix(forward, Precision::F32, MatrixShape::new(batch, columns)),
             predicted: room.vector(forward, batch),
             d_predicted: room.vector(backward, batch),
-            d_last: room.matrix(backward, Precision::F32, (batch, last_width)),
+            d_last: room.matrix(backward, Precision::F32, MatrixShape::new(batch, last_width)),
             rows: Vec::new(),
             read: Vec::new(),
             gradient: Vec::new(),
@@ -139,7 +139,7 @@ impl<B: Backend> Regression<B> {
         room.finish()?;
         for (number, initial) in initial.into_iter().enumerate() {
             let values = initial.values(context.device.host(), DenseInit::Dlrm, config.seed);
-            parameters.set_values(context.on(), number, &values)?;
+            parameters.set_values(context.device_queue(), number, &values)?;
         }
         let (steps, epochs) = (0, 0);
         Ok(Self {
@@ -157,8 +157,8 @@ impl<B: Backend> Regression<B> {
         })
     }
 
-    /// Learns from every row once, in another order each time; the mean squared error before, in
-    /// squares of the targets' deviation.
+    /// Trains on every row once, in a new order each time. Returns the mean squared error before
+    /// the updates, in units of the targets' variance.
     ///
     /// # Errors
     /// [`Error::BatchShape`] for other columns, [`Error::Device`].
@@ -175,7 +175,7 @@ impl<B: Backend> Regression<B> {
         Ok(sum / rows.max(1) as f64)
     }
 
-    /// Predictions of rows `[N, inputs]`.
+    /// Predicts the targets of rows `[N, inputs]`.
     ///
     /// # Errors
     /// [`Error::BatchShape`] for other columns, [`Error::Device`].
@@ -195,7 +195,7 @@ impl<B: Backend> Regression<B> {
         Ok(predicted)
     }
 
-    /// Learns from some rows; the sum of their squared errors before.
+    /// Trains on one batch and returns the sum of its squared errors before the update.
     fn step(&mut self, examples: RegressionExamples<'_>, batch: &[usize]) -> Result<f64, Error> {
         let columns = self.inputs.len();
         self.buffers.rows.clear();
@@ -237,21 +237,21 @@ impl<B: Backend> Regression<B> {
         let rule = UpdateRule::new(&self.config.optimizer, factor, self.steps);
         let rounding = initial::rounding(self.config.seed, self.steps);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
-        let (device, queue) = self.context.on();
+        let DeviceQueue { device, queue } = self.context.device_queue();
         Ok(device.begin(queue, &numbers, &mut self.scalars)?)
     }
 
     fn forward(&mut self, samples: usize) -> Result<(), Error> {
         let Self { context, parameters, hidden, output, buffers, .. } = self;
         let RegressionBuffers { input, predicted, rows, .. } = buffers;
-        let (device, queue) = context.on();
-        device.pack(queue, rows, (samples, self.inputs.len()), input)?;
+        let DeviceQueue { device, queue } = context.device_queue();
+        device.pack(queue, rows, MatrixShape::new(samples, self.inputs.len()), input)?;
         hidden.forward(context, parameters, input, samples)?;
         output.forward(context, parameters, hidden.output(input), predicted, samples)
     }
 
     fn read(&mut self, samples: usize) -> Result<&[f32], Error> {
-        let (device, queue) = self.context.on();
+        let DeviceQueue { device, queue } = self.context.device_queue();
         let RegressionBuffers { predicted, read, .. } = &mut self.buffers;
         Ok(device.read(queue, predicted, samples, read)?)
     }
@@ -259,7 +259,7 @@ impl<B: Backend> Regression<B> {
     fn backward(&mut self, gradient: &[f32]) -> Result<(), Error> {
         let Self { context, parameters, hidden, output, buffers, scalars, .. } = self;
         let RegressionBuffers { input, d_predicted, d_last, .. } = buffers;
-        let (device, queue) = context.on();
+        let DeviceQueue { device, queue } = context.device_queue();
         device.write(queue, gradient, d_predicted, 0)?;
         let mut step = DenseStep::new(parameters, scalars);
         let (x, samples) = (hidden.output(input), gradient.len());

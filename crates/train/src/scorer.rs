@@ -1,4 +1,4 @@
-//! A trained model, forward only: evaluation and click probabilities from a checkpoint.
+//! Inference with a trained model: evaluation and click probabilities from a checkpoint.
 //!
 //! Tables are read into memory ([`Scorer::load`], for many rows) or mapped ([`Scorer::open`], which
 //! costs nothing until rows are looked up). The probabilities are bitwise equal.
@@ -16,19 +16,19 @@ use crate::metric::{Accumulator, Groups};
 use crate::model::{ForwardModel, RankParameters};
 use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
-use crate::run::{lead, start};
+use crate::run::{loaders, start};
 use crate::{Error, Evaluation, RankContext, SampleShare};
 
-mod crew;
+mod distributed;
 
-pub use crew::Crew;
+pub use distributed::DistributedScorer;
 
-/// Samples of one forward pass.
+/// Most samples of one forward pass.
 const BATCH_SIZE: usize = 4096;
-/// Bytes of mapped rows that are copied out at a time: a batch with more is scored in parts.
+/// Bytes of mapped rows that are copied at a time. A batch that needs more is scored in parts.
 const ROWS_BYTES: usize = 64 << 20;
 
-/// A model of one rank, read from a checkpoint of any number of ranks.
+/// The model of one rank for inference, read from a checkpoint of any number of ranks.
 pub struct Scorer<B: Backend> {
     folder: PathBuf,
     config: JobConfig,
@@ -36,12 +36,12 @@ pub struct Scorer<B: Backend> {
     data: SeenData,
     step: u64,
     model: ForwardModel<B>,
-    /// Where rows are looked up, unless the model has them all.
+    /// The mapped tables, unless the model holds all rows in memory.
     mapped: Option<MappedTables>,
     context: RankContext<B>,
 }
 
-/// Location of the tables' weights.
+/// Whether the tables are read into memory or mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TableLocation {
     InMemory,
@@ -52,8 +52,7 @@ impl<B: Backend> Scorer<B> {
     /// Reads the checkpoint in `folder`.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
-    /// refused by name.
+    /// As [`Checkpoint::open`]; also names damaged tensors and non-finite weights.
     pub fn load(folder: &Path, device: B) -> Result<Self, Error> {
         Self::new(folder, RankContext::alone(device, Profiler::off())?, TableLocation::InMemory)
     }
@@ -67,8 +66,8 @@ impl<B: Backend> Scorer<B> {
         Self::new(folder, context, TableLocation::InMemory)
     }
 
-    /// Opens the checkpoint in `folder` and maps its tables. What is damaged is noticed when a row
-    /// of it is looked up for the first time.
+    /// Opens the checkpoint in `folder` and maps its tables. Damage is detected when a damaged row
+    /// is looked up for the first time.
     ///
     /// # Errors
     /// As [`Self::load`], of the dense parameters alone.
@@ -87,53 +86,55 @@ impl<B: Backend> Scorer<B> {
             TableLocation::InMemory => None,
             TableLocation::Mapped => Some(MappedTables::map(&checkpoint)?),
         };
-        let parameters = weights(&checkpoint, host, (&plan, rank), mapped.as_ref())?;
+        let parameters = read_weights(&checkpoint, host, &plan, rank, mapped.as_ref())?;
         let batch_max = BATCH_SIZE.div_ceil(size);
-        let on = context.on();
-        let model = ForwardModel::restored(on, &config, &plan, rank, batch_max, parameters)?;
+        let device_queue = context.device_queue();
+        let model =
+            ForwardModel::restored(device_queue, &config, &plan, rank, batch_max, parameters)?;
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
         let step = checkpoint.step();
         Ok(Self { folder, step, config, fitted, data, model, mapped, context })
     }
 
-    /// The job that trained the model.
+    /// The configuration of the job that trained the model.
     #[must_use]
     pub fn config(&self) -> &JobConfig {
         &self.config
     }
 
-    /// What is needed to read new files the way the training data was read.
+    /// The transforms fitted on the training data, which new files must go through as well.
     #[must_use]
     pub fn fitted(&self) -> &Fitted {
         &self.fitted
     }
 
-    /// The rows the model has seen.
+    /// The fingerprints of the model's training and held-out rows.
     #[must_use]
     pub fn data(&self) -> SeenData {
         self.data
     }
 
-    /// Steps the model was trained for.
+    /// The number of steps that the model was trained for.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The model's features, for readers and loaders.
+    /// The features that readers and loaders must supply to the model.
     #[must_use]
     pub fn features(&self) -> FeaturePlan {
-        lead::feature_plan(&self.config.model)
+        loaders::feature_plan(&self.config.model)
     }
 
-    /// Most samples of one call of [`Self::score`].
+    /// The largest number of samples per call of [`Self::score`].
     #[must_use]
     pub fn batch_size(&self) -> usize {
         BATCH_SIZE
     }
 
-    /// Click probabilities of `batch`, `[B]`, NaN where the model gives none. Labels are not looked
-    /// at but must be there, `[B]`. A row's probability does not depend on the rows beside it.
+    /// Computes the click probabilities of `batch`, `[B]`. A non-finite logit gives NaN. Labels are
+    /// not used but must be present, `[B]`. A row's probability does not depend on the other rows
+    /// of the batch.
     ///
     /// # Errors
     /// [`Error::BatchShape`], [`Error::RowOutOfRange`]; of mapped tables [`Error::Checksum`],
@@ -147,8 +148,8 @@ impl<B: Backend> Scorer<B> {
         Ok(all)
     }
 
-    /// Calls `take` with the batch; where tables are mapped, with one part of it after the other,
-    /// whose ids are positions among the rows that were looked up.
+    /// Calls `take` with the batch. If tables are mapped, calls it with one part after the other,
+    /// whose ids are indices into the copied rows.
     fn forward<F>(&mut self, batch: &Batch, mut take: F) -> Result<(), Error>
     where
         F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, SampleShare<'_>) -> Result<(), Error>,
@@ -175,7 +176,7 @@ impl<B: Backend> Scorer<B> {
         Ok(())
     }
 
-    /// Bytes of the rows that are looked up.
+    /// Bytes of the rows that `sparse` looks up.
     fn row_bytes(&self, sparse: &JaggedTensor) -> usize {
         let model = &self.config.model;
         let features = model.features().into_iter().enumerate();
@@ -187,11 +188,12 @@ impl<B: Backend> Scorer<B> {
         bytes.sum()
     }
 
-    /// Evaluates on `rows` of `dataset`; `observe` hears (samples done, samples in all).
+    /// Evaluates the model on `rows` of `dataset`. `observe` is called with the samples done and
+    /// the total.
     ///
     /// # Errors
-    /// [`Error::OtherTransforms`] if the dataset was prepared with others than the model's;
-    /// [`Error::Data`], [`Error::RowOutOfRange`], [`Error::NotEvaluated`].
+    /// [`Error::OtherTransforms`] if the dataset was prepared with transforms other than the
+    /// model's; [`Error::Data`], [`Error::RowOutOfRange`], [`Error::NotEvaluated`].
     pub fn evaluate(
         &mut self,
         dataset: &Dataset,
@@ -203,7 +205,7 @@ impl<B: Backend> Scorer<B> {
             return Err(Error::OtherTransforms { path: self.folder.clone(), data });
         }
         let total = rows.end - rows.start;
-        let loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
+        let loader = loaders::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
         let (mut accumulator, groups) = (Accumulator::new(), Groups::new(&self.config));
         for loaded in loader {
             let batch = loaded?.batch;
@@ -222,14 +224,14 @@ impl<B: Backend> Scorer<B> {
         }
         match accumulator.not_finite() {
             None => Ok(accumulator.finish()),
-            Some(spoilt) => Err(Error::NotEvaluated { data: dataset.dir().to_owned(), spoilt }),
+            Some(reason) => Err(Error::NotEvaluated { data: dataset.dir().to_owned(), reason }),
         }
     }
 }
 
 impl<B: Backend> Scorer<B> {
-    /// Probabilities of all samples of `batch`, of which each rank does its share, and the sum of
-    /// their losses.
+    /// Evaluates `batch` on all ranks, each on its share. Returns all probabilities and the sum of
+    /// the losses.
     fn evaluate_together(&mut self, batch: &Batch) -> Result<(Vec<f32>, f64), Error> {
         let Self { model, context, .. } = self;
         let (rank, size) = (context.comm.rank().index(), context.comm.world_size());
@@ -244,8 +246,8 @@ impl<B: Backend> Scorer<B> {
     }
 }
 
-/// Puts positions among the looked-up rows of each table in place of the ids, and gives the ids by
-/// table. A table with no more rows than ids is looked up whole, and its ids stay.
+/// Replaces the ids of each table by indices into its copied rows, and returns the ids to copy, by
+/// table. A table with no more rows than ids is copied whole, and its ids are kept.
 fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     let features: Vec<usize> = model.features().iter().map(|feature| feature.table).collect();
     let mut counts = vec![0; model.tables.len()];
@@ -268,12 +270,13 @@ fn take_ids(sparse: &mut JaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
     ids
 }
 
-/// All weights of a checkpoint, or of mapped tables no rows. No optimizer state is read, which may
-/// be as large as the tables.
-fn weights(
+/// Reads the weights of a checkpoint; for mapped tables, only the dense ones. Optimizer state,
+/// which may be as large as the tables, is not read.
+fn read_weights(
     checkpoint: &Checkpoint,
     host: &Pool,
-    (plan, rank): (&ShardingPlan, Rank),
+    plan: &ShardingPlan,
+    rank: Rank,
     mapped: Option<&MappedTables>,
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();
@@ -290,8 +293,8 @@ fn weights(
     Ok(parameters)
 }
 
-/// What the checkpoint kept of its training data. An imported one may have kept nothing, which is
-/// enough where nothing is learnt from the data.
+/// The fitted transforms stored in the checkpoint. An imported checkpoint may lack them, which is
+/// valid if no transform is fitted on data.
 fn fitted(checkpoint: &Checkpoint) -> Result<Fitted, Error> {
     let kept = &checkpoint.manifest().fitted;
     let without_data = || Fitted::without_data(&checkpoint.config().data);

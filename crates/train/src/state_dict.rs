@@ -2,9 +2,7 @@
 //! from that or from files of `torch.save`.
 //!
 //! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and
-//! the streaming copy; tables need not fit in memory.
-
-use std::fmt;
+//! copies in a stream, so tables need not fit in memory.
 
 use schema::{Interaction, ModelConfig, Pooling, TableConfig, TableId, TriangleOrder};
 
@@ -12,50 +10,36 @@ use crate::Error;
 use crate::parameter::dense_shapes;
 
 mod archive;
+mod dialect;
 mod export;
 mod import;
+mod mismatch;
 mod optimizer;
 mod pickle;
 
+pub use dialect::Dialect;
 pub use export::{export, export_optimizer};
-pub use import::{ImportRequest, Mismatch, import};
+pub use import::{ImportRequest, import};
+pub use mismatch::Mismatch;
 
-/// Whose state dict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// facebookresearch/dlrm, `DLRM_Net` in `dlrm_s_pytorch.py`.
-    Torch,
-    /// TorchRec, `DLRM` and `DLRM_DCN` in `torchrec.models.dlrm`.
-    Torchrec,
-}
-
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Torch => "facebookresearch/dlrm",
-            Self::Torchrec => "torchrec",
-        })
-    }
-}
-
-/// One dense parameter here and there.
+/// The correspondence of one dense parameter between rowmill and the other library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DenseName {
-    /// Name of [`crate::parameter::DenseParameter`].
+    /// Name in rowmill.
     pub own: String,
     /// Name in the other library's state dict.
     pub external: String,
     /// Shape, the same on both sides.
     pub shape: Vec<usize>,
-    /// Where the dot interaction's pairs come in another order: column `c` there is column
-    /// `columns[c]` here.
+    /// Column permutation, if the pairs of the dot interaction have another order: column `c` of
+    /// the other library is column `columns[c]` of rowmill.
     pub columns: Option<Vec<usize>>,
 }
 
-/// Names and column orders of all dense parameters, in the order of [`dense_shapes`].
+/// Lists the names and column orders of all dense parameters, in the order of [`dense_shapes`].
 ///
 /// # Errors
-/// [`Error::NotExpressible`] if the other library has no such model.
+/// [`Error::NotExpressible`] if the other library cannot express the model.
 pub fn dense_names(model: &ModelConfig, target: Dialect) -> Result<Vec<DenseName>, Error> {
     check(model, target)?;
     let columns = column_order(model, target);
@@ -66,9 +50,9 @@ pub fn dense_names(model: &ModelConfig, target: Dialect) -> Result<Vec<DenseName
     Ok(dense_shapes(model).into_iter().map(name).collect())
 }
 
-/// Name of a table's weights in the other library's state dict. TorchRec's `DLRM` itself pools
-/// every table; one without pooling has the name that an `EmbeddingCollection` gives it, as
-/// `sparse_arch.embedding_collection` beside the other.
+/// Name of a table's weights in the other library's state dict. TorchRec's `DLRM` pools every
+/// table; a table without pooling gets the name it would have in an `EmbeddingCollection`,
+/// `sparse_arch.embedding_collection`.
 #[must_use]
 pub fn table_name(model: &ModelConfig, table: TableId, target: Dialect) -> String {
     match target {
@@ -87,7 +71,7 @@ pub fn table_name(model: &ModelConfig, table: TableId, target: Dialect) -> Strin
     }
 }
 
-/// The order of the interaction's output in a library.
+/// The order in which a library lists the pairs of the dot interaction.
 fn order_of(target: Dialect) -> TriangleOrder {
     match target {
         Dialect::Torch => TriangleOrder::Lower,
@@ -163,7 +147,7 @@ fn check(model: &ModelConfig, target: Dialect) -> Result<(), Error> {
     Ok(())
 }
 
-/// For each column of the first top layer there, the column here; none where they agree.
+/// Maps each column of the other library's first top layer to ours; `None` if they agree.
 fn column_order(model: &ModelConfig, target: Dialect) -> Option<Vec<usize>> {
     let Interaction::Dot { order, itself } = model.interaction else { return None };
     if order == order_of(target) {
@@ -181,7 +165,7 @@ fn column_order(model: &ModelConfig, target: Dialect) -> Option<Vec<usize>> {
     Some((0..dense).chain(products).collect())
 }
 
-/// The pairs `(low, high)` of vectors in the order their products come in.
+/// Lists the pairs `(low, high)` of vectors in the order of their products.
 fn pairs(order: TriangleOrder, itself: bool, vectors: usize) -> Vec<(usize, usize)> {
     let gap = usize::from(!itself);
     match order {

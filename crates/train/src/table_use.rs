@@ -1,5 +1,5 @@
-//! How training changed the tables: the number of changed rows and their lengths. Compares weights
-//! with their initial draw, so steps need no memory and no counting.
+//! Measures how training changed the tables: the number of changed rows and their norms. Compares
+//! weights with their initial values, so steps need not count anything.
 
 use device::Pool;
 use device::weights::{StoredWeight, WeightsView};
@@ -9,52 +9,52 @@ use serde::{Deserialize, Serialize};
 use crate::initial::Draw;
 use crate::parameter::TileView;
 
-/// One table after some steps.
+/// How training has changed one table so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableUse {
     pub table: String,
-    /// Rows whose weights are no longer those they were drawn as: all that were looked up and had a
-    /// gradient. Of a table with imported weights, every row.
+    /// Rows whose weights differ from their initial values, that is, all that were looked up and
+    /// had a gradient. For a table with imported weights, every row.
     pub rows_changed: u64,
-    /// Root mean square of the L2 norms of these rows; 0 without any.
+    /// Root mean square of the L2 norms of the changed rows; 0 without any.
     pub row_norm: f64,
 }
 
-/// The same of one tile.
+/// How training has changed one tile. [`sum_tiles`] combines the tiles of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TileUse {
-    /// Number of its table.
+    /// Index of the table.
     table: u32,
-    /// Rows it has changed; 0 of a tile that has not the table's first columns, lest rows count
+    /// Changed rows. 0 for tiles without the table's first columns, so that rows are not counted
     /// twice.
     rows_changed: u64,
-    /// Σ of the squares of the weights in changed rows.
+    /// Sum of the squares of the weights in changed rows.
     squares: f64,
 }
 
-/// Rows looked at by one chunk.
+/// Rows that one chunk of work compares.
 const ROWS_PER_CHUNK: usize = 4096;
 
-/// Looks at one tile.
+/// Compares one tile with its initial weights.
 ///
 /// # Cost
 /// Reads the tile once and draws the initial weights of rows that did not change.
 /// # Numerics
 /// Sums in f64, chunk by chunk in order: the same bits for any number of threads.
 #[must_use]
-pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
+pub fn measure_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
     let draw = Draw::new(model, &state.tile);
     let (rows_changed, squares) = match state.weight {
-        WeightsView::F32(weights) => of_weights(host, draw, state, weights),
-        WeightsView::F16(weights) => of_weights(host, draw, state, weights),
-        WeightsView::Bf16(weights) => of_weights(host, draw, state, weights),
+        WeightsView::F32(weights) => measure_weights(host, draw, state, weights),
+        WeightsView::F16(weights) => measure_weights(host, draw, state, weights),
+        WeightsView::Bf16(weights) => measure_weights(host, draw, state, weights),
     };
     let is_first = state.tile.columns.start == 0;
     let rows_changed = if is_first { rows_changed } else { 0 };
     TileUse { table: state.tile.table.0, rows_changed, squares }
 }
 
-fn of_weights<E: StoredWeight>(
+fn measure_weights<E: StoredWeight>(
     host: &Pool,
     draw: Draw,
     state: &TileView<'_>,
@@ -80,9 +80,9 @@ fn squares<E: StoredWeight>(values: &[E]) -> f64 {
     values.iter().map(|value| f64::from(value.widen()).powi(2)).sum()
 }
 
-/// The tables of `model`, in its order, from all their tiles.
+/// Sums the tiles of each table of `model`, in the model's order.
 #[must_use]
-pub fn of_tables(model: &ModelConfig, tiles: &[TileUse]) -> Vec<TableUse> {
+pub fn sum_tiles(model: &ModelConfig, tiles: &[TileUse]) -> Vec<TableUse> {
     let table = |(index, table): (u32, &schema::TableConfig)| {
         let own = || tiles.iter().filter(|tile| tile.table == index);
         let rows_changed: u64 = own().map(|tile| tile.rows_changed).sum();

@@ -33,7 +33,7 @@ const ANSWERS_MAX: usize = 2;
 const REQUEST_MAX: usize = 64 << 10;
 /// Most bytes of a request: Kineto reads no more.
 const CONFIG_MAX: usize = 8 << 10;
-/// How long a process may take to ask.
+/// How long a process may take to poll for its request.
 const HAND_OVER: Duration = Duration::from_secs(60);
 /// Between two looks whether it has.
 const LOOK: Duration = Duration::from_millis(200);
@@ -56,7 +56,7 @@ pub struct DynologRequest {
     duration_s: u64,
 }
 
-/// Outcome per process.
+/// dynolog's answer: the matched processes and which of them were triggered.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Matched {
@@ -83,7 +83,7 @@ pub async fn serve(listener: TcpListener, state: Arc<AgentState>) {
         tokio::spawn(async move {
             let served = connection(stream, from, state, answers, &pass);
             tokio::select! {
-                // Whoever is too slow, or says what nobody understands, hears nothing.
+                // Slow or malformed requests get no answer.
                 _ = tokio::time::timeout(PATIENCE, served) => {}
                 () = pass.ended() => {}
             }
@@ -127,7 +127,7 @@ async fn connection(
     stream.write_all(&text).await.ok()
 }
 
-/// Whose the other end of a connection is, by the kernel's table of sockets.
+/// Finds the user of the other end of a connection in the kernel's table of sockets.
 fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     let plain = |at: SocketAddr| (at.ip().to_canonical(), at.port());
     let is_it = |entry: &TcpNetEntry| {
@@ -138,19 +138,19 @@ fn owner(from: SocketAddr, to: SocketAddr) -> Option<u32> {
     tables.into_iter().flatten().flatten().find(is_it).map(|entry| entry.uid)
 }
 
-/// Processes that were asked, and when.
+/// The requested processes, each with the time of the request.
 type AskedProcesses = Vec<(u32, Duration)>;
 
-/// Reads a request.
+/// Parses a request of dynolog's tools.
 pub fn parse(bytes: &[u8]) -> Option<DynologRequest> {
     serde_json::from_slice(bytes).ok()
 }
 
 impl DynologRequest {
-    /// Whether what it wants of processes can be handed on.
+    /// Checks that the configuration can be passed on to processes.
     ///
     /// # Errors
-    /// Kineto drops a request with a line that it cannot read, without a word.
+    /// If a line is malformed: Kineto silently drops such a request.
     pub fn check(&self) -> Result<(), String> {
         check(&self.config)
     }
@@ -177,7 +177,7 @@ fn answer(state: &AgentState, uid: u32, bytes: &[u8]) -> Option<(Value, AskedPro
     }
 }
 
-/// Leaves the counters of all GPUs to others; counters belong to whoever runs the agent.
+/// Pauses the counters of all GPUs, which only root and the agent's own user may do.
 fn pause(state: &AgentState, uid: u32, who: &str, seconds: u64) -> Value {
     let gpus: Vec<u32> = lock(&state.gpus).iter().map(|gpu| gpu.identity.index).collect();
     let is_granted = uid == 0 || uid == own_uid();
@@ -236,8 +236,8 @@ fn check(config: &str) -> Result<(), String> {
     }
 }
 
-/// Ends a request once it is handed over: its result is not tracked, and the process can take
-/// another.
+/// Ends a request once the process has polled it. Its result is not tracked, so the process can
+/// take another request.
 async fn hand_over(state: Arc<AgentState>, pid: u32, since: Duration) {
     loop {
         let is_waiting = matches!(state.server.state(pid), Some(RequestState::Requested));
@@ -258,7 +258,7 @@ mod tests {
     use super::{check, owner};
 
     #[test]
-    fn only_lines_that_kineto_reads_are_handed_on() {
+    fn only_lines_that_kineto_parses_are_passed_on() {
         assert_eq!(
             check("ACTIVITIES_LOG_FILE=/tmp/a.json\n\n# b=c=d\nPROFILE_START_TIME=0"),
             Ok(())
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_whose_a_connection_is() {
+    fn the_user_of_a_connection_is_found_in_the_kernel_table() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else {
                 println!("SKIPPED {address}: this host has no such address");

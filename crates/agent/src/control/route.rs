@@ -20,34 +20,34 @@ use fleet::wire::{
 };
 use serde::Deserialize;
 
-use super::{Caller, Doors, Secret, authorize};
+use super::caller::{Caller, CallerSecret, ServiceContext, authorize};
 use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
 use crate::samples;
 use crate::state::{AgentState, lock, unix_ns};
 use crate::uids::Uids;
 
-/// Bytes of a trace per answer: a fetch resumes where it stopped.
+/// Largest number of bytes of a trace per answer. The client fetches the rest in further requests.
 const PART: u64 = 4 << 20;
 
-/// The pages of scrapers, who bring a token if the configuration names one.
-pub fn pages(doors: Doors) -> Router {
-    let pages = pages_alone(doors.clone());
-    if doors.page_secrets.is_empty() {
+/// The routes of pages for scrapers, which need a token if the configuration names one.
+pub fn pages(context: ServiceContext) -> Router {
+    let pages = pages_alone(context.clone());
+    if context.page_secrets.is_empty() {
         return pages;
     }
-    pages.layer(middleware::from_fn_with_state((doors.page_secrets.clone(), doors), identify))
+    pages.layer(middleware::from_fn_with_state((context.page_secrets.clone(), context), identify))
 }
 
-fn pages_alone(doors: Doors) -> Router {
+fn pages_alone(context: ServiceContext) -> Router {
     Router::new()
         .route("/metrics", get(metrics_page))
         .route("/metrics/dcgm", get(dcgm_page))
-        .with_state(doors)
+        .with_state(context)
 }
 
-/// What commands ask, of a caller that is known.
-pub fn commands(doors: Doors) -> Router {
+/// The routes of commands, for authenticated callers.
+pub fn commands(context: ServiceContext) -> Router {
     Router::new()
         .route(&format!("{ROOT}/status"), get(status))
         .route(&format!("{ROOT}/traces"), post(begin))
@@ -55,14 +55,14 @@ pub fn commands(doors: Doors) -> Router {
         .route(&format!("{ROOT}/traces/{{token}}/{{name}}"), get(fetch))
         .route(&format!("{ROOT}/pause"), post(pause))
         .route(&format!("{ROOT}/samples"), post(sample))
-        .with_state(doors)
+        .with_state(context)
 }
 
-/// The same, and the pages, for callers from elsewhere, who bring a token.
-pub fn remote(doors: Doors) -> Router {
-    let state = (doors.secrets.clone(), doors.clone());
-    let pages = pages_alone(doors.clone()).layer(middleware::from_fn(may_read_pages));
-    commands(doors).merge(pages).layer(middleware::from_fn_with_state(state, identify))
+/// The routes of commands and pages for callers from other hosts, who need a token.
+pub fn remote(context: ServiceContext) -> Router {
+    let state = (context.secrets.clone(), context.clone());
+    let pages = pages_alone(context.clone()).layer(middleware::from_fn(may_read_pages));
+    commands(context).merge(pages).layer(middleware::from_fn_with_state(state, identify))
 }
 
 async fn may_read_pages(
@@ -79,7 +79,7 @@ async fn may_read_pages(
 }
 
 async fn identify(
-    From((secrets, doors)): From<(Arc<Vec<Secret>>, Doors)>,
+    From((secrets, context)): From<(Arc<Vec<CallerSecret>>, ServiceContext)>,
     Extension(from): Extension<SocketAddr>,
     mut request: Request,
     next: Next,
@@ -92,8 +92,9 @@ async fn identify(
         }
         None => {
             let path = request.uri().path().to_owned();
-            doors.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
-            // Does not say which: whoever guesses must not learn that a token exists elsewhere.
+            context.state.audit.stranger(&from.ip().to_string(), &path, "refused: no valid token");
+            // The message does not say which: a guess must not reveal that a token exists for
+            // another address.
             let got =
                 header.as_ref().map_or("none", |_| "one that is unknown or not for this address");
             let expected =
@@ -107,7 +108,7 @@ fn refuse(status: StatusCode, error: impl Into<String>) -> Response {
     Denied { status, error: error.into() }.into_response()
 }
 
-/// What is not done, and why.
+/// A refused request: the HTTP status and the reason.
 struct Denied {
     status: StatusCode,
     error: String,
@@ -119,20 +120,20 @@ impl IntoResponse for Denied {
     }
 }
 
-/// Whether a caller may do something; else the answer that says so.
-fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Denied> {
+/// Checks a caller's permission and writes an audit line if it is missing.
+fn may(context: &ServiceContext, caller: &Caller, verb: Verb, what: &str) -> Result<(), Denied> {
     if caller.verbs.contains(&verb) {
         return Ok(());
     }
     let verb = format!("{verb:?}").to_lowercase();
-    doors.state.audit.line(&caller.name, &verb, what, "refused: not granted");
+    context.state.audit.line(&caller.name, &verb, what, "refused: not granted");
     let error = format!("{}: not granted: {verb}", caller.name);
     Err(Denied { status: StatusCode::FORBIDDEN, error })
 }
 
-async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response {
+async fn metrics_page(From(context): From<ServiceContext>, headers: HeaderMap) -> Response {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let families = metrics::families(&doors.state);
+    let families = metrics::families(&context.state);
     let (kind, page) = if page::wants_openmetrics(accept) {
         (page::OPENMETRICS, families.openmetrics())
     } else {
@@ -144,19 +145,22 @@ async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response 
     }
 }
 
-async fn dcgm_page(From(doors): From<Doors>) -> Response {
-    ([(CONTENT_TYPE, page::TEXT)], dcgm::page_text(&doors.state, &doors.fields)).into_response()
+async fn dcgm_page(From(context): From<ServiceContext>) -> Response {
+    ([(CONTENT_TYPE, page::TEXT)], dcgm::page_text(&context.state, &context.fields)).into_response()
 }
 
-async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) -> Response {
-    if let Err(refused) = may(&doors, &caller, Verb::Status, "status") {
+async fn status(
+    From(context): From<ServiceContext>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    if let Err(refused) = may(&context, &caller, Verb::Status, "status") {
         return refused.into_response();
     }
-    let own = Arc::clone(&doors.state);
-    // Reads `/proc`, which may take longer than other connections should wait.
+    let own = Arc::clone(&context.state);
+    // On a blocking thread: scanning `/proc` may take longer than other connections should wait.
     let looked = tokio::task::spawn_blocking(move || {
         own.look();
-        of_host(&own, &caller)
+        host_status(&own, &caller)
     });
     match looked.await {
         Ok(status) => Json(status).into_response(),
@@ -164,10 +168,10 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
     }
 }
 
-/// The state of a host, as far as it is the caller's affair.
-fn of_host(state: &AgentState, caller: &Caller) -> Status {
+/// Collects the state of the host, limited to processes that the caller may see.
+fn host_status(state: &AgentState, caller: &Caller) -> Status {
     let periodic = crate::periodic::rows(state, &caller.uids);
-    // Before the locks below: notes count the GPUs.
+    // Before taking the locks below, because collecting notes locks the GPUs.
     let notes = [state.all_notes(), crate::periodic::notes(&periodic)].concat();
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
@@ -202,8 +206,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
             phase: progress.map(|progress| progress.phase.word().to_owned()),
             step: progress.map(|progress| progress.step),
             step_ns: step_time.and_then(|time| u64::try_from(time.as_nanos()).ok()),
-            is_hung: progress
-                .is_some_and(|progress| state.is_hung(pid, progress, (&gpus, &owners))),
+            is_hung: progress.is_some_and(|progress| state.is_hung(pid, progress, &gpus, &owners)),
         });
     }
     let row = |gpu: &crate::state::GpuState| GpuRow {
@@ -230,7 +233,7 @@ fn of_host(state: &AgentState, caller: &Caller) -> Status {
 }
 
 async fn begin(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     order: Result<Json<TraceOrder>, JsonRejection>,
 ) -> Response {
@@ -239,23 +242,23 @@ async fn begin(
         Err(problem) => return refuse(problem.status(), problem.body_text()),
     };
     let what = order.to_string();
-    if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
+    if let Err(refused) = may(&context, &caller, Verb::Trace, &what) {
         return refused.into_response();
     }
-    let (traces, uids) = (Arc::clone(&doors.traces), caller.uids.clone());
+    let (traces, uids) = (Arc::clone(&context.traces), caller.uids.clone());
     let begun = tokio::task::spawn_blocking(move || traces.begin(order, uids)).await;
     let begun = begun.unwrap_or_else(|_| Err("the agent failed".to_owned()));
     let outcome = begun.as_ref().map_or_else(String::clone, |begun| {
-        whose(&doors.state, begun.rows.iter().map(|row| row.pid))
+        whose(&context.state, begun.rows.iter().map(|row| row.pid))
     });
-    doors.state.audit.line(&caller.name, "trace", &what, &outcome);
+    context.state.audit.line(&caller.name, "trace", &what, &outcome);
     match begun {
         Ok(state) => (StatusCode::CREATED, Json(state)).into_response(),
         Err(problem) => refuse(StatusCode::CONFLICT, problem),
     }
 }
 
-/// Processes in an audit line, each with its user and job.
+/// Describes processes in an audit line, each with its user and job.
 fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     let owners = lock(&state.owners);
     let one = |pid: u32| {
@@ -268,13 +271,14 @@ fn whose(state: &AgentState, pids: impl Iterator<Item = u32>) -> String {
     if all.is_empty() { "no process".to_owned() } else { all.join(", ") }
 }
 
-/// An order, if it is one that the caller may see: names are not guessed, but not secret either.
-fn find(doors: &Doors, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
-    may(doors, caller, Verb::Trace, token)?;
+/// Finds an order that the caller may see. Names are hard to guess but not secret, so ownership is
+/// checked.
+fn find(context: &ServiceContext, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
+    may(context, caller, Verb::Trace, token)?;
     let error = || format!("order {token:?}: there is none");
     let unknown = || Denied { status: StatusCode::NOT_FOUND, error: error() };
-    let state = doors.traces.state(token).ok_or_else(unknown)?;
-    if doors.traces.owner(token).is_none_or(|uids| caller.uids.covers(&uids)) {
+    let state = context.traces.state(token).ok_or_else(unknown)?;
+    if context.traces.owner(token).is_none_or(|uids| caller.uids.covers(&uids)) {
         Ok(state)
     } else {
         Err(unknown())
@@ -282,32 +286,32 @@ fn find(doors: &Doors, caller: &Caller, token: &str) -> Result<TraceState, Denie
 }
 
 async fn state(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     Path(token): Path<String>,
 ) -> Response {
-    match find(&doors, &caller, &token) {
+    match find(&context, &caller, &token) {
         Ok(state) => Json(state).into_response(),
         Err(refused) => refused.into_response(),
     }
 }
 
 async fn remove(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     Path(token): Path<String>,
 ) -> Response {
-    if let Err(refused) = find(&doors, &caller, &token) {
+    if let Err(refused) = find(&context, &caller, &token) {
         return refused.into_response();
     }
-    let traces = Arc::clone(&doors.traces);
-    doors.state.audit.line(&caller.name, "forget", &token, "done");
-    // Another caller may have been quicker; it is gone either way.
+    let traces = Arc::clone(&context.traces);
+    context.state.audit.line(&caller.name, "forget", &token, "done");
+    // Another caller may have removed it first; the result is the same.
     let _ = tokio::task::spawn_blocking(move || traces.cancel(&token)).await;
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// Where a fetch resumes.
+/// The query of a fetch: the byte at which it resumes.
 #[derive(Debug, Deserialize)]
 struct Since {
     #[serde(default)]
@@ -315,15 +319,15 @@ struct Since {
 }
 
 async fn fetch(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     Path((token, name)): Path<(String, String)>,
     Query(since): Query<Since>,
 ) -> Response {
-    if let Err(refused) = find(&doors, &caller, &token) {
+    if let Err(refused) = find(&context, &caller, &token) {
         return refused.into_response();
     }
-    let Some(mut file) = doors.traces.open(&token, &name) else {
+    let Some(mut file) = context.traces.open(&token, &name) else {
         return refuse(StatusCode::NOT_FOUND, format!("{name:?}: no such trace of {token:?}"));
     };
     let read = tokio::task::spawn_blocking(move || {
@@ -339,7 +343,7 @@ async fn fetch(
 }
 
 async fn pause(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     order: Result<Json<Pause>, JsonRejection>,
 ) -> Response {
@@ -348,17 +352,17 @@ async fn pause(
         Err(problem) => return refuse(problem.status(), problem.body_text()),
     };
     let what = format!("gpu {} {} s", order.gpu, order.seconds);
-    if let Err(refused) = may(&doors, &caller, Verb::Pause, &what) {
+    if let Err(refused) = may(&context, &caller, Verb::Pause, &what) {
         return refused.into_response();
     }
-    match doors.state.pause(&caller.name, order) {
+    match context.state.pause(&caller.name, order) {
         Ok(()) => StatusCode::NO_CONTENT.into_response(),
         Err(error) => refuse(StatusCode::CONFLICT, error),
     }
 }
 
 async fn sample(
-    From(doors): From<Doors>,
+    From(context): From<ServiceContext>,
     Extension(caller): Extension<Caller>,
     order: Result<Json<SampleOrder>, JsonRejection>,
 ) -> Response {
@@ -368,17 +372,17 @@ async fn sample(
     };
     let run = order.run.as_ref().map_or(String::new(), |run| format!("run {run} "));
     let what = format!("{run}for {} ms", order.length_ms);
-    // Where threads wait tells as much of a job as its trace does.
-    if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
+    // Samples of threads reveal as much about a job as a trace, so they need the same permission.
+    if let Err(refused) = may(&context, &caller, Verb::Trace, &what) {
         return refused.into_response();
     }
-    let (state, uids) = (Arc::clone(&doors.state), caller.uids.clone());
+    let (state, uids) = (Arc::clone(&context.state), caller.uids.clone());
     let sampled = tokio::task::spawn_blocking(move || samples::take(&state, &order, &uids)).await;
     let sampled = sampled.unwrap_or_else(|_| Err("the agent failed".to_owned()));
     let outcome = sampled.as_ref().map_or_else(String::clone, |samples| {
-        whose(&doors.state, samples.processes.iter().map(|process| process.pid))
+        whose(&context.state, samples.processes.iter().map(|process| process.pid))
     });
-    doors.state.audit.line(&caller.name, "sample", &what, &outcome);
+    context.state.audit.line(&caller.name, "sample", &what, &outcome);
     match sampled {
         Ok(samples) => Json(samples).into_response(),
         Err(problem) => refuse(StatusCode::CONFLICT, problem),

@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use super::gpu::GpuIdentity;
 use super::interval::{CounterReading, Pipes, ReadingTime};
-use super::{RowSink, take};
+use super::row_sink::{RowSink, take_reading};
 use crate::state::{AgentState, GpuState, lock};
 
-/// Between two fetches.
+/// Time between two fetches of the page.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A page that takes longer is not there.
+/// Timeout of a fetch.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Larger pages are refused.
 const SIZE_MAX: u64 = 8 << 20;
 /// Lines of a page that are read.
 const LINES_MAX: usize = 100_000;
-/// From here on a number is DCGM's way to say that it knows none.
+/// DCGM encodes unknown values as numbers from this one on.
 const BLANK: f64 = 140_737_488_355_328.0;
 
-/// A page and what it said last.
+/// The page of a dcgm-exporter, with the readings of the last fetch.
 pub struct DcgmPage {
     url: Option<String>,
     agent: ureq::Agent,
@@ -30,7 +30,7 @@ pub struct DcgmPage {
     readings: BTreeMap<String, (GpuIdentity, CounterReading)>,
 }
 
-/// One line of a page.
+/// One sample of a Prometheus text page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSample {
     pub name: String,
@@ -39,22 +39,22 @@ pub struct MetricSample {
 }
 
 impl DcgmPage {
-    /// Adds what a device's own reading lacks: NVML has no SM columns before Hopper.
+    /// Fills in values that the NVML reading lacks: NVML has no SM activity before Hopper.
     pub fn fill(&self, key: &str, reading: &mut CounterReading) {
         let Some((_, page)) = self.readings.get(key) else { return };
         if key.contains('/') {
-            // NVML knows no utilization of an instance with processes.
+            // NVML does not report the utilization of an instance with processes.
             reading.busy = reading.busy.or(page.busy);
         }
         reading.combine_activity(page, Option::or);
     }
 
-    /// A page that has not been fetched.
+    /// Creates the source without fetching the page.
     pub fn new(url: Option<String>) -> Self {
         Self { url, agent: http_agent(), fetched: None, readings: BTreeMap::new() }
     }
 
-    /// Fetches the page if it is time, and reads its GPUs from what it said last.
+    /// Fetches the page if it is due, and records readings of the GPUs that NVML does not read.
     pub fn look(&mut self, state: &AgentState, at: ReadingTime, sink: &mut RowSink) {
         let Some(url) = &self.url else { return };
         if self.fetched.is_none_or(|fetched| fetched.elapsed() >= PERIOD) {
@@ -67,7 +67,7 @@ impl DcgmPage {
         for (identity, reading) in self.readings.values() {
             let is_read_here = {
                 let mut gpus = lock(&state.gpus);
-                // An instance has another UUID there; the driver lists it with its GPU.
+                // The page names an instance by the UUID of its GPU.
                 let uuid = identity.parent.as_ref().unwrap_or(&identity.uuid);
                 let is_known = |gpu: &&GpuState| gpu.identity.uuid == *uuid && !gpu.is_from_page;
                 let known = gpus.iter().find(is_known);
@@ -82,7 +82,7 @@ impl DcgmPage {
                 }
             };
             if !is_read_here && state.paused(identity.index).is_none() {
-                take(state, &identity.uuid, at, Ok(reading.clone()), sink);
+                take_reading(state, &identity.uuid, at, Ok(reading.clone()), sink);
             }
         }
     }
@@ -92,10 +92,10 @@ fn http_agent() -> ureq::Agent {
     ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build().new_agent()
 }
 
-/// Fetches a page once, to see whether it has figures of GPUs.
+/// Fetches a page once to check that it has metrics of GPUs.
 ///
 /// # Errors
-/// A note that says what is wrong, what that means and what to do.
+/// A note with the problem, its consequence and a remedy.
 pub fn ask(url: &str) -> Result<(), String> {
     fetch(&http_agent(), url).map(drop)
 }
@@ -118,7 +118,7 @@ fn fetch(agent: &ureq::Agent, url: &str) -> Result<String, String> {
     ))
 }
 
-/// The samples of a page in Prometheus text; lines that are none are left out.
+/// Parses the samples of a page in Prometheus text. Malformed lines are skipped.
 pub fn samples(text: &str) -> Vec<MetricSample> {
     text.lines().take(LINES_MAX).filter_map(sample).collect()
 }
@@ -165,7 +165,7 @@ fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     }
 }
 
-/// Readings by UUID, and by instance where a GPU is shared out.
+/// Groups samples into readings by UUID, and by instance where a GPU is partitioned (MIG).
 pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, CounterReading)> {
     let mut found: BTreeMap<String, (GpuIdentity, CounterReading)> = BTreeMap::new();
     for sample in samples {
@@ -189,7 +189,7 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
         });
         set(&mut entry.1, &sample.name, sample.value);
     }
-    // What instances have of a GPU that is shared out is theirs: nothing counts twice.
+    // Values reported by instances are removed from their GPU, so that nothing counts twice.
     let part = |(identity, reading): &(GpuIdentity, CounterReading)| {
         Some((identity.parent.clone()?, reading.clone()))
     };
@@ -201,7 +201,7 @@ pub fn readings(samples: &[MetricSample]) -> BTreeMap<String, (GpuIdentity, Coun
     found
 }
 
-/// Removes what an instance has from the reading of the whole GPU.
+/// Removes values that an instance reports from the reading of the whole GPU.
 fn leave_to_part(whole: &mut CounterReading, part: &CounterReading) {
     whole.busy = whole.busy.filter(|_| part.busy.is_none());
     whole.combine_activity(part, |whole, part| whole.filter(|_| part.is_none()));
@@ -216,7 +216,7 @@ fn set(reading: &mut CounterReading, name: &str, value: f64) {
     match name {
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE" => reading.busy = share,
         "DCGM_FI_DEV_GPU_UTIL" => {
-            // The share of the profiler is exact; this one is in whole per cent.
+            // The profiler's share is exact; this one has a resolution of one percent.
             reading.busy = reading.busy.or(Some((value / 100.0).clamp(0.0, 1.0)));
         }
         "DCGM_FI_PROF_SM_ACTIVE" => reading.sm_active = share,
@@ -252,7 +252,7 @@ DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-0\"} NaN
 ";
 
     #[test]
-    fn a_page_is_read_and_blanks_are_null() {
+    fn a_page_is_parsed_with_blanks_as_null() {
         let found = readings(&samples(PAGE));
         let (identity, reading) = &found["GPU-1"];
         assert_eq!((identity.index, identity.model.as_str()), (1, "Tesla \"V100\", 32GB"));

@@ -1,7 +1,7 @@
-//! GPUs by NVML, loaded at run time: lists them, and reads each once.
+//! Lists GPUs and reads their counters with NVML, which is loaded at run time.
 //!
-//! From Hopper on, GPM gives activity of the SMs, averaged between two samples; older GPUs have no
-//! such figure here. A GPU that cannot be read is *lost* with its reason and read again later.
+//! From Hopper on, GPM gives activity of the SMs, averaged between two samples; older GPUs lack
+//! these values. A GPU that cannot be read is *lost* with its reason and read again later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::interval::{CounterReading, Pipes, RowRemap};
 
-/// The largest share that is a share; anything above is a driver's way to say that it knows none.
+/// The largest valid percentage. Drivers report larger values for unknown ones.
 const PERCENT_MAX: f64 = 100.5;
 /// The GPM metrics requested, in this order.
 const METRICS: [GpmMetricId; 12] = [
@@ -62,31 +62,29 @@ const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
     (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
 ];
-/// XID events that are taken in at one look.
+/// XID events that are read at once.
 const EVENTS_MAX: usize = 64;
 
-/// What a GPU is.
+/// The identity of a GPU or of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuIdentity {
-    /// Its place among the GPUs of the host.
+    /// Index among the GPUs of the host.
     pub index: u32,
-    /// Its name for ever.
     pub uuid: String,
-    /// Its model.
     pub model: String,
-    /// Where it is plugged in.
+    /// PCI bus id.
     pub pci: String,
-    /// The instance, where it is one part of a GPU that is shared out (MIG).
+    /// Index of the MIG instance; `None` for a whole GPU.
     pub instance: Option<u32>,
-    /// UUID of the whole GPU, where it is an instance.
+    /// UUID of the GPU to which an instance belongs.
     pub parent: Option<String>,
 }
 
-/// Loads NVML from `library`, or where the driver puts it.
+/// Loads NVML from `library`, or by its usual name.
 pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     let mut builder = Nvml::builder();
     if let Some(path) = library {
-        // Its code runs as the agent's user.
+        // The library's code runs with the agent's rights, so its file must be trusted.
         if path.is_absolute() {
             open_trusted(path, Privacy::Readable).map_err(|error| format!("NVML: {error}"))?;
         }
@@ -100,7 +98,7 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     builder.init().map_err(|error| match error {
         NvmlError::LibloadingError(error) => {
             let error = error.to_string();
-            // The loader begins with the name, too.
+            // The loader's message already begins with the name.
             let why = error.strip_prefix(&format!("{name}: ")).unwrap_or(&error);
             format!("NVML: cannot load {name}: {why}")
         }
@@ -108,7 +106,8 @@ pub fn load(library: Option<&Path>) -> Result<Nvml, String> {
     })
 }
 
-/// What it means that there is no driver, and what to do. `library` is the configured one.
+/// The note for a missing driver, with its consequence and a remedy. `library` is the configured
+/// path.
 pub fn driver_note(problem: &str, library: Option<&Path>) -> String {
     let change = if library.is_some() { "correct or remove" } else { "set" };
     format!(
@@ -118,7 +117,8 @@ pub fn driver_note(problem: &str, library: Option<&Path>) -> String {
     )
 }
 
-/// The GPUs of a host, one of them read at a time.
+/// The GPUs of a host, opened with NVML. Each is read separately, so that one lost GPU does not
+/// affect the others.
 pub struct Gpus<'nvml> {
     nvml: &'nvml Nvml,
     events: Option<EventSet<'nvml>>,
@@ -129,11 +129,11 @@ pub struct Gpus<'nvml> {
 struct KnownGpu<'nvml> {
     identity: GpuIdentity,
     device: Device<'nvml>,
-    /// The whole GPU of an instance: it takes the instance's samples.
+    /// The GPU of an instance, through which the instance is sampled.
     whole: Option<Device<'nvml>>,
     /// The driver's number of an instance's GPU instance, known as soon as a process ran there.
     gpu_instance: Option<u32>,
-    /// Whether it is shared out: its instances have memory and activity then.
+    /// Whether it is partitioned (MIG); memory and activity are then reported by its instances.
     is_split: bool,
     has_gpm: bool,
     sample: Option<GpmSample<'nvml>>,
@@ -141,33 +141,33 @@ struct KnownGpu<'nvml> {
     fields: Fields,
 }
 
-/// Fields as they were read last.
+/// Values of the rarely changing fields at their last reading.
 #[derive(Clone, Debug, Default)]
 struct Fields {
     errors: Vec<(&'static str, u64, u32)>,
     remap: Option<RowRemap>,
 }
 
-/// Devices as the driver lists them, and why others are not there.
+/// The listed devices, and notes about those that cannot be listed.
 type Listing<'nvml> = (Vec<(GpuIdentity, Device<'nvml>)>, Vec<String>);
 
 impl<'nvml> Gpus<'nvml> {
-    /// No devices yet: [`Self::list`] finds them.
+    /// Starts without devices; [`Self::list`] finds them.
     pub fn new(nvml: &'nvml Nvml) -> Self {
         Self { nvml, events: None, devices: Vec::new(), xids: BTreeMap::new() }
     }
 
-    /// Lists the devices again; what is missing and why, if there are others than before.
+    /// Lists the devices again. Returns notes about missing capabilities if the list has changed.
     ///
     /// # Errors
-    /// The driver does not answer: it has to be loaded again.
+    /// If the driver does not respond and must be loaded again.
     pub fn list(&mut self) -> Result<Option<Vec<String>>, NvmlError> {
         let (listed, mut notes) = list(self.nvml)?;
         let known = self.devices.iter().map(|known| &known.identity);
         if !listed.is_empty() && known.eq(listed.iter().map(|(identity, _)| identity)) {
             return Ok(None);
         }
-        // Samples and events belong to handles of the devices that there were.
+        // Samples and events refer to the old device handles.
         (self.events, self.devices) = (None, Vec::new());
         let parents: BTreeSet<String> =
             listed.iter().filter_map(|(identity, _)| identity.parent.clone()).collect();
@@ -203,12 +203,12 @@ impl<'nvml> Gpus<'nvml> {
         Ok(Some(notes))
     }
 
-    /// What each is, by the order in which they are read.
+    /// The identities of all devices, in the order of their indices for [`Self::read`].
     pub fn identities(&self) -> impl Iterator<Item = &GpuIdentity> {
         self.devices.iter().map(|known| &known.identity)
     }
 
-    /// Takes in what was reported since: errors that come as events.
+    /// Reads the XID error events that were reported since the last call.
     pub fn hear(&mut self) {
         let Some(events) = &self.events else { return };
         for _ in 0..EVENTS_MAX {
@@ -222,10 +222,11 @@ impl<'nvml> Gpus<'nvml> {
         }
     }
 
-    /// Reads one. `is_paused` leaves its hardware counters to others.
+    /// Reads the counters of one device. With `is_paused`, hardware counters are left to other
+    /// tools.
     ///
     /// # Errors
-    /// The device does not answer: it fell off the bus, or the driver is gone.
+    /// If the device does not respond: it fell off the bus, or the driver was unloaded.
     pub fn read(&mut self, at: usize, is_paused: bool) -> Result<CounterReading, NvmlError> {
         let known = &mut self.devices[at];
         if known.identity.instance.is_some() {
@@ -242,7 +243,7 @@ impl<'nvml> Gpus<'nvml> {
         Ok(reading)
     }
 
-    /// UUID of the whole GPU and number of the GPU instance, as DCGM names an instance.
+    /// The key of a device in DCGM's page: the UUID of the GPU, and for an instance its number.
     pub fn dcgm_key(&self, at: usize) -> Option<String> {
         let known = &self.devices[at];
         match &known.identity.parent {
@@ -251,7 +252,7 @@ impl<'nvml> Gpus<'nvml> {
         }
     }
 
-    /// Processes that compute on one, as the driver reports; none where it does not.
+    /// Lists processes that compute on a device, if the driver reports them.
     pub fn computing(&self, at: usize) -> Vec<u32> {
         let running = self.devices[at].device.running_compute_processes().unwrap_or_default();
         running.into_iter().map(|process| process.pid).collect()
@@ -266,7 +267,7 @@ impl<'nvml> Gpus<'nvml> {
                 Err(failed) => {
                     let error = failed.error;
                     notes.push(format!("GPU {}: no XID events: {error}", known.identity.index));
-                    // Those that were registered before are lost with the set.
+                    // Registrations made before are lost together with the set.
                     set = self.nvml.create_event_set().ok();
                 }
             }
@@ -275,7 +276,7 @@ impl<'nvml> Gpus<'nvml> {
     }
 }
 
-/// What the driver lists now: whole GPUs, and the instances of those that are shared out.
+/// Lists whole GPUs, and the instances of partitioned ones (MIG).
 fn list(nvml: &Nvml) -> Result<Listing<'_>, NvmlError> {
     let (mut listed, mut notes) = (Vec::new(), Vec::new());
     for index in 0..nvml.device_count()? {
@@ -296,7 +297,7 @@ fn list_one<'nvml>(
     let (uuid, model) = (device.uuid()?, device.name().unwrap_or_default());
     if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         for part in 0..device.mig_device_count().unwrap_or(0) {
-            // Places that hold no instance are not found.
+            // Unused slots have no instance.
             let Ok(instance) = device.mig_device_by_index(part) else { continue };
             let identity = GpuIdentity {
                 index,
@@ -315,10 +316,10 @@ fn list_one<'nvml>(
 }
 
 impl<'nvml> KnownGpu<'nvml> {
-    /// Everything but activity and events.
+    /// Reads everything except activity and events.
     fn read_whole(&mut self) -> Result<CounterReading, NvmlError> {
         let device = &self.device;
-        // One call that every device knows decides whether it is there.
+        // This call is supported by every device, so its failure means that the device is lost.
         let memory = needed(device.memory_info())?.filter(|_| !self.is_split);
         let mut reading = CounterReading {
             memory_used: memory.as_ref().map(|memory| memory.used),
@@ -442,7 +443,7 @@ fn fields(device: &Device<'_>) -> Result<Fields, NvmlError> {
     Ok(Fields { errors: errors.collect(), remap })
 }
 
-/// What a device does not support is no failure; that it is gone is one.
+/// Maps unsupported queries to `None`, and keeps errors that mean the device is lost.
 fn needed<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -463,7 +464,7 @@ mod tests {
     use super::share;
 
     #[test]
-    fn blanks_are_no_shares() {
+    fn blank_values_are_not_shares() {
         assert_eq!(share(50.0), Some(0.5));
         assert_eq!(share(100.4), Some(1.0));
         for blank in [f64::NAN, f64::INFINITY, -1.0, f64::from(u32::MAX), 140_737_488_355_328.0] {

@@ -9,76 +9,67 @@ use procfs::prelude::*;
 use procfs::{CpuPressure, IoPressure, KernelStats, Meminfo, MemoryPressure};
 use serde::Serialize;
 
-/// Bytes of a sector in `/proc/diskstats`, whatever the disk says.
+/// Bytes of a sector in `/proc/diskstats`, regardless of the disk's own sector size.
 const SECTOR: u64 = 512;
-/// Larger files below `/sys` and `/proc` are not what they should be.
+/// Largest size of a file below `/sys` and `/proc` that is read.
 const TEXT_MAX: usize = 1 << 20;
 
-/// The host as its kernel counts it.
+/// Counters of the host since it booted, as the kernel keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostCounters {
-    /// Seconds of all CPUs by what they did: `user`, `nice`, `system`, `idle`, ….
+    /// CPU time of all CPUs in seconds, by mode: `user`, `nice`, `system`, `idle`, ….
     pub cpu_s: BTreeMap<&'static str, f64>,
     /// Busy seconds of each CPU.
     pub cores_busy_s: Vec<f64>,
     /// Seconds in which some tasks waited for `cpu`, `memory` or `io`.
     pub pressure_s: BTreeMap<&'static str, f64>,
-    /// Bytes of memory.
     pub memory_total: u64,
-    /// Bytes that a new program could have.
+    /// Bytes available to a new program.
     pub memory_available: u64,
     pub networks: BTreeMap<String, Network>,
     pub disks: BTreeMap<String, Disk>,
-    /// By InfiniBand device and port: bytes received and sent.
+    /// Bytes received and sent, by InfiniBand device and port.
     pub infiniband: BTreeMap<String, (u64, u64)>,
 }
 
-/// Sampled between two readings, because it is cheap and has peaks.
+/// Values sampled between two readings, because they are cheap to read and have short peaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSample {
     /// Busy seconds of all CPUs.
     pub busy_s: f64,
     pub cores: usize,
-    /// Bytes that a new program could have.
+    /// Bytes available to a new program.
     pub memory_available: u64,
 }
 
-/// One network device.
+/// Counters of one network device, each received and sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Received, sent.
     pub bytes: (u64, u64),
-    /// Received, sent.
     pub packets: (u64, u64),
-    /// Received, sent.
     pub errors: (u64, u64),
-    /// Received, sent.
     pub dropped: (u64, u64),
 }
 
-/// One disk.
+/// Counters of one disk, each read and written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Disk {
-    /// Read, written.
     pub bytes: (u64, u64),
-    /// Reads, writes.
     pub operations: (u64, u64),
-    /// Seconds in which it worked.
+    /// Seconds during which it was busy.
     pub busy_s: f64,
 }
 
-/// One control group.
+/// Resource use of one control group; `None` where its controller is missing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ControlGroup {
-    /// Seconds of CPU.
     pub cpu_s: Option<f64>,
-    /// Bytes of memory.
     pub memory: Option<u64>,
     /// Bytes read from and written to disks.
     pub io_bytes: Option<(u64, u64)>,
 }
 
-/// Looks at CPUs and memory: two files, of which only the first lines are read.
+/// Samples CPUs and memory. Cheap: reads only the first lines of two files.
 pub fn look() -> HostSample {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let ticks = procfs::ticks_per_second().max(1) as f64;
@@ -87,7 +78,7 @@ pub fn look() -> HostSample {
         let mut words = line.split_ascii_whitespace();
         if words.next() == Some("cpu") {
             let modes: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-            // As in `read`: user, nice, system, and interrupts behind idle and iowait.
+            // As in `read`: user, nice, system, irq and softirq.
             let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|&at| modes.get(at)).sum();
             look.busy_s = busy as f64 / ticks;
         } else {
@@ -101,7 +92,7 @@ pub fn look() -> HostSample {
     look
 }
 
-/// Reads the host; what cannot be read is left out.
+/// Reads all counters of the host, leaving out those that cannot be read.
 pub fn read() -> HostCounters {
     let mut host = HostCounters::default();
     if let Ok(stats) = KernelStats::current() {
@@ -156,7 +147,7 @@ fn networks() -> BTreeMap<String, Network> {
     devices.into_iter().map(|(name, device)| (name, row(device))).collect()
 }
 
-/// Whole disks: parts of them, and devices in memory, would be counted twice.
+/// Whole disks only: partitions and memory devices would be counted twice.
 fn disks() -> BTreeMap<String, Disk> {
     let all = procfs::diskstats().unwrap_or_default();
     let is_disk = |name: &str| {
@@ -174,7 +165,7 @@ fn disks() -> BTreeMap<String, Disk> {
         .collect()
 }
 
-/// Counters of ports count words of four bytes.
+/// Reads InfiniBand ports, whose counters are in words of four bytes.
 fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
     let mut found = BTreeMap::new();
     for device in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -193,8 +184,8 @@ fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
     found
 }
 
-/// Reads a control group by its path below `root`: of version 2, or else of version 1, where every
-/// controller has a folder of its own.
+/// Reads a control group by its path below `root`: version 2, or else version 1, where every
+/// controller has its own folder.
 pub fn group(root: &Path, path: &str) -> ControlGroup {
     let path = path.trim_start_matches('/');
     let text = |controllers: &[&str], name: &str| {
@@ -236,7 +227,7 @@ pub fn group(root: &Path, path: &str) -> ControlGroup {
     }
 }
 
-/// Quantiles over cores of the share that each worked in between two readings.
+/// Computes quantiles over cores of the busy share between two readings.
 pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -> Option<[f64; 5]> {
     if before.cores_busy_s.len() != now.cores_busy_s.len() || seconds <= 0.0 {
         return None;
@@ -246,7 +237,7 @@ pub fn core_quantiles(before: &HostCounters, now: &HostCounters, seconds: f64) -
         pairs.map(|(old, new)| ((new - old) / seconds).clamp(0.0, 1.0)).collect();
     shares.sort_by(f64::total_cmp);
     let last = shares.len().checked_sub(1)?;
-    // The nearest rank.
+    // Nearest-rank method.
     Some(
         [0.05, 0.25, 0.5, 0.75, 0.95]
             .map(|part: f64| shares[(part * last as f64).round() as usize]),
@@ -260,7 +251,7 @@ mod tests {
     use super::{HostCounters, core_quantiles, group, look, read};
 
     #[test]
-    fn this_host_is_read_and_its_counters_only_grow() {
+    fn counters_of_this_host_are_read_and_only_grow() {
         let (first, second) = (read(), read());
         assert!(first.memory_total > first.memory_available && first.memory_available > 0);
         assert!(!first.cores_busy_s.is_empty() && first.cpu_s["user"] > 0.0);
@@ -275,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_is_read_as_far_as_it_is_there() {
+    fn control_groups_of_both_versions_are_read() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("slurm/job_7");
         fs::create_dir_all(&folder).unwrap();

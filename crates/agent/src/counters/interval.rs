@@ -1,7 +1,7 @@
 //! Readings of one GPU, summed over intervals of the wall clock: ten seconds by default.
 //!
-//! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly. Time
-//! is measured on the monotonic clock; the wall clock only says which interval it belongs to. Time
+//! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly.
+//! Durations are measured on the monotonic clock; the wall clock only selects the interval. Time
 //! between two readings that are too far apart is *unobserved*, never guessed. Pure: clocks are
 //! arguments.
 
@@ -12,27 +12,28 @@ use serde::Serialize;
 /// Seconds of an interval by default.
 pub const INTERVAL_S: u64 = 10;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Readings come twice a second; what lies further apart than this was not observed.
+/// Readings are taken twice a second. Time between readings further apart than this was not
+/// observed.
 pub const GAP_NS: u64 = 2_000_000_000;
-/// The wall clock may differ from the monotonic one by this much between two readings.
+/// Between two readings, the wall clock may differ from the monotonic one by this much.
 const JUMP_NS: u64 = 500_000_000;
-/// Ranges of written intervals that are kept: a new one begins at a gap or a jump of the clock.
+/// Number of ranges of written intervals that are remembered. A new range begins at a gap or a jump
+/// of the clock.
 const RANGES_MAX: usize = 64;
 
-/// When a reading was made.
+/// The time of a reading on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadingTime {
-    /// On the clock that never jumps.
     pub monotonic_ns: u64,
     pub unix_ns: u64,
 }
 
-/// One reading; what a device does not tell is `None`.
+/// One reading of a GPU. Values that the device does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CounterReading {
-    /// Share of time that the GPU worked.
+    /// Share of time that the GPU was busy.
     pub busy: Option<f64>,
-    /// Share of time that its SMs worked, over all SMs.
+    /// Share of time that SMs were active, averaged over all SMs.
     pub sm_active: Option<f64>,
     /// Resident warps ÷ their maximum, over all SMs and all time.
     pub sm_occupancy: Option<f64>,
@@ -46,29 +47,26 @@ pub struct CounterReading {
     pub nvlink: Option<(f64, f64)>,
     /// Bytes of memory in use.
     pub memory_used: Option<u64>,
-    /// Bytes of memory.
     pub memory_total: Option<u64>,
-    /// Watts.
     pub power_w: Option<f64>,
     /// Joules since the driver was loaded.
     pub energy_j: Option<f64>,
     /// Hertz of the SMs and of the memory.
     pub clocks_hz: Option<(f64, f64)>,
-    /// Degrees Celsius.
+    /// In degrees Celsius.
     pub temperature: Option<f64>,
-    /// Why its clock is held down.
+    /// Reasons why the clock is throttled.
     pub throttled: Vec<&'static str>,
-    /// Errors counted by the device since some moment, by kind, and how many bits the counter has.
+    /// Error counters of the device: kind, count, and width of the counter in bits.
     pub errors: Vec<(&'static str, u64, u32)>,
-    /// Rows of memory that are to be replaced by spare ones.
     pub remap: Option<RowRemap>,
-    /// Errors of the kind that come as events, since the last reading: their numbers.
+    /// Numbers of the XID errors since the last reading.
     pub xids: Vec<u64>,
 }
 
 impl CounterReading {
-    /// Replaces each activity share of SMs, pipes and memory by what `combine` makes of it and of
-    /// the same share in `other`. `busy` stays.
+    /// Combines each activity share of SMs, pipes and memory with that of `other` by `combine`.
+    /// Leaves `busy` unchanged.
     pub fn combine_activity(
         &mut self,
         other: &Self,
@@ -89,7 +87,7 @@ impl CounterReading {
     }
 }
 
-/// State of row remapping.
+/// The state of the remapping of faulty memory rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRemap {
     /// Rows are remapped at the next reset of the GPU.
@@ -98,26 +96,22 @@ pub struct RowRemap {
     pub has_failed: bool,
 }
 
-/// Shares of time that the pipes of the SMs worked.
+/// Shares of time that the pipes of the SMs were active.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pipes {
-    /// Tensor cores.
     pub tensor: Option<f64>,
-    /// 64-bit floating point.
     pub fp64: Option<f64>,
-    /// 32-bit floating point.
     pub fp32: Option<f64>,
-    /// 16-bit floating point.
     pub fp16: Option<f64>,
 }
 
 /// Sums over an interval, or since the agent began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IntervalSums {
-    /// Seconds that lie between readings close enough.
+    /// Seconds between readings that were close enough to count as observed.
     pub observed_s: f64,
     pub reads: u64,
-    /// Readings that contradict the last one.
+    /// Readings that contradict the previous one.
     pub suspect: u64,
     /// Seconds the GPU worked; `None` if it was never reported. So below.
     pub busy_s: Option<f64>,
@@ -127,11 +121,11 @@ pub struct IntervalSums {
     pub sm_occupancy_s: Option<f64>,
     /// Seconds the tensor cores worked.
     pub tensor_s: Option<f64>,
-    /// Seconds of 64-bit floating point.
+    /// Seconds of 64-bit floating-point activity.
     pub fp64_s: Option<f64>,
-    /// Seconds of 32-bit floating point.
+    /// Seconds of 32-bit floating-point activity.
     pub fp32_s: Option<f64>,
-    /// Seconds of 16-bit floating point.
+    /// Seconds of 16-bit floating-point activity.
     pub fp16_s: Option<f64>,
     /// Seconds the memory was at its full bandwidth.
     pub dram_s: Option<f64>,
@@ -158,30 +152,30 @@ pub struct IntervalSums {
     pub xids: BTreeMap<u64, u64>,
 }
 
-/// One interval.
+/// The completed sums of one device over one interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IntervalRow {
-    /// When it began, seconds since 1970: a multiple of its length.
+    /// Start in seconds since 1970, a multiple of the length.
     pub start_unix_s: u64,
     #[serde(flatten)]
     pub sums: IntervalSums,
-    /// The last reading of memory in use, and the largest.
+    /// The last and the largest reading of memory in use.
     pub memory_used: Option<(u64, u64)>,
-    /// Watts at most.
+    /// Largest reading, in watts.
     pub power_max_w: Option<f64>,
-    /// Degrees Celsius at most.
+    /// Largest reading, in degrees Celsius.
     pub temperature_max: Option<f64>,
 }
 
-/// Intervals that were written, as ranges of their starts. Each interval is written once, whatever
-/// the wall clock does: neither one from the future nor a clock that is set back stops later ones.
+/// The intervals that were written, as ranges of their starts. Each interval is written once, even
+/// if the wall clock jumps forward or is set back.
 #[derive(Debug, Default)]
 pub struct WrittenIntervals {
     ranges: Vec<(u64, u64)>,
 }
 
 impl WrittenIntervals {
-    /// Notes an interval; whether it had not been written before.
+    /// Records an interval and returns whether it is new.
     pub fn insert(&mut self, start_unix_s: u64, length_s: u64) -> bool {
         if self.ranges.iter().any(|&(first, last)| (first..=last).contains(&start_unix_s)) {
             return false;
@@ -199,7 +193,7 @@ impl WrittenIntervals {
     }
 }
 
-/// Readings of one device on their way to rows.
+/// Accumulates the readings of one device into rows, one per interval.
 #[derive(Debug)]
 pub struct Intervals {
     length_s: u64,
@@ -210,19 +204,19 @@ pub struct Intervals {
     current: Option<IntervalRow>,
     before: Option<(ReadingTime, CounterReading)>,
     written: WrittenIntervals,
-    /// Intervals that were not emitted because the clock had shown them before.
+    /// Intervals that were not emitted because an interval with the same start was.
     pub repeated: u64,
 }
 
 impl Intervals {
-    /// No readings yet, on their way to rows of `length_s` seconds.
+    /// Starts without readings, for intervals of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
         let (total, written) = (IntervalSums::default(), WrittenIntervals::default());
         let (last, current, before) = (None, None, None);
         Self { length_s, total, last, current, before, written, repeated: 0 }
     }
 
-    /// Takes a reading in, or `None` where the device could not be read; the intervals that ended.
+    /// Adds a reading, or `None` if the device could not be read. Returns the intervals that ended.
     pub fn read(&mut self, at: ReadingTime, reading: Option<CounterReading>) -> Vec<IntervalRow> {
         let mut ended = Vec::new();
         let length_ns = self.length_s * SECOND_NS;
@@ -233,8 +227,8 @@ impl Intervals {
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
             if let Some((span_ns, reading)) = observed {
-                // The boundary lies between two readings: each side gets its share. Behind a jump
-                // of the clock nobody knows where it lies.
+                // The boundary is between two readings, so each side gets its share. After a jump
+                // of the clock the boundary is unknown.
                 let after_ns = if is_jump { 0 } else { (at.unix_ns % length_ns).min(span_ns) };
                 self.observe(reading, span_ns - after_ns);
                 ended.extend(self.close());
@@ -259,7 +253,7 @@ impl Intervals {
         ended
     }
 
-    /// Share of the last complete interval, of the seconds that were observed in it.
+    /// The mean share during the last complete interval, relative to the observed seconds.
     pub fn share(&self, what: impl Fn(&IntervalSums) -> Option<f64>) -> Option<f64> {
         let sums = &self.last.as_ref()?.sums;
         (sums.observed_s > 0.0).then(|| what(sums)).flatten().map(|sum| sum / sums.observed_s)
@@ -272,8 +266,8 @@ impl Intervals {
             Some(IntervalRow { start_unix_s, sums, memory_used, power_max_w, temperature_max });
     }
 
-    /// A clock that was set back shows an interval twice: only the first one is a row. Shares of
-    /// the last interval are those of the second one, too.
+    /// Closes the current interval. If the clock was set back and the interval was already written,
+    /// it becomes no second row, but still counts for shares.
     fn close(&mut self) -> Option<IntervalRow> {
         let row = self.current.take()?;
         self.last = Some(row.clone());
@@ -288,13 +282,13 @@ impl Intervals {
         let seconds = span_ns as f64 * 1e-9;
         self.total.add_time(reading, seconds);
         if let Some(row) = &mut self.current {
-            // A clock that was set back a little shows the end of the interval twice.
+            // If the clock was set back a little, the end of the interval occurs twice.
             let left = (self.length_s as f64 - row.sums.observed_s).max(0.0);
             row.sums.add_time(reading, seconds.min(left));
         }
     }
 
-    /// What does not depend on the time between readings.
+    /// Adds counts and maxima, which do not depend on the time between readings.
     fn count(&mut self, before: Option<&CounterReading>, reading: &CounterReading) {
         let Some(row) = &mut self.current else { return };
         if let Some(used) = reading.memory_used {
@@ -362,8 +356,9 @@ impl IntervalSums {
     }
 }
 
-/// What a counter of `bits` bits counted between two readings. `None` where it began anew: a 32-bit
-/// counter that fell from its upper half into its lower one has wrapped, any other fall is a reset.
+/// The increase of a counter of `bits` bits between two readings. `None` where it began anew: a
+/// 32-bit counter that fell from its upper half into its lower one has wrapped, any other fall is a
+/// reset.
 pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
     if new >= old {
         return Some(new - old);
@@ -378,7 +373,7 @@ pub fn elapsed(before: ReadingTime, at: ReadingTime) -> Option<u64> {
     (elapsed <= GAP_NS).then_some(elapsed)
 }
 
-/// By how many nanoseconds the wall clock was set between two readings, if it was.
+/// Returns by how many nanoseconds the wall clock was set between two readings, if at all.
 pub fn jump(before: ReadingTime, at: ReadingTime) -> Option<i64> {
     let since = |at: u64, before: u64| i128::from(at) - i128::from(before);
     let wall = since(at.unix_ns, before.unix_ns);
@@ -415,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_add_up_to_rows_and_a_boundary_is_shared_out() {
+    fn readings_sum_to_rows_and_are_split_at_boundaries() {
         let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows: Vec<IntervalRow> = Vec::new();
         // Readings at 0.3, 0.8, …: the boundary lies 0.2 s after one and 0.3 s before the next.
@@ -435,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_lost_devices_and_clock_jumps_are_unobserved_and_nothing_is_doubled() {
+    fn gaps_lost_devices_and_clock_jumps_are_unobserved_without_duplicates() {
         let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows = Vec::new();
         for read in 0..10 {
@@ -513,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_of_the_wall_clock_are_named_and_drift_is_not() {
+    fn clock_jumps_are_reported_and_drift_is_not() {
         let at = |monotonic_ms: u64, unix_ms: u64| ReadingTime {
             monotonic_ns: monotonic_ms * 1_000_000,
             unix_ns: BASE + unix_ms * 1_000_000,
@@ -552,7 +547,7 @@ mod tests {
 
     /// A device read at random moments: what is summed is the truth over what was observed.
     #[test]
-    fn any_sequence_of_gaps_sums_to_what_was_observed() {
+    fn sums_equal_the_observed_time_for_any_gaps() {
         let mut state = 12345_u64;
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::host::{self, ControlGroup, HostCounters, HostSample};
 use super::interval::{ReadingTime, WrittenIntervals, elapsed, jump};
 
-/// What is kept between looks.
+/// Accumulates samples of the host between two full readings.
 #[derive(Debug)]
 pub struct Watch {
     length_s: u64,
@@ -23,26 +23,26 @@ pub struct Watch {
 #[derive(Debug)]
 pub struct Ended {
     pub start_unix_s: u64,
-    /// Whether a clock that was set back has shown it before: it is no row then.
+    /// Whether the interval was written before, because the clock was set back; it then yields no
+    /// row.
     pub is_repeated: bool,
     /// Seconds between the readings at its ends; 0 if part of them was not observed.
     pub observed_s: f64,
-    /// The host at its end.
+    /// Counters at its end.
     pub host: HostCounters,
-    /// The host and the groups at its beginning.
+    /// Counters and control groups at its beginning.
     pub before: Option<(HostCounters, BTreeMap<String, ControlGroup>)>,
-    /// The groups at its end.
     pub groups: BTreeMap<String, ControlGroup>,
-    /// Share of time that cores worked: p5, p25, p50, p75, p95.
+    /// Busy share of the cores: p5, p25, p50, p75, p95.
     pub cores: Option<[f64; 5]>,
-    /// Bytes that a new program could have had, at the fullest moment.
+    /// Smallest number of bytes available to a new program.
     pub memory_available_min: u64,
-    /// Share of all cores that worked in the busiest half second.
+    /// Busy share of all cores in the busiest half second.
     pub cpu_busy_max: Option<f64>,
 }
 
 impl Watch {
-    /// Watches nothing yet.
+    /// Starts without samples, for intervals of `length_s` seconds.
     pub fn new(length_s: u64) -> Self {
         Self {
             length_s,
@@ -55,7 +55,8 @@ impl Watch {
         }
     }
 
-    /// Takes a look in; `read` reads everything, and is called where an interval ends.
+    /// Adds a sample. At the end of an interval, calls `read` for a full reading and returns the
+    /// interval.
     pub fn look(
         &mut self,
         at: ReadingTime,
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_intervals_have_differences_and_peaks_and_broken_ones_have_none() {
+    fn only_complete_intervals_have_differences_and_peaks() {
         let mut watch = Watch::new(10);
         let base = 1_700_000_000_000;
         let (mut ended, mut busy) = (Vec::new(), 0.0);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_or_was_in_the_future_neither_doubles_nor_freezes_rows() {
+    fn clock_jumps_neither_duplicate_nor_suppress_rows() {
         for offset_ms in [-20_000, 100_000_000_000] {
             let mut watch = Watch::new(10);
             let base = 1_700_000_000 * SECOND / 1_000_000;

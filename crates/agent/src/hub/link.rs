@@ -1,4 +1,4 @@
-//! The connection to the hub: protobuf over HTTPS with a token. Failures are texts.
+//! The connection to the hub: protobuf over HTTPS with a token. Failures are reported as texts.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use crate::config::{ConfigError, HubConfig};
 use crate::secret::read_secret;
 
-/// A hub that takes longer counts as down; a long poll gets this on top of its own timeout.
+/// Timeout of a request. A long poll adds its own duration to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Most bytes kept of a refusal.
+/// Largest number of bytes kept of an error response.
 const REFUSAL_MAX: u64 = 512;
 
-/// The connection.
+/// An authenticated HTTPS connection to the hub, with certificate and token.
 pub struct HubLink {
     agent: ureq::Agent,
     url: String,
     token: String,
 }
 
-/// Why a message was not taken.
+/// The reason why a message was not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendFailure {
-    /// The hub says that it will never take it.
+    /// The hub will never accept this message.
     Refused(String),
-    /// Something on the way refuses it, because it is too large or looks wrong: in smaller parts or
-    /// later, perhaps.
+    /// A proxy on the way refuses it as too large or malformed; retrying later or in smaller parts
+    /// may work.
     Blocked(String),
-    /// The hub is not there, or busy, or does not know the token: later, perhaps.
+    /// The hub is unreachable, busy, or rejects the token; retrying later may work.
     Away(String),
 }
 
 impl fmt::Debug for HubLink {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token is nobody's affair.
+        // The token must not appear in logs.
         write!(out, "Link({})", self.url)
     }
 }
 
-/// Reads the token.
+/// Reads the hub's token from its file.
 pub fn token(config: &HubConfig) -> Result<Vec<u8>, ConfigError> {
-    read_secret(&config.token_file).map_err(ConfigError::of_key("hub: token_file"))
+    read_secret(&config.token_file).map_err(ConfigError::at_key("hub: token_file"))
 }
 
-/// Reads the certificate, if one is named.
+/// Builds the TLS configuration, with the configured CA certificate if there is one.
 pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
     let Some(path) = &config.ca else { return Ok(TlsConfig::default()) };
-    let wrong = ConfigError::of_key::<ConfigError>("hub: ca");
+    let wrong = ConfigError::at_key::<ConfigError>("hub: ca");
     let bytes = match read_trusted(path, Privacy::Readable).map_err(ConfigError::file) {
         Ok(bytes) => bytes,
         Err(error) => return Err(wrong(error)),
@@ -68,10 +68,10 @@ pub fn tls(config: &HubConfig) -> Result<TlsConfig, ConfigError> {
 }
 
 impl HubLink {
-    /// Reads token and certificate.
+    /// Reads token and certificate and prepares the client.
     ///
     /// # Errors
-    /// A file cannot be read, is open to others, or holds nothing.
+    /// If a file cannot be read, is accessible to others, or is empty.
     pub fn new(config: &HubConfig) -> Result<Self, ConfigError> {
         let (token, tls) = (token(config)?, tls(config)?);
         let agent = ureq::Agent::config_builder()
@@ -86,15 +86,16 @@ impl HubLink {
         Ok(Self { agent, url, token: String::from_utf8_lossy(&token).into_owned() })
     }
 
-    /// Where the hub is.
+    /// The base URL of the hub.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Posts a message, whose answer may be held back for `held`.
+    /// Posts a message and waits for the answer. The hub may delay it by up to `held`, as in a long
+    /// poll.
     ///
     /// # Errors
-    /// The hub refuses it, or is away.
+    /// If the hub refuses the message or is unreachable.
     pub fn post<M: Message, A: Message + Default>(
         &self,
         path: &str,
@@ -114,13 +115,13 @@ impl HubLink {
             let wrong = |error| SendFailure::Away(format!("another answer than expected: {error}"));
             return A::decode(bytes.as_slice()).map_err(wrong);
         }
-        let said = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();
-        let said = said.unwrap_or_default();
-        let said: String = said.chars().filter(|letter| !letter.is_control()).collect();
-        let words = format!("status {status} {said}").trim_end().to_owned();
+        let reason = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();
+        let reason = reason.unwrap_or_default();
+        let reason: String = reason.chars().filter(|letter| !letter.is_control()).collect();
+        let words = format!("status {status} {reason}").trim_end().to_owned();
         Err(match status {
             422 => SendFailure::Refused(words),
-            // Proxies answer so, too: that must not cost a row.
+            // Proxies send these codes too, so the row must not be dropped.
             400 | 413 => SendFailure::Blocked(words),
             _ => SendFailure::Away(words),
         })

@@ -1,6 +1,6 @@
-//! Orders of the hub: fetched by long poll, executed like local ones, their states queued like
-//! rows, their traces sent in parts. An order is stored before it starts, so that a kill neither
-//! starts it twice nor leaves the hub without a result.
+//! Executes orders of the hub. Orders are fetched by long poll and executed like local ones; their
+//! states are queued like rows, and their traces are sent in parts. An order is stored before it
+//! starts, so that a killed agent neither repeats it nor leaves the hub without a result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,47 +15,48 @@ use fleet::untrusted::{MissingFolder, OwnFolder};
 use fleet::wire::{self, TraceState};
 use serde::{Deserialize, Serialize};
 
+use super::backoff::{WAIT_MIN, pause, record_outcome};
 use super::link::SendFailure;
-use super::{Hub, TICK, WAIT_MIN, pause};
+use super::outbox::{Hub, TICK};
 use crate::config::Verb;
 use crate::state::{AgentState, lock};
 use crate::traces::Traces;
 use crate::uids::Uids;
 
-/// How long the hub may hold an answer back.
+/// How long the hub may delay the answer of a long poll.
 const HELD: Duration = Duration::from_secs(30);
-/// Bytes of a part.
+/// Largest number of bytes of a part of a trace.
 const PART: u64 = 4 << 20;
-/// The file of the orders that are not over.
-const BOOK: &str = "orders.json";
-/// A larger one is not ours.
-const BOOK_MAX: u64 = 1 << 20;
-/// Who orders, in audit lines.
+/// The file of unfinished orders.
+const LOG_FILE: &str = "orders.json";
+/// Largest size of this file; a larger one was not written by the agent.
+const LOG_MAX: u64 = 1 << 20;
+/// The caller's name in audit lines.
 const WHO: &str = "hub";
 
-/// What is written down.
+/// The unfinished orders, as stored on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Book {
-    /// Which queue the numbers belong to.
+struct OrderLog {
+    /// The queue to which the order numbers belong.
     queue: String,
-    /// Orders up to this number are known.
+    /// Orders up to this number have been received.
     after: u64,
-    /// Orders for traces that are not over: their numbers by name.
+    /// Unfinished trace orders: their numbers by name.
     open: BTreeMap<String, u64>,
 }
 
-/// What the two threads share.
-struct OrderDesk {
+/// The state shared by the thread that fetches orders and the one that reports results.
+struct OrderExecutor {
     state: Arc<AgentState>,
     hub: Arc<Hub>,
     traces: Arc<Traces>,
     folder: OwnFolder,
-    book: Mutex<Book>,
-    /// Orders for traces that this agent has begun.
+    log: Mutex<OrderLog>,
+    /// Trace orders that were started since the agent's start.
     begun: Mutex<BTreeSet<String>>,
 }
 
-/// Begins to fetch and to report; nothing where the hub may order nothing.
+/// Starts the two threads, unless the hub has no permission to send orders.
 pub fn start(
     state: &Arc<AgentState>,
     hub: &Arc<Hub>,
@@ -63,17 +64,23 @@ pub fn start(
     builder: impl Fn(&str) -> std::thread::Builder,
 ) -> std::io::Result<()> {
     let folder = OwnFolder::open(&state.config.state().join("hub"), MissingFolder::Make(0o700))?;
-    let book = Mutex::new(read(&folder, &queue_name(hub))?);
+    let log = Mutex::new(read(&folder, &queue_name(hub))?);
     let (own, to, traces) = (Arc::clone(state), Arc::clone(hub), Arc::clone(traces));
-    let desk =
-        Arc::new(OrderDesk { state: own, hub: to, traces, folder, book, begun: Mutex::default() });
-    desk.close_what_was_left();
+    let executor = Arc::new(OrderExecutor {
+        state: own,
+        hub: to,
+        traces,
+        folder,
+        log,
+        begun: Mutex::default(),
+    });
+    executor.end_interrupted();
     if state.config.hub.as_ref().is_none_or(|config| config.verbs.is_empty()) {
         return Ok(());
     }
-    let own = Arc::clone(&desk);
+    let own = Arc::clone(&executor);
     builder("hub orders").spawn(move || own.fetch())?;
-    builder("hub traces").spawn(move || desk.report())?;
+    builder("hub traces").spawn(move || executor.report())?;
     Ok(())
 }
 
@@ -81,21 +88,21 @@ fn queue_name(hub: &Hub) -> String {
     lock(&hub.queue).id().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What was written down for this queue; another queue begins at the first order.
-fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<Book> {
-    let bytes = folder.read(BOOK, BOOK_MAX)?.unwrap_or_default();
-    let book: Option<Book> = serde_json::from_slice(&bytes).ok();
-    Ok(book
-        .filter(|book| book.queue == queue)
-        .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() }))
+/// Reads the stored orders of this queue. For another queue, starts at the first order.
+fn read(folder: &OwnFolder, queue: &str) -> std::io::Result<OrderLog> {
+    let bytes = folder.read(LOG_FILE, LOG_MAX)?.unwrap_or_default();
+    let log: Option<OrderLog> = serde_json::from_slice(&bytes).ok();
+    Ok(log
+        .filter(|log| log.queue == queue)
+        .unwrap_or_else(|| OrderLog { queue: queue.to_owned(), ..OrderLog::default() }))
 }
 
-impl OrderDesk {
-    /// The folder of traces was cleared at the start: what was open has no end any more.
-    fn close_what_was_left(&self) {
-        let open = std::mem::take(&mut lock(&self.book).open);
+impl OrderExecutor {
+    /// Reports interrupted orders as ended. Their traces were deleted when the agent started.
+    fn end_interrupted(&self) {
+        let open = std::mem::take(&mut lock(&self.log).open);
         for (token, id) in open {
-            self.tell(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
+            self.queue_state(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
         }
     }
 
@@ -106,7 +113,7 @@ impl OrderDesk {
                 version: VERSION,
                 host: self.hub.host.clone(),
                 queue: lock(&self.hub.queue).id().to_vec(),
-                after: lock(&self.book).after,
+                after: lock(&self.log).after,
                 wait_ms: u32::try_from(HELD.as_millis()).unwrap_or(0),
             };
             let asked = Instant::now();
@@ -115,7 +122,7 @@ impl OrderDesk {
                     let is_empty = orders.orders.is_empty();
                     orders.orders.into_iter().for_each(|order| self.take(order));
                     wait = WAIT_MIN;
-                    // A hub that holds nothing back would be asked without a pause.
+                    // A hub that does not delay its answers would be polled without a pause.
                     if is_empty && asked.elapsed() < TICK {
                         std::thread::sleep(TICK);
                     }
@@ -123,16 +130,16 @@ impl OrderDesk {
                 Err(
                     SendFailure::Away(why) | SendFailure::Blocked(why) | SendFailure::Refused(why),
                 ) => {
-                    self.hub.count(&self.state, Some(&why));
+                    record_outcome(&self.state, &self.hub, Some(&why));
                     wait = pause(&self.state, wait);
                 }
             }
         }
     }
 
-    /// Carries one order out, once.
+    /// Executes an order, unless it was received before.
     fn take(&self, order: Order) {
-        if order.id <= lock(&self.book).after {
+        if order.id <= lock(&self.log).after {
             return;
         }
         let (id, wanted) = (order.id, order.wanted);
@@ -140,10 +147,10 @@ impl OrderDesk {
             Some(Wanted::Trace(trace)) => Some(trace.token.clone()),
             _ => None,
         };
-        if let Err(error) = self.write(|book| {
-            book.after = id;
-            if let Some(token) = token.filter(|token| !book.open.contains_key(token)) {
-                book.open.insert(token, id);
+        if let Err(error) = self.write(|log| {
+            log.after = id;
+            if let Some(token) = token.filter(|token| !log.open.contains_key(token)) {
+                log.open.insert(token, id);
             }
         }) {
             self.state.note(format!(
@@ -157,16 +164,20 @@ impl OrderDesk {
                 if error.is_empty() {
                     self.traces.cancel(&token);
                 }
-                self.tell(OrderState::ended(id, "", error));
+                self.queue_state(OrderState::ended(id, "", error));
             }
             Some(Wanted::Pause(proto::Pause { gpu, seconds })) => {
                 let what = format!("gpu {gpu} {seconds} s");
                 let done = self
                     .granted(Verb::Pause, &what)
                     .and_then(|()| self.state.pause(WHO, wire::Pause { gpu, seconds }));
-                self.tell(OrderState::ended(id, "", done.err().unwrap_or_default()));
+                self.queue_state(OrderState::ended(id, "", done.err().unwrap_or_default()));
             }
-            None => self.tell(OrderState::ended(id, "", "an order that this agent does not know")),
+            None => self.queue_state(OrderState::ended(
+                id,
+                "",
+                "an order that this agent does not know",
+            )),
         }
     }
 
@@ -194,23 +205,23 @@ impl OrderDesk {
                 lock(&self.begun).insert(token);
             }
             Err(problem) => {
-                let _ = self.write(|book| {
-                    if book.open.get(&token) == Some(&id) {
-                        book.open.remove(&token);
+                let _ = self.write(|log| {
+                    if log.open.get(&token) == Some(&id) {
+                        log.open.remove(&token);
                     }
                 });
-                self.tell(OrderState::ended(id, &token, problem));
+                self.queue_state(OrderState::ended(id, &token, problem));
             }
         }
     }
 
-    /// Queues states that changed, and sends one part of one trace at a time.
+    /// Queues changed states, and sends traces one part at a time.
     fn report(&self) {
-        let mut told: BTreeMap<String, OrderState> = BTreeMap::new();
+        let mut reported: BTreeMap<String, OrderState> = BTreeMap::new();
         let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
         let mut wait = WAIT_MIN;
         while !self.state.is_ending() {
-            let open = lock(&self.book).open.clone();
+            let open = lock(&self.log).open.clone();
             let mut is_sending = false;
             let begun = lock(&self.begun).clone();
             for (token, id) in open.into_iter().filter(|(token, _)| begun.contains(token)) {
@@ -219,20 +230,20 @@ impl OrderDesk {
                     continue;
                 };
                 let now = OrderState::new(id, &state);
-                if !state.is_over && told.get(&token) != Some(&now) {
-                    self.tell(now.clone());
-                    told.insert(token.clone(), now.clone());
+                if !state.is_over && reported.get(&token) != Some(&now) {
+                    self.queue_state(now.clone());
+                    reported.insert(token.clone(), now.clone());
                 }
                 match self.send_part(&state, &mut sent) {
                     Ok(true) if state.is_over => {
                         self.end(&token, now);
                         self.traces.cancel(&token);
-                        told.remove(&token);
-                        sent.retain(|(of, _), _| *of != token);
+                        reported.remove(&token);
+                        sent.retain(|(order, _), _| *order != token);
                     }
                     Ok(is_all) => (is_sending, wait) = (is_sending || !is_all, WAIT_MIN),
                     Err(why) => {
-                        self.hub.count(&self.state, Some(&why));
+                        record_outcome(&self.state, &self.hub, Some(&why));
                         wait = pause(&self.state, wait);
                     }
                 }
@@ -243,7 +254,8 @@ impl OrderDesk {
         }
     }
 
-    /// Sends the next part of an order's traces; whether the hub has all there are so far.
+    /// Sends the next part of an order's traces. Returns whether the hub has all traces that exist
+    /// so far.
     fn send_part(
         &self,
         state: &TraceState,
@@ -256,7 +268,8 @@ impl OrderDesk {
                 continue;
             }
             let mut bytes = Vec::new();
-            // The first message has no bytes: an agent before this one may have sent some.
+            // The first message is empty: its answer tells how much the hub received before a
+            // restart.
             if let Some(from) = known {
                 let open = self.traces.open(&state.token, &file.name);
                 let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
@@ -288,23 +301,23 @@ impl OrderDesk {
     }
 
     fn end(&self, token: &str, state: OrderState) {
-        self.tell(state);
+        self.queue_state(state);
         lock(&self.begun).remove(token);
-        let _ = self.write(|book| {
-            book.open.remove(token);
+        let _ = self.write(|log| {
+            log.open.remove(token);
         });
     }
 
-    fn tell(&self, state: OrderState) {
+    fn queue_state(&self, state: OrderState) {
         if let Err(error) = self.hub.add(0, vec![Body::Order(state)]) {
             self.state.note(format!("queue of the hub: {error}"));
         }
     }
 
-    /// Changes the book and writes it down.
-    fn write(&self, change: impl FnOnce(&mut Book)) -> std::io::Result<()> {
-        let mut book = lock(&self.book);
-        change(&mut book);
-        Ok(self.folder.replace(BOOK, &serde_json::to_vec(&*book)?)?)
+    /// Changes the stored orders and writes them to disk.
+    fn write(&self, change: impl FnOnce(&mut OrderLog)) -> std::io::Result<()> {
+        let mut log = lock(&self.log);
+        change(&mut log);
+        Ok(self.folder.replace(LOG_FILE, &serde_json::to_vec(&*log)?)?)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A folder holds segments named by their first number, and `position`, the hub's progress. A
 //! record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
-//! record truncated by a kill ends its segment. Knows nothing of the network.
+//! record truncated by a kill ends its segment. Independent of the network.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,15 +25,16 @@ const HEAD: usize = 24;
 const RECORD_MAX: usize = 1 << 20;
 /// A queue has at least this many segments when it is full, so that little goes at once.
 const SEGMENTS: u64 = 16;
-/// How often a queue that another agent has is tried, and how long to wait between.
+/// Number of attempts to lock a queue that another agent holds, and the pause between them.
 const LOCK_TRIES: u32 = 50;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// What begins every segment, before the name of the queue.
+/// The first bytes of every segment, followed by the id of the queue.
 const MAGIC: [u8; 8] = *b"rowmillQ";
 /// Bytes before the first record.
 const OPENING: u64 = 24;
 
-/// The queue.
+/// A queue of entries in files of a folder. Entries are numbered, survive restarts, and are dropped
+/// oldest first when the queue is full.
 #[derive(Debug)]
 pub struct DiskQueue {
     folder: OwnFolder,
@@ -48,7 +49,7 @@ pub struct DiskQueue {
     gone_through: u64,
     last_start: u64,
     dropped: u64,
-    /// Where the reader stands: the first number of its segment, and the byte there.
+    /// Position of the reader: the first number of its segment, and the byte offset there.
     reader: Option<(u64, u64)>,
 }
 
@@ -56,13 +57,13 @@ pub struct DiskQueue {
 #[derive(Clone, Copy, Debug)]
 struct QueueFile {
     first: u64,
-    /// Behind the last record.
+    /// End of the last record, in bytes.
     bytes: u64,
-    /// The number behind its last record.
+    /// One more than the number of its last record.
     end: u64,
 }
 
-/// What survives when every segment is delivered.
+/// The state that survives when every segment has been delivered and deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     id: [u8; 16],
@@ -70,7 +71,7 @@ struct Position {
     last_start: u64,
 }
 
-/// A record as it was found.
+/// A record as read from a segment.
 struct QueueRecord {
     sequence: u64,
     start: u64,
@@ -78,10 +79,10 @@ struct QueueRecord {
 }
 
 impl DiskQueue {
-    /// Opens the queue of a folder, or begins one there; `limit` bytes at most are kept.
+    /// Opens the queue of a folder, or creates one there that keeps at most `limit` bytes.
     ///
     /// # Errors
-    /// The folder cannot be written, or another agent has it.
+    /// If the folder cannot be written, or another agent holds its lock.
     pub fn open(folder: &Path, limit: u64) -> io::Result<Self> {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         let lock = folder.open_file("lock", OFlags::RDWR | OFlags::CREATE)?;
@@ -109,32 +110,32 @@ impl DiskQueue {
         Ok(queue)
     }
 
-    /// Which queue this is.
+    /// The random id of the queue.
     pub fn id(&self) -> &[u8] {
         &self.id
     }
 
-    /// The newest interval of which rows were queued, also by an agent before this one.
+    /// The newest interval of which rows were queued, including before a restart.
     pub fn last_start(&self) -> u64 {
         self.last_start
     }
 
-    /// Entries up to this number are delivered or dropped.
+    /// The number up to which entries are delivered or dropped.
     pub fn gone_through(&self) -> u64 {
         self.gone_through
     }
 
-    /// Entries that wait.
+    /// The number of queued entries.
     pub fn len(&self) -> u64 {
         self.next - 1 - self.gone_through
     }
 
-    /// Bytes on disk.
+    /// The bytes that the queue occupies on disk.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Entries that did not fit, or could not be written.
+    /// The number of entries that did not fit or could not be written.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -171,7 +172,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// The oldest entries that wait, so many or so many bytes at most, but one at least.
+    /// Reads the oldest queued entries, limited by number and bytes, but at least one.
     ///
     /// # Errors
     /// The disk cannot be read.
@@ -197,7 +198,7 @@ impl DiskQueue {
                     bytes += record.body.len();
                     match Entry::decode(record.body.as_slice()) {
                         Ok(entry) => found.push(entry),
-                        // Its checksum was right: another version wrote it.
+                        // The checksum is valid, so another version wrote it.
                         Err(_) => found.push(Entry { sequence: record.sequence, body: None }),
                     }
                 }
@@ -207,25 +208,25 @@ impl DiskQueue {
         Ok(found)
     }
 
-    /// Forgets entries up to a number: the hub has them.
+    /// Removes entries up to a number, because the hub has stored them.
     ///
     /// # Errors
     /// The position cannot be written; the entries are sent again after a restart.
     pub fn forget(&mut self, through: u64) -> io::Result<()> {
-        // Numbers that were never given are not the hub's to say.
+        // The hub cannot acknowledge numbers that were never assigned.
         let through = through.min(self.next - 1);
         if through <= self.gone_through {
             return Ok(());
         }
         self.gone_through = through;
-        // The last segment stays: the next entry goes there.
+        // The last segment is kept, because the next entry is appended to it.
         while self.segments.len() > 1 && self.segments[0].end <= through + 1 {
             self.remove_first();
         }
         self.save()
     }
 
-    /// Drops the entry of a number, which the hub will never take, and those before it.
+    /// Drops the entry of a number, which the hub refuses, and all before it.
     ///
     /// # Errors
     /// As [`DiskQueue::forget`].
@@ -254,7 +255,7 @@ impl DiskQueue {
         };
         let written = tail.write_all_at(block, segment.bytes).and_then(|()| tail.sync_data());
         if written.is_err() {
-            // What was written in part must not look like a record's beginning.
+            // Truncate a partial write, which could look like the beginning of a record.
             if tail.set_len(segment.bytes).is_err() {
                 self.tail = None;
             }
@@ -269,7 +270,7 @@ impl DiskQueue {
         file.write_all(&self.id)?;
         file.sync_all()?;
         self.folder.sync();
-        // An empty one, left by a failure, has the same name.
+        // An empty segment left by a failure has the same name.
         self.segments.retain(|segment| segment.first != self.next);
         self.segments.push_back(QueueFile { first: self.next, bytes: OPENING, end: self.next });
         self.tail = Some(file);
@@ -278,12 +279,12 @@ impl DiskQueue {
 
     fn remove_first(&mut self) {
         if let Some(gone) = self.segments.pop_front() {
-            // A file that stays is removed at the next start.
+            // A file that cannot be removed now is removed at the next start.
             self.folder.remove_file(name(gone.first));
         }
     }
 
-    /// Reads what an agent before this one left.
+    /// Recovers the segments of an earlier agent.
     fn recover(&mut self) -> io::Result<()> {
         let mut firsts: Vec<u64> = Vec::new();
         for name in self.folder.names()? {
@@ -297,7 +298,7 @@ impl DiskQueue {
                 self.folder.remove_file(name(first));
                 continue;
             };
-            // What lay before it was dropped by a full queue, or was damaged.
+            // A gap before it was dropped by a full queue or damaged.
             let known = self.segments.back().map_or(self.gone_through + 1, |last| last.end);
             let lost = segment.first.saturating_sub(known);
             self.dropped += lost;
@@ -309,7 +310,7 @@ impl DiskQueue {
         Ok(())
     }
 
-    /// One segment as far as it is whole; `None` where it is of another queue.
+    /// Recovers a segment up to its last undamaged record. `None` if it belongs to another queue.
     fn recover_segment(&mut self, first: u64) -> io::Result<Option<QueueFile>> {
         let file = self.folder.open_file(name(first), OFlags::RDWR)?;
         let mut opening = [0; OPENING as usize];
@@ -328,7 +329,8 @@ impl DiskQueue {
             (bytes, end) = (behind, end + 1);
             self.last_start = newest(self.last_start, record.start);
         }
-        // A number whose record was cut may have been sent by nobody: a record is on disk first.
+        // A truncated record was never sent, because entries are on disk before they are sent, so
+        // its number can be reused.
         self.next = self.next.max(end);
         file.set_len(bytes)?;
         Ok(Some(QueueFile { first, bytes, end }))
@@ -341,19 +343,19 @@ impl DiskQueue {
     }
 }
 
-/// Whether the interval `last` was dated by a clock that was wrong, seen from `now`.
+/// Whether an interval was dated by a wrong clock: it is too far in the future.
 pub fn is_wrong_clock(last_unix_s: u64, now_unix_s: u64) -> bool {
     last_unix_s > now_unix_s.saturating_add(AHEAD_MAX_S)
 }
 
-/// The newer of two intervals, unless the last one was dated by a wrong clock.
+/// Returns the newer of two intervals, unless the last one was dated by a wrong clock.
 fn newest(last: u64, start: u64) -> u64 {
-    // States of orders are queued without an interval.
+    // States of orders have no interval (0).
     if start > 0 && is_wrong_clock(last, start) { start } else { last.max(start) }
 }
 
 impl Position {
-    /// `None` where it is not there or not whole: a new queue begins.
+    /// Reads the position; `None` if it is missing or damaged, which starts a new queue.
     fn read(folder: &OwnFolder) -> Option<Self> {
         let bytes: [u8; 40] = folder.read("position", 41).ok()??.try_into().ok()?;
         let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
@@ -373,7 +375,8 @@ impl Position {
     }
 }
 
-/// An agent that ends holds its queue a moment longer than its sockets.
+/// Locks the queue, retrying because an ending agent holds its queue a moment longer than its
+/// sockets.
 fn lock_soon(lock: &File) -> io::Result<()> {
     for _ in 0..LOCK_TRIES {
         if lock.try_lock().is_ok() {
@@ -411,7 +414,8 @@ fn checksum(bytes: &[u8]) -> u32 {
     sum.first_chunk().map_or(0, |part| u32::from_le_bytes(*part))
 }
 
-/// The record at `offset` and the byte behind it; `None` at the end, or where none is whole.
+/// Reads the record at `offset` and returns it with its end. `None` at the end of the segment, or
+/// if the record is incomplete.
 fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(QueueRecord, u64)>> {
     if offset + HEAD as u64 > size {
         return Ok(None);

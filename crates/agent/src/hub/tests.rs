@@ -160,7 +160,7 @@ fn rows(count: u32) -> Vec<Body> {
 }
 
 #[test]
-fn a_lost_answer_doubles_nothing_and_a_refused_row_alone_is_dropped() {
+fn a_lost_answer_duplicates_no_row_and_only_refused_rows_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
     let hub = open(&reached, folder.path());
@@ -198,7 +198,7 @@ fn a_lost_answer_doubles_nothing_and_a_refused_row_alone_is_dropped() {
 }
 
 #[test]
-fn rows_of_a_clock_that_was_wrong_do_not_discard_later_ones() {
+fn rows_of_a_wrong_clock_do_not_discard_later_ones() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
     let now = crate::state::unix_ns() / 1_000_000_000;
@@ -234,7 +234,7 @@ fn a_proxy_that_answers_400_or_413_loses_no_rows() {
 }
 
 #[test]
-fn a_hub_with_another_certificate_or_token_gets_nothing() {
+fn nothing_is_sent_to_a_hub_with_another_certificate_or_token() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
     let mut config = reached.config.clone();
@@ -303,7 +303,7 @@ fn cut(folder: &Path, bytes: u64) {
 
 /// Hours of readings in a moment. In the end the hub's rows are the truth over what was observed.
 #[test]
-fn kills_gaps_jumps_wraps_a_full_queue_and_an_absent_hub_double_nothing() {
+fn kills_gaps_clock_jumps_and_an_unreachable_hub_duplicate_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
     let mut world = World { now_ms: 0, jump_ms: 0, random: 99 };
@@ -369,7 +369,7 @@ fn kills_gaps_jumps_wraps_a_full_queue_and_an_absent_hub_double_nothing() {
 }
 
 #[test]
-fn a_full_queue_and_a_cut_disk_lose_rows_and_change_none() {
+fn a_full_queue_or_disk_loses_rows_but_alters_none() {
     let folder = tempfile::tempdir().unwrap();
     let Some(reached) = reach(folder.path()) else { return };
     let mut hub = open(&reached, folder.path());

@@ -2,22 +2,18 @@
 
 use fleet::server::ServerTally;
 
-use super::{Families, MetricKind};
+use super::{Families, Metric};
 use crate::state::AgentState;
 
-/// Adds the agent's own families.
+/// Adds the metrics of the agent itself.
 pub fn add(out: &mut Families, state: &AgentState) {
     let version =
         vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("host", state.host.clone())];
-    out.add(("rowmill_agent", "The agent.", MetricKind::Info), version, 1.0);
+    out.add(Metric::info("rowmill_agent", "The agent."), version, 1.0);
     let tally = state.server.tally();
     let seen = state.server.seen().len() as f64;
-    out.add(
-        ("rowmill_processes", "Processes that ask for traces.", MetricKind::Gauge),
-        vec![],
-        seen,
-    );
-    let polls = ("rowmill_polls", "Polls, by what became of them.", MetricKind::Counter);
+    out.add(Metric::gauge("rowmill_processes", "Processes that ask for traces."), vec![], seen);
+    let polls = Metric::counter("rowmill_polls", "Polls, by what became of them.");
     for (outcome, count) in [
         ("answered", tally.answered),
         ("late", tally.late),
@@ -26,57 +22,46 @@ pub fn add(out: &mut Families, state: &AgentState) {
     ] {
         out.add(polls, vec![("outcome", outcome.to_owned())], count as f64);
     }
-    let within = (
+    let within = Metric::counter(
         "rowmill_polls_within",
         "Answers that took no longer than so many seconds.",
-        MetricKind::Counter,
     );
     for (bound_us, count) in ServerTally::BOUNDS_US.iter().zip(tally.within_us) {
         let bound = format!("{}", *bound_us as f64 / 1e6);
         out.add(within, vec![("seconds", bound)], count as f64);
     }
-    let refused = (
+    let refused = Metric::counter(
         "rowmill_connections_refused",
         "Connections that were refused, or ended for others, by endpoint.",
-        MetricKind::Counter,
     );
     for (endpoint, count) in state.gates.refused() {
         out.add(refused, vec![("endpoint", endpoint.to_owned())], count as f64);
     }
-    let spooled =
-        ("rowmill_spool_bytes", "Bytes of traces that wait to be fetched.", MetricKind::Gauge);
+    let spooled = Metric::gauge("rowmill_spool_bytes", "Bytes of traces that wait to be fetched.");
     out.add(spooled, vec![], state.spool.used() as f64);
-    of_hub(out, state);
-    of_clock(out, state);
+    add_hub(out, state);
+    add_clock(out, state);
     let missing = state.all_notes().len() as f64;
     let help = "Things the agent lacks; `rowmill fleet doctor` names them.";
-    out.add(("rowmill_agent_notes", help, MetricKind::Gauge), vec![], missing);
-    of_readings(out, state);
+    out.add(Metric::gauge("rowmill_agent_notes", help), vec![], missing);
+    add_readings(out, state);
     let up = state.up().as_secs_f64();
-    out.add(
-        ("rowmill_agent_uptime_seconds", "Seconds since it began.", MetricKind::Gauge),
-        vec![],
-        up,
-    );
+    out.add(Metric::gauge("rowmill_agent_uptime_seconds", "Seconds since it began."), vec![], up);
     if let Ok(own) = procfs::process::Process::myself().and_then(|own| own.stat()) {
         let cpu = (own.utime + own.stime) as f64 / procfs::ticks_per_second().max(1) as f64;
-        out.add(
-            ("process_cpu_seconds", "CPU time of the agent.", MetricKind::Counter),
-            vec![],
-            cpu,
-        );
+        out.add(Metric::counter("process_cpu_seconds", "CPU time of the agent."), vec![], cpu);
         let resident = own.rss as f64 * procfs::page_size() as f64;
         out.add(
-            ("process_resident_memory_bytes", "Memory of the agent.", MetricKind::Gauge),
+            Metric::gauge("process_resident_memory_bytes", "Memory of the agent."),
             vec![],
             resident,
         );
     }
 }
 
-/// Whether counters are read at all, and from as many GPUs as there should be.
-fn of_readings(out: &mut Families, state: &AgentState) {
-    let gauge = |name, help| (name, help, MetricKind::Gauge);
+/// Adds metrics of the readings: their age, the driver's state and the number of GPUs.
+fn add_readings(out: &mut Families, state: &AgentState) {
+    let gauge = |name, help| Metric::gauge(name, help);
     let age = state.reading_age().as_secs_f64();
     let help = "Seconds since everything was read: it grows while a driver does not return.";
     out.add(gauge("rowmill_reading_age_seconds", help), vec![], age);
@@ -89,39 +74,34 @@ fn of_readings(out: &mut Families, state: &AgentState) {
 }
 
 /// Adds metrics of jumps of the wall clock, and of rows that were discarded because of them.
-fn of_clock(out: &mut Families, state: &AgentState) {
+fn add_clock(out: &mut Families, state: &AgentState) {
     let help = "Times that the wall clock was set by more than half a second.";
-    let jumps = ("rowmill_clock_jumps", help, MetricKind::Counter);
+    let jumps = Metric::counter("rowmill_clock_jumps", help);
     for (direction, count) in state.clock.jumps() {
         out.add(jumps, vec![("direction", direction.to_owned())], count as f64);
     }
     let help =
         "Rows of intervals that had been written before: by this agent, or by one before it.";
-    let discarded = ("rowmill_rows_discarded", help, MetricKind::Counter);
+    let discarded = Metric::counter("rowmill_rows_discarded", help);
     let before = state.hub.as_ref().map_or(0, |hub| hub.tally().repeated);
     for (reason, count) in [("clock", state.clock.discarded()), ("restart", before)] {
         out.add(discarded, vec![("reason", reason.to_owned())], count as f64);
     }
 }
 
-/// The queue of the hub, where there is one.
-fn of_hub(out: &mut Families, state: &AgentState) {
+/// Adds metrics of the hub's queue, if a hub is configured.
+fn add_hub(out: &mut Families, state: &AgentState) {
     let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
     let up = f64::from(u8::from(tally.is_up));
-    out.add(
-        ("rowmill_hub_up", "Whether the hub answered last time.", MetricKind::Gauge),
-        vec![],
-        up,
-    );
-    let waiting =
-        ("rowmill_hub_queue_entries", "Entries that wait for the hub.", MetricKind::Gauge);
+    out.add(Metric::gauge("rowmill_hub_up", "Whether the hub answered last time."), vec![], up);
+    let waiting = Metric::gauge("rowmill_hub_queue_entries", "Entries that wait for the hub.");
     out.add(waiting, vec![], tally.queued as f64);
-    let bytes = ("rowmill_hub_queue_bytes", "Bytes of the queue on disk.", MetricKind::Gauge);
+    let bytes = Metric::gauge("rowmill_hub_queue_bytes", "Bytes of the queue on disk.");
     out.add(bytes, vec![], tally.bytes as f64);
-    let entries = ("rowmill_hub_entries", "Entries by what became of them.", MetricKind::Counter);
+    let entries = Metric::counter("rowmill_hub_entries", "Entries by what became of them.");
     for (outcome, count) in [("sent", tally.sent), ("dropped", tally.dropped)] {
         out.add(entries, vec![("outcome", outcome.to_owned())], count as f64);
     }
-    let failures = ("rowmill_hub_failures", "Requests that failed.", MetricKind::Counter);
+    let failures = Metric::counter("rowmill_hub_failures", "Requests that failed.");
     out.add(failures, vec![], tally.failures as f64);
 }

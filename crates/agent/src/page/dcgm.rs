@@ -15,10 +15,10 @@ const NAMES_MAX: usize = 5;
 /// Bytes of a mebibyte.
 const MIB: f64 = 1_048_576.0;
 
-/// A field: its name, `gauge` or `counter`, and what it is.
+/// A field of the page, as listed in a file of dcgm-exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// As DCGM names it.
+    /// DCGM's name of the field.
     pub name: String,
     /// `gauge`, `counter` or `label`.
     pub kind: String,
@@ -32,7 +32,7 @@ impl Field {
     }
 }
 
-/// The fields of a page where no file says which: all that the agent has.
+/// The default fields of the page: all that the agent supports.
 const FIELDS: &str = "\
 DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).
 DCGM_FI_DEV_MEM_CLOCK, gauge, Memory clock frequency (in MHz).
@@ -56,10 +56,10 @@ DCGM_FI_PROF_PCIE_TX_BYTES, gauge, The rate of data transmitted over the PCIe bu
 DCGM_FI_PROF_PCIE_RX_BYTES, gauge, The rate of data received over the PCIe bus (in bytes/s).
 ";
 
-/// The fields of a file, or the usual ones.
+/// Reads the fields from a file, or returns the default ones.
 ///
 /// # Errors
-/// The file cannot be read, a line has no three columns, or the agent has none of the fields.
+/// If the file cannot be read, a line lacks a column, or the agent supports none of the fields.
 pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     let Some(path) = path else { return parse(FIELDS, "fields") };
     let bytes = read_trusted(path, Privacy::Readable).map_err(ConfigError::file)?;
@@ -74,10 +74,10 @@ pub fn fields(path: Option<&Path>) -> Result<Vec<Field>, ConfigError> {
     Ok(fields)
 }
 
-/// Checks that the agent has every field of a file.
+/// Checks that the agent supports every field of a file.
 ///
 /// # Errors
-/// A note with the fields that stay empty.
+/// A note that names the unsupported fields.
 pub fn check_known(path: &Path) -> Result<(), String> {
     let fields = fields(Some(path)).map_err(|error| error.to_string())?;
     let is_missing = |field: &&Field| !field.is_known() && field.kind != "label";
@@ -122,7 +122,7 @@ fn wrong(what: &str, expected: &str, got: &str) -> ConfigError {
     ConfigError::Value { what, expected, got }
 }
 
-/// The page.
+/// Renders the page `/metrics/dcgm` with the given fields.
 pub fn page_text(state: &AgentState, fields: &[Field]) -> String {
     let mut out = String::new();
     let gpus = lock(&state.gpus);

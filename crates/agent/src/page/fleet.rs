@@ -5,34 +5,33 @@
 
 use fleet::allocation::SchedulerRun;
 
-use super::{Families, MetricKind, MetricLabel, agent, periodic};
+use super::{Families, Metric, MetricLabel, agent, periodic};
 use crate::counters::host::HostCounters;
 use crate::counters::interval::IntervalSums;
 use crate::owners::Owners;
 use crate::state::{AgentState, GpuState, lock};
 
-type Name = (&'static str, &'static str, MetricKind);
-
-const fn gauge(name: &'static str, help: &'static str) -> Name {
-    (name, help, MetricKind::Gauge)
+const fn gauge(name: &'static str, help: &'static str) -> Metric {
+    Metric::gauge(name, help)
 }
 
-const fn counter(name: &'static str, help: &'static str) -> Name {
-    (name, help, MetricKind::Counter)
+const fn counter(name: &'static str, help: &'static str) -> Metric {
+    Metric::counter(name, help)
 }
 
-const ERRORS: Name = counter("hw_errors", "Errors, by kind; XID errors by their number.");
-/// XIDs of `deploy/prometheus/rules.yml`: their counters are there before the first one.
+const ERRORS: Metric = counter("hw_errors", "Errors, by kind; XID errors by their number.");
+/// XIDs used in `deploy/prometheus/rules.yml`. Their counters are exported as 0 before the first
+/// error.
 const ALERT_XIDS: [u64; 12] = [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 136, 140];
 
-/// Everything the agent knows, as families.
+/// Collects all metrics of the page `/metrics`.
 pub fn families(state: &AgentState) -> Families {
     let mut out = Families::default();
     for gpu in lock(&state.gpus).iter() {
-        of_gpu(&mut out, state, gpu);
+        add_gpu(&mut out, state, gpu);
     }
-    of_host(&mut out, state);
-    of_runs(&mut out, state);
+    add_host(&mut out, state);
+    add_runs(&mut out, state);
     periodic::add(&mut out, state);
     agent::add(&mut out, state);
     out
@@ -42,20 +41,20 @@ fn labels(gpu: &GpuState) -> Vec<MetricLabel> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
-        // Prometheus has its own meaning for `instance`, and for `job`.
+        // Not `instance` or `job`, which Prometheus reserves.
         labels.push(("gpu_instance", instance.to_string()));
     }
     labels
 }
 
-fn of_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
+fn add_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
     let own = labels(gpu);
     let with =
         |name: &'static str, value: &str| [own.clone(), vec![(name, value.to_owned())]].concat();
     let identity = &gpu.identity;
     let model =
         [with("model", &identity.model), vec![("pci_bus_id", identity.pci.clone())]].concat();
-    out.add(("rowmill_gpu", "GPUs of this host.", MetricKind::Info), model, 1.0);
+    out.add(Metric::info("rowmill_gpu", "GPUs of this host."), model, 1.0);
     let is_up = if gpu.lost.is_none() { 1.0 } else { 0.0 };
     out.add(gauge("rowmill_gpu_up", "Whether the GPU can be read."), own.clone(), is_up);
     let is_held_idle = is_held_idle(&lock(&state.owners), gpu);
@@ -98,7 +97,7 @@ fn of_gpu(out: &mut Families, state: &AgentState, gpu: &GpuState) {
 /// Shares of the last complete interval.
 fn shares(out: &mut Families, gpu: &GpuState, own: &[MetricLabel]) {
     type Pick = fn(&IntervalSums) -> Option<f64>;
-    let plain: [(Name, Pick); 4] = [
+    let plain: [(Metric, Pick); 4] = [
         (
             gauge(
                 "hw_gpu_utilization_ratio",
@@ -176,7 +175,7 @@ fn totals(out: &mut Families, sums: &IntervalSums, own: &[MetricLabel]) {
     out.add(counter("rowmill_gpu_suspect_reads", help), own.to_vec(), sums.suspect as f64);
 }
 
-fn of_host(out: &mut Families, state: &AgentState) {
+fn add_host(out: &mut Families, state: &AgentState) {
     let machine = lock(&state.machine);
     let host = &machine.host;
     if host.memory_total == 0 {
@@ -209,7 +208,7 @@ fn of_host(out: &mut Families, state: &AgentState) {
     out.add(memory, vec![], host.memory_total as f64);
     let available = gauge("system_memory_available_bytes", "Memory that a new program could have.");
     out.add(available, vec![], host.memory_available as f64);
-    of_devices(out, host);
+    add_devices(out, host);
     for (path, group) in &machine.groups {
         let label = || vec![("cgroup", path.clone())];
         let cpu = counter("rowmill_cgroup_cpu_seconds", "Seconds of CPU of a job's control group.");
@@ -219,11 +218,11 @@ fn of_host(out: &mut Families, state: &AgentState) {
     }
 }
 
-fn of_devices(out: &mut Families, host: &HostCounters) {
+fn add_devices(out: &mut Families, host: &HostCounters) {
     let way = |device: &str, direction: &str| {
         vec![("device", device.to_owned()), ("direction", direction.to_owned())]
     };
-    let mut pair = |name: Name, device: &str, (one, other): (&str, &str), values: (u64, u64)| {
+    let mut pair = |name: Metric, device: &str, (one, other): (&str, &str), values: (u64, u64)| {
         out.add(name, way(device, one), values.0 as f64);
         out.add(name, way(device, other), values.1 as f64);
     };
@@ -263,8 +262,8 @@ fn of_devices(out: &mut Families, host: &HostCounters) {
     }
 }
 
-/// Runs by the GPUs they hold, and steps by process.
-fn of_runs(out: &mut Families, state: &AgentState) {
+/// Adds runs by the GPUs they hold, and steps by process.
+fn add_runs(out: &mut Families, state: &AgentState) {
     let gpus = lock(&state.gpus);
     let owners = lock(&state.owners);
     let mut shown = Vec::<&SchedulerRun>::new();
@@ -307,20 +306,16 @@ fn of_runs(out: &mut Families, state: &AgentState) {
         );
         let time = progress.step_time().map(|time| time.as_secs_f64());
         out.add(gauge("rowmill_step_seconds", "Median time of the last steps."), label(), time);
-        let hung = f64::from(u8::from(state.is_hung(*pid, progress, (&gpus, &owners))));
+        let hung = f64::from(u8::from(state.is_hung(*pid, progress, &gpus, &owners)));
         out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
         if let Some(run) = owners.runs().get(pid) {
             let labels = [label(), run_labels(run)].concat();
-            out.add(
-                ("rowmill_process", "Processes that report steps.", MetricKind::Info),
-                labels,
-                1.0,
-            );
+            out.add(Metric::info("rowmill_process", "Processes that report steps."), labels, 1.0);
         }
     }
 }
 
-const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", MetricKind::Info);
+const RUN: Metric = Metric::info("rowmill_run", "Who holds which GPU: join by UUID.");
 
 fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
@@ -335,7 +330,7 @@ fn run_labels(run: &SchedulerRun) -> Vec<MetricLabel> {
     ]
 }
 
-/// Whether a GPU is held and did not work; `None` where its work is not known.
+/// Whether a GPU is allocated but idle; `None` if its utilization is unknown.
 pub fn is_held_idle(owners: &Owners, gpu: &GpuState) -> Option<bool> {
     let busy = gpu.busy()?;
     Some(!owners.runs_on(&gpu.identity.uuid).is_empty() && busy < 0.01)

@@ -2,21 +2,21 @@
 
 use fleet::allocation;
 
-use super::{Families, MetricKind, MetricLabel};
+use super::{Families, Metric, MetricLabel};
 use crate::state::{AgentState, lock};
 
-/// Adds the families of periodic traces, where there are any.
+/// Adds the metrics of periodic traces.
 pub fn add(out: &mut Families, state: &AgentState) {
-    let counter = |name, help| (name, help, MetricKind::Counter);
-    let book = lock(&state.periodic);
+    let counter = |name, help| Metric::counter(name, help);
+    let budgets = lock(&state.periodic);
     let names = allocation::user_names();
-    for (uid, workflow, ledger) in book.all() {
+    for (uid, workflow, budget) in budgets.all() {
         let user = names.get(&uid).cloned().unwrap_or_else(|| uid.to_string());
         let label =
             || -> Vec<MetricLabel> { vec![("workflow", workflow.clone()), ("user", user.clone())] };
         let with =
             |name: &'static str, value: &str| [label(), vec![(name, value.to_owned())]].concat();
-        let totals = &ledger.totals;
+        let totals = &budget.totals;
         let traces = counter("rowmill_periodic_traces", "Periodic traces, by what became of them.");
         out.add(traces, with("outcome", "kept"), totals.written as f64);
         out.add(traces, with("outcome", "lost"), totals.lost as f64);
@@ -32,7 +32,7 @@ pub fn add(out: &mut Families, state: &AgentState) {
             out.add(skipped, with("reason", why.word()), *count as f64);
         }
         let help = "How much longer steps took while the last trace was made, as a share.";
-        let slowdown = ("rowmill_periodic_slowdown_ratio", help, MetricKind::Gauge);
-        out.add(slowdown, label(), ledger.slowdown);
+        let slowdown = Metric::gauge("rowmill_periodic_slowdown_ratio", help);
+        out.add(slowdown, label(), budget.slowdown);
     }
 }

@@ -1,10 +1,9 @@
-//! Configuration of periodic traces: budgets, with overrides per workflow type. Knows neither
-//! clocks nor processes.
+//! Configuration of periodic traces: budgets, with overrides per workflow type.
 
 use schema::pattern;
 use serde::Deserialize;
 
-/// `[periodic]`.
+/// The table `[periodic]` of the configuration: daily budgets and properties of periodic traces.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -24,31 +23,30 @@ pub struct Policy {
     /// the job's own spread does not explain, the agent backs off.
     #[serde(default = "slowdown_max")]
     pub slowdown_max: f64,
-    /// What beside names and times.
+    /// Details to record besides names and times.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Whose jobs, by user number; everyone's where empty.
+    /// User ids whose jobs are traced; empty for all users.
     #[serde(default)]
     pub users: Vec<u32>,
-    /// Mebibytes of compressed traces that are kept on this host; then the oldest go.
+    /// MiB of compressed traces kept on this host; beyond it the oldest are removed.
     #[serde(default = "keep_mib")]
     pub keep_mib: u64,
-    /// Workflow types with budgets of their own: the first whose pattern fits counts.
+    /// Workflow types with budgets of their own; the first matching pattern applies.
     #[serde(default, rename = "workflow")]
     pub workflows: Vec<Workflow>,
 }
 
-/// `[[periodic.workflow]]`: what is not said is as in `[periodic]`.
+/// `[[periodic.workflow]]`: what is not said is as in The table `[periodic]` of the configuration:
+/// daily budgets and properties of periodic traces.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workflow {
-    /// The name of a type, with `*` for any letters.
+    /// Pattern of the name, with `*` for any characters.
     pub name: String,
-    /// As in [`Policy`]; 0 for no traces.
+    /// 0 for no traces.
     pub traces_per_day: Option<u32>,
-    /// As in [`Policy`].
     pub mib_per_day: Option<u64>,
-    /// As in [`Policy`].
     pub share_of_steps: Option<f64>,
 }
 
@@ -67,11 +65,10 @@ pub struct TraceBudgets {
     pub slowdown: f64,
 }
 
-/// A key whose value cannot be.
+/// An invalid value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub what: String,
-    /// What it may be.
     pub expected: &'static str,
     pub got: String,
 }
@@ -161,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_workflow_that_fits_counts() {
+    fn the_first_matching_workflow_applies() {
         let policy = policy(
             "traces_per_day = 10\n[[workflow]]\nname = 'ads-*'\ntraces_per_day = 96\nmib_per_day = 1\n\
              [[workflow]]\nname = '*'\nshare_of_steps = 0.5\n",
@@ -173,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_cannot_be_are_named() {
+    fn invalid_values_are_named() {
         let wrong = |text: &str| policy(text).problems().remove(0).what;
         assert_eq!(wrong("traces_per_day = 86401"), "periodic: traces_per_day");
         assert_eq!(wrong("share_of_steps = 0.0"), "periodic: share_of_steps");

@@ -95,7 +95,7 @@ fn open_up(agent: &Agent) {
 }
 
 #[test]
-fn half_sent_requests_leave_room_for_whole_ones() {
+fn incomplete_requests_do_not_block_complete_ones() {
     if !can_attack() {
         return;
     }
@@ -174,7 +174,7 @@ fn a_flood_of_datagrams_does_not_silence_other_processes() {
 }
 
 #[test]
-fn pages_ask_for_a_token_where_one_is_named() {
+fn pages_require_a_configured_token() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let token = folder.path().join("token");
     fs::write(&token, "0123456789abcdef").unwrap();
@@ -188,7 +188,7 @@ fn pages_ask_for_a_token_where_one_is_named() {
 }
 
 #[test]
-fn a_check_finds_what_the_start_would_refuse() {
+fn a_check_finds_every_error_of_the_start() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     fs::create_dir(folder.path().join("s")).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -209,7 +209,7 @@ fn a_check_finds_what_the_start_would_refuse() {
 }
 
 #[test]
-fn a_second_agent_in_roots_folder_is_told_whose_it_is() {
+fn a_second_agent_is_told_that_root_owns_the_folder() {
     if !can_attack() {
         return;
     }

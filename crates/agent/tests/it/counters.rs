@@ -6,21 +6,21 @@ const TWO: &str = "gpu=0 util=50 gpm=1 smactive=0.25 smoccupancy=0.125 power=200
                    gpu=1 util=100 energy=5000 throttle=4\n";
 
 #[test]
-fn busy_blank_lost_and_faulty_gpus_are_told_apart() {
+fn busy_blank_lost_and_faulty_gpus_are_distinguished() {
     let agent = Agent::start("", Some(TWO));
     let page = agent.until("a complete interval of both", |agent| {
         let page = agent.page("/metrics", "text/plain").body;
         let has = |gpu: &str| value(&page, "hw_gpu_utilization_ratio", &[gpu]).is_some();
         (has("gpu=\"0\"") && has("gpu=\"1\"")).then_some(page)
     });
-    let of = |name: &str, gpu: &str| value(&page, name, &[&format!("gpu=\"{gpu}\"")]);
-    assert_eq!(of("hw_gpu_sm_active_ratio", "1"), None, "no GPM there");
+    let value_of = |name: &str, gpu: &str| value(&page, name, &[&format!("gpu=\"{gpu}\"")]);
+    assert_eq!(value_of("hw_gpu_sm_active_ratio", "1"), None, "no GPM there");
     let near = |one: Option<f64>, other: f64| (one.unwrap() - other).abs() < 1e-6;
-    assert!(near(of("hw_gpu_utilization_ratio", "0"), 0.5), "{page}");
-    assert!(near(of("hw_gpu_utilization_ratio", "1"), 1.0));
-    assert!(near(of("hw_power_watts", "0"), 200.0));
-    assert_eq!(of("hw_gpu_memory_usage_bytes", "0"), Some(1_073_741_824.0));
-    assert!(of("rowmill_gpu_observed_seconds_total", "0").unwrap() > 0.0);
+    assert!(near(value_of("hw_gpu_utilization_ratio", "0"), 0.5), "{page}");
+    assert!(near(value_of("hw_gpu_utilization_ratio", "1"), 1.0));
+    assert!(near(value_of("hw_power_watts", "0"), 200.0));
+    assert_eq!(value_of("hw_gpu_memory_usage_bytes", "0"), Some(1_073_741_824.0));
+    assert!(value_of("rowmill_gpu_observed_seconds_total", "0").unwrap() > 0.0);
     assert!(
         value(&page, "hw_gpu_throttle_seconds_total", &["gpu=\"1\"", "sw_power_cap"]).unwrap()
             > 0.0
@@ -49,7 +49,7 @@ fn busy_blank_lost_and_faulty_gpus_are_told_apart() {
 }
 
 #[test]
-fn sm_activity_comes_from_gpm_and_a_pause_leaves_it_to_others() {
+fn sm_activity_comes_from_gpm_except_during_a_pause() {
     let agent = Agent::start("", Some(TWO));
     let read = |agent: &Agent| {
         let page = agent.page("/metrics/dcgm", "*/*").body;
@@ -72,7 +72,7 @@ fn sm_activity_comes_from_gpm_and_a_pause_leaves_it_to_others() {
 }
 
 #[test]
-fn instances_of_a_shared_gpu_are_rows_of_their_own_and_whose_they_are_is_told() {
+fn mig_instances_have_their_own_rows_and_owners() {
     let mapping = tempfile::tempdir().unwrap();
     std::fs::write(mapping.path().join("0-1"), "4711 ada\n").unwrap();
     std::fs::write(mapping.path().join("1"), "4712\n").unwrap();
@@ -100,7 +100,7 @@ fn states(page: &str) -> (Option<f64>, Option<f64>, Option<f64>) {
 }
 
 #[test]
-fn a_driver_that_comes_late_fails_and_returns_is_seen() {
+fn a_late_failing_or_returning_driver_is_detected() {
     let agent = Agent::start("expected_gpus = 2\n", Some("driver=0\n"));
     let wait = |what: &str, expected: (Option<f64>, Option<f64>, Option<f64>)| {
         agent.until(what, |agent| {
@@ -133,7 +133,7 @@ fn a_driver_that_comes_late_fails_and_returns_is_seen() {
 }
 
 #[test]
-fn instances_appear_and_go_as_mig_is_switched() {
+fn mig_instances_appear_and_disappear() {
     let agent = Agent::start("", Some("gpu=0 util=50\n"));
     let instances = |agent: &Agent| {
         let page = agent.page("/metrics", "text/plain").body;
@@ -149,7 +149,7 @@ fn instances_appear_and_go_as_mig_is_switched() {
 }
 
 #[test]
-fn instances_are_busy_or_held_idle_and_nothing_counts_twice() {
+fn mig_instances_are_busy_or_idle_and_counted_once() {
     let mapping = tempfile::tempdir().unwrap();
     for (name, line) in [("0-0", "7 ada 1000\n"), ("0-1", "8 bob 1001\n")] {
         std::fs::write(mapping.path().join(name), line).unwrap();

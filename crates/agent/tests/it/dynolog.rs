@@ -40,7 +40,7 @@ fn trace(config: &str, pids: &[u32]) -> Value {
 const PORT: &str = "dynolog = '127.0.0.1:0'\n";
 
 #[test]
-fn a_request_goes_to_the_process_as_it_is_and_its_file_where_it_says() {
+fn a_dynolog_request_is_passed_on_unchanged_with_its_output_file() {
     let agent = Agent::start(PORT, Some("gpu=0 util=0\n"));
     assert_eq!(ask(&agent, &json!({"fn": "getStatus"})), Some(json!({"status": 1})));
     let version = ask(&agent, &json!({"fn": "getVersion"})).unwrap();
@@ -88,7 +88,7 @@ fn a_request_goes_to_the_process_as_it_is_and_its_file_where_it_says() {
 }
 
 #[test]
-fn what_nobody_understands_is_not_answered_and_a_bad_line_is_named() {
+fn unknown_requests_get_no_answer_and_malformed_lines_are_named() {
     let agent = Agent::start(PORT, Some("gpu=0 util=0\n"));
     assert_eq!(ask(&agent, &json!({"fn": "shutdown"})), None);
     assert_eq!(ask(&agent, &json!([1])), None);
@@ -105,7 +105,7 @@ fn what_nobody_understands_is_not_answered_and_a_bad_line_is_named() {
 }
 
 #[test]
-fn counters_are_left_to_others_and_taken_back() {
+fn counters_are_paused_and_resumed() {
     let agent = Agent::start(PORT, Some("gpu=0 util=0\n"));
     agent.until("a GPU", |agent| {
         agent.local("GET", "/v1/status", "").body.contains("uuid").then_some(())

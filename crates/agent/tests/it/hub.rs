@@ -125,7 +125,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_killed_agent_and_an_absent_hub_double_nothing() {
+fn a_killed_agent_and_an_unreachable_hub_duplicate_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let Some((hub, configuration)) = start(folder.path()) else { return };
     let mut agent = Agent::start(&configuration, Some(GPUS));

@@ -1,4 +1,4 @@
-//! Whose a GPU is while processes of an unprivileged user claim what is not theirs.
+//! Ownership of GPUs while processes of an unprivileged user make false claims.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ impl Poller {
         Self::spawn(&mut Command::new("python3"), agent, variables)
     }
 
-    fn of_nobody(agent: &Agent, variables: &[(&str, &str)]) -> Self {
+    fn spawn_as_nobody(agent: &Agent, variables: &[(&str, &str)]) -> Self {
         Self::spawn(Command::new("python3").uid(NOBODY).gid(NOBODY), agent, variables)
     }
 
@@ -69,9 +69,9 @@ fn an_unprivileged_user_cannot_claim_gpus_and_jobs_of_others() {
     }
     let gpus = ("SLURM_JOB_GPUS", "0,1");
     let user = ("SLURM_JOB_USER", "root");
-    let false_job = Poller::of_nobody(&agent, &[("SLURM_JOB_ID", "666"), gpus, user]);
+    let false_job = Poller::spawn_as_nobody(&agent, &[("SLURM_JOB_ID", "666"), gpus, user]);
     let others_job =
-        Poller::of_nobody(&agent, &[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "evil")]);
+        Poller::spawn_as_nobody(&agent, &[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "evil")]);
     let refused = |page: &str, reason: &str| {
         value(page, "rowmill_claims_refused_total", &[&format!("reason=\"{reason}\"")])
     };

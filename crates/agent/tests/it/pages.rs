@@ -17,7 +17,7 @@ use crate::ownership::Poller;
 const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
 
 #[test]
-fn both_formats_are_served_by_what_is_accepted() {
+fn both_formats_are_served_by_accept_header() {
     let agent = Agent::start("", Some(GPU));
     agent.until("counters", |agent| {
         let page = agent.page("/metrics", "*/*").body;
@@ -75,7 +75,7 @@ const ITS_LABELS: [&str; 7] =
     ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "hostname"];
 
 #[test]
-fn the_page_for_dcgms_boards_has_its_names_types_and_labels() {
+fn the_dcgm_page_has_names_types_and_labels_of_dcgm_exporter() {
     let agent = Agent::start("", Some(GPU));
     let page = agent.until("a second sample", |agent| {
         let page = agent.page("/metrics/dcgm", "*/*").body;
@@ -94,7 +94,7 @@ fn the_page_for_dcgms_boards_has_its_names_types_and_labels() {
 }
 
 #[test]
-fn an_agent_that_ends_leaves_no_name_behind() {
+fn an_ending_agent_removes_its_sockets() {
     let mut agent = Agent::start("", None);
     let pid = agent.child.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().unwrap().success());
@@ -112,7 +112,7 @@ fn promtool() -> Option<&'static str> {
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
+fn an_invalid_configuration_is_refused_with_its_position_and_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("agent.toml");
     let check = |text: &str| {

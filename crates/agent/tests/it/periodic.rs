@@ -81,7 +81,7 @@ fn count(row: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn kept_traces_stand_for_every_step_once_and_budgets_outlive_the_agent() {
+fn kept_traces_represent_every_step_once_and_budgets_survive_a_restart() {
     let mut agent = Agent::start(ALWAYS, None);
     let step_ns = steps_of(5_000_000);
     let job = Job::start(&agent.sockets(), honest);
@@ -140,7 +140,7 @@ fn bytes_of_a_day_are_not_exceeded() {
 }
 
 #[test]
-fn a_job_that_every_trace_slows_down_is_left_alone_and_one_noisy_trace_is_not_enough() {
+fn a_job_slowed_by_every_trace_backs_off_but_not_after_one_noisy_trace() {
     let agent = Agent::start("[periodic]\ntraces_per_day = 86400\nshare_of_steps = 0.003\n", None);
     let step_ns = steps_of(3_000_000);
     let training = Training::start(&agent, &step_ns);

@@ -63,7 +63,7 @@ fn kubelet(socket: &Path, pods: &[Vec<u8>]) {
 }
 
 #[test]
-fn pods_hold_gpus_and_what_they_do_not_use_is_held_idle() {
+fn unused_gpus_of_pods_are_allocated_but_idle() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let socket = folder.path().join("kubelet.sock");
     let uuid = |gpu: u32| format!("GPU-{gpu:08}-0000-0000-0000-000000000000");
@@ -91,7 +91,7 @@ fn pods_hold_gpus_and_what_they_do_not_use_is_held_idle() {
 }
 
 #[test]
-fn a_kubelet_that_comes_late_is_a_note_until_then() {
+fn a_late_kubelet_is_noted_until_it_responds() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let socket = folder.path().join("kubelet.sock");
     let configuration = format!("pod_resources = '{}'\n", socket.display());

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::Agent;
 
 #[test]
-fn a_process_is_looked_at_for_as_long_as_asked() {
+fn a_process_is_sampled_for_the_requested_time() {
     let agent = Agent::start("", None);
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let order = |pid: u32, every_ms: u64| {

@@ -43,7 +43,7 @@ for _ in range(2):
 ";
 
 #[test]
-fn a_python_job_goes_on_without_an_agent_and_finds_the_next_one() {
+fn a_python_job_survives_without_an_agent_and_finds_the_next_one() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     let mut python = Command::new("python3");

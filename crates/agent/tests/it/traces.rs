@@ -100,7 +100,7 @@ fn order_by(agent: &Agent, token: &str, text: &str) -> String {
 }
 
 #[test]
-fn an_order_brings_a_compressed_trace_that_is_fetched_and_removed() {
+fn an_order_yields_a_compressed_trace_to_fetch_and_remove() {
     let agent = Agent::start("", None);
     let job = Job::start(&agent.sockets(), honest);
     let state = order(&agent, "first");
@@ -130,7 +130,7 @@ fn is_lost(state: &str, reason: &str) {
 }
 
 #[test]
-fn what_a_killed_agent_left_is_removed_by_the_next() {
+fn leftovers_of_a_killed_agent_are_removed_by_the_next() {
     let mut agent = Agent::start("", None);
     // It writes a part of its trace, and no more.
     let job =
@@ -150,7 +150,7 @@ fn what_a_killed_agent_left_is_removed_by_the_next() {
 }
 
 #[test]
-fn a_trace_for_which_its_user_has_no_room_is_lost() {
+fn a_trace_beyond_the_quota_of_its_user_is_lost() {
     let agent = Agent::start("spool_mib = 1", None);
     let job = Job::start(&agent.sockets(), |path, id| {
         let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(800_000));
@@ -163,7 +163,7 @@ fn a_trace_for_which_its_user_has_no_room_is_lost() {
 }
 
 #[test]
-fn a_file_that_is_no_trace_is_lost_with_its_reason() {
+fn an_invalid_trace_file_is_lost_with_its_reason() {
     let agent = Agent::start("", None);
     type Write = fn(&str, &str);
     let cases: [(&str, &str, Write); 3] = [
@@ -187,7 +187,7 @@ fn a_file_that_is_no_trace_is_lost_with_its_reason() {
 }
 
 #[test]
-fn a_request_that_leads_to_nothing_is_lost_with_its_reason_in_time() {
+fn a_request_without_result_times_out_with_its_reason() {
     let agent = Agent::start("", None);
     let impatient = |token: &str| {
         ORDER.replace("TOKEN", token).replace("\"patience_ms\": 20000", "\"patience_ms\": 1500")
@@ -211,7 +211,7 @@ fn a_request_that_leads_to_nothing_is_lost_with_its_reason_in_time() {
 }
 
 #[test]
-fn an_order_that_nobody_wants_any_more_leaves_nothing() {
+fn a_cancelled_order_leaves_no_files() {
     let agent = Agent::start("", None);
     let job = Job::start(&agent.sockets(), |_, _| {});
     agent.until("an open order", |agent| {
@@ -230,7 +230,7 @@ fn an_order_that_nobody_wants_any_more_leaves_nothing() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn contradictory_arguments_are_refused() {
     let agent = Agent::start("", None);
     let nobody = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "a"));
     assert!(nobody.status == 409 && nobody.body.contains("nobody asks"), "{nobody:?}");
@@ -250,7 +250,7 @@ fn what_cannot_be_meant_is_refused() {
 }
 
 #[test]
-fn iterations_that_nobody_would_wait_for_are_not_asked_for() {
+fn iterations_beyond_the_timeout_are_refused() {
     let agent = Agent::start("", None);
     let _training = Training::start(&agent, &steps_of(5_000_000));
     let _job = Job::start(&agent.sockets(), honest);
@@ -270,7 +270,7 @@ fn iterations_that_nobody_would_wait_for_are_not_asked_for() {
 }
 
 #[test]
-fn steps_are_on_the_page_by_the_kernels_word() {
+fn steps_are_attributed_by_kernel_credentials() {
     let agent = Agent::start("", None);
     let socket = UnixDatagram::unbound().unwrap();
     let target = agent.sockets().join(steps::NAME);
@@ -295,7 +295,7 @@ fn run(command: &mut Command) -> String {
 }
 
 #[test]
-fn the_port_opens_for_a_token_over_tls_alone() {
+fn the_port_requires_a_token_over_tls() {
     if Command::new("curl").arg("--version").output().is_err() {
         println!("SKIPPED the TLS port: curl is not there");
         return;

@@ -11,7 +11,7 @@ use schema::{Batch, DataConfig};
 use serde::Serialize;
 use train::Scorer;
 use train::run::OpenDevice;
-use train::scorer::Crew;
+use train::scorer::DistributedScorer;
 
 use crate::args::{self, Score};
 use crate::error::Error;
@@ -36,8 +36,10 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
         },
         |world, folder: PathBuf| {
             let (device, threads) = (device()?, world.threads(session));
-            let crew = Crew::new(world.take_comm()?);
-            on_device!(&device, open => crew.follow(&mut Scorer::open(&folder, open(threads)?)?)?);
+            let distributed = DistributedScorer::new(world.take_comm()?);
+            on_device!(&device, open => {
+                distributed.follow(&mut Scorer::open(&folder, open(threads)?)?)?;
+            });
             Ok(())
         },
     )
@@ -51,10 +53,10 @@ fn score_all<B: Backend>(
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
-    let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, crew: None };
+    let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, distributed: None };
     if let Some(world) = world {
         world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
-        scorer.crew = Some(Crew::new(world.take_comm()?));
+        scorer.distributed = Some(DistributedScorer::new(world.take_comm()?));
     }
     let scored = match &args.output {
         None => {
@@ -69,8 +71,8 @@ fn score_all<B: Backend>(
             scored
         }
     };
-    if let Some(crew) = scorer.crew.take() {
-        crew.end()?;
+    if let Some(distributed) = scorer.distributed.take() {
+        distributed.end()?;
     }
     scored.check(args).map(|()| ExitCode::SUCCESS)
 }
@@ -78,14 +80,14 @@ fn score_all<B: Backend>(
 /// What gives rows their probabilities: this process, or all of a launcher's.
 struct Scores<B: Backend> {
     scorer: Scorer<B>,
-    crew: Option<Crew>,
+    distributed: Option<DistributedScorer>,
 }
 
 impl<B: Backend> Scores<B> {
     fn score(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
-        match &mut self.crew {
+        match &mut self.distributed {
             None => self.scorer.score(batch),
-            Some(crew) => crew.score(&mut self.scorer, batch),
+            Some(distributed) => distributed.score(&mut self.scorer, batch),
         }
     }
 }

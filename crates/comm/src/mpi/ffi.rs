@@ -1,6 +1,6 @@
-//! MPI by dynamic loading: the one file of this crate with `unsafe` (decision 0032).
+//! MPI by dynamic loading. The only file of this crate with `unsafe` (decision 0032).
 //!
-//! Opens a library, finds out which binary interface it has, and wraps the dozen functions that the
+//! Opens a library, determines its binary interface, and wraps the dozen functions that the
 //! progress thread calls. A [`Transfer`] owns the memory that MPI reads or writes.
 #![expect(unsafe_code, reason = "calls into a foreign library; decision 0032")]
 
@@ -12,14 +12,14 @@ use std::ptr;
 use super::library::{Interface, OpenError};
 use crate::element::{Load, Payload};
 
-/// Longest version text of any interface.
+/// Length of the longest version text of any interface.
 const VERSION_BYTES: usize = 8192;
 /// `MPI_THREAD_FUNNELED` of every interface: one thread calls MPI.
 const FUNNELED: c_int = 1;
-/// All messages have the same tag: those of one rank then arrive in their order.
+/// All messages have the same tag, so those of one rank arrive in order.
 const TAG: c_int = 17;
 
-/// A library that is loaded for good.
+/// A library that stays loaded until the process ends.
 #[derive(Clone)]
 pub struct MpiHandle {
     handle: *mut c_void,
@@ -188,7 +188,7 @@ pub struct MpiFunctions<H> {
     get_count: GetCount<H>,
 }
 
-/// What MPI said at its start.
+/// The rank, number of ranks and thread level that MPI reported at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Initialized {
     pub rank: usize,
@@ -198,15 +198,15 @@ pub struct Initialized {
     pub thread_level: i32,
 }
 
-/// Memory that MPI sends from or receives into.
+/// A send or receive in progress. It owns the memory until MPI has finished with it.
 pub struct Transfer<H> {
     /// Pieces that MPI has not finished.
     requests: Requests<H>,
-    /// Not freed while MPI may use it.
+    /// Kept alive while MPI may use it.
     load: ManuallyDrop<Load>,
 }
 
-/// Requests in their order; more than one where a payload is cut. One takes no memory of its own.
+/// Requests in order, several if the payload is sent in pieces. A single one needs no allocation.
 struct Requests<H> {
     first: Option<H>,
     others: VecDeque<H>,
@@ -234,7 +234,7 @@ impl<H> Transfer<H> {
     /// The memory, once [`MpiFunctions::is_done`].
     ///
     /// # Panics
-    /// If it is not: the memory is still MPI's.
+    /// If the transfer is not complete, because MPI still uses the memory.
     pub fn finish(mut self) -> Load {
         assert!(self.requests.first.is_none(), "a transfer under way");
         // SAFETY: taken once, because `self` ends here without a Drop of its own.
@@ -276,7 +276,7 @@ impl<H: Copy> MpiFunctions<H> {
         unsafe { (self.abort)(self.handles.world, code) };
     }
 
-    /// Sends `load` to rank `to`, in pieces of at most so many bytes.
+    /// Starts sending `load` to rank `to`, in pieces of limited size.
     pub fn send(&self, to: usize, load: Load, piece: usize) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
         let mut transfer = Transfer::load(load);
@@ -317,7 +317,7 @@ impl<H: Copy> MpiFunctions<H> {
         Ok(transfer)
     }
 
-    /// Whether [`Self::sum`] is there.
+    /// Whether the library supports [`Self::sum`].
     pub fn sums(&self) -> bool {
         self.handles.sum.is_some()
     }

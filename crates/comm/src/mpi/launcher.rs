@@ -1,10 +1,11 @@
-//! Who started this process, and as one of how many: what the environment says. Starts nothing.
+//! Detects from the environment which launcher started this process, and the number of its
+//! processes.
 
 /// A family of launchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LauncherKind {
     OpenMpi,
-    /// MPICH's `mpirun`, and those that speak the same (PMI).
+    /// MPICH's `mpirun`, and launchers with the same protocol (PMI).
     Hydra,
     /// `srun --mpi=pmix` of Slurm, which starts Open MPI.
     Slurm,
@@ -15,7 +16,7 @@ pub enum LauncherKind {
 }
 
 impl LauncherKind {
-    /// Its command.
+    /// The command of the launcher, for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -27,8 +28,8 @@ impl LauncherKind {
         }
     }
 
-    /// Variables that hold the number of a process among those of its host; the first that is set
-    /// counts.
+    /// Environment variables with the local rank of a process on its host; the first one that is
+    /// set is used.
     fn local_rank_variables(self) -> &'static [&'static str] {
         match self {
             Self::OpenMpi => &["OMPI_COMM_WORLD_LOCAL_RANK"],
@@ -39,19 +40,19 @@ impl LauncherKind {
     }
 }
 
-/// A launcher and what it says.
+/// A detected launcher, and the ranks that it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launcher {
     pub kind: LauncherKind,
     /// Processes that it started.
     pub size: u32,
-    /// Which of them this is, whatever the library says.
+    /// Rank of this process according to the launcher.
     pub rank: u32,
-    /// Which of those on this host it is, where the launcher says so.
+    /// Rank of this process on its host, if the launcher reports it.
     pub local_rank: Option<u32>,
 }
 
-/// The launcher that the environment tells of; `variable` looks one up.
+/// Detects the launcher; `variable` looks up an environment variable.
 #[must_use]
 pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
     let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
@@ -83,7 +84,7 @@ mod tests {
     use super::{LauncherKind, detect};
 
     #[test]
-    fn the_environment_tells_who_started_the_process() {
+    fn the_launcher_is_detected_from_the_environment() {
         let check = |variables: &[(&str, &str)], expected: Option<(LauncherKind, u32, u32)>| {
             let found = detect(|name| {
                 let at = variables.iter().find(|(known, _)| *known == name);

@@ -1,21 +1,21 @@
-//! Which MPI libraries are looked for, in which order, and what they turn out to be.
+//! The names of MPI libraries to try, their order, and the detection of their interface.
 
 use super::launcher::LauncherKind;
 
-/// How a library is called.
+/// The binary interface of an MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interface {
-    /// Open MPI's: handles are addresses of the library's objects.
+    /// Open MPI: handles are addresses of the library's objects.
     OpenMpi,
-    /// MPICH's, also that of Intel MPI, MVAPICH and Cray MPICH: handles are integers.
+    /// MPICH, Intel MPI, MVAPICH and Cray MPICH: handles are integers.
     Mpich,
-    /// That of the MPI 5 standard: handles are small numbers as wide as an address.
+    /// The MPI 5 standard: handles are small numbers as wide as an address.
     Standard,
 }
 
 impl Interface {
-    /// The interface of the library of this name that says this of itself. One library may come
-    /// with its own and the standard interface, under two names.
+    /// Detects the interface from a library's name and version text. One library may exist under
+    /// two names, with its own and with the standard interface.
     #[must_use]
     pub fn recognise(name: &str, version: &str) -> Option<Self> {
         let starts = |names: &[&str]| names.iter().any(|name| version.starts_with(name));
@@ -30,7 +30,7 @@ impl Interface {
         starts(&mpich).then_some(Self::Mpich)
     }
 
-    /// Its name.
+    /// The name of the interface in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,32 +57,18 @@ pub fn candidates(launcher: Option<LauncherKind>) -> Vec<&'static str> {
     order.concat()
 }
 
-/// Why a library cannot be used.
+/// The reason why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The dynamic linker does not open it.
+    /// The dynamic linker cannot open it.
     #[error("{library}: {reason}")]
-    Absent {
-        /// As it was asked for.
-        library: String,
-        /// What the linker said.
-        reason: String,
-    },
-    /// It is none of those known here.
+    Absent { library: String, reason: String },
+    /// Its interface is unknown.
     #[error("{library}: expected Open MPI, MPICH or one with the MPI 5 ABI, got {version:?}")]
-    Unknown {
-        /// As it was asked for.
-        library: String,
-        /// What it says of itself.
-        version: String,
-    },
+    Unknown { library: String, version: String },
     /// It lacks a function.
     #[error("{library}: has no {symbol}")]
-    NoSymbol {
-        /// As it was asked for.
-        library: String,
-        symbol: String,
-    },
+    NoSymbol { library: String, symbol: String },
 }
 
 impl OpenError {
@@ -99,7 +85,7 @@ mod tests {
     use super::Interface;
 
     #[test]
-    fn libraries_are_known_by_what_they_say() {
+    fn libraries_are_recognized_by_their_version_text() {
         let mpich = "MPICH Version:      4.0.2\nMPICH Release date:";
         for (name, version, expected) in [
             ("libmpi.so.40", "Open MPI v4.1.4, package: Debian", Some(Interface::OpenMpi)),

@@ -1,5 +1,5 @@
-//! The thread that makes every MPI call: starts what is to be sent, receives what arrives into the
-//! mailbox, and backs off while there is nothing to do.
+//! The thread that makes every MPI call: it sends queued messages, receives into the mailbox, and
+//! backs off while idle.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -11,44 +11,43 @@ use crate::element::{Load, Payload, Pool};
 use crate::mailbox::Mailbox;
 use crate::message::{HEADER_BYTES, MessageHeader, RankMessage};
 
-/// Up to so many bytes a payload travels in one message with its header.
+/// Largest payload in bytes that is sent in one message with its header.
 const INLINE_BYTES: usize = 16 << 10;
-/// Rounds without any work after which the thread sleeps, first yielding its core in each.
+/// Idle rounds before the thread sleeps; in each of them it yields its core.
 const ROUNDS: u32 = 200;
-/// The longest sleep: what a message that arrives meanwhile waits.
+/// The longest sleep, and thus the longest delay of a message that arrives meanwhile.
 const SLEEP: Duration = Duration::from_micros(100);
 
-/// What the thread is asked to do.
+/// A request to the thread.
 pub enum ProgressTask {
     /// Send a message to a rank.
     Send(usize, RankMessage),
-    /// Add these values up over all ranks.
+    /// Sum these values over all ranks.
     Sum(Vec<f32>, Sender<Vec<f32>>),
     /// End all ranks with this code.
     Abort(i32),
-    /// Send what is to be sent, then end MPI and say what came of it.
+    /// Send all queued messages, then shut MPI down and report the result.
     Finalize(Sender<Result<(), String>>),
 }
 
-/// What the thread shares with those that ask.
+/// The state shared by the thread and its callers.
 pub struct ProgressShared {
     pub mailbox: Mailbox,
-    /// Buffers between two uses.
     pub pool: Pool,
-    /// Bytes of one MPI message, at most: its count is an `int`.
+    /// Largest size in bytes of one MPI message.
     piece: usize,
     tasks: Mutex<VecDeque<ProgressTask>>,
     asked: Condvar,
 }
 
 impl ProgressShared {
-    /// For messages of `size` ranks, in pieces of at most so many bytes.
+    /// Creates the state for `size` ranks, with pieces of at most `piece_bytes` bytes.
     pub fn new(size: usize, piece: usize) -> Self {
         let (mailbox, pool) = (Mailbox::new(size), Pool::default());
         Self { mailbox, pool, piece, tasks: Mutex::default(), asked: Condvar::new() }
     }
 
-    /// Asks the thread to do something.
+    /// Sends a request to the thread.
     pub fn ask(&self, task: ProgressTask) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
         self.asked.notify_one();
@@ -91,14 +90,14 @@ pub fn serve<H: Copy>(table: &MpiFunctions<H>, shared: &ProgressShared, world: I
     }
 }
 
-/// What came of a round.
+/// The outcome of one round of the thread.
 enum RoundResult {
     Work,
     Nothing,
     All,
 }
 
-/// What is under way from one rank.
+/// The state of the message being received from one rank.
 enum Incoming<H> {
     Idle,
     /// A header, with its payload if that is small.
@@ -106,7 +105,7 @@ enum Incoming<H> {
     Payload(MessageHeader, Transfer<H>),
 }
 
-/// Values, their sum, and who waits for it.
+/// A sum in progress: the values, the result, and the channel of the waiting caller.
 type Summing<H> = (Transfer<H>, Transfer<H>, Sender<Vec<f32>>);
 
 struct MessageProgress<'a, H> {
@@ -115,7 +114,7 @@ struct MessageProgress<'a, H> {
     rank: usize,
     incoming: Vec<Incoming<H>>,
     sending: Vec<Transfer<H>>,
-    /// Values and sums under way, in the order in which they were asked for.
+    /// Sums in progress, in the order of the requests.
     summing: VecDeque<Summing<H>>,
     ending: Option<Sender<Result<(), String>>>,
 }
@@ -173,7 +172,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(())
     }
 
-    /// Gives back sums that are complete; whether there was any.
+    /// Returns complete sums to their callers. Returns whether there was one.
     fn summed(&mut self) -> Result<bool, String> {
         let Some((_, to, _)) = self.summing.front_mut() else { return Ok(false) };
         if !self.table.is_done(to)? {
@@ -187,7 +186,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(true)
     }
 
-    /// Takes back what has been sent; whether there was anything.
+    /// Recycles the buffers of completed sends. Returns whether there was one.
     fn sent(&mut self) -> Result<bool, String> {
         let under_way = self.sending.len();
         let mut i = 0;
@@ -201,7 +200,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(self.sending.len() < under_way)
     }
 
-    /// Whether anything of rank `from` went on.
+    /// Continues the receive from rank `from`. Returns whether it progressed.
     fn receive(&mut self, from: usize) -> Result<bool, String> {
         let (table, shared) = (self.table, self.shared);
         match std::mem::replace(&mut self.incoming[from], Incoming::Idle) {
@@ -228,7 +227,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(true)
     }
 
-    /// Takes a header apart: its payload came with it, or is to come.
+    /// Parses a header. A small payload came with it, a larger one follows.
     fn headed(&mut self, from: usize, first: Load) -> Result<(), String> {
         let bytes = first.payload().bytes();
         let unknown = || format!("rank {from} sent {} bytes that no rank sends", bytes.len());
@@ -251,7 +250,7 @@ impl<H: Copy> MessageProgress<'_, H> {
         Ok(())
     }
 
-    /// After a failure of MPI: nothing is called but what ends all ranks.
+    /// Serves requests after a failure of MPI: only the abort of all ranks is still called.
     fn wait_for_the_end(&self) {
         loop {
             match self.shared.next() {

@@ -1,5 +1,5 @@
-//! The sum over ranks to all ranks: each rank adds up one part of it and sends that to all, `2·n`
-//! values per rank. A vector that lies in parts from the outset is not copied on its way.
+//! All-reduce: each rank sums one part and sends it to all others, so every rank sends about `2·n`
+//! values. A vector that is stored in parts from the start is not copied.
 
 use std::mem;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::element::{CommElement, Load, Payload};
 use crate::error::Error;
 use crate::message::{MessageOperation, Phase, Verb};
 
-/// A vector in as many parts as there are ranks, of which rank r adds up part r.
+/// A vector stored in one part per rank; rank r sums part r.
 #[derive(Debug)]
 pub struct VectorParts<T> {
     parts: Vec<SummedPart<T>>,
@@ -20,7 +20,7 @@ pub struct VectorParts<T> {
 #[derive(Debug)]
 enum SummedPart<T> {
     Own(Vec<T>),
-    /// To be read: a rank's sum, which all ranks read.
+    /// A rank's sum, shared with all ranks for reading.
     Lent(Arc<Payload>),
 }
 
@@ -31,7 +31,7 @@ impl<T> Default for VectorParts<T> {
 }
 
 impl<T: CommElement> VectorParts<T> {
-    /// Gives all room back: other ranks wait for that of their sums before they use it again.
+    /// Returns all buffers to the pool. Peers can reuse the buffers of their sums only after that.
     pub fn clear(&mut self, comm: &Communicator) {
         for part in self.parts.drain(..) {
             if let SummedPart::Own(values) = part {
@@ -40,14 +40,14 @@ impl<T: CommElement> VectorParts<T> {
         }
     }
 
-    /// Makes room for `len` values, which are to be written; they are what was left over.
+    /// Allocates `len` values from the pool. Their content is arbitrary until it is written.
     pub fn reset(&mut self, comm: &Communicator, len: usize) {
         self.clear(comm);
-        let of_rank = |rank| SummedPart::Own(comm.pool().take(comm.part(len, rank).len()));
-        self.parts.extend((0..comm.world_size()).map(of_rank));
+        let own_part = |rank| SummedPart::Own(comm.pool().take(comm.part(len, rank).len()));
+        self.parts.extend((0..comm.world_size()).map(own_part));
     }
 
-    /// The values, part by part.
+    /// Iterates over the values, part by part.
     pub fn slices(&self) -> impl Iterator<Item = &[T]> {
         self.parts.iter().map(|part| match part {
             SummedPart::Own(values) => &values[..],
@@ -55,7 +55,7 @@ impl<T: CommElement> VectorParts<T> {
         })
     }
 
-    /// The values to be written, part by part: none of a part that is a sum.
+    /// Iterates over the writable values, part by part. Parts that are shared sums are empty.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
         self.parts.iter_mut().map(|part| match part {
             SummedPart::Own(values) => &mut values[..],
@@ -63,7 +63,7 @@ impl<T: CommElement> VectorParts<T> {
         })
     }
 
-    /// Copies `values` to where they stand in the whole, from `at` on.
+    /// Copies `values` into the vector from position `at` on.
     pub fn write(&mut self, at: usize, mut values: &[T]) {
         let mut skipped = at;
         for slice in self.slices_mut() {
@@ -75,7 +75,7 @@ impl<T: CommElement> VectorParts<T> {
         }
     }
 
-    /// The `len` values from `at` on, where they lie in one part.
+    /// Returns the `len` values from position `at` on, if they are contiguous in one part.
     #[must_use]
     pub fn slice(&self, at: usize, len: usize) -> Option<&[T]> {
         let mut skipped = at;
@@ -88,7 +88,7 @@ impl<T: CommElement> VectorParts<T> {
         None
     }
 
-    /// Copies what stands in the whole from `at` on to `values`.
+    /// Copies the vector's values from position `at` on to `values`.
     pub fn read(&self, at: usize, mut values: &mut [T]) {
         let mut skipped = at;
         for slice in self.slices() {
@@ -102,8 +102,8 @@ impl<T: CommElement> VectorParts<T> {
 }
 
 impl Communicator {
-    /// [`Self::start_all_reduce`] of a vector in parts, which lie where [`VectorParts::reset`] has
-    /// made room: the parts are handed over, and the sums are lent to all ranks that share memory.
+    /// Like [`Self::start_all_reduce`], for a vector in parts allocated by [`VectorParts::reset`].
+    /// The parts are moved to the peers, and sums are shared with ranks of the same process.
     ///
     /// # Errors
     /// As there.
@@ -116,7 +116,7 @@ impl Communicator {
         assert_eq!(parts.parts.len(), self.world_size(), "one part per rank");
         if self.is_native(T::TYPE) {
             for peer in self.peers() {
-                self.send(peer, (&operation, Phase::First), Vec::<T>::new())?;
+                self.send(peer, &operation, Phase::First, Vec::<T>::new())?;
             }
             let finish =
                 |comm: &mut Self, operation: MessageOperation, mut parts: VectorParts<T>| {
@@ -127,7 +127,7 @@ impl Communicator {
         }
         for peer in self.peers() {
             if let SummedPart::Own(values) = &mut parts.parts[peer] {
-                self.send(peer, (&operation, Phase::First), mem::take(values))?;
+                self.send(peer, &operation, Phase::First, mem::take(values))?;
             }
         }
         let finish = |comm: &mut Self, operation: MessageOperation, mut parts: VectorParts<T>| {
@@ -137,7 +137,7 @@ impl Communicator {
         Ok(StartedCollective { operation, buffers: parts, finish })
     }
 
-    /// All ranks are in the same operation: the transport adds up.
+    /// Lets the transport sum, after checking that all ranks are in the same operation.
     fn finish_native<T: CommElement>(
         &mut self,
         operation: &MessageOperation,
@@ -145,7 +145,7 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.finish(operation)?;
         for peer in self.peers() {
-            self.receive::<T>(peer, (operation, Phase::First))?;
+            self.receive::<T>(peer, operation, Phase::First)?;
         }
         let mut whole: Vec<f32> = self.pool().take(operation.count.unwrap_or(0) as usize);
         let mut at = 0;
@@ -176,12 +176,12 @@ impl Communicator {
         let (len, lent) = (sum.len(), self.pool().lend(sum));
         for peer in self.peers() {
             let load = Load::Shared(Arc::clone(&lent));
-            self.send_load(peer, (operation, Phase::Second), (load, len))?;
+            self.send_load(peer, operation, Phase::Second, load, len)?;
         }
         parts.parts[own] = SummedPart::Lent(lent);
         let total = operation.count.unwrap_or(0) as usize;
         for peer in self.peers() {
-            let part = match self.receive_load(peer, (operation, Phase::Second))? {
+            let part = match self.receive_load(peer, operation, Phase::Second)? {
                 Load::Owned(payload) => SummedPart::Own(
                     payload
                         .into_values()
@@ -193,16 +193,16 @@ impl Communicator {
                 SummedPart::Own(values) => values.len(),
                 SummedPart::Lent(payload) => payload.values::<T>().map_or(0, <[T]>::len),
             };
-            self.check_len(peer, (self.part(total, peer).len(), len), operation)?;
+            self.check_len(peer, self.part(total, peer).len(), len, operation)?;
             parts.parts[peer] = part;
         }
         Ok(())
     }
 
-    /// Replaces `values` by their sum over ranks, the same bytes everywhere.
+    /// Replaces `values` by their sum over ranks, which has the same bytes on all ranks.
     ///
     /// # Numerics
-    /// Those of [`Self::reduce_scatter`].
+    /// As [`Self::reduce_scatter`].
     /// # Errors
     /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
     pub fn all_reduce<T: CommElement>(&mut self, values: &mut [T]) -> Result<(), Error> {
@@ -210,7 +210,7 @@ impl Communicator {
         self.finish_all_reduce(operation, values)
     }
 
-    /// [`Self::all_reduce`], started.
+    /// Starts [`Self::all_reduce`] and returns without waiting for the peers.
     ///
     /// # Errors
     /// As there.
@@ -236,7 +236,7 @@ impl Communicator {
         let operation = self.begin(Verb::AllReduce, T::TYPE, Some(values.len()))?;
         for peer in self.peers() {
             let part = self.part(values.len(), peer);
-            self.send_copy(peer, (&operation, Phase::First), &values[part])?;
+            self.send_copy(peer, &operation, Phase::First, &values[part])?;
         }
         Ok(operation)
     }
@@ -253,21 +253,21 @@ impl Communicator {
         mine.copy_from_slice(&values[part.clone()]);
         let sum = self.add_up(&operation, mine)?;
         for peer in self.peers() {
-            self.send_copy(peer, (&operation, Phase::Second), &sum)?;
+            self.send_copy(peer, &operation, Phase::Second, &sum)?;
         }
         values[part].copy_from_slice(&sum);
         self.pool().give(sum);
         for peer in self.peers() {
-            let received: Vec<T> = self.receive(peer, (&operation, Phase::Second))?;
+            let received: Vec<T> = self.receive(peer, &operation, Phase::Second)?;
             let part = &mut values[self.part(len, peer)];
-            self.check_len(peer, (part.len(), received.len()), &operation)?;
+            self.check_len(peer, part.len(), received.len(), &operation)?;
             part.copy_from_slice(&received);
             self.pool().give(received);
         }
         Ok(())
     }
 
-    /// Which of `len` values the rank at `position` reduces.
+    /// The range of `len` values that the rank at `position` sums.
     fn part(&self, len: usize, position: usize) -> Range<usize> {
         let cut = |part: usize| len * part / self.world_size();
         cut(position)..cut(position + 1)

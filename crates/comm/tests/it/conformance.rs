@@ -44,7 +44,7 @@ fn sequence(end: &mut Communicator, draw: &Draw) {
     }
 }
 
-fn verb<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn verb<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     match draw.below(1, 7) {
         0 => all_to_all::<T>(end, draw),
         1 => all_gather::<T>(end, draw),
@@ -56,7 +56,7 @@ fn verb<T: Made>(end: &mut Communicator, draw: &Draw) {
     }
 }
 
-fn all_to_all<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn all_to_all<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let (me, size) = (end.rank().index(), end.world_size());
     let part = |from, to| draw.values::<T>((from, to), draw.len((from, to)));
     let mut parts: Vec<Vec<T>> = (0..size).map(|peer| part(me, peer)).collect();
@@ -69,7 +69,7 @@ fn all_to_all<T: Made>(end: &mut Communicator, draw: &Draw) {
     assert_same(&parts, &expected, "all_to_all");
 }
 
-fn all_gather<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn all_gather<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let mine = |rank| draw.values::<T>((rank, 0), draw.len((rank, 0)));
     let own = mine(end.rank().index());
     let gathered = if draw.is_started() {
@@ -81,7 +81,7 @@ fn all_gather<T: Made>(end: &mut Communicator, draw: &Draw) {
     assert_same(&gathered, &expected, "all_gather");
 }
 
-fn reduce_scatter<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn reduce_scatter<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let (me, size) = (end.rank().index(), end.world_size());
     let part = |from, to| draw.values::<T>((from, to), draw.len((0, to)));
     let mut parts: Vec<Vec<T>> = (0..size).map(|peer| part(me, peer)).collect();
@@ -95,7 +95,7 @@ fn reduce_scatter<T: Made>(end: &mut Communicator, draw: &Draw) {
 }
 
 /// The sum has the bytes of adding in rank order, on every rank.
-fn all_reduce<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn all_reduce<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank| draw.values::<T>((rank, 0), draw.len((0, 0)));
     let mut own = values(end.rank().index());
     match draw.below(4, 3) {
@@ -116,7 +116,7 @@ fn all_reduce<T: Made>(end: &mut Communicator, draw: &Draw) {
     assert_same(&[own], &[summed((0..end.world_size()).map(values))], "all_reduce");
 }
 
-fn broadcast<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn broadcast<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let root = Rank(draw.below(2, end.world_size() as u64) as u32);
     let values = |rank| draw.values::<T>((rank, 0), draw.len((rank, 0)));
     let mut own = values(end.rank().index());
@@ -129,7 +129,7 @@ fn broadcast<T: Made>(end: &mut Communicator, draw: &Draw) {
 }
 
 /// Several all-reduces under way at once, waited for in their order.
-fn several<T: Made>(end: &mut Communicator, draw: &Draw) {
+fn several<T: TestValue>(end: &mut Communicator, draw: &Draw) {
     let values = |rank: usize, i: u64| {
         let draw = draw.child(10 + i);
         draw.values::<T>((rank, 0), draw.len((0, 0)))
@@ -144,7 +144,7 @@ fn several<T: Made>(end: &mut Communicator, draw: &Draw) {
     }
 }
 
-fn summed<T: Made>(mut parts: impl Iterator<Item = Vec<T>>) -> Vec<T> {
+fn summed<T: TestValue>(mut parts: impl Iterator<Item = Vec<T>>) -> Vec<T> {
     let mut sum = parts.next().unwrap();
     for part in parts {
         for (sum, part) in sum.iter_mut().zip(part) {
@@ -154,7 +154,7 @@ fn summed<T: Made>(mut parts: impl Iterator<Item = Vec<T>>) -> Vec<T> {
     sum
 }
 
-fn assert_same<T: Made>(got: &[Vec<T>], expected: &[Vec<T>], what: &str) {
+fn assert_same<T: TestValue>(got: &[Vec<T>], expected: &[Vec<T>], what: &str) {
     let lengths = |parts: &[Vec<T>]| parts.iter().map(Vec::len).collect::<Vec<_>>();
     assert_eq!(lengths(got), lengths(expected), "{what}");
     for (got, expected) in got.iter().zip(expected) {
@@ -194,21 +194,23 @@ impl Draw {
         }
     }
 
-    fn values<T: Made>(&self, (a, b): (usize, usize), len: usize) -> Vec<T> {
+    fn values<T: TestValue>(&self, (a, b): (usize, usize), len: usize) -> Vec<T> {
         let rng = self.0.child(3).child((16 * a + b) as u64);
         let start = rng.below(0, 1 << 40);
-        (0..len as u64).map(|i| T::of(start.wrapping_add(i.wrapping_mul(0x9e37_79b9)))).collect()
+        (0..len as u64)
+            .map(|i| T::from_seed(start.wrapping_add(i.wrapping_mul(0x9e37_79b9))))
+            .collect()
     }
 }
 
 /// An element type with values for tests, whose sums depend on their order where they can.
-trait Made: CommElement + Debug {
-    fn of(seed: u64) -> Self;
+trait TestValue: CommElement + Debug {
+    fn from_seed(seed: u64) -> Self;
     fn sum(a: Self, b: Self) -> Self;
 }
 
-impl Made for f32 {
-    fn of(seed: u64) -> Self {
+impl TestValue for f32 {
+    fn from_seed(seed: u64) -> Self {
         (seed % 10_007) as f32 * 1e-3 + 1e3 * (seed % 3) as f32
     }
 
@@ -217,8 +219,8 @@ impl Made for f32 {
     }
 }
 
-impl Made for f16 {
-    fn of(seed: u64) -> Self {
+impl TestValue for f16 {
+    fn from_seed(seed: u64) -> Self {
         Self::from_f32((seed % 997) as f32 * 0.1)
     }
 
@@ -227,8 +229,8 @@ impl Made for f16 {
     }
 }
 
-impl Made for bf16 {
-    fn of(seed: u64) -> Self {
+impl TestValue for bf16 {
+    fn from_seed(seed: u64) -> Self {
         Self::from_f32((seed % 997) as f32 * 0.1)
     }
 
@@ -237,8 +239,8 @@ impl Made for bf16 {
     }
 }
 
-impl Made for i32 {
-    fn of(seed: u64) -> Self {
+impl TestValue for i32 {
+    fn from_seed(seed: u64) -> Self {
         seed as Self
     }
 
@@ -247,8 +249,8 @@ impl Made for i32 {
     }
 }
 
-impl Made for i64 {
-    fn of(seed: u64) -> Self {
+impl TestValue for i64 {
+    fn from_seed(seed: u64) -> Self {
         seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self
     }
 
@@ -257,8 +259,8 @@ impl Made for i64 {
     }
 }
 
-impl Made for u8 {
-    fn of(seed: u64) -> Self {
+impl TestValue for u8 {
+    fn from_seed(seed: u64) -> Self {
         seed as Self
     }
 

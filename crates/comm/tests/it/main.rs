@@ -40,7 +40,7 @@ fn issue_28_a_thousand_random_sequences_equal_plain_loops() {
 }
 
 #[test]
-fn a_delayed_transport_gives_the_same_later() {
+fn a_delayed_transport_gives_the_same_results_later() {
     let link = DelayedLink { latency: Duration::from_micros(200), bandwidth: 1e9 };
     on_ranks(delayed(3, link), |end| conformance::check(end, 1000..1010));
     let link = DelayedLink { latency: Duration::from_millis(30), bandwidth: 1e6 };
@@ -55,7 +55,7 @@ fn a_delayed_transport_gives_the_same_later() {
 }
 
 #[test]
-fn buffers_are_handed_over_in_process() {
+fn in_process_buffers_are_moved_not_copied() {
     let sent = on_ranks(world(2), |end| {
         let mut parts: Vec<Vec<f32>> = (0..2).map(|_| vec![1.0; 100]).collect();
         let addresses: Vec<usize> = parts.iter().map(|part| part.as_ptr() as usize).collect();
@@ -67,7 +67,7 @@ fn buffers_are_handed_over_in_process() {
 }
 
 #[test]
-fn a_rank_that_leaves_ends_the_others_collective() {
+fn a_rank_that_leaves_fails_the_collective_of_its_peers() {
     let results = on_ranks(world(3), |end| {
         if end.rank().0 == 1 {
             // Dropped on return.
@@ -83,7 +83,7 @@ fn a_rank_that_leaves_ends_the_others_collective() {
 }
 
 #[test]
-fn a_rank_that_hangs_ends_the_others_wait_at_the_deadline() {
+fn a_hanging_rank_times_out_at_the_deadline() {
     let results = on_ranks(world(2), |end| {
         if end.rank().0 == 1 {
             std::thread::sleep(Duration::from_millis(400));
@@ -102,7 +102,7 @@ fn a_rank_that_hangs_ends_the_others_wait_at_the_deadline() {
 }
 
 #[test]
-fn a_probe_says_whether_a_message_is_there() {
+fn a_probe_detects_a_message_without_receiving_it() {
     let ends: Vec<SharedTransport> =
         InProcess::ends(2).into_iter().map(|end| Arc::new(end) as SharedTransport).collect();
     let soon = || Deadline::after(Some(Duration::from_millis(20)));
@@ -144,7 +144,7 @@ fn as_rank<T: CommElement>(end: &mut Communicator, values: [&[T]; 2]) -> Result<
 }
 
 #[test]
-fn ranks_out_of_step_are_named_with_what_they_do() {
+fn ranks_in_different_collectives_are_named() {
     let barrier_or = |end: &mut Communicator, other: fn(&mut Communicator) -> Result<(), Error>| {
         if end.rank().0 == 0 { end.barrier() } else { other(end) }
     };
@@ -169,7 +169,7 @@ fn ranks_out_of_step_are_named_with_what_they_do() {
 }
 
 #[test]
-fn another_type_length_step_or_plan_is_named() {
+fn a_mismatch_of_type_length_step_or_plan_is_named() {
     disagreement(
         |end| {
             if end.rank().0 == 0 {
@@ -204,7 +204,7 @@ fn another_type_length_step_or_plan_is_named() {
 }
 
 #[test]
-fn streams_do_not_wait_for_each_other() {
+fn streams_do_not_block_each_other() {
     on_ranks(world(2), |end| {
         let mut other = end.duplicate();
         let sum = end.start_all_reduce(vec![1i32; 10]).unwrap();

@@ -75,7 +75,7 @@ fn issue_28_a_launcher_of_the_other_library_gives_single_ranks() {
 }
 
 #[test]
-fn issue_28_a_rank_that_sends_nothing_is_named_and_all_are_ended() {
+fn issue_28_a_silent_rank_is_named_and_all_ranks_are_ended() {
     for by in [OPEN_MPI, MPICH] {
         let began = Instant::now();
         let Some(output) = launched(by, 2, "hang", &[]) else { continue };
@@ -87,7 +87,7 @@ fn issue_28_a_rank_that_sends_nothing_is_named_and_all_are_ended() {
 }
 
 #[test]
-fn a_library_that_is_none_is_refused() {
+fn a_file_that_is_not_an_mpi_library_is_refused() {
     let refused = |name: &str| MpiLibrary::open(name).err().unwrap();
     assert!(matches!(refused("libmpi-none.so.1"), OpenError::Absent { .. }));
     assert!(matches!(refused("libc.so.6"), OpenError::NoSymbol { .. }));

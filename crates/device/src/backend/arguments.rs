@@ -3,11 +3,12 @@
 use schema::Loss;
 
 use super::{Backend, InputGradient};
+use crate::MatrixShape;
 use crate::ops::exchange::{OwnedColumns, PooledColumns};
 use crate::ops::gemm::Activation;
 use crate::ops::interaction;
 
-/// Arguments of [`Backend::linear_forward`].
+/// Arguments of [`Backend::linear_forward`], the product of a linear layer.
 pub struct LinearForward<'a, B: Backend> {
     /// Input, `[B, K]`, in the weight's precision.
     pub x: &'a B::Matrix,
@@ -15,27 +16,26 @@ pub struct LinearForward<'a, B: Backend> {
     pub weight: &'a B::Weight,
     /// Bias, `[N]`.
     pub bias: Option<&'a B::Vector>,
-    /// What follows the bias.
+    /// Applied after the bias.
     pub activation: Activation,
     /// Output, `[B, N]`.
     pub y: &'a mut B::Matrix,
     pub samples: usize,
 }
 
-/// Arguments of [`Backend::linear_backward_input`].
+/// Arguments of [`Backend::linear_backward_input`], the gradient of a layer's input.
 pub struct LinearBackwardInput<'a, B: Backend> {
     /// Gradient of the output, `[B, N]`, in the weight's precision.
     pub d_y: &'a B::Matrix,
     /// Weight, `[N, K]`.
     pub weight: &'a B::Weight,
-    /// What becomes of it.
     pub gradient: InputGradient<'a, B>,
     /// Gradient of the input, `[B, K]`.
     pub d_x: &'a mut B::Matrix,
     pub samples: usize,
 }
 
-/// Arguments of [`Backend::linear_backward_weight`].
+/// Arguments of [`Backend::linear_backward_weight`], the gradients of weight and bias.
 pub struct LinearBackwardWeight<'a, B: Backend> {
     /// Input of the forward product, `[B, K]`.
     pub x: &'a B::Matrix,
@@ -48,7 +48,7 @@ pub struct LinearBackwardWeight<'a, B: Backend> {
     pub samples: usize,
 }
 
-/// Arguments of [`Backend::column_forward`].
+/// Arguments of [`Backend::column_forward`], a linear layer with one output.
 pub struct ColumnForward<'a, B: Backend> {
     /// Input, f32 `[B, K]`.
     pub x: &'a B::Matrix,
@@ -58,11 +58,11 @@ pub struct ColumnForward<'a, B: Backend> {
     pub bias: &'a B::Vector,
     /// Output, `[B]`.
     pub y: &'a mut B::Vector,
-    /// B and K.
-    pub shape: (usize, usize),
+    /// `[B, K]`.
+    pub shape: MatrixShape,
 }
 
-/// Arguments of [`Backend::column_backward_weight`].
+/// Arguments of [`Backend::column_backward_weight`], the gradients of weight and bias.
 pub struct ColumnBackwardWeight<'a, B: Backend> {
     /// Input, f32 `[B, K]`.
     pub x: &'a B::Matrix,
@@ -72,31 +72,31 @@ pub struct ColumnBackwardWeight<'a, B: Backend> {
     pub d_weight: &'a mut B::Vector,
     /// Gradient of the bias, `[1]`.
     pub d_bias: &'a mut B::Vector,
-    /// B and K.
-    pub shape: (usize, usize),
+    /// `[B, K]`.
+    pub shape: MatrixShape,
 }
 
-/// Arguments of [`Backend::column_backward_input`].
+/// Arguments of [`Backend::column_backward_input`], the gradient of the input.
 pub struct ColumnBackwardInput<'a, B: Backend> {
     /// Gradient of the output, `[B]`.
     pub d_y: &'a B::Vector,
     /// `[K]`.
     pub weight: &'a B::Vector,
-    /// The input where it is the output of a ReLU, whose gradient is then taken too.
+    /// The input, if it is the output of a ReLU whose gradient is to be applied too.
     pub relu: Option<&'a B::Matrix>,
     /// Gradient of the input, f32 `[B, K]`.
     pub d_x: &'a mut B::Matrix,
-    /// B and K.
-    pub shape: (usize, usize),
+    /// `[B, K]`.
+    pub shape: MatrixShape,
 }
 
-/// Arguments of [`Backend::update_vector`].
+/// Arguments of [`Backend::update_vector`], the update of a bias or other vector.
 pub struct VectorUpdate<'a, B: Backend> {
     pub values: &'a mut B::Vector,
     /// Gradient, of the values' length.
     pub gradient: &'a mut B::Vector,
     pub state: &'a mut B::Vector,
-    /// Elements of a row: only row-wise Adagrad asks.
+    /// Elements of a row; used only by row-wise Adagrad.
     pub dim: usize,
 }
 
@@ -110,8 +110,8 @@ pub struct CrossForward<'a, B: Backend> {
     /// Input of this layer.
     pub x: &'a B::Matrix,
     pub out: &'a mut B::Matrix,
-    /// B and N.
-    pub shape: (usize, usize),
+    /// `[B, N]`.
+    pub shape: MatrixShape,
 }
 
 /// Arguments of [`Backend::cross_backward`]; all f32 `[B, N]` but the bias and its gradient.
@@ -130,11 +130,11 @@ pub struct CrossBackward<'a, B: Backend> {
     pub d_x0: &'a mut B::Matrix,
     /// The direct part of the gradient of `x`.
     pub d_x: &'a mut B::Matrix,
-    /// B and N.
-    pub shape: (usize, usize),
+    /// `[B, N]`.
+    pub shape: MatrixShape,
 }
 
-/// Arguments of [`Backend::interaction_forward`].
+/// Arguments of [`Backend::interaction_forward`], the dot interaction of a batch.
 pub struct InteractionForward<'a, B: Backend> {
     pub shape: interaction::Shape,
     /// Vector 0 of each sample, f32 `[B, D]`.
@@ -145,7 +145,7 @@ pub struct InteractionForward<'a, B: Backend> {
     pub out: &'a mut B::Matrix,
 }
 
-/// Arguments of [`Backend::interaction_backward`].
+/// Arguments of [`Backend::interaction_backward`], the gradients of the dot interaction.
 pub struct InteractionBackward<'a, B: Backend> {
     pub shape: interaction::Shape,
     /// Vector 0 of each sample, f32 `[B, D]`.
@@ -158,7 +158,7 @@ pub struct InteractionBackward<'a, B: Backend> {
     pub d_pooled: &'a mut B::Vector,
 }
 
-/// What [`Backend::join`] puts together.
+/// The widths of the two parts that [`Backend::join`] concatenates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinShape {
     pub rows: usize,
@@ -168,7 +168,7 @@ pub struct JoinShape {
     pub right: usize,
 }
 
-/// Arguments of [`Backend::loss`].
+/// Arguments of [`Backend::loss`], the loss of a batch and its gradient.
 pub struct LossArguments<'a, B: Backend> {
     pub kind: Loss,
     /// `[B]`.
@@ -181,10 +181,10 @@ pub struct LossArguments<'a, B: Backend> {
     pub probabilities: &'a mut B::Vector,
 }
 
-/// What [`Backend::exchange`] is made for.
+/// The layout of an exchange of pooled vectors: which columns come from and go to which rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeLayout {
-    /// What makes a pooled row, in the order in which parts are added.
+    /// The parts of a pooled row, in the order in which they are added.
     pub sources: Vec<PooledColumns>,
     /// `columns[r]`: what rank r gets of a gradient.
     pub columns: Vec<Vec<OwnedColumns>>,
@@ -194,19 +194,19 @@ pub struct ExchangeLayout {
     pub row: usize,
 }
 
-/// Arguments of [`Backend::assemble`].
+/// Arguments of [`Backend::assemble`], which builds pooled vectors from the parts of all ranks.
 pub struct Assemble<'a, B: Backend> {
     /// This rank, and the first element of what it gives itself within `local`.
     pub own: (usize, usize),
-    /// What this rank looked up for all ranks.
+    /// The vectors that this rank looked up for all ranks.
     pub local: &'a B::Vector,
-    /// What came from each rank; nothing from this one.
+    /// The vectors received from each rank; empty for this one.
     pub parts: &'a [Vec<f32>],
     /// Samples of this rank.
     pub samples: usize,
 }
 
-/// Arguments of [`Backend::gather`].
+/// Arguments of [`Backend::gather`], which selects the gradient columns of one rank.
 pub struct Gather<'a, B: Backend> {
     /// To which rank it goes.
     pub rank: usize,

@@ -14,6 +14,7 @@ use super::{
     LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
     TileValues, VectorUpdate, WeightPart, WeightShape,
 };
+use crate::MatrixShape;
 use crate::buffer::Array;
 use crate::cpu::{Cpu, Pool};
 use crate::error::Error;
@@ -35,7 +36,7 @@ pub struct CpuWeight {
 
 impl Default for CpuWeight {
     fn default() -> Self {
-        let values = LinearWeight::new((0, 0), Precision::F32);
+        let values = LinearWeight::new(MatrixShape::new(0, 0), Precision::F32);
         let (gradient, state) = (Array::default(), Vec::new());
         Self { values, gradient, state, optimizer: Optimizer::Sgd }
     }
@@ -58,25 +59,25 @@ impl Scalars {
     }
 }
 
-/// f32 panels of `[rows, columns]`.
+/// Borrows the f32 panels of a matrix of this shape.
 fn values<'a>(
     op: &'static str,
     matrix: &'a Matrix,
-    (rows, columns): (usize, usize),
+    MatrixShape { rows, columns }: MatrixShape,
 ) -> Result<&'a [f32], Error> {
     matrix.panels(op, rows, columns)
 }
 
-/// The same to be written.
+/// Mutably borrows the f32 panels of a matrix of this shape.
 fn values_mut<'a>(
     op: &'static str,
     matrix: &'a mut Matrix,
-    (rows, columns): (usize, usize),
+    MatrixShape { rows, columns }: MatrixShape,
 ) -> Result<&'a mut [f32], Error> {
     matrix.panels_mut(op, rows, columns)
 }
 
-/// The gradient a step is taken with: the sum of all ranks', or one's own.
+/// The gradient to update with: the sum over all ranks, or this rank's own.
 fn summed<'a>(gradient: &'a mut [f32], sum: Option<GradientSum<'a>>) -> &'a [f32] {
     match sum {
         None => gradient,
@@ -132,9 +133,9 @@ impl Backend for Cpu {
     }
 
     fn weight_bytes(WeightShape { n, k, precision, optimizer }: WeightShape) -> usize {
-        LinearWeight::bytes((n, k), precision)
+        LinearWeight::bytes(MatrixShape::new(n, k), precision)
             + Array::<f32>::bytes(panels::len(n, k))
-            + dense_update::state_len(optimizer, (n, k)) * size_of::<f32>()
+            + dense_update::state_len(optimizer, MatrixShape::new(n, k)) * size_of::<f32>()
     }
 
     fn table_bytes(data_type: DataType, len: usize) -> usize {
@@ -162,9 +163,9 @@ impl Backend for Cpu {
         WeightShape { n, k, precision, optimizer }: WeightShape,
     ) -> Result<CpuWeight, Error> {
         Ok(CpuWeight {
-            values: LinearWeight::new((n, k), precision),
+            values: LinearWeight::new(MatrixShape::new(n, k), precision),
             gradient: Array::zeroed(panels::len(n, k)),
-            state: vec![0.0; dense_update::state_len(optimizer, (n, k))],
+            state: vec![0.0; dense_update::state_len(optimizer, MatrixShape::new(n, k))],
             optimizer,
         })
     }
@@ -192,7 +193,7 @@ impl Backend for Cpu {
         &self,
         (): &(),
         rows: &[f32],
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         panels::pack(self, rows, shape, values_mut("pack", to, shape)?)
@@ -307,7 +308,7 @@ impl Backend for Cpu {
 
     fn linear_forward(&self, (): &(), arguments: LinearForward<'_, Self>) -> Result<(), Error> {
         let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
-        let (n, k) = weight.values.shape();
+        let MatrixShape { rows: n, columns: k } = weight.values.shape();
         let (x, y, bias) = (x.get(b, k), y.get_mut(b, n), bias.map(|bias| &bias[..]));
         let weight = &weight.values;
         gemm::forward(self, gemm::LinearForward { x, weight, bias, activation, y, b })
@@ -319,7 +320,7 @@ impl Backend for Cpu {
         arguments: LinearBackwardInput<'_, Self>,
     ) -> Result<(), Error> {
         let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
-        let (n, k) = weight.values.shape();
+        let MatrixShape { rows: n, columns: k } = weight.values.shape();
         let gradient = match gradient {
             InputGradient::Write => gemm::InputGradient::Write,
             InputGradient::Accumulate => gemm::InputGradient::Accumulate,
@@ -337,7 +338,7 @@ impl Backend for Cpu {
     ) -> Result<(), Error> {
         let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
         let CpuWeight { values, gradient, state, .. } = weight;
-        let (n, k) = values.shape();
+        let MatrixShape { rows: n, columns: k } = values.shape();
         let product = gemm::LinearBackwardWeight {
             x: x.get(b, k),
             d_y: d_y.get(b, n),
@@ -357,9 +358,9 @@ impl Backend for Cpu {
 
     fn column_forward(&self, (): &(), arguments: ColumnForward<'_, Self>) -> Result<(), Error> {
         let ColumnForward { x, weight, bias, y, shape } = arguments;
-        extent::within("column forward", "y [B]", y.len(), shape.0)?;
+        extent::within("column forward", "y [B]", y.len(), shape.rows)?;
         let x = values("column forward", x, shape)?;
-        column::forward(self, x, weight, bias[0], &mut y[..shape.0])
+        column::forward(self, x, weight, bias[0], &mut y[..shape.rows])
     }
 
     fn column_backward_weight(
@@ -368,9 +369,9 @@ impl Backend for Cpu {
         arguments: ColumnBackwardWeight<'_, Self>,
     ) -> Result<(), Error> {
         let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape } = arguments;
-        extent::within("column backward_weight", "d_y [B]", d_y.len(), shape.0)?;
+        extent::within("column backward_weight", "d_y [B]", d_y.len(), shape.rows)?;
         let x = values("column backward_weight", x, shape)?;
-        d_bias[0] = column::backward_weight(self, x, &d_y[..shape.0], d_weight)?;
+        d_bias[0] = column::backward_weight(self, x, &d_y[..shape.rows], d_weight)?;
         Ok(())
     }
 
@@ -381,10 +382,10 @@ impl Backend for Cpu {
     ) -> Result<(), Error> {
         const OP: &str = "column backward_input";
         let ColumnBackwardInput { d_y, weight, relu, d_x, shape } = arguments;
-        extent::within(OP, "d_y [B]", d_y.len(), shape.0)?;
+        extent::within(OP, "d_y [B]", d_y.len(), shape.rows)?;
         let relu = relu.map(|x| values(OP, x, shape)).transpose()?;
         let d_x = values_mut(OP, d_x, shape)?;
-        column::backward_input(self, &d_y[..shape.0], weight, relu, d_x)
+        column::backward_input(self, &d_y[..shape.rows], weight, relu, d_x)
     }
 
     fn update_weight(
@@ -423,11 +424,11 @@ impl Backend for Cpu {
         &self,
         (): &(),
         from: &Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         let from = values("round", from, shape)?;
-        match to.get_mut(shape.0, shape.1) {
+        match to.get_mut(shape.rows, shape.columns) {
             OperandMut::Bf16(to) => pairs::round(self, from, shape, to),
             OperandMut::F32(to) => {
                 to.copy_from_slice(from);
@@ -440,7 +441,7 @@ impl Backend for Cpu {
         &self,
         (): &(),
         y: &Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         d_y: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "relu backward";
@@ -451,7 +452,7 @@ impl Backend for Cpu {
         &self,
         (): &(),
         from: Combine<'_, Self>,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "combine";
@@ -507,9 +508,9 @@ impl Backend for Cpu {
         extent::within(OP, "pooled [B, F·D]", pooled.len(), pooled_len)?;
         let arguments = interaction::Forward {
             shape,
-            dense: values(OP, dense, (shape.b, shape.dense_width()))?,
+            dense: values(OP, dense, MatrixShape::new(shape.b, shape.dense_width()))?,
             pooled: &pooled[..pooled_len],
-            out: values_mut(OP, out, (shape.b, shape.width()))?,
+            out: values_mut(OP, out, MatrixShape::new(shape.b, shape.width()))?,
         };
         interaction::forward(self, arguments)
     }
@@ -525,10 +526,10 @@ impl Backend for Cpu {
         extent::within(OP, "pooled [B, F·D]", pooled.len().min(d_pooled.len()), pooled_len)?;
         let arguments = interaction::Backward {
             shape,
-            dense: values(OP, dense, (shape.b, shape.dense_width()))?,
+            dense: values(OP, dense, MatrixShape::new(shape.b, shape.dense_width()))?,
             pooled: &pooled[..pooled_len],
-            d_out: values(OP, d_out, (shape.b, shape.width()))?,
-            d_dense: values_mut(OP, d_dense, (shape.b, shape.dense_width()))?,
+            d_out: values(OP, d_out, MatrixShape::new(shape.b, shape.width()))?,
+            d_dense: values_mut(OP, d_dense, MatrixShape::new(shape.b, shape.dense_width()))?,
             d_pooled: &mut d_pooled[..pooled_len],
         };
         interaction::backward(self, arguments)
@@ -545,9 +546,9 @@ impl Backend for Cpu {
         const OP: &str = "join";
         let JoinShape { rows, left: columns, right: width } = shape;
         extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
-        let left = values(OP, left, (rows, columns))?;
-        let to = values_mut(OP, to, (rows, columns + width))?;
-        panels::join(self, left, &right[..rows * width], rows, (columns, width), to)
+        let left = values(OP, left, MatrixShape::new(rows, columns))?;
+        let to = values_mut(OP, to, MatrixShape::new(rows, columns + width))?;
+        panels::join(self, left, &right[..rows * width], rows, columns, width, to)
     }
 
     fn split(
@@ -561,9 +562,9 @@ impl Backend for Cpu {
         const OP: &str = "split";
         let JoinShape { rows, left: columns, right: width } = shape;
         extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
-        let from = values(OP, from, (rows, columns + width))?;
-        let left = values_mut(OP, left, (rows, columns))?;
-        panels::split(self, from, rows, (columns, width), left, &mut right[..rows * width])
+        let from = values(OP, from, MatrixShape::new(rows, columns + width))?;
+        let left = values_mut(OP, left, MatrixShape::new(rows, columns))?;
+        panels::split(self, from, rows, columns, width, left, &mut right[..rows * width])
     }
 
     fn begin(&self, (): &(), step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
@@ -696,7 +697,7 @@ impl Backend for Cpu {
 impl CpuWeight {
     /// Writes the state as it is saved.
     fn state(&self, cpu: &Cpu, to: &mut [f32]) -> Result<(), Error> {
-        let shape @ (n, k) = self.values.shape();
+        let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
         extent::check("state of a weight", "values", len, to.len())?;
         if self.optimizer.granularity() == Granularity::Row {
@@ -712,7 +713,7 @@ impl CpuWeight {
 
     /// Takes over a state as it is saved.
     fn set_state(&mut self, cpu: &Cpu, state: &[f32]) -> Result<(), Error> {
-        let shape @ (n, k) = self.values.shape();
+        let shape @ MatrixShape { rows: n, columns: k } = self.values.shape();
         let len = n * self.optimizer.state_per_row(k);
         extent::check("state of a weight", "values", len, state.len())?;
         if self.optimizer.granularity() == Granularity::Row {

@@ -24,6 +24,7 @@ use super::{
     LinearForward, LossArguments, Probabilities, StepOutcome, StepScalars, TileRoom, TileRows,
     TileValues, VectorUpdate, WeightPart, WeightShape,
 };
+use crate::MatrixShape;
 use crate::cpu::{Cpu, Pool};
 use crate::cuda::{Buffer, Driver, LibraryVersion, Stream};
 use crate::error::Error;
@@ -44,13 +45,14 @@ use kernels::Kernels;
 pub use kernels::SOURCES;
 pub use moments::QueueMoments;
 pub use scalars::{Ended, Scalars};
+use tables::CudaBatch;
 pub use tables::Tables;
 
 /// A device of [`crate::cuda`] with its kernels, and threads of the host for what stays there.
 #[derive(Debug)]
 pub struct Cuda {
     driver: Driver,
-    /// What is done before the first step.
+    /// The stream of allocations and copies before the first step.
     setup: Stream,
     kernels: Kernels,
     host: Cpu,
@@ -190,11 +192,11 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         rows: &[f32],
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "pack";
-        extent::check(OP, "rows [rows, columns]", shape.0 * shape.1, rows.len())?;
+        extent::check(OP, "rows [rows, columns]", shape.elements(), rows.len())?;
         let on_device = to.f32(OP, shape)?.clone();
         let (bytes, most) = (size_of_val(rows), Self::vector_bytes(to.values.len));
         let (mut pinned, done) = to.staging.take(&self.driver, most)?;
@@ -348,13 +350,13 @@ impl Backend for Cuda {
         const OP: &str = "gemm forward";
         let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.in_precision(OP, "x", precision, (b, k))?;
+        let x = x.in_precision(OP, "x", precision, MatrixShape::new(b, k))?;
         let bias = bias.map(|bias| bias.get(OP, "bias [N]", n)).transpose()?;
         let epilogue = match activation {
             gemm::Activation::None => Epilogue::Plain,
             gemm::Activation::Relu => Epilogue::Relu,
         };
-        let target = ProductTarget { to: y.get(OP, (b, n))?, epilogue };
+        let target = ProductTarget { to: y.get(OP, MatrixShape::new(b, n))?, epilogue };
         let factors = [x, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, bias, target)?)
@@ -368,13 +370,15 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_input";
         let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let d_y = d_y.in_precision(OP, "d_y", precision, (b, n))?;
+        let d_y = d_y.in_precision(OP, "d_y", precision, MatrixShape::new(b, n))?;
         let (epilogue, join) = match gradient {
             InputGradient::Write => (Epilogue::Plain, Join::Write),
             InputGradient::Accumulate => (Epilogue::Plain, Join::Add),
-            InputGradient::BeforeRelu(x) => (Epilogue::BeforeRelu(x.get(OP, (b, k))?), Join::Write),
+            InputGradient::BeforeRelu(x) => {
+                (Epilogue::BeforeRelu(x.get(OP, MatrixShape::new(b, k))?), Join::Write)
+            }
         };
-        let target = ProductTarget { to: d_x.get(OP, (b, k))?, epilogue };
+        let target = ProductTarget { to: d_x.get(OP, MatrixShape::new(b, k))?, epilogue };
         let factors = [d_y, weight.buffers().factor()];
         let shape = LinearShape { b, n, k };
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, join)?)
@@ -389,8 +393,8 @@ impl Backend for Cuda {
         const OP: &str = "gemm backward_weight";
         let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
         let WeightShape { n, k, precision, .. } = weight.shape;
-        let x = x.in_precision(OP, "x", precision, (b, k))?;
-        let d_y = d_y.in_precision(OP, "d_y", precision, (b, n))?;
+        let x = x.in_precision(OP, "x", precision, MatrixShape::new(b, k))?;
+        let d_y = d_y.in_precision(OP, "d_y", precision, MatrixShape::new(b, n))?;
         let (shape, d_weight) = (LinearShape { b, n, k }, &weight.buffers().gradient);
         self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x], d_weight)?;
         if let Some(d_bias) = d_bias {
@@ -408,8 +412,9 @@ impl Backend for Cuda {
         arguments: ColumnForward<'_, Self>,
     ) -> Result<(), Error> {
         const OP: &str = "column forward";
-        let ColumnForward { x, weight, bias, y, shape: (b, k) } = arguments;
-        let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
+        let ColumnForward { x, weight, bias, y, shape } = arguments;
+        let MatrixShape { rows: b, columns: k } = shape;
+        let factors = [x.f32(OP, shape)?, weight.get(OP, "weight [K]", k)?].map(Operand::f32);
         let bias = Some(bias.get(OP, "bias [1]", 1)?);
         let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
         let target = ProductTarget::plain(y);
@@ -422,8 +427,9 @@ impl Backend for Cuda {
         arguments: ColumnBackwardWeight<'_, Self>,
     ) -> Result<(), Error> {
         const OP: &str = "column backward_weight";
-        let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape: (b, k) } = arguments;
-        let (x, d_y) = (x.f32(OP, (b, k))?, d_y.get(OP, "d_y [B]", b)?);
+        let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape } = arguments;
+        let MatrixShape { rows: b, columns: k } = shape;
+        let (x, d_y) = (x.f32(OP, shape)?, d_y.get(OP, "d_y [B]", b)?);
         let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
         let shape = LinearShape { b, n: 1, k };
         let [d_y, x] = [d_y, x].map(Operand::f32);
@@ -437,12 +443,13 @@ impl Backend for Cuda {
         arguments: ColumnBackwardInput<'_, Self>,
     ) -> Result<(), Error> {
         const OP: &str = "column backward_input";
-        let ColumnBackwardInput { d_y, weight, relu, d_x, shape: (b, k) } = arguments;
+        let ColumnBackwardInput { d_y, weight, relu, d_x, shape } = arguments;
+        let MatrixShape { rows: b, columns: k } = shape;
         let factors = [d_y.get(OP, "d_y [B]", b)?, weight.get(OP, "weight [K]", k)?];
         let factors = factors.map(Operand::f32);
-        let relu = relu.map(|x| x.f32(OP, (b, k))).transpose()?;
+        let relu = relu.map(|x| x.f32(OP, shape)).transpose()?;
         let epilogue = relu.map_or(Epilogue::Plain, |x| Epilogue::BeforeRelu(Operand::f32(x)));
-        let target = ProductTarget { epilogue, ..ProductTarget::plain(d_x.f32(OP, (b, k))?) };
+        let target = ProductTarget { epilogue, ..ProductTarget::plain(d_x.f32(OP, shape)?) };
         let shape = LinearShape { b, n: 1, k };
         Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target, Join::Write)?)
     }
@@ -508,12 +515,12 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         from: &Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "round";
         let (from, on_device) = (from.f32(OP, shape)?, to.get(OP, shape)?);
-        let elements = shape.0 * shape.1;
+        let elements = shape.elements();
         let rounded = match to.precision {
             Precision::F32 => {
                 queue.stream.copy(from, on_device.matrix, Self::vector_bytes(elements))
@@ -529,29 +536,29 @@ impl Backend for Cuda {
         &self,
         queue: &Queue,
         y: &Matrix,
-        shape: (usize, usize),
+        shape: MatrixShape,
         d_y: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "relu backward";
         let matrices = [y.f32(OP, shape)?, d_y.f32(OP, shape)?];
-        Ok(self.kernels.activation.relu_backward(&queue.stream, matrices, shape.0 * shape.1)?)
+        Ok(self.kernels.activation.relu_backward(&queue.stream, matrices, shape.elements())?)
     }
 
     fn combine(
         &self,
         queue: &Queue,
         from: Combine<'_, Self>,
-        shape: (usize, usize),
+        shape: MatrixShape,
         to: &mut Matrix,
     ) -> Result<(), Error> {
         const OP: &str = "combine";
-        let (to, bytes) = (to.f32(OP, shape)?, Self::vector_bytes(shape.0 * shape.1));
+        let (to, bytes) = (to.f32(OP, shape)?, Self::vector_bytes(shape.elements()));
         let combined = match from {
             Combine::Clear => queue.stream.fill(&to.slice(0..bytes)?, 0),
             Combine::Copy(from) => queue.stream.copy(from.f32(OP, shape)?, to, bytes),
             Combine::Add(from) => {
                 let matrices = [from.f32(OP, shape)?, to];
-                let ((rows, columns), mode) = (shape, RegroupMode::Add);
+                let (MatrixShape { rows, columns }, mode) = (shape, RegroupMode::Add);
                 let (from, to) = ([columns, 0], [columns, 0]);
                 let shape = Regroup { rows, columns, from, to, mode };
                 self.kernels.bags.regroup(&queue.stream, shape, matrices)
@@ -566,11 +573,11 @@ impl Backend for Cuda {
         let arguments = DeviceForward {
             x0: x0.f32(OP, shape)?,
             u: u.f32(OP, shape)?,
-            bias: bias.get(OP, "bias [N]", shape.1)?,
+            bias: bias.get(OP, "bias [N]", shape.columns)?,
             x: x.f32(OP, shape)?,
             out: out.f32(OP, shape)?,
         };
-        Ok(self.kernels.cross.forward(&queue.stream, shape.into(), arguments)?)
+        Ok(self.kernels.cross.forward(&queue.stream, [shape.rows, shape.columns], arguments)?)
     }
 
     fn cross_backward(
@@ -584,15 +591,15 @@ impl Backend for Cuda {
         let arguments = DeviceBackward {
             x0: x0.f32(OP, shape)?,
             u: u.f32(OP, shape)?,
-            bias: bias.get(OP, "bias [N]", shape.1)?,
+            bias: bias.get(OP, "bias [N]", shape.columns)?,
             d_out: d_out.f32(OP, shape)?,
             d_u,
             d_x0: d_x0.f32(OP, shape)?,
             d_x: d_x.f32(OP, shape)?,
         };
-        self.kernels.cross.backward(&queue.stream, shape.into(), arguments)?;
-        let d_bias = d_bias.get(OP, "d_bias [N]", shape.1)?;
-        Ok(self.column_sums(queue, shape.into(), Operand::f32(d_u), d_bias)?)
+        self.kernels.cross.backward(&queue.stream, [shape.rows, shape.columns], arguments)?;
+        let d_bias = d_bias.get(OP, "d_bias [N]", shape.columns)?;
+        Ok(self.column_sums(queue, [shape.rows, shape.columns], Operand::f32(d_u), d_bias)?)
     }
 
     fn check_interaction(&self, shape: &interaction::Shape) -> Result<(), Error> {
@@ -607,8 +614,9 @@ impl Backend for Cuda {
         const OP: &str = "interaction forward";
         let InteractionForward { shape, dense, pooled, out } = arguments;
         let pooled = pooled.get(OP, "pooled [B, F·D]", shape.b * shape.pooled_width())?;
-        let dense = shape.dense.then_some(dense.f32(OP, (shape.b, shape.dense_width()))?);
-        let out = out.f32(OP, (shape.b, shape.width()))?;
+        let dense =
+            shape.dense.then_some(dense.f32(OP, MatrixShape::new(shape.b, shape.dense_width()))?);
+        let out = out.f32(OP, MatrixShape::new(shape.b, shape.width()))?;
         Ok(self.kernels.interaction.forward(&queue.stream, &shape, dense, pooled, out)?)
     }
 
@@ -619,13 +627,13 @@ impl Backend for Cuda {
     ) -> Result<(), Error> {
         const OP: &str = "interaction backward";
         let InteractionBackward { shape, dense, pooled, d_out, d_dense, d_pooled } = arguments;
-        let dense_shape = (shape.b, shape.dense_width());
+        let dense_shape = MatrixShape::new(shape.b, shape.dense_width());
         let [dense, d_dense] = [dense.f32(OP, dense_shape)?, d_dense.f32(OP, dense_shape)?]
             .map(|matrix| shape.dense.then_some(matrix));
         let pooled_len = shape.b * shape.pooled_width();
         let pooled = pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
         let d_pooled = d_pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
-        let d_out = d_out.f32(OP, (shape.b, shape.width()))?;
+        let d_out = d_out.f32(OP, MatrixShape::new(shape.b, shape.width()))?;
         let kernel = &self.kernels.interaction;
         Ok(kernel.backward(&queue.stream, &shape, dense, pooled, d_out, d_dense, d_pooled)?)
     }
@@ -640,9 +648,9 @@ impl Backend for Cuda {
     ) -> Result<(), Error> {
         const OP: &str = "join";
         let JoinShape { rows, left: columns, right: width } = shape;
-        let whole = to.f32(OP, (rows, columns + width))?;
+        let whole = to.f32(OP, MatrixShape::new(rows, columns + width))?;
         let right = right.get(OP, "right [rows, columns]", rows * width)?;
-        let parts = [left.f32(OP, (rows, columns))?, right];
+        let parts = [left.f32(OP, MatrixShape::new(rows, columns))?, right];
         for (part, [own, of_whole]) in parts.into_iter().zip(halves(shape)) {
             let shape =
                 Regroup { rows, columns: own[0], from: own, to: of_whole, mode: RegroupMode::Copy };
@@ -661,9 +669,9 @@ impl Backend for Cuda {
     ) -> Result<(), Error> {
         const OP: &str = "split";
         let JoinShape { rows, left: columns, right: width } = shape;
-        let whole = from.f32(OP, (rows, columns + width))?;
+        let whole = from.f32(OP, MatrixShape::new(rows, columns + width))?;
         let right = right.get(OP, "right [rows, columns]", rows * width)?;
-        let parts = [left.f32(OP, (rows, columns))?, right];
+        let parts = [left.f32(OP, MatrixShape::new(rows, columns))?, right];
         for (part, [own, of_whole]) in parts.into_iter().zip(halves(shape)) {
             let shape =
                 Regroup { rows, columns: own[0], from: of_whole, to: own, mode: RegroupMode::Copy };
@@ -731,7 +739,7 @@ impl Backend for Cuda {
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         let kernel = &self.kernels.embedding_forward;
-        tables.lookup(kernel, &queue.stream, batch_of(&ids), out, scalars.block())
+        tables.lookup(kernel, &queue.stream, CudaBatch::from_ids(&ids), out, scalars.block())
     }
 
     fn update_rows(
@@ -743,7 +751,7 @@ impl Backend for Cuda {
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
         let kernels = &self.kernels.embedding_backward;
-        tables.update(&queue.stream, kernels, batch_of(&ids), gradient, scalars.block())
+        tables.update(&queue.stream, kernels, CudaBatch::from_ids(&ids), gradient, scalars.block())
     }
 
     fn assemble(
@@ -785,15 +793,8 @@ impl Backend for Cuda {
     }
 }
 
-/// Both parts of a join: width and first column of the part, and of the part in the whole.
+/// For both parts of a join: the width and first column of the part, and the same within the whole
+/// matrix.
 fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
     [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
-}
-
-fn batch_of<'a>(ids: &BatchIds<'a, Cuda>) -> tables::CudaBatch<'a> {
-    tables::CudaBatch {
-        ids: ids.on_device,
-        shape: [ids.jagged.features, ids.jagged.batch_size],
-        factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
-    }
 }

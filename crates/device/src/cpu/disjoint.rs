@@ -1,5 +1,5 @@
-//! One mutable slice shared by chunks that write different parts of it. Knows nothing of threads;
-//! the caller proves that writes are disjoint.
+//! One mutable slice shared by chunks that write different parts of it. Independent of threads; the
+//! caller proves that writes are disjoint.
 #![expect(
     unsafe_code,
     reason = "hands out parts of one slice that the borrow checker cannot separate"
@@ -46,7 +46,7 @@ impl<'a, T> DisjointMut<'a, T> {
         self.len == 0
     }
 
-    /// The elements `range`.
+    /// Returns the elements in `range` for writing.
     ///
     /// # Safety
     /// `range` lies inside the slice, and no other part that overlaps it is alive at the same time.

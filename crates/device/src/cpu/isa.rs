@@ -1,5 +1,5 @@
 //! Instruction sets as tokens: holding the value proves that the machine has the instructions.
-//! Knows nothing of what the kernels do with them.
+//! Independent of what the kernels do with them.
 
 /// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Avx512 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx512Bf16(());
 
-/// How products of bf16 are computed on a CPU. The choice decides about the last bits of sums, so
-/// that a run keeps it.
+/// How a CPU computes products of bf16. The choice affects the last bits of sums, so a run must
+/// keep it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bf16Products {
     Pairs,
@@ -39,7 +39,7 @@ pub enum Bf16Products {
 }
 
 impl Bf16Products {
-    /// As run folders record it.
+    /// The name under which run folders record it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Bf16Products {
         }
     }
 
-    /// What [`Self::name`] names.
+    /// Parses a name returned by [`Self::name`].
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Pairs, Self::Widened].into_iter().find(|one| one.name() == name)
@@ -106,9 +106,9 @@ impl Avx512 {
 pub enum Isa {
     /// Scalar code for any machine.
     Portable,
-    /// Vectors of 8 floats.
+    /// AVX2 and FMA, with vectors of 8 floats.
     Avx2(Avx2),
-    /// Vectors of 16 floats.
+    /// AVX-512, with vectors of 16 floats.
     Avx512(Avx512),
 }
 
@@ -120,7 +120,7 @@ impl Isa {
         wide.or_else(|| Avx2::new().map(Self::Avx2)).unwrap_or(Self::Portable)
     }
 
-    /// How kernels of this instruction set multiply bf16.
+    /// How the kernels of this instruction set multiply bf16.
     #[must_use]
     pub fn bf16_products(self) -> Bf16Products {
         match self {
@@ -129,7 +129,7 @@ impl Isa {
         }
     }
 
-    /// The same with such products of bf16; none where the machine cannot multiply so.
+    /// Selects another way of multiplying bf16; `None` if the machine does not support it.
     #[must_use]
     pub fn with_bf16_products(self, products: Bf16Products) -> Option<Self> {
         match (self, products) {

@@ -20,13 +20,13 @@ const SPIN: Duration = Duration::from_micros(10);
 /// How long the caller parks between two checks.
 const PARK: Duration = Duration::from_micros(50);
 
-/// How many workers one check looks at: its cost does not grow with the number of threads.
+/// Workers examined by one check, so that its cost does not grow with the number of threads.
 const CHECKED: usize = 8;
 
-/// How long after the last migration all workers may run on any of their CPUs again.
+/// Time after the last migration until all workers may again run on any of their CPUs.
 const CALM: Duration = Duration::from_millis(100);
 
-/// Which thread each worker is, and whether it works on a job.
+/// The operating-system thread of each worker, and whether it is working on a job.
 pub(super) struct WorkerStates {
     workers: Vec<WorkerState>,
     /// The CPU on which the caller published the last job.
@@ -35,7 +35,7 @@ pub(super) struct WorkerStates {
     crowded: AtomicBool,
 }
 
-/// On cache lines of its own: its worker writes it twice per job.
+/// The state of one worker, on cache lines of its own because the worker writes it twice per job.
 #[derive(Default)]
 #[repr(align(128))]
 struct WorkerState {
@@ -153,7 +153,7 @@ impl WorkerStates {
     }
 }
 
-/// How long some workers had run at one moment.
+/// The CPU times of some workers at one moment.
 struct RunTimes {
     at: Instant,
     workers: Vec<(ThreadId, Duration)>,

@@ -1,7 +1,7 @@
-//! A pool of threads that claim chunks and park when there are none.
+//! A pool of threads that claim chunks of work and park when there is none.
 //!
-//! Knows nothing of what the chunks compute. Results do not depend on the thread count as long as
-//! the number and shape of the chunks do not.
+//! Independent of what the chunks compute. Results do not depend on the thread count as long as the
+//! number and shape of the chunks do not.
 #![expect(unsafe_code, reason = "workers run a closure that lives on the caller's stack")]
 
 use std::any::Any;
@@ -80,9 +80,11 @@ struct Cursor(AtomicUsize);
 
 impl<'a> PoolJob<'a> {
     fn new(
-        (chunks, pieces): (usize, usize),
+        chunks: usize,
+        pieces: usize,
         chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
-        (threads, nodes): (usize, usize),
+        threads: usize,
+        nodes: usize,
     ) -> Self {
         let nodes = nodes.clamp(1, NODES);
         Self {
@@ -138,7 +140,7 @@ impl Pool {
         Self::on(Topology::detect(), threads)
     }
 
-    /// As [`Pool::new`], on a machine of this topology.
+    /// Creates a pool for a machine with this topology.
     #[must_use]
     fn on(topology: Topology, threads: usize) -> Self {
         let shared = Arc::new(PoolShared {
@@ -186,7 +188,7 @@ impl Pool {
     /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
     /// stays usable.
     pub fn run(&self, chunks: usize, chunk: impl Fn(usize) + Sync) {
-        self.run_tapered((chunks, 1), |index, _| chunk(index));
+        self.run_tapered(chunks, 1, |index, _| chunk(index));
     }
 
     /// Runs `chunk(i, range)` until every `i` in `0..chunks` has had each of `0..pieces` once:
@@ -197,7 +199,8 @@ impl Pool {
     /// If there are no pieces, or with the payload of a chunk that panicked.
     pub fn run_tapered(
         &self,
-        (chunks, pieces): (usize, usize),
+        chunks: usize,
+        pieces: usize,
         chunk: impl Fn(usize, Range<usize>) + Sync,
     ) {
         assert!(pieces > 0, "run_tapered: expected pieces, got 0");
@@ -205,7 +208,7 @@ impl Pool {
         match if alone { None } else { self.take_turn() } {
             None => (0..chunks).for_each(|index| chunk(index, 0..pieces)),
             Some(mut turn) => {
-                let payload = self.run_shared((chunks, pieces), &chunk, &mut turn);
+                let payload = self.run_shared(chunks, pieces, &chunk, &mut turn);
                 drop(turn);
                 if let Some(payload) = payload {
                     resume_unwind(payload);
@@ -250,7 +253,7 @@ impl Pool {
     }
 
     /// Runs `chunk(i, a_i, b_i)` over the parts of two slices cut at the same indices: part `i` of
-    /// `a` has `lens.0` elements, that of `b` `lens.1`; the last parts may be shorter. See
+    /// `a` has `a_len` elements, that of `b` `b_len`; the last parts may be shorter. See
     /// [`Pool::run`].
     ///
     /// # Panics
@@ -260,19 +263,23 @@ impl Pool {
         &self,
         a: &mut [A],
         b: &mut [B],
-        lens: (usize, usize),
+        a_len: usize,
+        b_len: usize,
         chunk: impl Fn(usize, &mut [A], &mut [B]) + Sync,
     ) {
-        assert!(lens.0 > 0 && lens.1 > 0, "run_zipped: expected lengths above 0, got {lens:?}");
-        let (a_parts, b_parts) = (a.len().div_ceil(lens.0), b.len().div_ceil(lens.1));
+        assert!(
+            a_len > 0 && b_len > 0,
+            "run_zipped: expected lengths above 0, got {a_len} and {b_len}"
+        );
+        let (a_parts, b_parts) = (a.len().div_ceil(a_len), b.len().div_ceil(b_len));
         assert!(a_parts == b_parts, "run_zipped: {a_parts} parts against {b_parts}");
-        let b_len = b.len();
+        let b_total = b.len();
         let b = DisjointMut::new(b);
-        self.run_slices(a, lens.0, |index, a_part| {
-            let start = index * lens.1;
+        self.run_slices(a, a_len, |index, a_part| {
+            let start = index * b_len;
             // SAFETY: `index < b_parts`, so the part begins inside `b`; parts of different indices
             // do not overlap, and `run_slices` calls each index once.
-            chunk(index, a_part, unsafe { b.part(start..b_len.min(start + lens.1)) });
+            chunk(index, a_part, unsafe { b.part(start..b_total.min(start + b_len)) });
         });
     }
 
@@ -288,13 +295,14 @@ impl Pool {
     /// Shares the chunks with the workers; returns what a chunk panicked with, if one did.
     fn run_shared(
         &self,
-        (chunks, pieces): (usize, usize),
+        chunks: usize,
+        pieces: usize,
         chunk: &(dyn Fn(usize, Range<usize>) + Sync),
         migrated: &mut Migrated,
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
         self.shared.states.publish(migrated);
-        let job = PoolJob::new((chunks, pieces), chunk, (self.threads(), topology.nodes()));
+        let job = PoolJob::new(chunks, pieces, chunk, self.threads(), topology.nodes());
         self.shared.publish(&job, self.workers.len().min(chunks * pieces - 1));
         job.work(topology.here());
         self.shared.retract(migrated);
@@ -426,7 +434,7 @@ mod tests {
             [(1, 0, [0, 1, 2, 3, 4]), (2, 1, [2, 3, 4, 0, 1]), (3, 1, [1, 2, 3, 4, 0])]
         {
             let chunk = |chunk, _| lock(&ran).push(chunk);
-            PoolJob::new((5, 1), &chunk, (2, nodes)).work(node);
+            PoolJob::new(5, 1, &chunk, 2, nodes).work(node);
             assert_eq!(std::mem::take(&mut *lock(&ran)), expected, "{nodes} nodes");
         }
     }
@@ -435,7 +443,7 @@ mod tests {
     fn the_last_chunks_of_a_share_are_claimed_in_pieces() {
         let ran = Mutex::new(Vec::new());
         let chunk = |chunk, pieces| lock(&ran).push((chunk, pieces));
-        PoolJob::new((5, 3), &chunk, (2, 2)).work(1);
+        PoolJob::new(5, 3, &chunk, 2, 2).work(1);
         let second = [(2, 0..3), (3, 0..3), (4, 0..1), (4, 1..2), (4, 2..3)];
         let first = [(0, 0..3), (1, 0..1), (1, 1..2), (1, 2..3)];
         assert_eq!(*lock(&ran), [&second[..], &first[..]].concat());
@@ -448,7 +456,7 @@ mod tests {
             for (chunks, pieces) in [(0, 4), (1, 1), (1, 4), (2, 3), (40, 4)] {
                 let counts: Vec<AtomicUsize> =
                     (0..chunks * pieces).map(|_| AtomicUsize::new(0)).collect();
-                pool.run_tapered((chunks, pieces), |chunk, range| {
+                pool.run_tapered(chunks, pieces, |chunk, range| {
                     for piece in range {
                         counts[chunk * pieces + piece].fetch_add(1, Ordering::Relaxed);
                     }
@@ -461,7 +469,7 @@ mod tests {
     #[test]
     fn threads_of_several_nodes_run_every_chunk_once() {
         // The second node's processor may not exist: its threads then run where they may.
-        let pool = Pool::on(Topology::of_nodes(&[&[0], &[1]]), 5);
+        let pool = Pool::on(Topology::from_nodes(&[&[0], &[1]]), 5);
         for chunks in [2, 3, 64, 1000] {
             let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
             pool.run(chunks, |chunk| _ = counts[chunk].fetch_add(1, Ordering::Relaxed));

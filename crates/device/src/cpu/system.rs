@@ -1,7 +1,7 @@
 //! Operating-system calls for CPUs and threads: a thread's affinity, current CPU and CPU time.
 //! Outside Linux, nothing is known or changed.
 //!
-//! Knows nothing of pools and nodes.
+//! Independent of pools and nodes.
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls of the system"))]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The CPUs this process may use, by NUMA node and core, as the operating system reports them.
-//! Knows nothing of what runs on them.
+//! The CPUs that this process may use, grouped by NUMA node and core. Independent of what runs on
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// That of this process, as its affinity mask says.
+    /// Detects the CPUs in the affinity mask of this process.
     #[must_use]
     pub fn detect() -> Self {
         Self::read(Path::new("/sys/devices/system"), &allowed())
@@ -55,12 +55,12 @@ impl Topology {
 
     /// A machine of these nodes.
     #[cfg(test)]
-    pub(super) fn of_nodes(nodes: &[&[usize]]) -> Self {
+    pub(super) fn from_nodes(nodes: &[&[usize]]) -> Self {
         let nodes: Vec<Vec<usize>> = nodes.iter().map(|cpus| cpus.to_vec()).collect();
         Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
     }
 
-    /// Processors of ours.
+    /// The number of CPUs that this process may use.
     pub(super) fn processors(&self) -> usize {
         self.nodes.iter().map(Vec::len).sum()
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_says_nothing_is_one_node() {
+    fn a_system_without_topology_counts_as_one_node() {
         let topology = Topology::read(Path::new("/nowhere"), &[0, 3]);
         assert_eq!(topology, Topology { nodes: vec![vec![0, 3]], cores: 2 });
         assert_eq!(parse("0-2,7, x,9-8\n"), [0, 1, 2, 7]);

@@ -326,11 +326,11 @@ pub(crate) mod x86 {
     use super::{Fused, Vector};
     use crate::rounding::{self, RowNoise};
 
-    /// An AVX2 register.
+    /// An AVX2 register of eight f32.
     #[derive(Clone, Copy)]
     pub(crate) struct Float8(pub(crate) __m256);
 
-    /// An AVX-512 register.
+    /// An AVX-512 register of sixteen f32.
     #[derive(Clone, Copy)]
     pub(crate) struct Float16(pub(crate) __m512);
 

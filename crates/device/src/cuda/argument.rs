@@ -11,7 +11,7 @@ pub struct KernelArguments {
 }
 
 impl KernelArguments {
-    /// None yet.
+    /// Creates an empty list of kernel arguments.
     #[must_use]
     pub fn new() -> Self {
         Self { bytes: Vec::new(), alignment: 1 }
@@ -29,7 +29,7 @@ impl KernelArguments {
         self.u64(buffer.map_or(0, Buffer::address))
     }
 
-    /// A `u64`.
+    /// Appends a `u64` argument.
     #[must_use]
     pub fn u64(self, value: u64) -> Self {
         self.push(&value.to_ne_bytes())
@@ -41,19 +41,19 @@ impl KernelArguments {
         self.u64(value as u64)
     }
 
-    /// A `u32`.
+    /// Appends a `u32` argument.
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         self.push(&value.to_ne_bytes())
     }
 
-    /// An `f32`.
+    /// Appends an `f32` argument.
     #[must_use]
     pub fn f32(self, value: f32) -> Self {
         self.push(&value.to_ne_bytes())
     }
 
-    /// An `f64`.
+    /// Appends an `f64` argument.
     #[must_use]
     pub fn f64(self, value: f64) -> Self {
         self.push(&value.to_ne_bytes())

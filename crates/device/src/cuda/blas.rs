@@ -109,7 +109,7 @@ pub struct Product<'a> {
     pub to: &'a Buffer,
     /// `[n]`, f32; only into f32.
     pub bias: Option<&'a Buffer>,
-    /// What the library chooses an algorithm by.
+    /// The properties by which the library chooses an algorithm.
     pub form: ProductForm,
 }
 
@@ -128,7 +128,7 @@ pub struct ProductForm {
     pub relu: bool,
 }
 
-/// How a number lies in memory.
+/// The number format of a matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberFormat {
     /// 4 bytes.
@@ -155,7 +155,7 @@ impl NumberFormat {
     }
 }
 
-/// The library, opened.
+/// The opened cuBLASLt library, with its handle and the plans it has chosen.
 #[derive(Clone)]
 pub struct CublasLt {
     library: Arc<OpenedLibrary<CublasLtFunctions>>,
@@ -174,7 +174,7 @@ pub struct Blas {
 struct BlasState {
     /// `None` where the library has no algorithm.
     plans: BTreeMap<PlanKey, Option<ProductPlan>>,
-    /// By stream: products of different streams run at the same time.
+    /// One workspace per stream, because products on different streams run concurrently.
     workspaces: BTreeMap<usize, Buffer>,
 }
 

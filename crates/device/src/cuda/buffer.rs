@@ -17,7 +17,7 @@ pub struct Buffer {
     bytes: usize,
 }
 
-/// What was allocated.
+/// The device memory of a buffer, freed when it is dropped.
 struct DeviceMemory {
     machine: Arc<GpuMachine>,
     address: u64,
@@ -48,13 +48,13 @@ impl Buffer {
         }
     }
 
-    /// Where it starts.
+    /// The device address at which the buffer starts.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its bytes.
+    /// The size of the buffer in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -93,7 +93,7 @@ impl Pinned {
         Self { machine: Arc::clone(machine), memory }
     }
 
-    /// Its bytes.
+    /// The contents of the buffer in pinned host memory.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
@@ -102,7 +102,7 @@ impl Pinned {
         }
     }
 
-    /// Its bytes, to fill.
+    /// The contents of the buffer, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             PinnedMemory::Native(memory) => memory.bytes_mut(),

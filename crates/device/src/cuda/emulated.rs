@@ -21,14 +21,14 @@ const RED_ZONE: usize = 1024;
 /// Threads of a block, at most.
 const THREADS_LIMIT: u32 = 1024;
 
-/// The emulated device.
+/// The emulated device: its memory and its compiled kernels.
 pub(super) struct EmulatedDevice {
     emulation: Emulation,
     memory: Mutex<EmulatedMemory>,
     libraries: Mutex<Vec<(&'static str, Arc<KernelLibrary>)>>,
 }
 
-/// All buffers.
+/// All buffers of the emulated device, by address.
 #[derive(Default)]
 struct EmulatedMemory {
     buffers: Vec<ffi::Allocation>,
@@ -107,8 +107,12 @@ impl EmulatedDevice {
     ) -> Result<(), DriverError> {
         let mut memory = locked(&self.memory);
         let found = memory.buffers.iter_mut().find_map(|buffer| buffer.part(address, bytes));
-        let of = || "a copy to a buffer that was freed".to_owned();
-        let missing = || DriverError::Extent { of: of(), what: "bytes", expected: 0, got: bytes };
+        let missing = || DriverError::Extent {
+            of: "a copy to a buffer that was freed".to_owned(),
+            what: "bytes",
+            expected: 0,
+            got: bytes,
+        };
         work(found.ok_or_else(missing)?);
         Ok(())
     }
@@ -165,7 +169,7 @@ impl EmulatedDevice {
 fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocation]) -> Fault {
     let at_call = || SourceLine { file: raw.file(), line: raw.line };
     let access = if raw.is_write == 1 { "store" } else { "load" };
-    let of_pc = || line_of(library, raw.pc);
+    let line_at = || line_of(library, raw.pc);
     let (place, kind) = match raw.kind {
         1 => {
             let after = buffers
@@ -176,14 +180,14 @@ fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocati
                     (past < 1 << 16).then_some((past, buffer.len() as u64))
                 })
                 .min();
-            (of_pc(), FaultKind::Outside { access, bytes: raw.bytes, after })
+            (line_at(), FaultKind::Outside { access, bytes: raw.bytes, after })
         }
-        2 => (of_pc(), FaultKind::Misaligned { access, bytes: raw.bytes }),
+        2 => (line_at(), FaultKind::Misaligned { access, bytes: raw.bytes }),
         3 => {
             let other = line_of(library, raw.other_pc);
             let one = |number: u32| (number != u32::MAX).then_some(number);
             let (block, thread) = (one(raw.other_block), one(raw.other_thread));
-            (of_pc(), FaultKind::Race { access, other, block, thread })
+            (line_at(), FaultKind::Race { access, other, block, thread })
         }
         4 => (at_call(), FaultKind::Barrier { missing: raw.other_thread, at: raw.other_line }),
         5 => {

@@ -1,11 +1,11 @@
-//! How the emulator works: its compiler, its order, its checks.
+//! Options of the emulator: its compiler, the order of threads, and its checks.
 
 use std::path::PathBuf;
 
 /// Bytes of shared memory that a block of an H100 may have: its opt-in limit.
 pub const H100_SHARED_BYTES: usize = 227 << 10;
 
-/// How the emulator works.
+/// The options with which the emulator compiles and runs kernels.
 #[derive(Clone, Debug)]
 pub struct Emulation {
     /// The C++ compiler, such as `g++`.
@@ -30,7 +30,7 @@ pub enum BlockOrder {
     Ascending,
     /// …, 2, 1, 0.
     Descending,
-    /// At random, by a seed.
+    /// Random order, from this seed.
     Shuffled(u16),
 }
 

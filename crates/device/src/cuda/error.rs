@@ -1,5 +1,4 @@
-//! What can go wrong between this program and a device, real or emulated.
-//! Knows no operation and no configuration.
+//! Errors of a device, real or emulated.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,26 +17,23 @@ pub enum DriverError {
     /// TF32 is a format of GPUs.
     #[error("only cuda and cuda:N multiply in TF32")]
     NoTf32,
-    /// There is no device of this number.
+    /// No device has this index.
     #[error("device cuda:{ordinal}: the driver offers {count} devices")]
     NoDevice { ordinal: usize, count: usize },
     /// A call of the driver failed.
-    #[error("{}{call}: {problem} (code {code}){}", of_operation(operation.as_deref()),
+    #[error("{}{call}: {problem} (code {code}){}", operation_suffix(operation.as_deref()),
             later_hint(operation.as_deref(), *code))]
     Call {
         call: &'static str,
         /// The kernel or copy that failed, if it is known.
         operation: Option<String>,
         code: u32,
-        /// What the driver says of it.
         problem: String,
     },
     /// The device has not so much memory left.
     #[error("device memory: expected at most {free} free of {total} bytes, got {bytes}")]
     OutOfMemory {
-        /// Bytes asked for.
         bytes: usize,
-        /// Bytes free.
         free: usize,
         /// Bytes of the device.
         total: usize,
@@ -45,7 +41,6 @@ pub enum DriverError {
     /// A library is not installed here, or not in a version that can be used.
     #[error("{library} {}", no_library(rejected, *folders))]
     NoLibrary {
-        /// Its name in NVIDIA's documentation.
         library: &'static str,
         /// Files that were tried.
         rejected: Vec<RejectedLibrary>,
@@ -58,7 +53,6 @@ pub enum DriverError {
         source_name: String,
         /// The architecture, or the compiler of the emulator.
         target: String,
-        /// What the compiler says.
         log: String,
     },
     /// A file of the cache of compiled kernels.
@@ -76,7 +70,6 @@ pub enum DriverError {
     Extent {
         /// The kernel or the copy.
         of: String,
-        /// What does not fit.
         what: &'static str,
         expected: usize,
         got: usize,
@@ -114,12 +107,11 @@ pub enum FaultKind {
     /// A load or store that lies in no buffer, in no shared memory and not in the thread's own.
     Outside {
         access: &'static str,
-        /// Bytes of it.
         bytes: u64,
         /// Bytes past the end of the nearest buffer before it, and that buffer's bytes.
         after: Option<(u64, u64)>,
     },
-    /// A load or store at an address that is no multiple of its size.
+    /// A load or store at a misaligned address.
     Misaligned {
         access: &'static str,
         /// The required alignment of the address.
@@ -239,7 +231,7 @@ impl DriverError {
     }
 }
 
-fn of_operation(operation: Option<&str>) -> String {
+fn operation_suffix(operation: Option<&str>) -> String {
     operation.map(|operation| format!("{operation}: ")).unwrap_or_default()
 }
 

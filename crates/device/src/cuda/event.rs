@@ -1,4 +1,4 @@
-//! Moments of streams.
+//! Events: points in the execution of a stream, to wait for or to measure time.
 
 use std::sync::Arc;
 

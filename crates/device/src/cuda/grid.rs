@@ -5,7 +5,7 @@ use super::error::DriverError;
 /// Blocks that a launch may have along x and y, on every GPU.
 const BLOCKS_LIMIT: [usize; 2] = [i32::MAX as usize, 65_535];
 
-/// How many threads a launch has.
+/// The number of blocks and threads of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks along x and y.
@@ -25,7 +25,7 @@ pub(super) struct CheckedGrid {
 }
 
 impl Grid {
-    /// One-dimensional: so many blocks that every one of `items` has its own of `per_block`.
+    /// A one-dimensional grid with enough blocks for `items` items, `per_block` per block.
     #[must_use]
     pub fn over(items: usize, per_block: u32, threads: u32) -> Self {
         Self { blocks: [items.div_ceil(per_block as usize), 1], threads, shared_bytes: 0 }

@@ -1,4 +1,4 @@
-//! Which of NVIDIA's libraries this machine has, for reports. Uses none of them.
+//! Reports which of NVIDIA's libraries this machine has, without using them.
 #![expect(unsafe_code, reason = "asks NCCL for its version; decision 0002")]
 
 use std::ffi::c_int;

@@ -38,7 +38,7 @@ pub(super) struct OpenedLibrary<T> {
     pub rejected: Vec<RejectedLibrary>,
 }
 
-/// What is known of a library on this machine.
+/// Whether a library was found on this machine, with its path and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
     /// The name in NVIDIA's documentation.
@@ -103,7 +103,7 @@ pub(super) fn open_first<T>(
     Err(DriverError::NoLibrary { library, rejected, folders })
 }
 
-/// An open library.
+/// A shared library that was opened at run time.
 pub(super) struct SharedLibrary {
     handle: *mut c_void,
 }

@@ -22,7 +22,7 @@ use super::nvrtc::{self, Nvrtc};
 use super::options::{CudaOptions, EventPurpose};
 use super::source::KernelSource;
 
-/// What a GPU can do.
+/// The properties of a GPU that launches depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuProperties {
     /// The target that kernels are compiled for, such as `sm_90a`.
@@ -515,7 +515,7 @@ impl NativeDevice {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_function_that_is_called_is_asked_for() {
+    fn every_called_driver_function_is_loaded() {
         let source = include_str!("native.rs");
         let calls = source.split("call!(").chain(source.split("sys::"));
         let names = calls.filter_map(|rest| rest.split(['(', ')', ' ']).next());

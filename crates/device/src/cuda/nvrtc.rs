@@ -43,12 +43,12 @@ function_table! {
     }
 }
 
-/// The compiler, opened.
+/// The opened NVRTC library, which compiles CUDA sources at run time.
 pub struct Nvrtc {
     library: OpenedLibrary<NvrtcFunctions>,
 }
 
-/// What the compiler makes.
+/// The output of the compiler: code for one GPU architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
     /// The code, a CUBIN.
@@ -57,7 +57,7 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// What a kernel uses of a multiprocessor, by the assembler's own words.
+/// The registers and memory that a kernel uses, as reported by the assembler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub kernel: String,
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_code_is_compiled_anew_where_that_is_needed_and_possible() {
+    fn outdated_cached_code_is_recompiled_if_possible() {
         let folder = place("nvrtc");
         let flags: [&[&str]; 3] =
             [&["-DMAJOR=13"], &["-DMAJOR=12", "-DMINOR=4"], &["-DMAJOR=14", "-DFAILS"]];
@@ -337,12 +337,12 @@ mod tests {
         };
         assert!(matches!(code_by(None), Err(DriverError::NoLibrary { .. })));
         assert!(!is_cached(SOURCE, "sm_90a", &cache));
-        let of = |version: &str| Ok(format!("code of NVRTC {version}"));
-        assert_eq!(code_by(Some(&newer)), of("13.0"));
+        let code_of = |version: &str| Ok(format!("code of NVRTC {version}"));
+        assert_eq!(code_by(Some(&newer)), code_of("13.0"));
         // A machine without a compiler, another version, and one that does not know the GPU.
-        assert_eq!(code_by(None), of("13.0"));
-        assert_eq!(code_by(Some(&older)), of("12.4"));
-        assert_eq!(code_by(Some(&failing)), of("12.4"));
+        assert_eq!(code_by(None), code_of("13.0"));
+        assert_eq!(code_by(Some(&older)), code_of("12.4"));
+        assert_eq!(code_by(Some(&failing)), code_of("12.4"));
         assert!(is_cached(SOURCE, "sm_90a", &cache));
         // A cut file.
         let path = cache.join(image_name(SOURCE, "sm_90a"));
@@ -351,13 +351,13 @@ mod tests {
         assert!(!is_cached(SOURCE, "sm_90a", &cache));
         let error = code_by(None).unwrap_err().to_string();
         assert!(error.contains(".cubin: has no checksum at its end"), "{error}");
-        assert_eq!(code_by(Some(&newer)), of("13.0"));
-        assert_eq!(code_by(None), of("13.0"));
+        assert_eq!(code_by(Some(&newer)), code_of("13.0"));
+        assert_eq!(code_by(None), code_of("13.0"));
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn the_assembler_says_what_kernels_use() {
+    fn the_assembler_reports_kernel_resources() {
         let log = "ptxas info    : Compiling entry function 'fill' for 'sm_90a'\n\
                    ptxas info    : Function properties for fill\n    \
                    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\

@@ -1,14 +1,14 @@
-//! How a GPU and its events are used. Reads no environment variable by itself.
+//! Options of a GPU: which device, how it is used, and where libraries are searched. Does not read
+//! the environment itself.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::libraries::{LibraryRoots, LibrarySearch};
 
-/// How a GPU is used.
+/// The options with which a GPU is opened.
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
-    /// Where NVRTC and cuBLASLt are looked for.
     pub libraries: LibrarySearch,
     /// Folder of compiled kernels; made where it is missing.
     pub cache: PathBuf,
@@ -18,7 +18,7 @@ pub struct CudaOptions {
 }
 
 impl CudaOptions {
-    /// What the environment of a process asks for; `variable` looks up one variable.
+    /// Reads the options from environment variables; `variable` looks up one variable.
     #[must_use]
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>, cache: PathBuf) -> Self {
         let synchronous =

@@ -146,7 +146,7 @@ impl RowSet {
     }
 }
 
-/// One chunk's rows.
+/// The rows that one chunk touches.
 struct ChunkRows<'a> {
     rows: &'a DisjointMut<'a, f32>,
     row_floats: usize,

@@ -15,6 +15,6 @@ pub mod jagged;
 pub mod loss;
 pub mod prefix_sum;
 pub(crate) mod slot;
-mod turn;
+mod transpose;
 
 pub use slot::{Slot, SlotOutput};

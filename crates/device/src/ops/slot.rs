@@ -1,5 +1,5 @@
 //! Where a key's bags go: its table and its columns of the pooled matrix; and the checks that both
-//! embedding operations share. Knows nothing of pooling or of optimizers.
+//! embedding operations share. Independent of pooling or of optimizers.
 
 use schema::JaggedTensor;
 

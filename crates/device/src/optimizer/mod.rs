@@ -2,7 +2,7 @@
 //! (generic over the float, the oracle) and a vector form with the same rounding.
 //!
 //! Every rule takes weight decay as two factors, each 0 if unused: λ added to the gradient (L2),
-//! and λ beside it (decoupled). Knows nothing of where rows and gradients come from; see
+//! and λ beside it (decoupled). Independent of where rows and gradients come from; see
 //! `ops::embedding_backward` and `ops::dense_update` for those.
 
 pub mod adagrad;

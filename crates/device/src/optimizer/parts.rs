@@ -5,7 +5,7 @@
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// Partial sums.
+/// Number of partial sums.
 const PARTS: usize = 16;
 
 /// The sum as scalar code keeps it.

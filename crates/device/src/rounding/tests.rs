@@ -38,7 +38,7 @@ fn the_mean_of_many_roundings_is_the_value() {
 }
 
 #[test]
-fn what_the_format_holds_stays_and_what_it_cannot_hold_is_the_largest() {
+fn representable_values_are_kept_and_larger_ones_clamped() {
     for noise in [0, 1, 0x8000_0000, u32::MAX] {
         for bits in 0..=u16::MAX {
             let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));

@@ -3,12 +3,13 @@
 mod cuda;
 
 use device::Cpu;
+use device::MatrixShape;
 use device::backend::{Backend, Probabilities};
 use device::buffer::Array;
 use schema::Precision;
 
 #[test]
-fn a_logit_beyond_the_finite_numbers_has_no_probability() {
+fn a_non_finite_logit_gives_nan_probability() {
     let (cpu, mut to) = (Cpu::new(1), Array::from(&[0.25; 3][..]));
     let logits = Array::from(&[0.0, f32::INFINITY, f32::NAN][..]);
     cpu.probabilities(&(), &logits, 3, Probabilities::Computed, &mut to).unwrap();
@@ -18,15 +19,17 @@ fn a_logit_beyond_the_finite_numbers_has_no_probability() {
 }
 
 #[test]
-fn what_does_not_fit_a_handle_is_refused_before_it_is_written() {
+fn values_beyond_a_handle_are_refused_before_writing() {
     let (cpu, mut vector) = (Cpu::new(1), Array::zeroed(3));
     let refused = cpu.write(&(), &[1.0; 2], &mut vector, 2).unwrap_err().to_string();
     assert_eq!(refused, "write: values from an element on: expected 3, got 4");
     assert_eq!(*vector, [0.0; 3]);
     let mut matrix = cpu.matrix(Precision::F32, 2, 40).unwrap();
-    let refused = cpu.pack(&(), &[0.0; 120], (3, 40), &mut matrix).unwrap_err().to_string();
+    let refused =
+        cpu.pack(&(), &[0.0; 120], MatrixShape::new(3, 40), &mut matrix).unwrap_err().to_string();
     assert_eq!(refused, "pack: [rows, columns] in panels: expected 128, got 192");
     let mut matrix = cpu.matrix(Precision::Bf16, 2, 40).unwrap();
-    let refused = cpu.pack(&(), &[0.0; 80], (2, 40), &mut matrix).unwrap_err().to_string();
+    let refused =
+        cpu.pack(&(), &[0.0; 80], MatrixShape::new(2, 40), &mut matrix).unwrap_err().to_string();
     assert_eq!(refused, "pack: matrix: expected f32, got bf16");
 }

@@ -132,7 +132,7 @@ pub fn random_sizes<const N: usize>(most: [usize; N]) -> Vec<[usize; N]> {
     (0..count).map(|number| std::array::from_fn(|i| size(number, i))).collect()
 }
 
-/// Numbers around 0.
+/// Random f32 values around zero, from a seed.
 pub fn floats(seed: u64, count: usize) -> Vec<f32> {
     let rng = CounterRng::new(seed, 77);
     (0..count as u64).map(|i| rng.unit(i) as f32 - 0.5).collect()

@@ -9,6 +9,7 @@ mod gemm_bf16;
 mod interaction;
 mod loss;
 
+use device::MatrixShape;
 use device::ops::gemm::panels;
 use device::{Cpu, Error, Isa};
 use schema::random::CounterRng;
@@ -31,14 +32,14 @@ fn widen(values: &[f32]) -> Vec<f64> {
 /// The row-major `matrix` `[rows, columns]` in panels.
 fn packed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut packed = vec![9.0; panels::len(rows, columns)];
-    panels::pack(&Cpu::new(1), matrix, (rows, columns), &mut packed).unwrap();
+    panels::pack(&Cpu::new(1), matrix, MatrixShape::new(rows, columns), &mut packed).unwrap();
     packed
 }
 
 /// What [`packed`] packed; the padding must be zeros.
 fn unpacked(panels: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut matrix = vec![9.0; rows * columns];
-    panels::unpack(&Cpu::new(1), panels, (rows, columns), &mut matrix).unwrap();
+    panels::unpack(&Cpu::new(1), panels, MatrixShape::new(rows, columns), &mut matrix).unwrap();
     // Zeros of either sign.
     let padded = packed(&matrix, rows, columns);
     assert!(padded.iter().zip(panels).all(|(a, b)| a == b || a.is_nan()), "padding");

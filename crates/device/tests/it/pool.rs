@@ -50,7 +50,7 @@ fn a_panic_reaches_the_caller_and_the_pool_stays_usable() {
 }
 
 #[test]
-fn a_run_inside_a_run_ends() {
+fn nested_runs_terminate() {
     let pool = Pool::new(3);
     let total = AtomicUsize::new(0);
     pool.run(10, |_| {
@@ -104,14 +104,14 @@ fn a_dropped_pool_has_ended_its_threads() {
 }
 
 #[test]
-fn slices_are_cut_where_the_length_says() {
+fn slices_are_split_at_multiples_of_the_length() {
     for threads in [1, 2, 7] {
         let pool = Pool::new(threads);
         let mut data = vec![0; 1003];
         pool.run_slices(&mut data, 10, |chunk, part| part.fill(chunk + 1));
         assert!(data.iter().enumerate().all(|(i, &value)| value == i / 10 + 1));
         let (mut a, mut b) = (vec![0; 25], vec![0; 9]);
-        pool.run_zipped(&mut a, &mut b, (10, 4), |chunk, a, b| {
+        pool.run_zipped(&mut a, &mut b, 10, 4, |chunk, a, b| {
             a.fill(b.len());
             b.fill(chunk);
         });

@@ -1,10 +1,10 @@
 //! The folder of a run's checkpoints: lists them, finds the newest valid one, deletes old ones.
-//! Knows names, not contents.
+//! Works on names alone, never on contents.
 //!
 //! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written,
 //! `step-N.deleted.tmp` is being deleted, `step-N.replaced.tmp` is being replaced by a checkpoint
-//! of the same step. `step-N.aside-1` is a whole checkpoint that an earlier run left behind: no run
-//! uses it by itself, none deletes it.
+//! of the same step. `step-N.aside-1` is a complete checkpoint that an earlier run left behind:
+//! runs neither resume from it nor delete it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,15 +18,15 @@ use crate::Error;
 const REPLACED: &str = ".replaced.tmp";
 const DELETED: &str = ".deleted.tmp";
 const ASIDE: &str = ".aside-";
-/// The file that names the best checkpoint of a run.
+/// The file that contains the name of a run's best checkpoint.
 const BEST: &str = "best";
 
-/// `<run>/checkpoints`.
+/// The folder of a run's checkpoints, `<run>/checkpoints`.
 pub(super) fn checkpoints(run_folder: &Path) -> PathBuf {
     run_folder.join("checkpoints")
 }
 
-/// Name of a step's folder.
+/// Name of the folder of the checkpoint of `step`.
 pub(super) fn name(step: u64) -> String {
     format!("step-{step:012}")
 }
@@ -43,8 +43,8 @@ fn suffixed(folder: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Creates a folder whose name is temporary. One that stands there already is used, a link to one
-/// is not.
+/// Creates a folder with a temporary name. An existing folder is reused, a symbolic link is
+/// refused.
 pub(super) fn create_temporary(folder: &Path) -> Result<(), Error> {
     let parent = folder.parent().unwrap_or(folder);
     fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
@@ -55,13 +55,13 @@ pub(super) fn create_temporary(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Waits until the names in `folder` are on disk.
+/// Waits until the directory entries of `folder` are on disk.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
     synced.map_err(Error::io("sync", folder))
 }
 
-/// The folders of a run's checkpoints, oldest first, none of them opened. Empty without any.
+/// Lists the folders of a run's checkpoints, oldest first, without opening them.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.
@@ -76,7 +76,7 @@ pub fn list(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The checkpoints of a run that were set aside, by name.
+/// Lists the checkpoints of a run that were set aside, sorted by name.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.
@@ -90,13 +90,13 @@ pub fn list_aside(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// Sets aside the checkpoints of a run that are newer than `step`: `step-N` becomes
-/// `step-N.aside-1`, or the first number that is free. Gives the old and the new folders.
+/// Sets aside the checkpoints of a run that are newer than `step`: renames `step-N` to
+/// `step-N.aside-1`, or to the first free number. Returns each checkpoint's old and new folder.
 ///
-/// The newest goes last, so that it stays the newest if the process dies on the way.
+/// The newest is renamed last, so that it is still the newest if the process dies halfway.
 ///
 /// # Errors
-/// [`Error::Io`] naming the folder; then none was set aside.
+/// [`Error::Io`] naming the folder; all earlier renames are then undone.
 pub(crate) fn set_aside_after(
     run_folder: &Path,
     step: u64,
@@ -120,7 +120,7 @@ pub(crate) fn set_aside_after(
     Ok(moved)
 }
 
-/// The first name for `folder`, once set aside, that is free.
+/// The first unused name of the form `FOLDER.aside-N`.
 fn unused_aside(folder: &Path) -> PathBuf {
     let mut number = 1u64;
     loop {
@@ -132,16 +132,16 @@ fn unused_aside(folder: &Path) -> PathBuf {
     }
 }
 
-/// What [`newest_good`] found.
+/// The newest undamaged checkpoint of a run, and the damaged ones that were skipped to find it.
 #[derive(Debug)]
 pub struct NewestGood {
-    /// The newest checkpoint without damage; none if there is none.
+    /// `None` if the run has no undamaged checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// Newer ones that were refused, newest first, with the damage named.
+    /// Newer, damaged checkpoints, newest first, each with its damage.
     pub refused: Vec<(PathBuf, Error)>,
 }
 
-/// The newest checkpoint whose every byte is as written. Reads all of it.
+/// Finds the newest checkpoint of which every byte matches its checksum. Reads all of it.
 ///
 /// # Errors
 /// [`Error::Io`] if the folder cannot be listed. Damaged checkpoints are not errors but `refused`.
@@ -149,7 +149,7 @@ pub fn newest_good(run_folder: &Path) -> Result<NewestGood, Error> {
     Ok(newest_good_of(list(run_folder)?))
 }
 
-/// The newest good checkpoint older than `folder`, a checkpoint of the same run.
+/// Finds the newest undamaged checkpoint that is older than `folder`, a checkpoint of the same run.
 ///
 /// # Errors
 /// [`Error::Io`] if the run's folder cannot be listed.
@@ -175,7 +175,7 @@ fn newest_good_of(folders: Vec<PathBuf>) -> NewestGood {
     NewestGood { checkpoint: None, refused }
 }
 
-/// The checkpoint of a run that was best by its held-out figure, if it keeps one.
+/// The checkpoint with the run's best held-out metric, if the run keeps one.
 #[must_use]
 pub fn best(run_folder: &Path) -> Option<PathBuf> {
     let folder = checkpoints(run_folder);
@@ -184,7 +184,7 @@ pub fn best(run_folder: &Path) -> Option<PathBuf> {
     (step_of(&path).is_some() && path.is_dir()).then_some(path)
 }
 
-/// Names the checkpoint of `step` the best of a run, or none.
+/// Records the checkpoint of `step` as the best of a run; `None` removes the record.
 ///
 /// # Errors
 /// [`Error::Io`] naming the file.
@@ -210,10 +210,11 @@ pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error
     sync_folder(&folder)
 }
 
-/// Deletes all but the newest `keep` checkpoints and the best one; returns what was deleted. Call
-/// after a commit.
+/// Deletes all but the newest `keep` checkpoints and the best one, and returns the deleted folders.
+/// Call it after a commit.
 ///
-/// A folder is renamed before its files go, so a cut deletion never looks like a checkpoint.
+/// A folder is renamed before its files are deleted, so an interrupted deletion never looks like a
+/// checkpoint.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.
@@ -231,9 +232,9 @@ pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// Removes what a killed writer left behind. Only the process that writes to `run_folder` may call
-/// it: another's unfinished checkpoint would be removed too. [`super::CheckpointWriter::begin`]
-/// calls it.
+/// Removes the temporary folders of a writer that was killed. Only the process that writes to
+/// `run_folder` may call it, because it would also remove a checkpoint that another process is
+/// writing. [`super::CheckpointWriter::begin`] calls it.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.
@@ -245,7 +246,7 @@ pub fn clean(run_folder: &Path) -> Result<(), Error> {
         }
         let original = name.strip_suffix(REPLACED).map(|name| path.with_file_name(name));
         match original {
-            // The kill fell between the two renames of `replace`.
+            // The writer was killed between the two renames of `replace`.
             Some(original) if !original.exists() => {
                 fs::rename(&path, &original).map_err(Error::io("rename", &path))?;
             }
@@ -255,8 +256,8 @@ pub fn clean(run_folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Renames `from` to `to`, putting aside a checkpoint that is there already until the new one
-/// stands.
+/// Renames `from` to `to`. An existing checkpoint at `to` is moved away first and deleted after the
+/// rename.
 pub(super) fn replace(from: &Path, to: &Path) -> Result<(), Error> {
     let aside = suffixed(to, REPLACED);
     let exists = to.exists();

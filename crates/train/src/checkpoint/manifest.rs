@@ -1,5 +1,5 @@
-//! `manifest.json`: the content of a checkpoint, its files and their checksums. Knows the format of
-//! the text and how to detect damage to it; opens no files.
+//! `manifest.json`: the content of a checkpoint, its files and their checksums. Parses and writes
+//! the text and detects damage to it; opens no files.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,6 +15,9 @@ use crate::Error;
 /// The format this program writes and reads.
 pub const VERSION: u32 = 1;
 
+/// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
+pub(super) const CHUNK_BYTES: usize = 64 << 20;
+
 const FORMAT: &str = "rowmill-checkpoint";
 
 /// The content of `manifest.json`.
@@ -23,31 +26,30 @@ pub struct Manifest {
     /// XXH3-64 of the manifest's own text with these sixteen digits as zeros. Must stay first.
     pub(super) checksum: Checksum,
     pub(super) format: String,
-    /// [`VERSION`] when written.
     pub version: u32,
     /// Program and version that wrote it.
     pub created_by: String,
     pub step: u64,
     pub samples: u64,
-    /// Ranks that wrote it; any number may read it.
+    /// Number of ranks that wrote it; any other number may read it.
     pub world_size: u32,
-    /// The tiling at writing, for information.
+    /// The sharding of the ranks that wrote it; readers may use any other.
     pub plan: Vec<Tile>,
     /// The rule whose state the tables carry.
     pub sparse_optimizer: Optimizer,
-    /// Over which columns of a row that state was taken. Missing where an earlier program wrote it:
-    /// then `plan` says; see [`Manifest::row_scope`].
+    /// The columns of a row over which the optimizer state was accumulated. Checkpoints of earlier
+    /// versions lack it; [`Manifest::row_scope`] then derives it from `plan`.
     #[serde(default)]
     pub(super) row_scope: Option<RowScope>,
     /// Seeds of the counter-based generators; together with step and position they are their state.
     pub seeds: Seeds,
     /// The job as TOML.
     pub config: String,
-    /// The transforms fitted on the training data, as their owner wrote them.
+    /// The transforms fitted on the training data, as `data` serializes them.
     pub fitted: serde_json::Value,
-    /// The position in the training data, as its owner wrote it.
+    /// The position in the training data, as `run` serializes it.
     pub position: serde_json::Value,
-    /// The rows it has seen; nothing in checkpoints of earlier versions.
+    /// Fingerprints of the training and held-out rows; empty in checkpoints of earlier versions.
     #[serde(default)]
     pub data: SeenData,
     /// Every file besides the manifest.
@@ -55,20 +57,18 @@ pub struct Manifest {
     pub chunks: Vec<Chunk>,
 }
 
-/// Fingerprints of a run's rows. A part is `None` where it is not known: nothing was trained on,
-/// nothing is held out, or the rows were prepared by an earlier version.
+/// Fingerprints of the rows of a run. A fingerprint is `None` where there are no such rows, or
+/// where an earlier version prepared them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenData {
-    /// Of the dataset it was trained on.
     pub training: Option<Fingerprint>,
-    /// Of the dataset with the held-out rows.
     pub held_out: Option<Fingerprint>,
 }
 
 /// Seeds of a run. Generators are functions of (seed, counters) and keep no other state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seeds {
-    /// Of the initial weights.
+    /// Seed of the initial weights.
     pub model: u64,
     pub training: u64,
 }
@@ -76,17 +76,16 @@ pub struct Seeds {
 /// One file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
-    /// Name within the folder.
+    /// File name within the checkpoint's folder.
     pub name: String,
     pub bytes: u64,
-    /// XXH3-64 of everything before the tensors' values.
+    /// XXH3-64 of the safetensors header, that is of all bytes before the tensors' values.
     pub header_checksum: Checksum,
 }
 
 /// One tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// The file it lies in.
     pub file: String,
     pub tensor: String,
     pub content: TensorContent,
@@ -95,34 +94,34 @@ pub struct Chunk {
     pub data_type: DataType,
     /// XXH3-64 of its bytes.
     pub checksum: Checksum,
-    /// Of the pieces of a table's weights, so that a reader of a few rows need not read all of the
-    /// chunk. Missing where an earlier program wrote it, and of small chunks.
+    /// Checksums of parts of a table's weights, so that a reader of a few rows need not read the
+    /// whole chunk. Absent for small chunks and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pieces: Option<Pieces>,
 }
 
-/// Checksums of the equal pieces of a tensor, the last one shorter.
+/// Checksums of a tensor's pieces, which all have the same length except the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pieces {
     /// Bytes of a piece.
     pub bytes: u32,
-    /// XXH3-64 of each, in order.
     pub checksums: Vec<Checksum>,
 }
 
-/// What a tensor is.
+/// The role of a tensor in the model: which parameter or rectangle of a table, and whether it holds
+/// weights or optimizer state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorContent {
-    /// A dense parameter's values, by its name.
+    /// Values of a dense parameter, by name.
     DenseWeight(String),
-    /// A dense parameter's optimizer state, by its name; the running means where there are two.
+    /// Optimizer state of a dense parameter, by name. For rules with two states, the running means.
     DenseState(String),
-    /// A dense parameter's running mean squares, by its name.
+    /// Running mean squares of a dense parameter, by name.
     DenseMeanSquare(String),
-    /// A rectangle of a table.
+    /// A rectangle of a table: the rows and columns that one chunk covers.
     TableWeight(TablePart),
-    /// The optimizer state of a rectangle of a table; the running means where there are two.
+    /// Optimizer state of a rectangle of a table. For rules with two states, the running means.
     TableState(TablePart),
     /// The running mean squares of a rectangle of a table.
     TableMeanSquare(TablePart),
@@ -152,17 +151,16 @@ impl TensorContent {
     }
 }
 
-/// A rectangle of a table.
+/// A rectangle of a table: the rows and columns that one chunk covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TablePart {
-    /// Name of the table.
     pub table: String,
     pub rows: Range<u64>,
     pub columns: Range<usize>,
 }
 
 impl TablePart {
-    /// Number of weights.
+    /// Number of weights in the rectangle.
     pub(crate) fn cells(&self) -> u64 {
         (self.rows.end - self.rows.start) * self.columns.len() as u64
     }
@@ -175,14 +173,14 @@ impl Manifest {
         (Checksum(0), FORMAT.to_owned(), VERSION, created_by)
     }
 
-    /// Over which columns of a row the state of `tables` was taken.
+    /// The columns of a row over which the optimizer state of `tables` was accumulated.
     #[must_use]
     pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
-        let of_plan = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
-        self.row_scope.clone().unwrap_or_else(of_plan)
+        let plan_scope = || RowScope::new(self.sparse_optimizer, &self.plan, tables);
+        self.row_scope.clone().unwrap_or_else(plan_scope)
     }
 
-    /// The text to write, its checksum filled in.
+    /// Serializes the manifest and fills in its checksum.
     pub(super) fn to_text(&self, path: &Path) -> Result<Vec<u8>, Error> {
         let blank = Self { checksum: Checksum(0), ..self.clone() };
         let mut text = serde_json::to_vec_pretty(&blank).map_err(|error| problem(path, &error))?;
@@ -191,7 +189,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Checks the checksum, then the version, then every field.
+    /// Parses a manifest: verifies its checksum, then its version, then every field.
     pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Head {

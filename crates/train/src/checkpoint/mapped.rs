@@ -1,9 +1,9 @@
-//! The tables of a checkpoint mapped into memory: copies out the rows that are looked up and checks
-//! every piece of a file before its first use. Knows nothing of models or batches.
+//! The tables of a checkpoint mapped into memory: copies out the rows that are looked up and
+//! verifies every piece of a file before its first use. Independent of models and batches.
 //!
 //! One row of a table of any size costs a page fault and the checksum of a piece of 256 KiB. Rows
-//! are copied out because kernels want whole tables without cuts, and because a copy cannot
-//! change after it was checked.
+//! are copied out because kernels need contiguous tables, and because a copy cannot change after it
+//! was verified.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,10 +22,10 @@ use super::{Checkpoint, Checksum};
 use crate::Error;
 use crate::parameter::{Spot, TileState};
 
-/// Rows copied by a thread at a time.
+/// Rows that one thread copies per chunk of work.
 const ROWS_PER_CHUNK: usize = 256;
 
-/// The weights of all tables of a checkpoint.
+/// The weights of all tables of a checkpoint, mapped into memory and verified piece by piece.
 #[derive(Debug)]
 pub(crate) struct MappedTables {
     files: Vec<(PathBuf, Mapping)>,
@@ -48,12 +48,12 @@ struct MappedChunk {
     place: Range<usize>,
     piece_bytes: usize,
     checksums: Vec<Checksum>,
-    /// Which pieces have been found whole.
+    /// Whether each piece has been verified.
     checked: Vec<AtomicBool>,
 }
 
 impl MappedTables {
-    /// Maps the files that have the tables of `checkpoint`. Reads none of their values.
+    /// Maps the files that hold the tables of `checkpoint`, without reading any values.
     pub fn map(checkpoint: &Checkpoint) -> Result<Self, Error> {
         let mut places = BTreeMap::new();
         let mut files = Vec::new();
@@ -73,7 +73,7 @@ impl MappedTables {
                 }
                 cells += part.cells();
                 let start = reader.offset(entry) as usize;
-                let mapped = MappedChunk::new(chunk, part, (places[&chunk.file], start));
+                let mapped = MappedChunk::new(chunk, part, places[&chunk.file], start);
                 let key = (part.columns.start, part.columns.end);
                 columns.entry(key).or_default().push(mapped);
             }
@@ -89,8 +89,8 @@ impl MappedTables {
         Ok(Self { files, tables })
     }
 
-    /// Refuses to go on with files that were cut off: touching what they lost would end the
-    /// program.
+    /// Fails if a file was truncated after it was mapped: reading beyond its end would kill the
+    /// process with SIGBUS.
     pub fn check_lengths(&self) -> Result<(), Error> {
         for (path, mapping) in &self.files {
             let now = mapping.check_length().map_err(Error::io("look at", path))?;
@@ -102,11 +102,12 @@ impl MappedTables {
         Ok(())
     }
 
-    /// A tile of the rows `ids` of a table, in that order, each of them a row of the table.
+    /// Copies the rows `ids` of a table, in that order, into a tile. Every id must be a row of the
+    /// table.
     ///
     /// # Errors
-    /// [`Error::Checksum`], and [`Error::Value`] for a weight that is no finite number, of a piece
-    /// that is used for the first time.
+    /// [`Error::Checksum`], and [`Error::Value`] for a weight that is not finite, of a piece that
+    /// is used for the first time.
     pub fn rows(&self, host: &Pool, table: usize, ids: &[i64]) -> Result<TileState, Error> {
         let mapped = &self.tables[table];
         let TableConfig { dim, data_type, .. } = mapped.config;
@@ -119,7 +120,8 @@ impl MappedTables {
             let mut rows = ids.iter().zip(out.chunks_exact_mut(row_bytes));
             let copied = rows.try_for_each(|(&id, out)| self.copy_row(mapped, id as u64, out));
             if let Err(error) = copied {
-                // The first in the order of the ids, whichever thread came first.
+                // Report the first failure in the order of the ids, whichever thread finished
+                // first.
                 let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                 if failed.as_ref().is_none_or(|(at, _)| chunk < *at) {
                     *failed = Some((chunk, error));
@@ -138,7 +140,7 @@ impl MappedTables {
         Ok(TileState { tile, weight, state: Array::zeroed(0) })
     }
 
-    /// Copies one row, `[dim]`, out of the chunks that have its columns.
+    /// Copies one row, `[dim]`, from the chunks that hold its columns.
     fn copy_row(&self, table: &MappedTable, row: u64, out: &mut [u8]) -> Result<(), Error> {
         let size = table.config.data_type.bytes();
         for chunks in &table.columns {
@@ -157,7 +159,7 @@ impl MappedTables {
         Ok(())
     }
 
-    /// Checks the pieces of a chunk that hold `bytes` and have not been checked.
+    /// Verifies the pieces of a chunk that hold `bytes` and have not been verified yet.
     fn check(
         &self,
         table: &MappedTable,
@@ -167,7 +169,8 @@ impl MappedTables {
         for piece in bytes.start / chunk.piece_bytes..bytes.end.div_ceil(chunk.piece_bytes) {
             if !chunk.checked[piece].load(Ordering::Relaxed) {
                 self.check_piece(table, chunk, piece)?;
-                // What it guards was in the file before: no thread waits to see it written.
+                // Relaxed suffices: the flag guards bytes that were in the file before, not writes
+                // of another thread.
                 chunk.checked[piece].store(true, Ordering::Relaxed);
             }
         }
@@ -205,8 +208,8 @@ impl MappedTables {
 }
 
 impl MappedChunk {
-    /// A chunk that begins at a byte of a file. One without checksums of pieces is one piece.
-    fn new(chunk: &Chunk, part: &TablePart, (file, start): (usize, usize)) -> Self {
+    /// A chunk at a place in a file. A chunk without checksums of pieces counts as one piece.
+    fn new(chunk: &Chunk, part: &TablePart, file: usize, start: usize) -> Self {
         let bytes = chunk.shape.iter().product::<usize>() * chunk.data_type.bytes();
         let whole = (bytes.max(1), vec![chunk.checksum]);
         let pieces = chunk.pieces.as_ref().map(|p| (p.bytes as usize, p.checksums.clone()));
@@ -226,8 +229,8 @@ impl MappedChunk {
     }
 }
 
-/// The first value that is no finite number, and its position. The bytes may lie anywhere, so they
-/// are looked at as bits: all ones in the exponent are infinity or NaN.
+/// Finds the first non-finite value and its position. The bytes may be unaligned, so values are
+/// tested as bits: an exponent of all ones means infinity or NaN.
 fn first_not_finite(bytes: &[u8], data_type: DataType) -> Option<(usize, f32)> {
     let half = |mask: u16| {
         let mut values = bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));

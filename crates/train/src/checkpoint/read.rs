@@ -1,7 +1,8 @@
-//! Reading a checkpoint: checks its files, then assembles any tile of any plan from the saved
+//! Reads a checkpoint: verifies its files, then assembles any tile of any plan from the saved
 //! chunks.
 //!
-//! Reads by range, never a whole file; every chunk touched is read whole and its checksum compared.
+//! Reads by range, never a whole file. Every chunk that is needed is read whole and its checksum
+//! compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,24 +16,25 @@ use schema::{
     DataType, Granularity, JobConfig, ModelConfig, Optimizer, RowScope, TableConfig, Tile,
 };
 
-use super::manifest::{Chunk, Manifest, TablePart, TensorContent};
-use super::write::CHUNK_BYTES;
+use super::manifest::{CHUNK_BYTES, Chunk, Manifest, TablePart, TensorContent};
 use super::{TensorEntry, TensorReader, dtype};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
 
-/// An open checkpoint. Threads may read from it at the same time.
+/// An open checkpoint whose manifest and file headers have been verified. Values are verified as
+/// they are read. Threads may read from it at the same time.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     manifest: Manifest,
     config: JobConfig,
     files: BTreeMap<String, TensorReader>,
-    /// By table: chunks of its weights and of its state, by first row, then first column.
+    /// Chunks of each table's weights and state, sorted by first row, then first column.
     tables: BTreeMap<String, TableChunks>,
 }
 
-/// Columns from byte `first` on of rows that are `stride` bytes apart.
+/// A destination for columns of a tile: they begin at byte `first` of rows that are `stride` bytes
+/// apart.
 struct TileColumns<'a> {
     bytes: &'a mut [u8],
     data_type: DataType,
@@ -43,12 +45,12 @@ struct TileColumns<'a> {
 #[derive(Debug, Default)]
 struct TableChunks {
     weight: Vec<usize>,
-    /// By position among [`Optimizer::state_names`].
+    /// Indexed like [`Optimizer::state_names`].
     states: [Vec<usize>; 2],
 }
 
-/// Bytes that reading `tile` takes beside its weights and state, at most: a chunk of its table, and
-/// where the optimizer keeps a value for each row, the sums of its rows.
+/// Upper bound of the bytes that reading `tile` needs besides its weights and state: one chunk of
+/// its table, and for optimizers with one value per row, the sums of its rows.
 #[must_use]
 pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64 {
     let table = &model.tables[tile.table.index()];
@@ -62,8 +64,8 @@ pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint's folder: checks the manifest, and every file's length and header, but
-    /// not yet the values; see [`Checkpoint::verify`].
+    /// Opens a checkpoint's folder and verifies the manifest and every file's length and header.
+    /// Values are verified when they are read, or all at once by [`Checkpoint::verify`].
     ///
     /// # Errors
     /// Names the file that is missing, cut or damaged, with both numbers.
@@ -95,26 +97,26 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Its folder.
+    /// The folder that contains the manifest and the tensor files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What it says about itself.
+    /// The parsed `manifest.json`: step, plan, files and chunks.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Over which columns of a row the state of the tables was taken.
+    /// The columns of a row over which the optimizer state of the tables was accumulated.
     #[must_use]
     pub fn row_scope(&self) -> RowScope {
         self.manifest.row_scope(&self.config.model.tables)
     }
 
-    /// The refusal of a plan or a reader that wants the state over the columns `wanted`, another
-    /// scope than the checkpoint's.
+    /// The error for a plan or reader that needs the optimizer state over the columns `wanted`, a
+    /// scope other than the checkpoint's.
     pub(crate) fn other_row_scope(&self, wanted: &RowScope) -> Error {
         let saved = self.row_scope();
         let same = || ScopeDifference {
@@ -129,20 +131,20 @@ impl Checkpoint {
         }
     }
 
-    /// The job that wrote it.
+    /// The configuration of the job that wrote the checkpoint.
     #[must_use]
     pub fn config(&self) -> &JobConfig {
         &self.config
     }
 
-    /// Training steps taken.
+    /// The number of training steps taken when the checkpoint was written.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// Bytes of all its files, the manifest among them: what [`super::Committed::bytes`] said when
-    /// it was written.
+    /// Bytes of all its files including the manifest, equal to [`super::Committed::bytes`] at the
+    /// time of writing.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let tensors: u64 = self.manifest.files.iter().map(|file| file.bytes).sum();
@@ -159,15 +161,15 @@ impl Checkpoint {
         chunks.filter_map(|chunk| self.read_chunk(chunk, &mut buffer).err()).collect()
     }
 
-    /// Stops at the first damage.
+    /// Reads every value and returns the first damage.
     pub(super) fn first_damage(&self) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut chunks = self.manifest.chunks.iter();
         chunks.try_for_each(|chunk| self.read_chunk(chunk, &mut buffer))
     }
 
-    /// Fills weights and states of the model's dense parameters, which have the states of the
-    /// checkpoint's optimizer.
+    /// Reads weights and states of the dense parameters into `parameters`, which must have the
+    /// state of the checkpoint's optimizer.
     ///
     /// # Errors
     /// As [`Self::read_dense_weights`].
@@ -192,7 +194,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Fills the weights of the model's dense parameters and leaves their states as they are.
+    /// Reads the weights of the dense parameters into `parameters` and leaves their states
+    /// unchanged.
     ///
     /// # Errors
     /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the
@@ -234,13 +237,14 @@ impl Checkpoint {
         self.read_chunk_into(chunk, bytemuck::cast_slice_mut(out))
     }
 
-    /// Assembles one tile of `table` with the state of `optimizer` from whatever tiling was saved.
+    /// Assembles one tile of `table` with the state of `optimizer` from the saved chunks, whatever
+    /// their tiling.
     ///
-    /// The result has the bits that were saved, with one exception: row-wise Adagrad's state under
-    /// another column tiling, which is another rule ([`RowScope`]). A saved value is the running
-    /// sum of a row's mean squared gradient over its tile's columns, so tiles that are merged give
-    /// their average weighted by columns (for the same gradients, the value of an unsplit tile up
-    /// to f32 rounding); a tile that is split hands its value to each part.
+    /// The result is bitwise equal to what was saved, with one exception: row-wise Adagrad's state
+    /// under another column tiling, which changes the update rule ([`RowScope`]). A saved value is
+    /// the running sum of a row's mean squared gradient over its tile's columns, so tiles that are
+    /// merged give their average weighted by columns (for the same gradients, the value of an
+    /// unsplit tile up to f32 rounding); a tile that is split hands its value to each part.
     ///
     /// # Errors
     /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another
@@ -278,7 +282,7 @@ impl Checkpoint {
         Ok(TileState { tile: tile.clone(), weight, state })
     }
 
-    /// The weights of one tile of `table`, with an empty state, whatever was saved.
+    /// Assembles the weights of one tile of `table` and leaves its state empty.
     ///
     /// # Errors
     /// As [`Self::read_tile`].
@@ -288,7 +292,7 @@ impl Checkpoint {
         Ok(TileState { tile: tile.clone(), weight, state: Array::zeroed(0) })
     }
 
-    /// Format of a table's weights.
+    /// The number format of a table's weights.
     fn data_type(&self, table: &str) -> DataType {
         let mut tables = self.config.model.tables.iter();
         tables
@@ -305,7 +309,7 @@ impl Checkpoint {
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
-    /// Rows at which the chunks of a table begin or end, ascending: between two of them, whole
+    /// Rows at which chunks of a table begin or end, ascending. Between two of them lie whole
     /// chunks.
     pub(crate) fn row_cuts(&self, table: &str) -> Vec<u64> {
         let chunks = &self.chunks_of(table).weight;
@@ -322,7 +326,7 @@ impl Checkpoint {
         self.tables.get(table).unwrap_or(NONE)
     }
 
-    /// Copies the cells of `wanted` out of chunks that have one value per cell.
+    /// Copies the cells of `wanted` from chunks that have one value per cell.
     fn gather(
         &self,
         wanted: &TablePart,
@@ -361,9 +365,9 @@ impl Checkpoint {
         self.check_covered(wanted, wanted.cells(), covered)
     }
 
-    /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the
-    /// columns each has in common with `wanted`. In f64, so that one value alone comes out as it
-    /// was.
+    /// Computes the row-wise state of `wanted`: for each row, the average of the saved values,
+    /// weighted by the columns that each shares with `wanted`. The sum is in f64, so that a single
+    /// value is returned unchanged.
     fn average_rows(&self, wanted: &TablePart) -> Result<Array<f32>, Error> {
         let rows = (wanted.rows.end - wanted.rows.start) as usize;
         let mut sums = vec![0.0f64; rows];
@@ -411,7 +415,7 @@ impl Checkpoint {
         })
     }
 
-    /// Reads a whole chunk into a buffer that grows to the largest and is used again.
+    /// Reads a whole chunk into `buffer`, which grows to the largest chunk and is reused.
     fn read_chunk(&self, chunk: &Chunk, buffer: &mut Vec<u8>) -> Result<(), Error> {
         buffer.resize(chunk.shape.iter().product::<usize>() * chunk.data_type.bytes(), 0);
         self.read_chunk_into(chunk, buffer)
@@ -440,8 +444,8 @@ impl Checkpoint {
         Err(Error::Checksum { path, tensor, expected: chunk.checksum, got })
     }
 
-    /// The place of a chunk of a table's weights, which must lie within the table and have its data
-    /// type.
+    /// Finds the tensor of a chunk of a table's weights. The chunk must lie within the table and
+    /// have its data type.
     pub(super) fn checked_entry(
         &self,
         chunk: &Chunk,
@@ -458,7 +462,7 @@ impl Checkpoint {
         self.entry(chunk)
     }
 
-    /// A chunk's place in its file, which must have the manifest's shape.
+    /// Finds the tensor of a chunk in its file, which must have the shape that the manifest lists.
     fn entry(&self, chunk: &Chunk) -> Result<(&TensorReader, &TensorEntry), Error> {
         let path = self.folder.join(&chunk.file);
         let (tensor, expected) = (chunk.tensor.clone(), chunk.shape.clone());

@@ -1,8 +1,8 @@
 //! One safetensors file of f32, f16 and bf16 tensors, written front to back and read by ranges.
 //!
 //! The official library wants all bytes of all tensors at once; here neither side holds more than
-//! the caller's slice. The layout is the official one: u64 length, JSON header, values.
-//! Knows nothing of tables, plans or manifests.
+//! the caller's slice. The layout is the official one: u64 length, JSON header, values. Independent
+//! of tables, plans and manifests.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,13 +25,13 @@ const _: () = assert!(cfg!(target_endian = "little"), "safetensors files are lit
 
 /// The official library refuses longer headers.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Bytes hashed and written or read while they are in the cache.
+/// Bytes hashed and written, or read and hashed, at a time: they stay in the cache in between.
 const PIECE: usize = 1 << 20;
-/// Bytes of a tensor that have a checksum of their own: one row of each of 26 tables then takes
-/// 6.5 MiB to check, within a millisecond, and a table of 1 GiB has 4,096 checksums.
+/// Bytes of a tensor that share one checksum. One row of each of 26 tables then takes 6.5 MiB to
+/// verify, within a millisecond, and a table of 1 GiB has 4,096 checksums.
 const CHECKED_BYTES: usize = 256 << 10;
 const LENGTH_BYTES: u64 = 8;
-/// What the format calls the texts beside the tensors.
+/// The header key under which the format keeps free texts.
 const NOTES: &str = "__metadata__";
 
 /// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any
@@ -119,7 +119,8 @@ impl TensorWriter {
         Ok(())
     }
 
-    /// Adds to the checksums of the pieces, which do not end where the caller's slices do.
+    /// Updates the checksums of the pieces, whose ends do not coincide with those of the caller's
+    /// slices.
     fn hash_pieces(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = CHECKED_BYTES - (self.written % CHECKED_BYTES as u64) as usize;
@@ -138,8 +139,7 @@ impl TensorWriter {
         self.piece.reset();
     }
 
-    /// Ends the current tensor and gives its checksum and, where there are several, those of its
-    /// pieces.
+    /// Ends the current tensor. Returns its checksum and, if it has several pieces, theirs.
     pub fn end_tensor(&mut self) -> (Checksum, Option<Pieces>) {
         assert_eq!(self.written, self.lengths[self.tensor], "fewer values than announced");
         if !self.written.is_multiple_of(CHECKED_BYTES as u64) {
@@ -154,7 +154,7 @@ impl TensorWriter {
         (checksum, Some(pieces).filter(|pieces| pieces.checksums.len() > 1))
     }
 
-    /// Syncs the file to disk. Gives its length and the checksum of its header.
+    /// Syncs the file to disk and returns its length and the checksum of its header.
     pub fn finish(self) -> Result<(u64, Checksum), Error> {
         assert_eq!(self.tensor, self.lengths.len(), "fewer tensors than announced");
         self.file.sync_all().map_err(Error::io("sync", &self.path))?;
@@ -162,19 +162,17 @@ impl TensorWriter {
     }
 }
 
-/// Where a tensor lies in a file.
+/// The format, shape and position of a tensor in a file.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorEntry {
-    /// As in the header.
     pub dtype: String,
-    /// As in the header.
     pub shape: Vec<usize>,
     /// First byte within the file.
     offset: u64,
 }
 
 impl TensorEntry {
-    /// A tensor at a byte of a file.
+    /// A tensor whose values begin at byte `offset` of a file.
     pub fn new(dtype: &str, shape: Vec<usize>, offset: u64) -> Self {
         Self { dtype: dtype.to_owned(), shape, offset }
     }
@@ -226,13 +224,13 @@ impl TensorReader {
         Ok(Self { path: path.to_owned(), file, entries, notes, header_checksum })
     }
 
-    /// A file of another format whose tensors lie at known places, and end within it.
-    pub fn of_parts(path: &Path, file: File, entries: BTreeMap<String, TensorEntry>) -> Self {
+    /// Wraps a file of another format whose tensors are at known places, which must lie within it.
+    pub fn from_parts(path: &Path, file: File, entries: BTreeMap<String, TensorEntry>) -> Self {
         let (notes, header_checksum) = (BTreeMap::new(), Checksum(0));
         Self { path: path.to_owned(), file, entries, notes, header_checksum }
     }
 
-    /// Takes the beginning `prefix` off the names of all tensors that have it.
+    /// Removes `prefix` from the names of all tensors that begin with it.
     pub fn without_prefix(mut self, prefix: &str) -> Self {
         let short = |(name, entry): (String, TensorEntry)| {
             (name.strip_prefix(prefix).map(str::to_owned).unwrap_or(name), entry)
@@ -245,7 +243,7 @@ impl TensorReader {
         &self.path
     }
 
-    /// A text beside the tensors.
+    /// A free text from the file's metadata, by name.
     pub fn note(&self, name: &str) -> Option<&str> {
         self.notes.get(name).map(String::as_str)
     }
@@ -258,7 +256,7 @@ impl TensorReader {
         self.entries.get(name)
     }
 
-    /// Like [`TensorReader::entry`], for a name the caller has checked or cannot go on without.
+    /// Like [`TensorReader::entry`], but a missing tensor is an error.
     pub fn expect_entry(&self, name: &str) -> Result<&TensorEntry, Error> {
         let problem = || format!("{name}: no such tensor");
         let missing = || Error::TensorFile { path: self.path.clone(), problem: problem() };
@@ -325,7 +323,7 @@ fn header_too_long(got: u64) -> String {
     format!("expected a header of at most {MAX_HEADER_BYTES} bytes, got {got}")
 }
 
-/// The notes of a file, and its tensors.
+/// The metadata texts of a file and its tensors, both by name.
 type TensorFileHeader = (BTreeMap<String, String>, BTreeMap<String, TensorEntry>);
 
 /// Parses a header; tensors must follow each other without gaps from `start` to the end of the

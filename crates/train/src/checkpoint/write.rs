@@ -1,4 +1,4 @@
-//! Writing a checkpoint: one file per rank, all ranks at once, then the manifest, then the rename.
+//! Writes a checkpoint: one file per rank, all ranks at once, then the manifest, then the rename.
 //!
 //! Values are hashed and written straight from the tables, piece by piece; nothing is copied.
 
@@ -13,19 +13,18 @@ use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, Table
 use serde::{Deserialize, Serialize};
 use trace::file::create_anew;
 
-use super::manifest::{Chunk, FileRecord, Manifest, Seeds, SeenData, TablePart, TensorContent};
+use super::manifest::{
+    CHUNK_BYTES, Chunk, FileRecord, Manifest, Seeds, SeenData, TablePart, TensorContent,
+};
 use super::{Checksum, TensorWriter, folder};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState, TileView};
 
-/// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
-pub(super) const CHUNK_BYTES: usize = 64 << 20;
-
-/// Values put side by side at a time where a tensor takes every other part of a row.
+/// Values gathered at a time where a tensor takes only some columns of each row.
 const BLOCK_VALUES: usize = 1 << 16;
 
-/// A checkpoint in the making. Dropped without [`CheckpointWriter::commit`], it takes its files
-/// with it.
+/// Writes one checkpoint into a temporary folder. [`CheckpointWriter::commit`] gives the folder its
+/// final name; a writer dropped before that deletes its files.
 #[derive(Debug)]
 pub struct CheckpointWriter {
     step: u64,
@@ -36,35 +35,34 @@ pub struct CheckpointWriter {
     role: Role,
 }
 
-/// What a writer has to do with the folder.
+/// Whether a writer is responsible for its temporary folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// It was begun here: it is committed here, or goes.
+    /// Created the folder: commits it, or deletes it when dropped.
     Owner,
-    /// Another rank began it.
+    /// Another rank created the folder and will commit it.
     Guest,
 }
 
-/// What one file of a checkpoint holds; [`CheckpointWriter::commit`] wants one per call of a
-/// `write_…`.
+/// The record of one written file and its chunks. [`CheckpointWriter::commit`] takes one record per
+/// call of a `write_…` method.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WrittenFile {
     pub file: FileRecord,
     pub chunks: Vec<Chunk>,
 }
 
-/// Hands rows of a tile to a function.
+/// A callback that reads rows of a tile and passes them to its second argument.
 pub type ReadTile<'a> = &'a mut dyn FnMut(
     TileRows,
     &mut dyn FnMut(&TileView<'_>) -> Result<(), Error>,
 ) -> Result<(), Error>;
 
-/// What a manifest says besides the tensors.
+/// The fields of a manifest that do not describe tensors.
 #[derive(Clone, Debug)]
 pub struct Meta<'a> {
     pub samples: u64,
     pub config: &'a JobConfig,
-    /// The tiling at writing.
     pub plan: &'a ShardingPlan,
     /// Over which columns of a row the state of the tables was taken.
     pub row_scope: RowScope,
@@ -76,7 +74,7 @@ pub struct Meta<'a> {
     pub data: SeenData,
 }
 
-/// A checkpoint that stands.
+/// A checkpoint that is complete and has its final name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
     pub folder: PathBuf,
@@ -85,7 +83,8 @@ pub struct Committed {
 }
 
 impl CheckpointWriter {
-    /// Creates `<run>/checkpoints/step-N.tmp`, after removing what a killed writer left behind.
+    /// Creates `<run>/checkpoints/step-N.tmp`, after removing the temporary folders of writers that
+    /// were killed.
     ///
     /// # Errors
     /// [`Error::Io`] naming the folder.
@@ -97,7 +96,7 @@ impl CheckpointWriter {
         Ok(writer)
     }
 
-    /// Writes into the folder that another rank has begun and will commit.
+    /// Writes into the folder that another rank has created and will commit.
     #[must_use]
     pub fn join(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Self {
         let folder = folder::checkpoints(run_folder).join(folder::name(step));
@@ -106,13 +105,13 @@ impl CheckpointWriter {
         Self { step, tables, chunk_bytes, temporary, folder, role }
     }
 
-    /// Steps done.
+    /// The training step of which this is the checkpoint.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Cuts tables into chunks of at most so many bytes instead of 64 MiB.
+    /// Splits tables into chunks of at most `bytes` bytes instead of 64 MiB.
     #[must_use]
     pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
         self.chunk_bytes = bytes;
@@ -143,8 +142,8 @@ impl CheckpointWriter {
         })
     }
 
-    /// The same of tiles that are read piece by piece: `read` hands the rows it is asked for to
-    /// its second argument.
+    /// Like [`Self::write_rank`], for tiles that are read piece by piece: `read` passes the
+    /// requested rows to its second argument.
     ///
     /// # Errors
     /// [`Error::Io`] naming the file; those of `read`.
@@ -182,8 +181,8 @@ impl CheckpointWriter {
                 }
                 let stride = view.state.len() / count;
                 let second = matches!(chunk.content, TensorContent::TableMeanSquare(_));
-                let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
-                write_columns(writer, view.state, stride, 0..count, columns, &mut buffer)
+                let (column, width) = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
+                write_columns(writer, view.state, stride, 0..count, column, width, &mut buffer)
             })
         })
     }
@@ -221,7 +220,7 @@ impl CheckpointWriter {
         })
     }
 
-    /// Writes the manifest, syncs it and the folder, and gives the folder its name.
+    /// Writes the manifest, syncs it and the folder, and renames the folder to its final name.
     ///
     /// # Errors
     /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming
@@ -245,7 +244,8 @@ impl CheckpointWriter {
         Ok(Committed { folder: self.folder.clone(), bytes })
     }
 
-    /// The chunks of one tile in file order, checksums still to come.
+    /// Lists the chunks of one tile in file order. Their checksums are filled in when they are
+    /// written.
     pub(crate) fn plan_tile(&self, tile: &Tile, optimizer: Optimizer) -> Vec<Chunk> {
         let table = &self.tables[tile.table.index()];
         let blocks = row_blocks(&tile.rows, table.dim, self.chunk_bytes);
@@ -273,7 +273,7 @@ impl CheckpointWriter {
         chunks
     }
 
-    /// Writes one file; `emit` writes the values of each chunk in turn.
+    /// Writes one file by calling `emit` for each chunk in turn to write its values.
     pub(crate) fn write_file(
         &self,
         name: &str,
@@ -358,8 +358,8 @@ impl Drop for CheckpointWriter {
         if self.role == Role::Guest {
             return;
         }
-        // Best effort: after a failure, often a full disk, the space comes back. After a commit
-        // there is nothing left under this name.
+        // Best effort: after a failure, often a full disk, this frees the space. After a commit the
+        // temporary name no longer exists.
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
@@ -369,13 +369,14 @@ pub(crate) fn rank_file(rank: Rank) -> String {
     format!("rank-{:05}.safetensors", rank.0)
 }
 
-/// Writes some columns of some rows of values whose rows are `stride` apart.
+/// Writes the given columns of rows that are `stride` values apart.
 fn write_columns(
     writer: &mut TensorWriter,
     values: &[f32],
     stride: usize,
     rows: Range<usize>,
-    (column, width): (usize, usize),
+    column: usize,
+    width: usize,
     buffer: &mut Vec<f32>,
 ) -> Result<(), Error> {
     let values = &values[rows.start * stride..rows.end * stride];
@@ -396,8 +397,9 @@ fn chunk(tensor: String, content: TensorContent, shape: Vec<usize>) -> Chunk {
     Chunk { file, tensor, content, shape, data_type, checksum, pieces: None }
 }
 
-/// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles
-/// beside each other are cut alike, and a later reader finds rows of all columns together.
+/// Splits `rows` at multiples of the rows of a full-width chunk, wherever the tile begins. Tiles
+/// side by side are thus split at the same rows, so a later reader finds the rows of all columns
+/// together.
 fn row_blocks(rows: &Range<u64>, table_dim: usize, chunk_bytes: usize) -> Vec<Range<u64>> {
     let block = (chunk_bytes / (table_dim * 4)).max(1) as u64;
     let mut blocks = Vec::new();

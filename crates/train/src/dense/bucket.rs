@@ -14,13 +14,14 @@ use schema::Op;
 use crate::Error;
 use crate::context::RankContext;
 
-/// Bytes of a bucket unless another size is asked for; that of `DistributedDataParallel`.
+/// Default size of a bucket in bytes, the same as in PyTorch's `DistributedDataParallel`.
 pub const BUCKET_BYTES: usize = 25 << 20;
 
-/// Sums of a bucket, and where those of a parameter begin.
+/// The sums of a bucket, and the position at which those of one parameter begin.
 pub type BucketSums<'a> = (&'a VectorParts<f32>, usize);
 
-/// Takes a parameter's step: its number and its sum; the elements of that.
+/// A callback that updates one parameter, given its number and its summed gradient. Returns the
+/// number of elements of that gradient.
 pub type Update<'a, B> = &'a mut dyn FnMut(
     &mut RankContext<B>,
     &<B as Backend>::Scalars,
@@ -31,21 +32,21 @@ pub type Update<'a, B> = &'a mut dyn FnMut(
 pub struct Buckets {
     /// Elements after which a bucket is closed.
     limit: usize,
-    /// Parameters of each bucket, by number, and its elements: of the first one more than those of
-    /// its parameters, which is above 0 in the sum where any rank's updates are stopped.
+    /// Parameters of each bucket, by number, and its number of elements. The first bucket has an
+    /// extra element: it is above 0 in the sum if any rank's updates are stopped.
     layout: Vec<(Range<usize>, usize)>,
-    /// The one being filled, and how far it is.
+    /// The bucket being filled; `filled` elements of it are written.
     open: VectorParts<f32>,
     filled: usize,
-    /// How many are on their way or summed.
+    /// Buckets that have been sent.
     started: usize,
     under_way: VecDeque<StartedCollective<VectorParts<f32>>>,
     spare: Vec<VectorParts<f32>>,
 }
 
 impl Buckets {
-    /// Of about so many bytes.
-    pub fn of_bytes(bytes: usize) -> Self {
+    /// Creates empty buckets of about `bytes` bytes each.
+    pub fn with_bucket_bytes(bytes: usize) -> Self {
         Self {
             limit: (bytes / size_of::<f32>()).max(1),
             layout: Vec::new(),
@@ -62,7 +63,7 @@ impl Buckets {
         !self.layout.is_empty()
     }
 
-    /// Assigns parameters of so many elements, in the model's order.
+    /// Assigns parameters to buckets, given their number of elements in the model's order.
     pub fn lay_out(&mut self, lengths: &[usize]) {
         let mut end = lengths.len();
         let (mut first, mut elements) = (end, 0);
@@ -79,13 +80,13 @@ impl Buckets {
         }
     }
 
-    /// Whether parameter number `number` completes the first bucket, in which ranks say whether
-    /// their updates are stopped.
+    /// Whether parameter `number` completes the first bucket, which also carries whether a rank's
+    /// updates are stopped.
     pub fn completes_first(&self, number: usize) -> bool {
         self.started == 0 && self.layout[0].0.start == number
     }
 
-    /// Makes room for the next parameter's gradient.
+    /// Opens a bucket for the next parameter's gradient, unless one is open.
     pub fn open(&mut self, comm: &Communicator) {
         if self.filled == 0 {
             self.open = self.spare.pop().unwrap_or_default();
@@ -93,13 +94,13 @@ impl Buckets {
         }
     }
 
-    /// Adds the gradient of the next parameter.
+    /// Appends the gradient of the next parameter to the open bucket.
     pub fn write(&mut self, gradient: &[f32]) {
         self.open.write(self.filled, gradient);
         self.filled += gradient.len();
     }
 
-    /// Sends the bucket that parameter number `number` completes.
+    /// Sends the open bucket if parameter `number` completes it.
     pub fn close(&mut self, comm: &mut Communicator, number: usize) -> Result<(), Error> {
         if number == self.layout[self.started].0.start {
             let sent = comm.start_sum(std::mem::take(&mut self.open))?;
@@ -109,9 +110,8 @@ impl Buckets {
         Ok(())
     }
 
-    /// Waits for the sums of all buckets, in the order in which they were sent, and has `update`
-    /// take each parameter's step: its number and its sum. It returns the elements of that. Before
-    /// the first, updates are stopped where those of any rank are.
+    /// Waits for the sums of all buckets in the order they were sent, and calls `update` for each
+    /// parameter. If the updates of any rank are stopped, stops this rank's before the first call.
     pub fn finish<B: Backend>(
         &mut self,
         context: &mut RankContext<B>,
@@ -148,9 +148,9 @@ mod tests {
     use super::Buckets;
 
     #[test]
-    fn a_bucket_is_closed_by_the_parameter_that_fills_it() {
+    fn a_bucket_ends_with_the_parameter_that_fills_it() {
         let check = |bytes: usize, expected: &[usize]| {
-            let mut buckets = Buckets::of_bytes(bytes);
+            let mut buckets = Buckets::with_bucket_bytes(bytes);
             buckets.lay_out(&[10, 2, 30, 4, 5]);
             let sizes = buckets.layout.iter().map(|(_, elements)| *elements);
             assert!(sizes.eq(expected.iter().copied()), "{bytes}");

@@ -10,44 +10,46 @@ use super::input_dist::{self, LocalIds};
 use super::layout::SlotLayout;
 use super::output_dist;
 use crate::Error;
-use crate::context::{On, RankContext};
-use crate::memory::{MemoryUse, Traffic, ZeroBuffers};
+use crate::context::{DeviceQueue, RankContext};
+use crate::memory::{CountingAllocator, MemoryUse, Traffic};
 use crate::parameter::{TileState, TileView};
 
-/// Who finds ids that are no rows, where ids need not be sorted out by their owners.
+/// Where out-of-range ids are detected when the batch's ids are used as they are, without an
+/// exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdCheck {
-    /// The host, before anything is given to the device.
+    /// On the host, before work is submitted to the device.
     OnHost,
-    /// The device: it is known at the end of the step, whose updates are stopped.
+    /// On the device: the error is known at the end of the step, whose updates are skipped.
     OnDevice,
 }
 
-/// The embedding tables of a model as one rank sees them.
+/// The tiles of a model's embedding tables that one rank owns, with the exchanges that carry ids to
+/// them and pooled vectors back.
 pub struct EmbeddingCollection<B: Backend> {
     layout: SlotLayout,
     tiles: Vec<Tile>,
-    /// The tables of `tiles`: their names, for messages, and the bytes of their rows.
+    /// The table of each tile.
     configs: Vec<TableConfig>,
     tables: B::Tables,
     slots: Vec<Slot>,
     optimizer: Optimizer,
-    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`; unused where
-    /// they are the output as it is.
+    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`. Unused if the
+    /// lookup writes the output directly.
     local: B::Vector,
-    /// Ids of the last forward; unused where they are the batch's as they are.
+    /// Ids of the last forward pass. Unused if the batch's ids are used as they are.
     ids: LocalIds,
-    /// The device's copy of the ids of the last forward.
+    /// The device's copy of the ids of the last forward pass.
     on_device: B::Jagged,
     input: input_dist::IdExchange,
     output: output_dist::PooledExchange<B>,
 }
 
 impl<B: Backend> EmbeddingCollection<B> {
-    /// The collection over `tiles`, which are those of this rank in plan order.
+    /// Creates the collection from `tiles`, the tiles of this rank in plan order.
     #[must_use]
     pub fn new(
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         model: &ModelConfig,
         plan: &ShardingPlan,
         rank: schema::Rank,
@@ -77,19 +79,19 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
     }
 
-    /// Which tiles there are.
+    /// The tiles of this rank, in plan order.
     #[must_use]
     pub fn tiles(&self) -> &[Tile] {
         &self.tiles
     }
 
-    /// Some rows of tile number `tile` with their state.
+    /// Returns the weights and state of some rows of a tile.
     ///
     /// # Errors
     /// [`Error::Device`] where the device failed.
     pub fn tile<'a>(
         &'a self,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         rows: TileRows,
         room: &'a mut TileRoom,
     ) -> Result<TileView<'a>, Error> {
@@ -101,7 +103,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         Ok(TileView { tile, weight, state })
     }
 
-    /// Puts other tiles of the same tables in place, which have the rows of the ids to come.
+    /// Replaces the tiles by others of the same tables, which contain the rows of the next batch's
+    /// ids.
     ///
     /// # Errors
     /// [`Error::Device`] where there is no memory.
@@ -112,7 +115,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         Ok(())
     }
 
-    /// Whether every id of `sparse` names a row of its table; see [`input_dist::check_ids`].
+    /// Checks that every id of `sparse` is a row of its table; see [`input_dist::check_ids`].
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`].
@@ -120,13 +123,13 @@ impl<B: Backend> EmbeddingCollection<B> {
         input_dist::check_ids(&self.layout, sparse, first_sample)
     }
 
-    /// Counts what a step keeps beside the tiles: ids, pooled vectors of its slots, and the sort of
-    /// the updates. Returns the bytes of the messages that come and go.
+    /// Counts the memory a step needs besides the tiles: ids, pooled vectors of its slots, and the
+    /// sort of the updates. Returns the bytes of the messages of the exchange.
     pub fn step_memory(
         &self,
         rank: schema::Rank,
         traffic: &Traffic<'_>,
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
     ) -> u64 {
         let layout = &self.layout;
         let slots = &layout.slots[rank.index()];
@@ -160,8 +163,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         (arriving + vectors) as u64
     }
 
-    /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`; what the device finds
-    /// wrong with their ids goes to `scalars`.
+    /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`. Errors that the device
+    /// detects in the ids are recorded in `scalars`.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] before any weight of this rank changes; [`Error::Communication`].
@@ -215,15 +218,23 @@ impl<B: Backend> EmbeddingCollection<B> {
         }
         let op = Op::OutputDist { elements: len };
         let (batch_sizes, output) = (&self.ids.batch_sizes, &mut self.output);
-        let on = (&*device, &*queue);
+        let device_queue = DeviceQueue { device, queue };
         let (local, samples) = (&self.local, sparse.batch_size);
         profiler.op(op, || {
-            output.forward(layout, on, &mut comm.pooled, local, batch_sizes, pooled, samples)
+            output.forward(
+                layout,
+                device_queue,
+                &mut comm.pooled,
+                local,
+                batch_sizes,
+                pooled,
+                samples,
+            )
         })
     }
 
-    /// Updates the rows of the last forward, which was given the same `sparse`, from
-    /// `d_pooled [B, ΣD]` of this rank's samples, as `scalars` say.
+    /// Updates the rows of the last forward pass, which must have had the same `sparse`, from
+    /// `d_pooled [B, ΣD]` of this rank's samples. `scalars` holds the learning rates.
     ///
     /// # Errors
     /// [`Error::Communication`].
@@ -240,15 +251,15 @@ impl<B: Backend> EmbeddingCollection<B> {
             d_pooled
         } else {
             let op = Op::GradientDist { elements: sparse.batch_size * layout.pooled_width };
-            let (output, on) = (&mut self.output, (&*device, &*queue));
+            let (output, device_queue) = (&mut self.output, DeviceQueue { device, queue });
             let (comm, samples) = (&mut comm.pooled, sparse.batch_size);
-            profiler.op(op, || output.backward(layout, on, comm, d_pooled, samples))?
+            profiler.op(op, || output.backward(layout, device_queue, comm, d_pooled, samples))?
         };
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
         let bag_scales = self.ids.scales.as_deref();
         let ids = BatchIds { jagged, bag_scales, on_device: &self.on_device };
-        // Distinct rows are known at the end of the step: see `complete`.
+        // Distinct rows are known only at the end of the step; `complete` fills them in.
         let op = Op::EmbeddingBackward {
             ids: jagged.values.len(),
             unique_rows: 0,
@@ -263,7 +274,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     }
 }
 
-/// Completes the update of rows with what the device found out.
+/// Fills in the distinct rows of an update, which the device reports at the end of the step.
 pub(crate) fn complete(op: &mut Op, updated: Updated) {
     if let Op::EmbeddingBackward { unique_rows, unique_elements, unique_row_bytes, .. } = op {
         *unique_rows = updated.unique_rows;
@@ -272,22 +283,22 @@ pub(crate) fn complete(op: &mut Op, updated: Updated) {
     }
 }
 
-/// Σ over ids of D, and of the bytes of a row.
+/// Elements and bytes of all rows that the ids look up.
 fn elements_and_bytes(
     slots: &[Slot],
     configs: &[TableConfig],
     tiles: &[Tile],
     jagged: &JaggedTensor,
 ) -> (usize, usize) {
-    let of_slot = |(key, slot): (usize, &Slot)| {
+    let slot_size = |(key, slot): (usize, &Slot)| {
         let elements = jagged.feature(key).len() * tiles[slot.tile].dim();
         (elements, elements * configs[slot.tile].data_type.bytes())
     };
     let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
-    slots.iter().enumerate().map(of_slot).fold((0, 0), add)
+    slots.iter().enumerate().map(slot_size).fold((0, 0), add)
 }
 
-/// The tiles as a device takes them over.
+/// Converts tiles to the form in which a device takes ownership of them.
 fn values(tiles: Vec<TileState>, configs: &[TableConfig]) -> Vec<TileValues> {
     let value = |(TileState { tile, weight, state }, config): (TileState, &TableConfig)| {
         let (rows, dim, name) = (tile.row_count(), tile.dim(), config.name.clone());

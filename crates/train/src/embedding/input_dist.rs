@@ -2,7 +2,7 @@
 //!
 //! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow
 //! from the lengths, so no round of sizes comes first. Ids beyond the length of a sequence are
-//! checked like the others, and not sent. Knows nothing of weights or optimizers.
+//! checked like the others, and not sent. Independent of weights and optimizers.
 
 use std::ops::Range;
 
@@ -25,26 +25,26 @@ pub struct LocalIds {
 }
 
 impl LocalIds {
-    /// Bytes of so many ids, in so many bags of which so many have a factor.
+    /// Bytes of `ids` ids in `bags` bags, of which `scales` have a factor.
     pub(super) fn bytes(ids: usize, bags: usize, scales: usize) -> usize {
         ids * size_of::<i64>() + (bags + 1) * size_of::<usize>() + scales * size_of::<f32>()
     }
 }
 
-/// Bytes of such ids as they arrive, in buffers that are kept.
+/// Bytes of the receive buffers for the same ids, which are kept between steps.
 pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
 
-/// What a rank sends to each one and then what it got from each, slot-major over the samples of
-/// that rank; the buffers are used again in the next step.
+/// The exchange of ids: per peer, what is sent and then what was received, slot-major over that
+/// peer's samples. The buffers are reused in the next step.
 #[derive(Default)]
 pub struct IdExchange {
     lengths: Vec<Vec<i32>>,
     values: Vec<Vec<i64>>,
     scales: Vec<Vec<f32>>,
     weights: Vec<Vec<f32>>,
-    /// Ids of each rank that have been put in their place.
+    /// Ids of each rank that have been copied to the output.
     taken: Vec<usize>,
 }
 
@@ -86,13 +86,13 @@ impl IdExchange {
     }
 }
 
-/// An empty buffer for each rank, where there were others.
+/// Clears the buffers, one per rank.
 fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
     buffers.resize_with(size, Vec::new);
     buffers.iter_mut().for_each(Vec::clear);
 }
 
-/// Whether every id of `sparse` names a row of its table.
+/// Checks that every id of `sparse` is a row of its table.
 ///
 /// # Errors
 /// [`Error::RowOutOfRange`] naming table, feature, sample and id.
@@ -123,7 +123,7 @@ pub fn check_ids(
 }
 
 impl IdExchange {
-    /// What rank `rank` gets for its `slots`.
+    /// Packs what `rank` needs for its `slots`.
     fn pack(&mut self, rank: usize, slots: &[Slot], sparse: &JaggedTensor, any_mean: bool) {
         let mut parcel = Parcel {
             lengths: &mut self.lengths[rank],
@@ -143,7 +143,8 @@ impl IdExchange {
         }
     }
 
-    /// From source-major to slot-major: the samples of all ranks side by side under each slot.
+    /// Reorders the received ids from source-major to slot-major, so that the samples of all ranks
+    /// are side by side under each slot.
     fn put_together(
         &mut self,
         slots: usize,
@@ -188,7 +189,7 @@ impl IdExchange {
             }
         }
         if is_alone {
-            // Its own order.
+            // With a single rank the order is already slot-major.
             std::mem::swap(&mut jagged.values, &mut values[0]);
             weights_out.iter_mut().for_each(|out| std::mem::swap(out, &mut weights[0]));
             all_scales.iter_mut().for_each(|out| std::mem::swap(out, &mut scales[0]));
@@ -197,15 +198,14 @@ impl IdExchange {
     }
 }
 
-/// What goes to one rank.
+/// The buffers of what is sent to one rank.
 struct Parcel<'a> {
     lengths: &'a mut Vec<i32>,
     values: &'a mut Vec<i64>,
     weights: &'a mut Vec<f32>,
 }
 
-/// Where the ids of a slot's bag are: all of the sample's, or the one of a position, if there is
-/// one.
+/// The ids of a slot in a sample: the whole bag, or for a position of a sequence at most one id.
 fn positions(slot: &Slot, sparse: &JaggedTensor, sample: usize) -> Range<usize> {
     let bag = sparse.bag(slot.feature, sample);
     match slot.position {

@@ -1,9 +1,9 @@
-//! Which pooled columns come from which tile on which rank: the plan, unrolled over features.
+//! Maps pooled columns to tiles and ranks: the sharding plan, unrolled over features.
 //!
 //! A position of a sequence is a slot like a feature, with bags of at most one id: the lookup then
 //! writes each row where the interaction reads it, and zeros where an id is absent.
 //!
-//! It is the same on every rank, so ranks need not announce what they send.
+//! The layout is the same on every rank, so ranks need not announce what they send.
 
 use std::ops::Range;
 
@@ -15,11 +15,10 @@ use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig, Tile};
 pub struct Slot {
     /// Feature in the batch's order.
     pub feature: usize,
-    /// The one id of a bag that is looked up, if bags are not pooled.
+    /// Position in the sequence of the one id that is looked up, if bags are not pooled.
     pub position: Option<usize>,
-    /// Rows of the table held by the tile.
     pub rows: Range<i64>,
-    /// Whether the tile holds all rows, so that no id needs to be sorted out.
+    /// Whether the tile holds all rows, so that no id has to be filtered.
     pub all_rows: bool,
     /// Whether the tile starts at row 0: its partial sum is written, later ones are added.
     pub first: bool,
@@ -31,13 +30,13 @@ pub struct Slot {
     pub local_column: usize,
     /// The rank that owns the tile.
     pub rank: Rank,
-    /// Position among the owner's tiles.
+    /// Index among the owner's tiles.
     pub tile: usize,
     /// Whether bags are averaged: their sums are scaled by 1/L, known before rows are split.
     pub mean: bool,
 }
 
-/// A feature's table as the check of ids needs it.
+/// The name and size of a feature's table, for range checks of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureRows {
     /// Name of the table.
@@ -46,7 +45,7 @@ pub struct FeatureRows {
     pub rows: u64,
 }
 
-/// All slots, by owner.
+/// All slots of a plan, grouped by the rank that owns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     /// `slots[r]`: the slots of rank r, by feature, then first row, then first column of the tile,
@@ -63,15 +62,15 @@ pub struct SlotLayout {
     pub features: Vec<FeatureRows>,
     /// Whether any bag is averaged.
     pub any_mean: bool,
-    /// Whether one rank holds every table whole, so that what its slots put out is the pooled
-    /// output as it is.
+    /// Whether one rank holds every table whole, so that the lookup writes the pooled output
+    /// directly.
     pub whole: bool,
-    /// Whether one rank's slots are the features as they are, so that it works on the batch's ids.
+    /// Whether the slots equal the features, so that the batch's ids are used as they are.
     pub as_given: bool,
 }
 
 impl SlotLayout {
-    /// Unrolls `plan` over the features of `model`. The plan must be one of the model's tables.
+    /// Unrolls `plan` over the features of `model`. The plan must be made for the model's tables.
     #[must_use]
     pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
         let world_size = plan.world_size() as usize;
@@ -119,8 +118,8 @@ impl SlotLayout {
 }
 
 impl SlotLayout {
-    /// Mean ids that a bag of `slot` has, where ids are spread evenly over rows and the features'
-    /// bags have `ids_per_bag`.
+    /// Estimates the mean number of ids per bag of `slot`, assuming ids spread evenly over rows and
+    /// `ids_per_bag` ids per bag of each feature.
     #[must_use]
     pub fn ids_per_bag(&self, slot: &Slot, ids_per_bag: &[f64]) -> f64 {
         let ids = ids_per_bag.get(slot.feature).copied().unwrap_or(1.0);
@@ -130,7 +129,7 @@ impl SlotLayout {
     }
 }
 
-/// The tiles of each table in plan order, each with its position among its owner's.
+/// The tiles of each table in plan order, each with its index among its owner's tiles.
 fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(usize, &'a Tile)>> {
     let mut tables = vec![Vec::new(); model.tables.len()];
     let mut counts = vec![0; plan.world_size() as usize];
@@ -142,7 +141,7 @@ fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(u
     tables
 }
 
-/// A slot per vector of a bag, given that of the first.
+/// The slots of all vectors of a bag, derived from the first.
 fn unrolled(first: Slot, table: &TableConfig) -> impl Iterator<Item = Slot> {
     let (length, dim) = (table.sequence_length, table.dim);
     (0..table.vectors()).map(move |position| Slot {

@@ -1,6 +1,6 @@
 //! Sends pooled vectors to the ranks of their samples, and their gradients back.
 //!
-//! Maps columns to ranks; the device assembles and splits them.
+//! This file maps columns to ranks; the device assembles and splits the vectors.
 
 use comm::Communicator;
 use device::Backend;
@@ -9,15 +9,15 @@ use device::ops::exchange::{OwnedColumns, PooledColumns};
 
 use super::layout::{Slot, SlotLayout};
 use crate::Error;
-use crate::context::On;
+use crate::context::DeviceQueue;
 
-/// Bytes of messages where the pooled vectors of a rank's slots, or their gradients, take `bytes`:
-/// gradients of several ranks are there as they came and side by side.
+/// Bytes of the messages of an exchange, given the `bytes` of the pooled vectors of a rank's slots.
+/// With several ranks, gradients exist twice: as received and concatenated.
 pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
     if ranks > 1 { 2 * bytes } else { bytes }
 }
 
-/// Which columns come from whom, and go to whom.
+/// The layout of the exchange: the source and the destination of every column.
 pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     let source = |slot: &Slot| PooledColumns {
         rank: slot.rank.index(),
@@ -36,8 +36,7 @@ pub(super) fn layout_of(layout: &SlotLayout) -> ExchangeLayout {
     }
 }
 
-/// Parts to and from each rank, and the gradients of this rank's slots; their buffers are used
-/// again in the next step.
+/// The exchange of pooled vectors and of their gradients. Its buffers are reused in the next step.
 pub struct PooledExchange<B: Backend> {
     on_device: B::Exchange,
     parts: Vec<Vec<f32>>,
@@ -45,7 +44,7 @@ pub struct PooledExchange<B: Backend> {
 }
 
 impl<B: Backend> PooledExchange<B> {
-    /// The exchange that the device has made of [`layout_of`] a layout.
+    /// Wraps the device's part of the exchange, created from [`layout_of`].
     #[must_use]
     pub fn new(on_device: B::Exchange) -> Self {
         Self { on_device, parts: Vec::new(), gradient: B::Vector::default() }
@@ -61,7 +60,7 @@ impl<B: Backend> PooledExchange<B> {
     pub fn forward(
         &mut self,
         layout: &SlotLayout,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         comm: &mut Communicator,
         local: &B::Vector,
         batch_sizes: &[usize],
@@ -76,7 +75,7 @@ impl<B: Backend> PooledExchange<B> {
             let part = at..at + samples * width;
             at = part.end;
             if rank == own {
-                // Read where it lies.
+                // This rank's own part is read in place.
                 stays = part.start;
                 parts.push(Vec::new());
                 continue;
@@ -101,7 +100,7 @@ impl<B: Backend> PooledExchange<B> {
     pub fn backward(
         &mut self,
         layout: &SlotLayout,
-        (device, queue): On<'_, B>,
+        DeviceQueue { device, queue }: DeviceQueue<'_, B>,
         comm: &mut Communicator,
         d_pooled: &B::Vector,
         samples: usize,

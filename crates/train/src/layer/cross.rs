@@ -1,6 +1,7 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{Combine, CrossBackward, CrossForward, InputGradient};
 use device::ops::gemm::Activation;
 use schema::{Op, Pass, Precision};
@@ -13,7 +14,7 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep, DenseVector, VectorId};
 use crate::memory::MemoryUse;
 
-/// One cross layer and what its backward needs.
+/// One cross layer, with the activations that its backward pass needs.
 struct CrossLayer<B: Backend> {
     /// V, `[rank, width]`.
     down: Linear,
@@ -21,7 +22,7 @@ struct CrossLayer<B: Backend> {
     up: Linear,
     /// b, `[width]`.
     bias: VectorId,
-    /// The layer's input as its product reads it.
+    /// The layer's input in the products' precision.
     entry: Rounded<B>,
     /// `V x`, `[B_max, rank]`, in the products' precision.
     projected: B::Matrix,
@@ -31,15 +32,15 @@ struct CrossLayer<B: Backend> {
     output: B::Matrix,
 }
 
-/// All cross layers on an input of one width.
+/// The cross layers of a model, applied one after the other.
 pub struct CrossNetwork<B: Backend> {
     width: usize,
     layers: Vec<CrossLayer<B>>,
     d_projected: B::Matrix,
     d_u: B::Matrix,
-    /// The same as the products read it.
+    /// `d_u` in the products' precision.
     d_u_entry: Rounded<B>,
-    /// Gradients of the layers' outputs and inputs, two in turn.
+    /// Gradients of the layers' outputs and inputs; the two buffers alternate.
     gradients: [B::Matrix; 2],
     d_x0: B::Matrix,
 }
@@ -49,38 +50,51 @@ impl<B: Backend> CrossNetwork<B> {
     #[must_use]
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
-        (layers, rank): (usize, usize),
+        layers: usize,
+        rank: usize,
         width: usize,
         batch_max: usize,
     ) -> Self {
         let precision = parameters.precision();
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let whole = (batch_max, width);
+        let whole = MatrixShape::new(batch_max, width);
         let mut layer = |i: usize| {
-            let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
-            let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
+            let v = parameters.add_factor(format!("cross.{i}.v"), MatrixShape::new(rank, width));
+            let w = parameters.add_factor(format!("cross.{i}.w"), MatrixShape::new(width, rank));
             let bias = parameters.add_zeros(&format!("cross.{i}.bias"), width);
             let room = &mut parameters.room;
             CrossLayer {
-                down: Linear::new(v, None, (rank, width), Activation::None, precision),
-                up: Linear::new(w, None, (width, rank), Activation::None, precision),
+                down: Linear::new(
+                    v,
+                    None,
+                    MatrixShape::new(rank, width),
+                    Activation::None,
+                    precision,
+                ),
+                up: Linear::new(
+                    w,
+                    None,
+                    MatrixShape::new(width, rank),
+                    Activation::None,
+                    precision,
+                ),
                 bias,
                 entry: Rounded::new(room, forward, precision, whole),
-                projected: room.matrix(forward, precision, (batch_max, rank)),
+                projected: room.matrix(forward, precision, MatrixShape::new(batch_max, rank)),
                 u: room.matrix(forward, Precision::F32, whole),
                 output: room.matrix(forward, Precision::F32, whole),
             }
         };
         let layers = (0..layers).map(&mut layer).collect();
         let room = &mut parameters.room;
-        let d_projected = room.matrix(backward, precision, (batch_max, rank));
+        let d_projected = room.matrix(backward, precision, MatrixShape::new(batch_max, rank));
         let d_u_entry = Rounded::new(room, backward, precision, whole);
         let mut gradient = || room.matrix(backward, Precision::F32, whole);
         let (d_u, gradients, d_x0) = (gradient(), [gradient(), gradient()], gradient());
         Self { width, layers, d_projected, d_u, d_u_entry, gradients, d_x0 }
     }
 
-    /// The output of the last forward, `[B, width]`; `x0` where there are no layers.
+    /// The output of the last forward pass, `[B, width]`; `x0` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x0: &'a B::Matrix) -> &'a B::Matrix {
         self.layers.last().map_or(x0, |layer| &layer.output)
@@ -97,7 +111,7 @@ impl<B: Backend> CrossNetwork<B> {
         x0: &B::Matrix,
         samples: usize,
     ) -> Result<(), Error> {
-        let shape = (samples, self.width);
+        let shape = MatrixShape::new(samples, self.width);
         for i in 0..self.layers.len() {
             let (before, rest) = self.layers.split_at_mut(i);
             let x = before.last().map_or(x0, |layer| &layer.output);
@@ -107,7 +121,7 @@ impl<B: Backend> CrossNetwork<B> {
             layer.up.forward(context, dense, &layer.projected, &mut layer.u, samples)?;
             let CrossLayer { u, output: out, bias, .. } = layer;
             let bias = &dense.vector(*bias).values;
-            let op = op_of::<B>(shape, Pass::Forward);
+            let op = cross_op::<B>(shape, Pass::Forward);
             let RankContext { device, queue, profiler, .. } = &mut *context;
             let arguments = CrossForward { x0, u, bias, x, out, shape };
             profiler.op(op, || device.cross_forward(queue, arguments))?;
@@ -128,7 +142,7 @@ impl<B: Backend> CrossNetwork<B> {
         d_out: &B::Matrix,
         samples: usize,
     ) -> Result<&B::Matrix, Error> {
-        let shape = (samples, self.width);
+        let shape = MatrixShape::new(samples, self.width);
         let Self { layers, d_projected, d_u, d_u_entry, gradients, d_x0, .. } = self;
         let [mut current, mut next] = gradients.each_mut();
         context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
@@ -151,7 +165,7 @@ impl<B: Backend> CrossNetwork<B> {
                 d_x: next,
                 shape,
             };
-            let op = op_of::<B>(shape, Pass::Backward);
+            let op = cross_op::<B>(shape, Pass::Backward);
             profiler.op(op, || device.cross_backward(queue, arguments))?;
             let (x, d_u) = (layer.entry.get(x), d_u_entry.take(context, d_u, samples)?);
             let d_x = (&mut *d_projected, InputGradient::Write);
@@ -165,6 +179,6 @@ impl<B: Backend> CrossNetwork<B> {
     }
 }
 
-fn op_of<B: Backend>((samples, width): (usize, usize), pass: Pass) -> Op {
-    Op::Cross { elements: B::matrix_len(samples, width), pass }
+fn cross_op<B: Backend>(shape: MatrixShape, pass: Pass) -> Op {
+    Op::Cross { elements: B::matrix_len(shape.rows, shape.columns), pass }
 }

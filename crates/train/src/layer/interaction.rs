@@ -1,7 +1,8 @@
-//! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross
-//! network.
+//! Combines the dense vector and the pooled vectors: pairwise dot products, concatenation, or a
+//! cross network.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{InteractionBackward, InteractionForward, JoinShape};
 use device::ops::interaction;
 use schema::{Interaction, ModelConfig, Op, Pass, Precision};
@@ -19,19 +20,19 @@ enum InteractionKind<B: Backend> {
     Cross(Box<CrossNetwork<B>>),
 }
 
-/// The interaction of one model.
+/// The interaction layer of a model, with the buffer of its output.
 pub struct InteractionLayer<B: Backend> {
     kind: InteractionKind<B>,
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
-    /// The output; under a cross network, its input: dense and pooled side by side. `[B_max,
-    /// width]`.
+    /// The output `[B_max, width]`. For a cross network, its input: dense and pooled vectors
+    /// concatenated.
     output: B::Matrix,
 }
 
 impl<B: Backend> InteractionLayer<B> {
-    /// The interaction `model` asks for, with buffers for `batch_max` samples.
+    /// Creates the interaction that `model` configures, with buffers for `batch_max` samples.
     #[must_use]
     pub fn new(
         parameters: &mut ParameterList<'_, B>,
@@ -54,12 +55,11 @@ impl<B: Backend> InteractionLayer<B> {
             }
             Interaction::Cat => InteractionKind::Cat,
             Interaction::DcnV2 { layers, rank } => {
-                let shape = (layers, rank);
-                let network = CrossNetwork::new(parameters, shape, output_width, batch_max);
+                let network = CrossNetwork::new(parameters, layers, rank, output_width, batch_max);
                 InteractionKind::Cross(Box::new(network))
             }
         };
-        let shape = (batch_max, output_width);
+        let shape = MatrixShape::new(batch_max, output_width);
         Self {
             kind,
             dense_width: model.dense_width(),
@@ -69,7 +69,7 @@ impl<B: Backend> InteractionLayer<B> {
         }
     }
 
-    /// The output of the last forward, `[B, width]`.
+    /// The output of the last forward pass, `[B, width]`.
     #[must_use]
     pub fn output(&self) -> &B::Matrix {
         match &self.kind {
@@ -112,8 +112,8 @@ impl<B: Backend> InteractionLayer<B> {
         }
     }
 
-    /// Writes the gradients of both inputs, laid out as they are, from `d_out [B, width]`, and
-    /// updates what parameters it has.
+    /// Writes the gradients of both inputs from `d_out [B, width]`, and updates the parameters of a
+    /// cross network.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
@@ -146,7 +146,7 @@ impl<B: Backend> InteractionLayer<B> {
     }
 }
 
-/// What a backward reads.
+/// The inputs of [`InteractionLayer::backward`].
 pub struct InteractionGiven<'a, B: Backend> {
     /// The dense vectors, `[B, D]`.
     pub dense: &'a B::Matrix,

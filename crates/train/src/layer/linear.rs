@@ -1,6 +1,7 @@
-//! `y = f(x Wᵀ + b)` and its gradients, activations as the device's products read them.
+//! `y = f(x Wᵀ + b)` and its gradients, on activations in the products' precision.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{InputGradient, LinearBackwardInput, LinearForward};
 use device::ops::gemm::Activation;
 use schema::{GemmProduct, Op, Precision};
@@ -9,7 +10,7 @@ use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep, VectorId, WeightId};
 
-/// A linear layer.
+/// A linear layer with an activation. It refers to its parameters by id and owns no buffers.
 #[derive(Debug)]
 pub struct Linear {
     weight: WeightId,
@@ -26,20 +27,20 @@ impl Linear {
     pub fn new(
         weight: WeightId,
         bias: Option<VectorId>,
-        (output, input): (usize, usize),
+        MatrixShape { rows: output, columns: input }: MatrixShape,
         activation: Activation,
         precision: Precision,
     ) -> Self {
         Self { weight, bias, input, output, activation, precision }
     }
 
-    /// Inputs.
+    /// The number of input columns.
     #[must_use]
     pub fn input(&self) -> usize {
         self.input
     }
 
-    /// Outputs.
+    /// The number of output columns.
     #[must_use]
     pub fn output(&self) -> usize {
         self.output
@@ -65,9 +66,9 @@ impl Linear {
         Ok(profiler.op(op, || device.linear_forward(queue, arguments))?)
     }
 
-    /// From `x [B, input]` and `d_y [B, output]`, the gradient before the activation: makes
-    /// `d_x [B, input]` where it is wanted, writes the gradients of weight and bias, and updates
-    /// both.
+    /// Computes the gradients of weight and bias from `x [B, input]` and `d_y [B, output]`, the
+    /// gradient before the activation, and updates both. Also writes `d_x [B, input]` if it is
+    /// requested.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].

@@ -3,6 +3,7 @@
 //! arithmetic.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{ColumnBackwardInput, ColumnBackwardWeight, ColumnForward};
 use schema::{GemmProduct, Op, Precision};
 
@@ -19,19 +20,19 @@ pub struct Logit {
     input: usize,
 }
 
-/// What a backward reads.
+/// The inputs of [`Logit::backward`].
 pub struct LogitGiven<'a, B: Backend> {
     /// The layer's input, `[B, input]`.
     pub x: &'a B::Matrix,
     /// Gradient of the logits, `[B]`.
     pub d_y: &'a B::Vector,
-    /// Whether the input is the output of a ReLU, whose gradient is then taken too.
+    /// Whether the input is the output of a ReLU; its gradient is then applied too.
     pub after_relu: bool,
     pub samples: usize,
 }
 
 impl Logit {
-    /// The layer on `input` columns, named `name`.
+    /// Creates the layer on `input` columns, with parameters named after `name`.
     #[must_use]
     pub fn new<B: Backend>(
         parameters: &mut ParameterList<'_, B>,
@@ -57,7 +58,8 @@ impl Logit {
         let RankContext { device, queue, profiler, .. } = context;
         let op = op_of(GemmProduct::Forward, [samples, 1, self.input]);
         let [weight, bias] = [self.weight, self.bias].map(|id| &dense.vector(id).values);
-        let arguments = ColumnForward { x, weight, bias, y, shape: (samples, self.input) };
+        let arguments =
+            ColumnForward { x, weight, bias, y, shape: MatrixShape::new(samples, self.input) };
         Ok(profiler.op(op, || device.column_forward(queue, arguments))?)
     }
 
@@ -74,7 +76,8 @@ impl Logit {
     ) -> Result<(), Error> {
         let LogitGiven { x, d_y, after_relu, samples } = given;
         let RankContext { device, queue, profiler, .. } = context;
-        let shape @ (b, k) = (samples, self.input);
+        let (b, k) = (samples, self.input);
+        let shape = MatrixShape::new(b, k);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
         // The bias follows its weight.
         let [weight, bias] = dense.two_vectors_mut(self.weight);

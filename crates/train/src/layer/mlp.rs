@@ -1,6 +1,7 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{Combine, InputGradient};
 use device::ops::gemm::Activation;
 use schema::{Op, Precision};
@@ -13,17 +14,18 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-/// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
-/// and comes out is f32; what passes between the layers has the products' precision.
+/// A stack of linear layers with ReLU after each. With no layers it is the identity. Input and
+/// output are f32; activations between the layers have the products' precision.
 pub struct Mlp<B: Backend> {
     layers: Vec<Linear>,
-    /// The input and the gradient of the output as the products read them.
+    /// The input and the gradient of the output, in the products' precision.
     entries: [Rounded<B>; 2],
     /// Output of each layer but the last, after its ReLU, `[B_max, output]`.
     hidden: Vec<B::Matrix>,
     /// Output of the last layer, `[B_max, output]`.
     output: B::Matrix,
-    /// Gradients of the outputs of all layers but the last, two in turn, `[B_max, widest]`.
+    /// Gradients of the outputs of all layers but the last, `[B_max, widest]`; the two buffers
+    /// alternate.
     gradients: [B::Matrix; 2],
     /// Columns of the input.
     width: usize,
@@ -43,30 +45,32 @@ impl<B: Backend> Mlp<B> {
         let mut layers = Vec::new();
         let mut from = input;
         for (i, &output) in widths.iter().enumerate() {
-            let (weight, bias) = parameters.add_linear(&format!("{name}.{i}"), (output, from));
-            let shape = (output, from);
+            let (weight, bias) =
+                parameters.add_linear(&format!("{name}.{i}"), MatrixShape::new(output, from));
+            let shape = MatrixShape::new(output, from);
             layers.push(Linear::new(weight, Some(bias), shape, Activation::Relu, precision));
             from = output;
         }
-        // An identity keeps no input.
+        // An MLP without layers needs no buffer for its input.
         let (kept, output) = if widths.is_empty() { (0, 0) } else { (input, from) };
         let hidden = &widths[..widths.len().saturating_sub(1)];
         let widest = hidden.iter().copied().max().unwrap_or(0);
         let room = &mut parameters.room;
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let mut matrix = |of, width| room.matrix(of, precision, (batch_max, width));
+        let mut matrix = |of, width| room.matrix(of, precision, MatrixShape::new(batch_max, width));
         Self {
             layers,
             hidden: hidden.iter().map(|&width| matrix(forward, width)).collect(),
             gradients: [matrix(backward, widest), matrix(backward, widest)],
-            entries: [(forward, kept), (backward, output)]
-                .map(|(of, width)| Rounded::new(room, of, precision, (batch_max, width))),
-            output: room.matrix(forward, Precision::F32, (batch_max, output)),
+            entries: [(forward, kept), (backward, output)].map(|(of, width)| {
+                Rounded::new(room, of, precision, MatrixShape::new(batch_max, width))
+            }),
+            output: room.matrix(forward, Precision::F32, MatrixShape::new(batch_max, output)),
             width: input,
         }
     }
 
-    /// The output of the last forward, `[B, output]`; `x` where there are no layers.
+    /// The output of the last forward pass, `[B, output]`; `x` if there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x: &'a B::Matrix) -> &'a B::Matrix {
         if self.layers.is_empty() { x } else { &self.output }
@@ -100,8 +104,8 @@ impl<B: Backend> Mlp<B> {
         Ok(())
     }
 
-    /// The gradient before the last ReLU from the one after it, in place, `[B, output]`. Where the
-    /// output feeds one linear layer, that layer's product has done so already.
+    /// Applies the gradient of the last ReLU to `d_y [B, output]` in place. Needed only if the
+    /// output feeds several layers; a single linear layer applies it within its product.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -113,14 +117,14 @@ impl<B: Backend> Mlp<B> {
     ) -> Result<(), Error> {
         let Some(last) = self.layers.last() else { return Ok(()) };
         let RankContext { device, queue, profiler, .. } = context;
-        let shape = (samples, last.output());
-        let op = Op::ReluBackward { elements: B::matrix_len(shape.0, shape.1) };
+        let shape = MatrixShape::new(samples, last.output());
+        let op = Op::ReluBackward { elements: B::matrix_len(shape.rows, shape.columns) };
         Ok(profiler.op(op, || device.relu_backward(queue, &self.output, shape, d_y))?)
     }
 
     /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, and
-    /// updates their parameters; writes the input's gradient to `d_x [B, input]` where it is
-    /// wanted.
+    /// updates their parameters. Writes the input's gradient to `d_x [B, input]` if it is
+    /// requested.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
@@ -136,7 +140,12 @@ impl<B: Backend> Mlp<B> {
         if self.layers.is_empty() {
             let RankContext { device, queue, .. } = context;
             let Some(d_x) = d_x else { return Ok(()) };
-            return Ok(device.combine(queue, Combine::Copy(d_y), (b, self.width), d_x)?);
+            return Ok(device.combine(
+                queue,
+                Combine::Copy(d_y),
+                MatrixShape::new(b, self.width),
+                d_x,
+            )?);
         }
         let [x_entry, d_y_entry] = self.entries.each_mut();
         let (x, mut d_y) = (x_entry.get(x), d_y_entry.take(context, d_y, b)?);

@@ -1,35 +1,38 @@
-//! Rounds f32 matrices for products of a lower precision, once, and keeps them for the backward.
+//! Rounds f32 matrices once for products of a lower precision, and keeps them for the backward
+//! pass.
 
 use device::Backend;
+use device::MatrixShape;
 use schema::{Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
-use crate::memory::{MemoryUse, ZeroBuffers};
+use crate::memory::{CountingAllocator, MemoryUse};
 
-/// Room for one matrix of some columns as products read it; in f32 they read it where it is.
+/// A matrix in the products' precision. For f32 products it has no buffer, and the source matrix is
+/// used.
 pub struct Rounded<B: Backend> {
     columns: usize,
     room: Option<B::Matrix>,
 }
 
 impl<B: Backend> Rounded<B> {
-    /// Room for `[rows, columns]`.
+    /// Allocates a buffer of the given shape, unless `precision` is f32.
     #[must_use]
     pub fn new(
-        room: &mut ZeroBuffers<'_, B>,
+        room: &mut CountingAllocator<'_, B>,
         of: MemoryUse,
         precision: Precision,
-        (rows, columns): (usize, usize),
+        shape: MatrixShape,
     ) -> Self {
         let room = match precision {
             Precision::F32 => None,
-            Precision::Bf16 => Some(room.matrix(of, precision, (rows, columns))),
+            Precision::Bf16 => Some(room.matrix(of, precision, shape)),
         };
-        Self { columns, room }
+        Self { columns: shape.columns, room }
     }
 
-    /// `matrix` `[rows, columns]`, rounded.
+    /// Returns `matrix`, rounded to the products' precision.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -43,11 +46,11 @@ impl<B: Backend> Rounded<B> {
         let Some(room) = room else { return Ok(matrix) };
         let RankContext { device, queue, profiler, .. } = context;
         let op = Op::Pack { elements: B::matrix_len(rows, *columns) };
-        profiler.op(op, || device.round(queue, matrix, (rows, *columns), room))?;
+        profiler.op(op, || device.round(queue, matrix, MatrixShape::new(rows, *columns), room))?;
         Ok(room)
     }
 
-    /// What was last taken: from here, or `matrix` itself.
+    /// Returns the matrix that was last rounded; for f32 products, `matrix` itself.
     #[must_use]
     pub fn get<'a>(&'a self, matrix: &'a B::Matrix) -> &'a B::Matrix {
         self.room.as_ref().unwrap_or(matrix)

@@ -1,5 +1,5 @@
-//! Checks, before ranks in separate processes train, that they have the same run and see the same
-//! run folder.
+//! Checks, before ranks in separate processes train, that all have the same request and access the
+//! same run folder.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -10,23 +10,24 @@ use device::Backend;
 use schema::{JobConfig, Rank};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{RunRequest, Start, start};
+use super::request::{RunRequest, Start};
+use super::start;
 use crate::Error;
 
-/// What must be the same, in the order of [`hashes`].
+/// Names of the compared parts, in the order of [`hashes`].
 const SUBJECTS: [&str; 5] =
     ["configuration", "sharding plan", "data", "checkpoint to start from", "device"];
 
-/// Compares what every rank was asked to do with what rank 0 was, and reads a file that rank 0
-/// writes into the run folder. Every operation from here on carries the hash of the run.
+/// Compares every rank's request with that of rank 0, and reads a file that rank 0 writes into the
+/// run folder. Every later message carries the hash of the run.
 ///
 /// # Errors
 /// [`Error::OtherRequest`], [`Error::NotShared`], [`Error::Communication`].
 pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error> {
     let own = hashes::<B>(request)?.map(u64::cast_signed);
     let all = comm.all_gather(&own)?;
-    for (rank, said) in (0..).zip(&all) {
-        let differs = |&i: &usize| said.get(i) != all[0].get(i);
+    for (rank, hashes) in (0..).zip(&all) {
+        let differs = |&i: &usize| hashes.get(i) != all[0].get(i);
         if let Some(subject) = (0..SUBJECTS.len()).find(differs) {
             return Err(Error::OtherRequest { rank, subject: SUBJECTS[subject] });
         }
@@ -37,7 +38,7 @@ pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Resul
 
 fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let RunRequest { config, run_folder, .. } = request;
-    // Where the data lies is each rank's own affair; what it holds is compared by its fingerprint.
+    // Paths of the data may differ between hosts; its content is compared by fingerprint.
     let mut data = config.data.clone();
     (data.train, data.evaluation) = (Vec::new(), Vec::new());
     let config = JobConfig { data, ..config.clone() };
@@ -47,7 +48,7 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let seen = start::seen_data(request);
     let rows = request.evaluation.as_ref().map(|(_, rows)| rows);
     let data = (seen.training, seen.held_out, &request.train_rows, rows);
-    // Its name alone: hosts may see the run folder under different paths.
+    // Only the folder's name: hosts may mount the run folder under different paths.
     let checkpoint = match &request.start {
         Start::Fresh => None,
         Start::Checkpoint(folder) => folder.file_name(),
@@ -58,12 +59,12 @@ fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
         text(&(request.plan.world_size(), request.plan.tiles(), request.bucket_bytes)),
         text(&data),
         text(&(checkpoint, request.rule_change, steps)),
-        // Devices lay gradients out differently; which GPU it is does not matter.
+        // The layout of gradients depends on the type of device, not on the GPU model.
         xxh3_64(std::any::type_name::<B>().as_bytes()),
     ])
 }
 
-/// Refuses a folder in which some rank does not read what rank 0 writes. All ranks call it.
+/// Fails if some rank cannot read a file that rank 0 writes to `folder`. All ranks must call it.
 ///
 /// # Errors
 /// [`Error::NotShared`], [`Error::Io`], [`Error::Communication`].
@@ -73,15 +74,15 @@ pub fn check_shared(comm: &mut Communicator, folder: &Path) -> Result<(), Error>
     if comm.rank() == Rank(0) {
         let random = RandomState::new().hash_one(std::process::id());
         secret = random.to_le_bytes().to_vec();
-        written = fs::write(proof(folder, &secret), &secret);
+        written = fs::write(probe_path(folder, &secret), &secret);
     }
     comm.broadcast(Rank(0), &mut secret)?;
-    let path = proof(folder, &secret);
+    let path = probe_path(folder, &secret);
     let seen = fs::read(&path).is_ok_and(|read| read == secret);
     let reply = if seen { String::new() } else { host() };
     let replies = comm.all_gather(reply.as_bytes());
     if comm.rank() == Rank(0) {
-        // Whatever is next: nobody reads it any more.
+        // All ranks have replied, so the file is no longer needed, whatever the outcome.
         let _ = fs::remove_file(&path);
     }
     written.map_err(Error::io("write", &path))?;
@@ -94,12 +95,12 @@ pub fn check_shared(comm: &mut Communicator, folder: &Path) -> Result<(), Error>
     }
 }
 
-fn proof(folder: &Path, secret: &[u8]) -> std::path::PathBuf {
+fn probe_path(folder: &Path, secret: &[u8]) -> std::path::PathBuf {
     let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     folder.join(format!("shared-{digits}.tmp"))
 }
 
-/// The name of this machine.
+/// Returns the host name, or "unknown".
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();

@@ -1,24 +1,25 @@
-//! Commands of rank 0 to every rank, as bytes. Results are the return values of the worker's
-//! methods.
+//! The commands that rank 0 sends to every rank, and their encoding. Replies are sent by the
+//! worker's methods.
 
 use crate::RunStep;
 
-/// The next thing every rank does. The batch it is about comes from the rank's [`super::Feed`].
+/// An instruction of rank 0 that every rank carries out. The batch it refers to comes from the
+/// rank's [`super::Feed`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
-    /// Nothing: once every rank has answered, all of them hold their weights.
+    /// Wait until every rank has loaded its weights.
     Begin,
     /// One training step on the next batch.
     Train(TrainStep),
-    /// Forward only, on the next batch of held-out data.
-    Evaluate(Held),
-    /// Write parameters into the checkpoint of this step, which rank 0 begins and commits.
+    /// A forward pass on the next batch of held-out data.
+    Evaluate(HeldOutBatch),
+    /// Write parameters into the checkpoint of this step, which rank 0 creates and commits.
     Save {
         step: u64,
         /// Whether the parameters must give a finite loss on the last batch.
         probe: bool,
     },
-    /// Write what was recorded.
+    /// Write the recorded trace.
     WriteTrace,
     /// Read the outcome of the last training step.
     Settle,
@@ -26,33 +27,31 @@ pub enum Command {
     Finish,
 }
 
-/// A training step.
+/// The step that a batch trains, and whether the trace records it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainStep {
-    /// Which step it is.
     pub step: RunStep,
-    /// Whether the step is recorded.
     pub record: bool,
 }
 
-/// A batch of held-out data.
+/// Which batch of the held-out data to evaluate: the first restarts the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// The first of all.
+pub enum HeldOutBatch {
+    /// The first batch of an evaluation.
     First,
-    /// The one after the last.
+    /// The next batch.
     Next,
 }
 
 impl Command {
-    /// Its form in a message: a code, a flag, two words.
+    /// Encodes the command as a code, a flag and two 64-bit words.
     pub fn to_bytes(self) -> [u8; BYTES] {
         let (code, flag, words) = match self {
             Self::Begin => (0, false, [0; 2]),
             Self::Train(TrainStep { step, record }) => {
                 (1, record, [step.number, step.factor.to_bits()])
             }
-            Self::Evaluate(held) => (2, held == Held::First, [0; 2]),
+            Self::Evaluate(held) => (2, held == HeldOutBatch::First, [0; 2]),
             Self::Save { step, probe } => (3, probe, [step, 0]),
             Self::WriteTrace => (4, false, [0; 2]),
             Self::Finish => (5, false, [0; 2]),
@@ -66,7 +65,7 @@ impl Command {
         bytes
     }
 
-    /// The command in `bytes`, unless they are none.
+    /// Decodes a command; `None` if `bytes` do not encode one.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| {
@@ -80,7 +79,7 @@ impl Command {
                 let step = RunStep { number: word(0), factor: f64::from_bits(word(1)) };
                 Self::Train(TrainStep { step, record: flag })
             }
-            2 => Self::Evaluate(if flag { Held::First } else { Held::Next }),
+            2 => Self::Evaluate(if flag { HeldOutBatch::First } else { HeldOutBatch::Next }),
             3 => Self::Save { step: word(0), probe: flag },
             4 => Self::WriteTrace,
             5 => Self::Finish,
@@ -94,7 +93,7 @@ const BYTES: usize = 18;
 
 #[cfg(test)]
 mod tests {
-    use super::{Command, Held, TrainStep};
+    use super::{Command, HeldOutBatch, TrainStep};
     use crate::RunStep;
 
     #[test]
@@ -103,8 +102,8 @@ mod tests {
         for command in [
             Command::Begin,
             Command::Train(TrainStep { step, record: true }),
-            Command::Evaluate(Held::First),
-            Command::Evaluate(Held::Next),
+            Command::Evaluate(HeldOutBatch::First),
+            Command::Evaluate(HeldOutBatch::Next),
             Command::Save { step: 7, probe: true },
             Command::WriteTrace,
             Command::Finish,

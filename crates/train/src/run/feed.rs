@@ -1,4 +1,4 @@
-//! The source of a command's batches on ranks other than 0.
+//! The source of batches on ranks other than 0.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -6,14 +6,15 @@ use std::sync::mpsc::Receiver;
 use data::{Loaded, Loader};
 use schema::{Batch, Rank};
 
-use super::command::Held;
+use super::command::HeldOutBatch;
+use super::loaders;
+use super::request::RunRequest;
 use super::start::StartState;
-use super::{RunRequest, lead};
 use crate::Error;
 
 /// The batches of all ranks, in the order in which rank 0 reads them.
 pub enum Feed<'a> {
-    /// Rank 0 is a thread of the same process and hands them over.
+    /// Rank 0 is a thread of the same process and sends its batches.
     Handed(Receiver<Arc<Batch>>),
     /// This rank reads them itself.
     Read(Box<FollowingRank<'a>>),
@@ -30,22 +31,22 @@ pub struct FollowingRank<'a> {
 }
 
 impl<'a> FollowingRank<'a> {
-    /// Begins to read where the run begins.
+    /// Starts a loader at the starting point of the run.
     pub fn new(request: &'a RunRequest, start: &StartState, rank: Rank) -> Result<Self, Error> {
-        let training = lead::batches(request, start)?;
+        let training = loaders::training_batches(request, start)?;
         Ok(Self { request, rank, training, held_out: None, last: None })
     }
 }
 
 impl Feed<'_> {
-    /// The batch of the next step.
+    /// Returns the batch of the next training step.
     pub fn train(&mut self) -> Result<Arc<Batch>, Error> {
         match self {
             Self::Handed(batches) => handed(batches),
             Self::Read(reader) => {
-                // Not kept beside the batch to come, which would be memory for one more.
+                // Drop the last batch before the next is read, to save the memory of one batch.
                 let is_first = reader.last.take().is_none();
-                let next = if is_first { lead::first_of } else { Loader::next };
+                let next = if is_first { loaders::first_batch } else { Loader::next };
                 let batch = next_of(reader.rank, reader.training.as_mut(), next)?;
                 reader.last = Some(Arc::clone(&batch));
                 Ok(batch)
@@ -53,20 +54,20 @@ impl Feed<'_> {
         }
     }
 
-    /// A batch of held-out data.
-    pub fn held_out(&mut self, held: Held) -> Result<Arc<Batch>, Error> {
+    /// Returns a batch of held-out data.
+    pub fn held_out(&mut self, held: HeldOutBatch) -> Result<Arc<Batch>, Error> {
         match self {
             Self::Handed(batches) => handed(batches),
             Self::Read(reader) => {
-                if held == Held::First {
-                    reader.held_out = lead::held_out(reader.request)?.map(|(loader, _)| loader);
+                if held == HeldOutBatch::First {
+                    reader.held_out = loaders::held_out(reader.request)?.map(|(loader, _)| loader);
                 }
                 next_of(reader.rank, reader.held_out.as_mut(), Loader::next)
             }
         }
     }
 
-    /// The batch of the last step.
+    /// Returns the batch of the last training step again.
     pub fn last(&mut self) -> Result<Arc<Batch>, Error> {
         match self {
             Self::Handed(batches) => handed(batches),
@@ -75,7 +76,7 @@ impl Feed<'_> {
     }
 }
 
-/// How a loader gives its next batch.
+/// A function that reads a loader's next batch.
 type Next = fn(&mut Loader) -> Option<Result<Loaded, data::Error>>;
 
 fn next_of(rank: Rank, loader: Option<&mut Loader>, next: Next) -> Result<Arc<Batch>, Error> {
@@ -84,7 +85,7 @@ fn next_of(rank: Rank, loader: Option<&mut Loader>, next: Next) -> Result<Arc<Ba
 }
 
 fn handed(batches: &Receiver<Arc<Batch>>) -> Result<Arc<Batch>, Error> {
-    // Rank 0 hands a batch over before it says what to do with it.
+    // Rank 0 sends a batch before the command that uses it, so a closed channel means that it left.
     let left = comm::Error::PeerLeft { rank: 0, verb: comm::Verb::Broadcast.name() };
     batches.recv().map_err(|_| Error::Communication(left))
 }

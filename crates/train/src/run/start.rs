@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use trace::Clock;
 
-use super::{RuleChange, RunRequest, Start};
+use super::request::{RuleChange, RunRequest, Start};
 use crate::Error;
 use crate::checkpoint::{Checkpoint, SeenData};
 
-/// Loss since the last log line. Kept in the checkpoint, so that a resumed run reports the same.
+/// Sum of losses since the last log line. Stored in checkpoints, so that a resumed run reports the
+/// same losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossTally {
     /// Σ of the samples' losses.
@@ -21,20 +22,21 @@ pub struct LossTally {
 }
 
 impl LossTally {
-    /// Mean loss.
+    /// The mean loss per sample; 0 without samples.
     pub fn mean(&self) -> f64 {
         self.sum / self.samples.max(1) as f64
     }
 }
 
-/// Checkpoint content besides parameters; exact, so floating-point values are stored as bits.
+/// The progress of a run as stored in checkpoints besides parameters. Floating-point values are
+/// stored as bits, to be exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunProgress {
     pub loader: Position,
     tally_sum_bits: u64,
     tally_samples: u64,
     last_loss_bits: u64,
-    /// The best evaluation so far, where a run looks for it.
+    /// The best evaluation so far, if the run keeps the best checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best: Option<BestEvaluation>,
 }
@@ -42,27 +44,26 @@ pub struct RunProgress {
 /// The best evaluation of a run so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BestEvaluation {
-    /// The step it is of.
     pub step: u64,
     figure_bits: u64,
-    /// Evaluations since that were no better.
+    /// Number of later evaluations, none of them better.
     pub worse_since: u64,
 }
 
 impl BestEvaluation {
-    /// A figure at a step, better than all before.
+    /// Records the metric of an evaluation that is better than all before.
     pub fn new(step: u64, figure: f64) -> Self {
         Self { step, figure_bits: figure.to_bits(), worse_since: 0 }
     }
 
-    /// Its figure.
+    /// The value of the metric by which evaluations are compared.
     pub fn figure(&self) -> f64 {
         f64::from_bits(self.figure_bits)
     }
 }
 
 impl RunProgress {
-    /// The progress at `loader`, with the running and the last reported loss.
+    /// The progress at position `loader`, with the running loss and the last reported loss.
     pub fn new(
         loader: Position,
         tally: LossTally,
@@ -78,40 +79,40 @@ impl RunProgress {
         }
     }
 
-    /// Loss since the last log line.
+    /// The running loss since the last log line.
     pub fn tally(&self) -> LossTally {
         LossTally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
     }
 
-    /// The best evaluation so far.
+    /// The best evaluation so far, if the run keeps the best checkpoint.
     pub fn best(&self) -> Option<BestEvaluation> {
         self.best
     }
 
-    /// Loss of the last log line.
+    /// The loss reported by the last log line.
     pub fn last_loss(&self) -> f64 {
         f64::from_bits(self.last_loss_bits)
     }
 }
 
-/// The state all ranks begin with.
+/// The starting point of a run, identical on all ranks.
 pub struct StartState {
     pub step: u64,
     pub samples: u64,
-    /// Data position and losses; none at a fresh start.
+    /// `None` at a fresh start, and for imported checkpoints.
     pub progress: Option<RunProgress>,
-    /// The source of weights and optimizer state; initial weights if none.
+    /// The source of weights and optimizer state; `None` for initial weights.
     pub checkpoint: Option<Checkpoint>,
-    /// Over which columns of a row the tables' optimizer works in this run.
+    /// The columns of a row over which the tables' optimizer works in this run.
     pub row_scope: RowScope,
-    /// The same before this run, where it was another and the change was accepted.
+    /// The scope before this run, if it differs and the change was accepted.
     pub row_scope_before: Option<RowScope>,
-    /// The clock of all ranks' traces.
+    /// The common clock of all ranks' traces.
     pub clock: Clock,
 }
 
 impl StartState {
-    /// The state `request` asks for.
+    /// Opens the starting point that `request` names and checks that it fits the request.
     pub fn read(request: &RunRequest) -> Result<Self, Error> {
         let clock = Clock::start();
         let (optimizer, tables) =
@@ -136,7 +137,7 @@ impl StartState {
         let manifest = checkpoint.manifest();
         let position = manifest.position.clone();
         let progress = match position {
-            // An imported state dict has weights but no past.
+            // An imported state dict has weights but no progress.
             serde_json::Value::Null => None,
             position => {
                 Some(serde_json::from_value(position).map_err(|error| Error::Manifest {
@@ -151,7 +152,7 @@ impl StartState {
     }
 }
 
-/// The checkpoint's scope where `planned` is another and the change was accepted.
+/// Returns the checkpoint's row scope if `planned` differs from it and the change was accepted.
 fn changed_scope(
     checkpoint: &Checkpoint,
     planned: &RowScope,
@@ -167,7 +168,7 @@ fn changed_scope(
     }
 }
 
-/// A checkpoint goes on only as the model it is of, under the optimizers whose state it holds.
+/// Fails unless the checkpoint has the same model and optimizers as the configuration.
 fn check_same_model(config: &JobConfig, checkpoint: &Checkpoint) -> Result<(), Error> {
     let described = |job: &JobConfig| {
         let optimizer = &job.optimizer;
@@ -187,7 +188,7 @@ fn check_same_model(config: &JobConfig, checkpoint: &Checkpoint) -> Result<(), E
     }
 }
 
-/// The first key under which two values differ, and both values.
+/// Finds the first key under which two values differ, and returns it with both values.
 fn first_difference(key: &str, a: &Value, b: &Value) -> Option<(String, String, String)> {
     if let (Value::Object(a), Value::Object(b)) = (a, b) {
         let keys: BTreeSet<_> = a.keys().chain(b.keys()).collect();
@@ -203,7 +204,7 @@ fn first_difference(key: &str, a: &Value, b: &Value) -> Option<(String, String, 
 fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(), Error> {
     let saved = &checkpoint.manifest().fitted;
     if saved.is_null() {
-        // An imported state dict may come without them.
+        // An imported state dict may lack them.
         return Ok(());
     }
     let path = checkpoint.folder().to_owned();
@@ -220,12 +221,12 @@ fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(),
     Ok(())
 }
 
-/// Whether two states turn the same values into the same input of a model.
+/// Whether two sets of fitted transforms map equal raw values to equal model inputs.
 pub fn have_same_transforms(a: &Fitted, b: &Fitted) -> bool {
     (a.version, &a.dense, &a.categorical) == (b.version, &b.dense, &b.categorical)
 }
 
-/// The rows that a run sees.
+/// The fingerprints of the training and held-out rows of a run.
 pub fn seen_data(request: &RunRequest) -> SeenData {
     let held_out = request.evaluation.as_ref();
     SeenData {
@@ -234,16 +235,14 @@ pub fn seen_data(request: &RunRequest) -> SeenData {
     }
 }
 
-/// Which rows of a run.
+/// Selects the training rows or the held-out rows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunRows {
-    /// Those it is trained on.
     Training,
-    /// Those it is evaluated on.
     HeldOut,
 }
 
-/// A run goes on only with the rows it began with. Held-out rows may be added or left out.
+/// A run goes on only with the rows it began with. HeldOutBatch-out rows may be added or left out.
 pub fn check_same_rows(
     checkpoint: &Checkpoint,
     request: &RunRequest,

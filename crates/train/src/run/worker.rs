@@ -1,4 +1,4 @@
-//! One rank: its model, and how it carries out commands.
+//! One rank of a run: its model, and how it carries out the commands of rank 0.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,10 +14,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::{Clock, Recorder, RunInfo};
 
-use super::command::{Command, Held, TrainStep};
+use super::agreement;
+use super::command::{Command, HeldOutBatch, TrainStep};
 use super::feed::Feed;
+use super::request::{OpenDevice, RunRequest, TraceRequest};
 use super::start::StartState;
-use super::{OpenDevice, RunRequest, TraceRequest, agreement};
 use crate::checkpoint::{Checkpoint, CheckpointWriter, WrittenFile, dtype};
 use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
@@ -25,19 +26,19 @@ use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext, SampleShare};
 
-/// How much longer than for other messages a rank waits for what rank 0 says: rank 0 may itself
-/// wait for a rank that is lost, and is the one to name it.
+/// Extra time that a rank waits for commands: rank 0 may itself be waiting for a lost rank, and its
+/// error should come first because it names that rank.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
-/// What came of saving.
+/// The result of saving: written files, or the reason why the parameters must not be saved.
 pub enum Saved {
-    /// What each rank wrote, in rank order, and what its tiles have become.
+    /// The files written by each rank, in rank order, and statistics of its tiles.
     Written(Vec<WrittenFile>, Vec<TileUse>),
-    /// Why nothing was written: a value that no checkpoint may hold.
-    Spoilt(String),
+    /// The non-finite or clamped value because of which nothing was written.
+    Rejected(String),
 }
 
-/// A training step that the device has been given, and its samples on this rank.
+/// A training step submitted to the device, with this rank's samples.
 struct PendingStep<B: Backend> {
     started: Started<B>,
     batch: Arc<Batch>,
@@ -45,28 +46,28 @@ struct PendingStep<B: Backend> {
     global_size: usize,
 }
 
-/// A rank at work.
+/// One rank of a run. Rank 0 calls the `lead_…` methods, each of which broadcasts a command and
+/// carries it out; the other ranks call [`Self::follow`].
 pub struct RankWorker<'a, B: Backend> {
     request: &'a RunRequest,
-    /// Threads, communicator and profiler.
     pub context: RankContext<B>,
     model: Model<B>,
-    /// The step whose outcome has not been read yet.
+    /// The submitted step whose outcome has not been read yet.
     pending: Option<PendingStep<B>>,
-    /// Rank 0 hands batches to the ranks of its own process.
+    /// Channels on which rank 0 sends batches to ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
-    /// How long messages are waited for after the first step, if not as long as in it.
+    /// Timeout of messages after the first step, if it differs.
     timeout: Option<Duration>,
-    /// What the last message to all ranks was, to be used for the next.
-    said: Vec<u8>,
+    /// Reused buffer of broadcast messages.
+    message_buffer: Vec<u8>,
     /// Whether some rank was asked to stop, as of the last batch.
     is_stopped: bool,
-    /// Weights of each tile at the largest number of its format when the run began.
+    /// Weights of each tile that equaled the largest value of their format when the run began.
     at_limit: Vec<usize>,
 }
 
 impl<'a, B: Backend> RankWorker<'a, B> {
-    /// The rank at `comm`, with so many threads and the weights `start` says.
+    /// Opens the device of the rank at `comm` and loads the weights of `start`.
     pub fn new(
         request: &'a RunRequest,
         start: &StartState,
@@ -83,57 +84,69 @@ impl<'a, B: Backend> RankWorker<'a, B> {
             }
         };
         let context = RankContext::new(open(threads)?, comm, profiler)?;
-        let on = context.on();
+        let device_queue = context.device_queue();
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let (config, plan) = (&request.config, &request.plan);
         let mut model = match &start.checkpoint {
-            None => Model::initial(on, config, plan, rank, batch_max)?,
+            None => Model::initial(device_queue, config, plan, rank, batch_max)?,
             Some(checkpoint) => {
-                let parameters = read(checkpoint, config, (plan, rank), on.0.host())?;
-                Model::restored(on, config, plan, rank, batch_max, parameters)?
+                let parameters =
+                    read_parameters(checkpoint, config, plan, rank, device_queue.device.host())?;
+                Model::restored(device_queue, config, plan, rank, batch_max, parameters)?
             }
         };
         model.set_bucket(request.bucket_bytes);
         let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
         for (tile, count) in at_limit.iter_mut().enumerate() {
             if start.checkpoint.is_some() {
-                let view = model.tile(on, whole(&model, tile), &mut room)?;
-                *count = parameter::count_at_limit(on.0.host(), view.weight);
+                let view = model.tile(device_queue, all_rows(&model, tile), &mut room)?;
+                *count = parameter::count_at_limit(device_queue.device.host(), view.weight);
             }
         }
-        let (handed, timeout, said, is_stopped) = (Vec::new(), None, Vec::new(), false);
+        let (handed, timeout, message_buffer, is_stopped) = (Vec::new(), None, Vec::new(), false);
         let pending = None;
-        Ok(Self { request, context, model, pending, handed, timeout, said, is_stopped, at_limit })
+        Ok(Self {
+            request,
+            context,
+            model,
+            pending,
+            handed,
+            timeout,
+            message_buffer,
+            is_stopped,
+            at_limit,
+        })
     }
 
-    /// Hands every batch to the ranks behind `handed`, which take them from [`Feed::Handed`].
+    /// Sends every batch to the channels `handed`, from which the other ranks receive them by
+    /// [`Feed::Handed`].
     pub fn handing(mut self, handed: Vec<Sender<Arc<Batch>>>) -> Self {
         self.handed = handed;
         self
     }
 
-    /// After the first step, waits at most so long for a message.
+    /// Sets the timeout of messages after the first step.
     pub fn waiting(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Leaves the sums of dense gradients to the transport, if it has any.
+    /// Lets the transport sum dense gradients itself, if it can.
     pub fn summing(mut self, native: bool) -> Self {
         self.context.comm.dense.set_native(native);
         self
     }
 
-    /// Whether a rank was asked to stop: this one, or any when the last batch was done.
+    /// Whether this rank was asked to stop, or any rank as of the last batch.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped || self.request.stop.load(Ordering::Relaxed)
     }
 
-    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report; whether
-    /// a rank was asked to stop.
+    /// Carries out the commands of rank 0 until the run ends. Rank 0 reports the results. Returns
+    /// whether a rank was asked to stop.
     pub fn follow(mut self, mut feed: Feed<'_>) -> Result<bool, Error> {
         loop {
-            match self.told()? {
+            match self.receive()? {
                 Command::Begin => self.begin()?,
                 Command::Train(step) => {
                     let batch = feed.train()?;
@@ -156,96 +169,95 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         }
     }
 
-    /// Returns when every rank holds its weights. This and all that follow: rank 0 only.
+    /// Waits until every rank has loaded its weights. Like all `lead_…` methods, for rank 0 only.
     pub fn lead_begin(&mut self) -> Result<(), Error> {
-        self.tell(Command::Begin, None)?;
+        self.broadcast(Command::Begin, None)?;
         self.begin()
     }
 
-    /// Takes one step; Σ of the samples' losses before it, or of the step before where the device
-    /// works while the host goes on: that of a recorded step is always its own.
+    /// Runs one step on all ranks and returns a summed loss. Asynchronous devices return that of
+    /// the previous step, unless the step is recorded.
     pub fn lead_train(
         &mut self,
         step: TrainStep,
         batch: &Arc<Batch>,
     ) -> Result<Option<f64>, Error> {
-        self.tell(Command::Train(step), Some(batch))?;
+        self.broadcast(Command::Train(step), Some(batch))?;
         self.train(step, batch)
     }
 
-    /// Reads the outcome of the last step where that has not been done; Σ of its samples' losses.
+    /// Reads the outcome of the last step if it is still pending, and returns its summed loss.
     pub fn lead_settle(&mut self) -> Result<Option<f64>, Error> {
         if self.pending.is_none() {
             return Ok(None);
         }
-        self.tell(Command::Settle, None)?;
+        self.broadcast(Command::Settle, None)?;
         self.settle()
     }
 
-    /// Probabilities of all samples, and Σ of their losses.
+    /// Evaluates a batch on all ranks and returns all probabilities and the summed loss.
     pub fn lead_evaluate(
         &mut self,
-        held: Held,
+        held: HeldOutBatch,
         batch: &Arc<Batch>,
     ) -> Result<(Vec<f32>, f64), Error> {
-        self.tell(Command::Evaluate(held), Some(batch))?;
+        self.broadcast(Command::Evaluate(held), Some(batch))?;
         self.evaluate(batch)
     }
 
-    /// Writes every rank's parameters, if they are fit to be saved and give a finite loss on
-    /// `probe`.
+    /// Writes every rank's parameters, if they are finite and give a finite loss on `probe`.
     pub fn lead_save(
         &mut self,
         writer: &CheckpointWriter,
         probe: Option<&Arc<Batch>>,
     ) -> Result<Saved, Error> {
-        self.tell(Command::Save { step: writer.step(), probe: probe.is_some() }, probe)?;
+        self.broadcast(Command::Save { step: writer.step(), probe: probe.is_some() }, probe)?;
         self.save(writer, probe)
     }
 
-    /// Writes every rank's trace; the files.
+    /// Writes every rank's trace and returns the paths.
     pub fn lead_write_trace(&mut self) -> Result<Vec<PathBuf>, Error> {
-        self.tell(Command::WriteTrace, None)?;
+        self.broadcast(Command::WriteTrace, None)?;
         self.write_trace()
     }
 
-    /// Ends the run on every rank.
+    /// Ends the run on every rank; called last.
     pub fn lead_finish(&mut self) -> Result<(), Error> {
-        self.tell(Command::Finish, None)
+        self.broadcast(Command::Finish, None)
     }
 
-    /// Says what every rank does next, and on which batch.
-    fn tell(&mut self, command: Command, batch: Option<&Arc<Batch>>) -> Result<(), Error> {
+    /// Broadcasts the next command, and sends its batch to ranks of the same process.
+    fn broadcast(&mut self, command: Command, batch: Option<&Arc<Batch>>) -> Result<(), Error> {
         for (to, batch) in self.handed.iter().flat_map(|to| batch.map(|batch| (to, batch))) {
-            // Who has left is missed by the next collective, which says so.
+            // If a rank has left, the next collective reports it.
             let _ = to.send(Arc::clone(batch));
         }
-        self.said.clear();
-        self.said.extend_from_slice(&command.to_bytes());
-        self.context.comm.control.broadcast(Rank(0), &mut self.said)?;
+        self.message_buffer.clear();
+        self.message_buffer.extend_from_slice(&command.to_bytes());
+        self.context.comm.control.broadcast(Rank(0), &mut self.message_buffer)?;
         Ok(())
     }
 
-    /// What rank 0 says.
-    fn told(&mut self) -> Result<Command, Error> {
+    /// Receives the next command of rank 0.
+    fn receive(&mut self) -> Result<Command, Error> {
         let control = &mut self.context.comm.control;
         let usual = control.timeout();
         control.set_timeout(usual.map(|timeout| timeout + PRECEDENCE));
-        control.broadcast(Rank(0), &mut self.said)?;
+        control.broadcast(Rank(0), &mut self.message_buffer)?;
         control.set_timeout(usual);
-        let bytes = self.said.len();
+        let bytes = self.message_buffer.len();
         let unknown = Error::Reply { rank: 0, expected: "a command", bytes };
-        Command::from_bytes(&self.said).ok_or(unknown)
+        Command::from_bytes(&self.message_buffer).ok_or(unknown)
     }
 
-    /// What every rank says, in rank order.
+    /// Gathers the replies of all ranks, in rank order.
     fn replies<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>, Error> {
         let defect = |rank, bytes| Error::Reply { rank, expected: "a reply", bytes };
         let rank = self.context.comm.rank().0;
         let own = serde_json::to_vec(own).map_err(|_| defect(rank, 0))?;
         let all = self.context.comm.control.all_gather(&own)?;
-        let read = |(rank, said): (u32, Vec<u8>)| {
-            serde_json::from_slice(&said).map_err(|_| defect(rank, said.len()))
+        let read = |(rank, reply): (u32, Vec<u8>)| {
+            serde_json::from_slice(&reply).map_err(|_| defect(rank, reply.len()))
         };
         (0..).zip(all).map(read).collect()
     }
@@ -281,12 +293,12 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         self.pending.take().map(|pending| self.finish(pending)).transpose()
     }
 
-    /// The sum over all ranks of what a step's losses are.
+    /// Waits for the end of a step and sums its losses over all ranks.
     fn finish(&mut self, pending: PendingStep<B>) -> Result<f64, Error> {
         let PendingStep { started, batch, first_sample, global_size } = pending;
         let share = SampleShare { batch: &batch, first_sample, global_size };
         let sum = self.model.finish(&mut self.context, started, share)?;
-        self.over_ranks(sum)
+        self.sum_over_ranks(sum)
     }
 
     fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
@@ -294,23 +306,23 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         let share = SampleShare { batch: &own, first_sample, global_size: batch.size };
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
         let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
-        Ok((probabilities, self.over_ranks(sum)?))
+        Ok((probabilities, self.sum_over_ranks(sum)?))
     }
 
-    /// The sum in rank order. Learns with it whether a rank was asked to stop: all of them learn it
-    /// at the same batch.
-    fn over_ranks(&mut self, own: f64) -> Result<f64, Error> {
-        let mut said = [0; 9];
-        said[..8].copy_from_slice(&own.to_le_bytes());
-        said[8] = u8::from(self.request.stop.load(Ordering::Relaxed));
-        let all = self.context.comm.control.all_gather(&said)?;
-        self.is_stopped |= all.iter().any(|said| said.get(8) == Some(&1));
+    /// Sums a loss over all ranks, in rank order. The same message carries the stop flags, so all
+    /// ranks see a stop at the same batch.
+    fn sum_over_ranks(&mut self, own: f64) -> Result<f64, Error> {
+        let mut message = [0; 9];
+        message[..8].copy_from_slice(&own.to_le_bytes());
+        message[8] = u8::from(self.request.stop.load(Ordering::Relaxed));
+        let all = self.context.comm.control.all_gather(&message)?;
+        self.is_stopped |= all.iter().any(|message| message.get(8) == Some(&1));
         let sum =
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
         Ok(all.iter().map(sum).sum())
     }
 
-    /// This rank's samples of `batch`, and the number of the first.
+    /// Returns this rank's samples of `batch`, and the index of the first.
     fn share(&self, batch: &Arc<Batch>) -> (Arc<Batch>, usize) {
         let (rank, size) = (self.context.comm.rank().index(), self.context.comm.world_size());
         if size == 1 {
@@ -326,36 +338,40 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         probe: Option<&Arc<Batch>>,
     ) -> Result<Saved, Error> {
         let rank = self.context.comm.rank();
-        // Before anything is written: a checkpoint is there to be resumed.
-        if let Some(spoilt) = self.spoilt(probe)? {
-            return Ok(Saved::Spoilt(spoilt));
+        // Check before writing anything: a checkpoint must be resumable.
+        if let Some(defect) = self.find_defect(probe)? {
+            return Ok(Saved::Rejected(defect));
         }
         let optimizers = &self.request.config.optimizer;
         let (tiles, kind) = (self.model.tiles(), optimizers.sparse.kind);
-        let (on, mut room) = (self.context.on(), TileRoom::default());
+        let (device_queue, mut room) = (self.context.device_queue(), TileRoom::default());
         let mut written = vec![writer.write_tiles(rank, tiles, kind, &mut |rows, take| {
-            take(&self.model.tile(on, rows, &mut room)?)
+            take(&self.model.tile(device_queue, rows, &mut room)?)
         })?];
         if rank == Rank(0) {
-            let dense = self.model.dense().to_parameters(on)?;
+            let dense = self.model.dense().to_parameters(device_queue)?;
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
         let mut used = Vec::new();
         for tile in 0..self.model.tiles().len() {
-            let view = self.model.tile(on, whole(&self.model, tile), &mut room)?;
-            used.push(table_use::of_tile(on.0.host(), &self.request.config.model, &view));
+            let view = self.model.tile(device_queue, all_rows(&self.model, tile), &mut room)?;
+            used.push(table_use::measure_tile(
+                device_queue.device.host(),
+                &self.request.config.model,
+                &view,
+            ));
         }
         let (written, used): (Vec<_>, Vec<_>) = self.replies(&(written, used))?.into_iter().unzip();
         Ok(Saved::Written(written.concat(), used.concat()))
     }
 
-    /// Why the parameters of some rank are not fit to be saved: a value that is no finite number, a
-    /// weight that its format cut off, or a loss on `probe` that is no finite number. The loss of a
-    /// step is that of the weights before it, so only such a probe sees what the last step made.
-    fn spoilt(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
-        let own = self.spoilt_here()?;
-        if let Some(spoilt) = self.replies(&own)?.into_iter().flatten().next() {
-            return Ok(Some(spoilt));
+    /// Finds the reason why some rank's parameters must not be saved: a non-finite value, a weight
+    /// clamped by its format, or a non-finite loss on `probe`. The loss of a step is computed
+    /// before its update, so only the probe detects what the last update did.
+    fn find_defect(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
+        let own = self.find_local_defect()?;
+        if let Some(defect) = self.replies(&own)?.into_iter().flatten().next() {
+            return Ok(Some(defect));
         }
         let Some(batch) = probe else { return Ok(None) };
         let (_, sum) = self.evaluate(batch)?;
@@ -366,15 +382,16 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         Ok((!mean.is_finite()).then(text))
     }
 
-    /// The first such value of this rank.
-    fn spoilt_here(&self) -> Result<Option<String>, Error> {
-        let (on, config) = (self.context.on(), &self.request.config);
-        if let Some(spot) = self.model.dense().not_finite(on)? {
+    /// Finds the first non-finite or clamped value of this rank.
+    fn find_local_defect(&self) -> Result<Option<String>, Error> {
+        let (device_queue, config) = (self.context.device_queue(), &self.request.config);
+        if let Some(spot) = self.model.dense().not_finite(device_queue)? {
             return Ok(Some(format!("{spot}, expected a finite number")));
         }
-        let (host, mut room) = (on.0.host(), TileRoom::default());
+        let (host, mut room) = (device_queue.device.host(), TileRoom::default());
         for (tile, &before) in self.at_limit.iter().enumerate() {
-            let view: TileView<'_> = self.model.tile(on, whole(&self.model, tile), &mut room)?;
+            let view: TileView<'_> =
+                self.model.tile(device_queue, all_rows(&self.model, tile), &mut room)?;
             let table = &config.model.tables[view.tile.table.index()];
             let kind = config.optimizer.sparse.kind;
             if let Some(spot) = parameter::not_finite(host, &view, &table.name, kind) {
@@ -397,7 +414,8 @@ impl<'a, B: Backend> RankWorker<'a, B> {
         if let (Some(TraceRequest { folder, .. }), Some(recorder)) =
             (&self.request.trace, self.context.profiler.recorder())
         {
-            // Apart, because readers of a folder of traces take every file for a Kineto trace.
+            // In a folder of their own, because readers of a trace folder take every file for a
+            // Kineto trace.
             let graphs = folder.join("execution_trace");
             std::fs::create_dir_all(&graphs).map_err(Error::io("create", &graphs))?;
             let kineto = folder.join(format!("kineto_rank{rank}.json"));
@@ -413,16 +431,17 @@ impl<'a, B: Backend> RankWorker<'a, B> {
     }
 }
 
-/// All rows of a tile.
-fn whole<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
+/// The range of all rows of a tile.
+fn all_rows<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
     TileRows { tile, rows: 0..model.tiles()[tile].row_count() }
 }
 
-/// The parameters of one rank with their state, from any plan's checkpoint.
-fn read(
+/// Reads the parameters and state of one rank from a checkpoint of any plan.
+fn read_parameters(
     checkpoint: &Checkpoint,
     config: &JobConfig,
-    (plan, rank): (&ShardingPlan, Rank),
+    plan: &ShardingPlan,
+    rank: Rank,
     host: &Pool,
 ) -> Result<RankParameters, Error> {
     let (model, optimizer) = (&config.model, &config.optimizer);
@@ -441,7 +460,7 @@ fn read(
     Ok(parameters)
 }
 
-/// What a recording of a rank says of itself. Its main thread is the one that asks.
+/// Describes this rank for its trace. The calling thread becomes the trace's main thread.
 pub fn run_info(comm: &Communicator, threads: usize, clock: Clock) -> RunInfo {
     RunInfo {
         rank: comm.rank().0,
@@ -456,7 +475,7 @@ pub fn run_info(comm: &Communicator, threads: usize, clock: Clock) -> RunInfo {
     }
 }
 
-/// The kernel's number of this thread, or the process's where it cannot be told.
+/// The thread id in the operating system, or the process id if it is unavailable.
 fn thread_id() -> u64 {
     let link = std::fs::read_link("/proc/thread-self").ok();
     let name = link.as_ref().and_then(|link| link.file_name()?.to_str());

@@ -1,7 +1,7 @@
 //! Files of `torch.save` (`.pt`, `.pth`, `.bin`): a zip archive of a pickle, which locates each
-//! tensor, and the tensors' bytes, which are read in place.
+//! tensor, and of the tensors' bytes, which are read in place.
 //!
-//! The pickle is never executed; see [`super::pickle`]. Knows nothing of models.
+//! The pickle is never executed; see [`super::pickle`]. Independent of models.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,20 +14,20 @@ use super::pickle::{Id, Pickle, PickleValue};
 use crate::Error;
 use crate::checkpoint::{TensorEntry, TensorReader};
 
-/// The first bytes of an archive, and of what `torch.save` wrote before version 1.6.
+/// The first bytes of an archive, and of files that `torch.save` wrote before version 1.6.
 const ARCHIVE: &[u8] = b"PK\x03\x04";
 const OLD: &[u8] = b"\x80\x02";
-/// Dicts within each other that are looked through.
+/// Depth of nested dicts that are searched.
 const DEPTH: usize = 4;
-/// The longest pickle that is read: 100 bytes a tensor are usual.
+/// The longest pickle that is read; about 100 bytes per tensor are usual.
 const PICKLE_BYTES: u64 = 256 << 20;
-/// Where programs keep the weights within what else they save, the surest first.
+/// Keys under which programs usually save the weights, the most specific first.
 const KEPT_AS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
 
-/// Opens a state dict: safetensors, or what `torch.save` wrote.
+/// Opens a state dict in a safetensors file or a file of `torch.save`.
 ///
 /// # Errors
-/// [`Error::TensorFile`] or [`Error::Pickled`] with what is wrong with it.
+/// [`Error::TensorFile`] or [`Error::Pickled`] with the defect.
 pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
     let mut start = Vec::new();
     let file = File::open(path).map_err(Error::io("open", path))?;
@@ -36,7 +36,7 @@ pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
     // The length of a safetensors header may begin with any byte, but is no longer than its file.
     if start == ARCHIVE {
         let file = File::open(path).map_err(Error::io("open", path))?;
-        return of_archive(path, file, bytes);
+        return read_archive(path, file, bytes);
     }
     if start.starts_with(OLD) && start.get(2) == Some(&0x8a) {
         let problem = "expected a zip archive, got the format of PyTorch before version 1.6; save \
@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
 /// Location of an archive's storages: first byte and length, by name.
 type Storages = BTreeMap<String, (u64, u64)>;
 
-fn of_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error> {
+fn read_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error> {
     let fail = |problem: String| Error::Pickled { path: path.to_owned(), problem };
     let broken = |error: zip::result::ZipError| fail(format!("the archive: {error}"));
     let mut archive = ZipArchive::new(BufReader::new(&file)).map_err(broken)?;
@@ -59,14 +59,14 @@ fn of_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).map_err(broken)?;
         let name = member.name().map_err(broken)?.into_owned();
-        // Below a folder with the name of the file.
+        // Members are in a folder with the name of the file.
         let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
         let (place, length) = (member.data_start().unwrap_or_default(), member.size());
         if member.compression() != CompressionMethod::STORE || place + length > bytes {
             return Err(fail(format!("{name}: expected stored bytes, got compressed ones")));
         }
         let mut read = |out: &mut dyn io::Write, limit| {
-            // Its checksum is compared at its end.
+            // The reader verifies the member's checksum at its end.
             let copied = io::copy(&mut (&mut member).take(limit), out);
             copied.map_err(|error| fail(format!("{name}: {error}")))
         };
@@ -89,10 +89,10 @@ fn of_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error
     let pickle = Pickle::read(&text).map_err(fail)?;
     let entries = entries(&pickle, &storages).map_err(fail)?;
     drop(archive);
-    Ok(TensorReader::of_parts(path, file, entries))
+    Ok(TensorReader::from_parts(path, file, entries))
 }
 
-/// The tensors of a state dict, by name.
+/// Locates the tensors of a state dict, by name.
 fn entries(pickle: &Pickle, storages: &Storages) -> Result<BTreeMap<String, TensorEntry>, String> {
     let mut entries = BTreeMap::new();
     for (name, tensor) in state_dict(pickle)? {
@@ -103,9 +103,9 @@ fn entries(pickle: &Pickle, storages: &Storages) -> Result<BTreeMap<String, Tens
     Ok(entries)
 }
 
-/// Names and tensors of the state dict: the entry that usually holds it, or else the whole pickle,
-/// or else its only entry with tensors. Tensors beside a named entry, such as the state of a random
-/// generator, are no weights.
+/// Finds the tensors of the state dict: those under one of the usual keys, else those of the whole
+/// pickle, else those of its only entry with tensors. Tensors next to a usual key, such as the
+/// state of a random generator, are not weights.
 fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
     let Some(top) = pickle.dict(pickle.root) else {
         return Err("expected a dict of tensors, as model.state_dict() gives it".to_owned());
@@ -127,7 +127,7 @@ fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
     }
 }
 
-/// The tensors below the entry of `dict` that usually holds a state dict, or else those of `dict`.
+/// Finds the tensors under one of the usual keys of `dict`, or else those of `dict` itself.
 fn usual_tensors(pickle: &Pickle, dict: Id, depth: usize) -> Option<Vec<(&str, Id)>> {
     let entries = pickle.dict(dict)?;
     let entry = |name: &&str| {
@@ -146,7 +146,7 @@ fn tensors_of(pickle: &Pickle, dict: Id) -> Vec<(&str, Id)> {
     entries.filter_map(tensor).collect()
 }
 
-/// The arguments of the call that rebuilds a tensor, of a parameter that of its data.
+/// Returns the arguments of the call that rebuilds a tensor, or a parameter's tensor.
 fn tensor_of(pickle: &Pickle, value: Id) -> Option<Id> {
     let PickleValue::Call { name, arguments } = pickle.get(value) else { return None };
     match name.as_str() {
@@ -164,7 +164,7 @@ fn tensor_of(pickle: &Pickle, value: Id) -> Option<Id> {
     }
 }
 
-/// Where a tensor lies, from `(storage, offset, size, stride, …)`.
+/// Locates a tensor from the call's arguments `(storage, offset, size, stride, …)`.
 fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEntry, String> {
     let unlike = || "expected a tensor as torch.save writes it".to_owned();
     let arguments = pickle.sequence(arguments).unwrap_or_default();
@@ -202,7 +202,7 @@ fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEn
 }
 
 fn extents(pickle: &Pickle, id: Id) -> Option<Vec<usize>> {
-    // A torch.Size is a call with a tuple of its own.
+    // `torch.Size` is pickled as a call with a tuple as its argument.
     let id = match pickle.get(id) {
         PickleValue::Call { arguments, .. } => *pickle.sequence(*arguments)?.first()?,
         _ => id,
@@ -211,7 +211,7 @@ fn extents(pickle: &Pickle, id: Id) -> Option<Vec<usize>> {
     pickle.sequence(id)?.iter().map(extent).collect()
 }
 
-/// The name of a format in safetensors, and its bytes.
+/// Returns the safetensors name of a storage class and its bytes per value.
 fn format_of(class: &str) -> Option<(&'static str, u64)> {
     Some(match class {
         "torch.FloatStorage" => ("F32", 4),

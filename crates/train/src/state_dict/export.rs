@@ -13,7 +13,7 @@ use crate::checkpoint::{Checkpoint, TensorWriter, sync_folder};
 use crate::parameter::{self, DenseParameter, Spot};
 use crate::{Error, RuleChange};
 
-/// The note of an exported file that has the model's configuration as JSON.
+/// The metadata key under which an exported file holds the model's configuration as JSON.
 const MODEL_NOTE: &str = "rowmill.model";
 
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
@@ -23,8 +23,8 @@ const MODEL_NOTE: &str = "rowmill.model";
 /// Optimizer states stay behind: see [`export_optimizer`].
 ///
 /// # Errors
-/// [`Error::NotExpressible`] if the other library has no such model, [`Error::Checksum`] naming the
-/// damaged file and tensor, [`Error::Value`] naming a value that is no finite number, [`Error::Io`]
+/// [`Error::NotExpressible`] if the other library cannot express the model, [`Error::Checksum`]
+/// naming the damaged file and tensor, [`Error::Value`] naming a non-finite value, [`Error::Io`]
 /// naming the file.
 pub fn export(checkpoint: &Checkpoint, target: Dialect, out: &Path) -> Result<u64, Error> {
     let names = dense_names(&checkpoint.config().model, target)?;
@@ -39,12 +39,11 @@ pub fn export(checkpoint: &Checkpoint, target: Dialect, out: &Path) -> Result<u6
 /// SparseAdam have states of the same names: which rules they belong to stands in the file's
 /// metadata.
 ///
-/// The other library will take the states for those of whole rows. Of a run whose rule worked on
-/// column tiles they are another rule's; with [`RuleChange::Accept`] a row has the mean of its
-/// tiles' states, weighted by columns.
+/// The other library assumes that states cover whole rows. A run on column tiles used another rule:
+/// with [`RuleChange::Accept`], each row gets the mean of its tiles' states, weighted by columns.
 ///
 /// # Errors
-/// As of [`export`]; [`Error::OtherRowScope`].
+/// As [`export`], and [`Error::OtherRowScope`].
 pub fn export_optimizer(
     checkpoint: &Checkpoint,
     target: Dialect,
@@ -58,13 +57,13 @@ pub fn export_optimizer(
     replace(out, |path| write_states(checkpoint, target, &names, path))
 }
 
-/// Lets `write` write beside `out`, and gives the file its name when it is whole.
+/// Lets `write` write a temporary file next to `out`, and renames it when it is complete.
 fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Result<u64, Error> {
     let mut temporary = out.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(temporary);
     let bytes = write(&temporary).map_err(|error| {
-        // The first error is the one to report, of the file that was asked for.
+        // Report the first error, under the name of the requested file.
         let _ = fs::remove_file(&temporary);
         match error {
             Error::Io { action, path, source } if path == temporary => {
@@ -101,7 +100,7 @@ fn write_weights(
         for cut in checkpoint.row_cuts(table).windows(2) {
             let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
             let block = checkpoint.read_tile_weights(table, &block)?;
-            // There is no state in it, so that no rule is looked up.
+            // SGD, because only weights were read and there is no state to check.
             refuse(checkpoint, parameter::not_finite(&host, &block.view(), table, Optimizer::Sgd))?;
             writer.write_bytes(block.weight.view().bytes())?;
         }
@@ -117,9 +116,10 @@ fn write_weights(
     Ok(writer.finish()?.0)
 }
 
-/// What a loader in another language needs to build the model: pooling, shared tables, interaction.
+/// The metadata from which a loader in another language builds the model: pooling, shared tables,
+/// interaction.
 fn model_note(model: &ModelConfig) -> BTreeMap<String, String> {
-    // A configuration always has a form in JSON: it was read from one as free as that.
+    // Cannot fail: every configuration was parsed from a format as general as JSON.
     let text = serde_json::to_string(model).unwrap_or_default();
     BTreeMap::from([(MODEL_NOTE.to_owned(), text)])
 }
@@ -179,7 +179,7 @@ fn write_states(
     Ok(writer.finish()?.0)
 }
 
-/// The dense parameters with their state, in the order of `names`.
+/// Reads the dense parameters and their state, in the order of `names`.
 fn dense_of(checkpoint: &Checkpoint, names: &[DenseName]) -> Result<Vec<DenseParameter>, Error> {
     let kind = checkpoint.config().optimizer.dense.kind;
     let zeros = |name: &DenseName| DenseParameter::zeros(&name.own, &name.shape, kind);
@@ -190,7 +190,7 @@ fn dense_of(checkpoint: &Checkpoint, names: &[DenseName]) -> Result<Vec<DensePar
     Ok(parameters)
 }
 
-/// Fails where a value of `checkpoint` is no finite number.
+/// Fails if a non-finite value was found in `checkpoint`.
 fn refuse(checkpoint: &Checkpoint, spot: Option<Spot>) -> Result<(), Error> {
     let Some(spot) = spot else { return Ok(()) };
     Err(Error::Value { path: checkpoint.folder().to_owned(), spot, expected: "a finite number" })

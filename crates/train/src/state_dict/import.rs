@@ -1,14 +1,13 @@
 //! Imports another library's state dict to a checkpoint, a piece of a table at a time.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
 use device::Weights;
 use device::weights::WeightsView;
 use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
 
-use super::{DenseName, Dialect, archive, dense_names, optimizer, table_name};
+use super::{DenseName, Dialect, Mismatch, archive, dense_names, optimizer, table_name};
 use crate::checkpoint::{
     CheckpointWriter, Committed, Meta, SeenData, TensorContent, TensorEntry, TensorReader,
     TensorWriter, WrittenFile, dtype, float_bytes, rank_file,
@@ -19,29 +18,28 @@ use crate::{Error, RuleChange};
 /// Values copied at a time: 4 MiB.
 const PIECE: usize = 1 << 20;
 
-/// What to import and where to.
+/// A request to import a state dict as a checkpoint.
 #[derive(Clone, Debug)]
 pub struct ImportRequest<'a> {
     /// A safetensors file, or one of `torch.save`, of floating-point tensors.
     pub path: &'a Path,
-    /// Whose names it has.
+    /// The library whose names the file uses.
     pub source: Dialect,
     /// The job to train on with these weights.
     pub config: &'a JobConfig,
-    /// The transforms fitted on the training data, to be kept in the checkpoint; null if unknown.
+    /// The transforms fitted on the training data, stored in the checkpoint; null if unknown.
     pub fitted: serde_json::Value,
-    /// The run that gets the checkpoint.
     pub run_folder: &'a Path,
-    /// A safetensors file of f32 optimizer states as [`super::export_optimizer`] writes it; states
-    /// are zero if none.
+    /// A safetensors file of f32 optimizer states as written by [`super::export_optimizer`].
+    /// Without it, states are zero.
     pub optimizer: Option<&'a Path>,
-    /// Whether states may be those of another rule with states of the same names.
+    /// Whether states of another optimizer with equally named states are accepted.
     pub rule_change: RuleChange,
     /// Training steps taken so far.
     pub step: u64,
 }
 
-/// The files of an import, open.
+/// The open files of an import.
 struct ImportFiles<'a> {
     request: &'a ImportRequest<'a>,
     names: Vec<DenseName>,
@@ -49,68 +47,18 @@ struct ImportFiles<'a> {
     states: Option<TensorReader>,
 }
 
-/// Shape and data type of each tensor a file should have.
+/// The expected shape and data type of each tensor of a file.
 type ExpectedTensors = BTreeMap<String, (Vec<usize>, DataType)>;
-
-/// One tensor of a state dict that does not fit the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mismatch {
-    /// The model has it, the file does not.
-    Missing {
-        /// Name in the state dict.
-        name: String,
-        expected: Vec<usize>,
-    },
-    /// The file has it, the model does not.
-    Unexpected {
-        /// Name in the state dict.
-        name: String,
-        got: Vec<usize>,
-    },
-    /// Both have it, in different shapes.
-    Shape {
-        /// Name in the state dict.
-        name: String,
-        expected: Vec<usize>,
-        got: Vec<usize>,
-    },
-    /// Its values are no floating-point numbers.
-    Kind {
-        /// Name in the state dict.
-        name: String,
-        expected: &'static str,
-        got: String,
-    },
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { name, expected } => {
-                write!(f, "{name}: missing, expected shape {expected:?}")
-            }
-            Self::Unexpected { name, got } => {
-                write!(f, "{name}: the model has no such parameter, got shape {got:?}")
-            }
-            Self::Shape { name, expected, got } => {
-                write!(f, "{name}: expected shape {expected:?}, got {got:?}")
-            }
-            Self::Kind { name, expected, got } => {
-                write!(f, "{name}: expected dtype {expected}, got {got}")
-            }
-        }
-    }
-}
 
 /// Writes a checkpoint with the weights of a state dict, and with its optimizer states or zeros.
 /// Its position is null: training starts at the beginning of the data.
 ///
 /// # Errors
 /// [`Error::StateDict`] lists every tensor that is missing, unexpected or of another shape, before
-/// anything is written; [`Error::OtherRule`] if a file of ours has the states of another rule;
-/// [`Error::Value`] names a value that is no finite number, is beyond the table's data type, or is
-/// below 0 among squares; [`Error::NotExpressible`] if the other library has no such model;
-/// [`Error::Io`] naming the file.
+/// anything is written. [`Error::OtherRule`] if the states belong to another optimizer.
+/// [`Error::Value`] names a value that is not finite, exceeds the table's data type, or is negative
+/// among squares. [`Error::NotExpressible`] if the other library cannot express the model.
+/// [`Error::Io`] names the file.
 pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let config = request.config;
     let names = dense_names(&config.model, request.source)?;
@@ -138,7 +86,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
     let scope = RowScope::new(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
     let row_scope = match (scope, request.optimizer) {
-        // Zeros are the state of every scope.
+        // Zero states are valid for every row scope.
         (RowScope::WholeRows, None) => RowScope::Undecided,
         (scope, _) => scope,
     };
@@ -154,8 +102,8 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     writer.commit(&meta, vec![tables, dense])
 }
 
-/// What a wrapper such as `DistributedDataParallel` put before the names of all tensors: `module.`,
-/// `model.`, or several.
+/// Finds the prefix that a wrapper such as `DistributedDataParallel` added to the names of all
+/// tensors: `module.`, `model.`, or several.
 fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str> {
     let wanted = &names.first()?.external;
     let mut found = reader.entries().map(|(name, _)| name);
@@ -166,13 +114,13 @@ fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str>
 }
 
 impl ImportFiles<'_> {
-    /// The weights of the model.
+    /// The expected weights of the model.
     fn weight_shapes(&self) -> ExpectedTensors {
         let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
         self.table_shapes().chain(self.names.iter().map(dense)).collect()
     }
 
-    /// The optimizer states of the job.
+    /// The expected optimizer states of the job.
     fn state_shapes(&self) -> ExpectedTensors {
         let rules = &self.request.config.optimizer;
         let tables = self
@@ -194,7 +142,7 @@ impl ImportFiles<'_> {
     }
 }
 
-/// Refuses the states of another rule, where the file says whose they are.
+/// Fails if the file's metadata names another optimizer than the job's.
 fn check_rules(source: &ImportFiles<'_>, states: &TensorReader) -> Result<(), Error> {
     let request = source.request;
     for ((of, note), expected) in
@@ -280,13 +228,13 @@ struct FileTensor<'a> {
     reader: &'a TensorReader,
     entry: &'a TensorEntry,
     name: &'a str,
-    /// Whether its values are of squares, so that none is below 0.
+    /// Whether its values are sums or means of squares, and thus never negative.
     squares: bool,
 }
 
 impl FileTensor<'_> {
-    /// Copies values of a table or its state, to the nearest of their data type where the file has
-    /// f32.
+    /// Copies values of a table or its state, rounded to `data_type` if the file has another
+    /// format.
     fn copy(
         &self,
         values: std::ops::Range<u64>,
@@ -316,7 +264,7 @@ impl FileTensor<'_> {
         Ok(())
     }
 
-    /// Reads values from `first` on, to the nearest f32.
+    /// Reads values from `first` on, rounded to f32.
     fn read(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
         let narrow = match self.entry.dtype.as_str() {
             "F64" => return self.read_wide(first, out),
@@ -335,7 +283,7 @@ impl FileTensor<'_> {
         self.check(first, WeightsView::F32(out), out.len())
     }
 
-    /// Reads f64 values, a piece at a time. One beyond f32 is refused with its own value.
+    /// Reads f64 values, a piece at a time. Values beyond the range of f32 are errors.
     fn read_wide(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
         let mut bytes = vec![0; 8 * out.len().min(PIECE)];
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
@@ -354,7 +302,8 @@ impl FileTensor<'_> {
         Ok(())
     }
 
-    /// Refuses values, from `first` of the tensor on, that no training can go on with.
+    /// Fails if one of the values, which begin at `first` in the tensor, is not finite or a
+    /// negative square.
     fn check(&self, first: u64, values: WeightsView<'_>, count: usize) -> Result<(), Error> {
         if let Some((at, value)) = values.first_not_finite(0..count) {
             return Err(self.refused(first, at, value, "a finite number"));
@@ -381,7 +330,7 @@ impl FileTensor<'_> {
     }
 }
 
-/// What a data type holds, in words.
+/// The range of a data type in words, for error messages.
 fn range_of(data_type: DataType) -> &'static str {
     match data_type {
         DataType::F32 => "a finite number",
@@ -426,8 +375,8 @@ fn read_dense(source: &ImportFiles<'_>, name: &DenseName) -> Result<DenseParamet
     Ok(parameter)
 }
 
-/// Brings columns of the other library into our order: `own[row, columns[c]] = external[row, c]`.
-/// No columns: they agree.
+/// Permutes columns of the other library into our order: `own[row, columns[c]] = external[row, c]`.
+/// Empty `columns` mean the same order.
 fn reorder(values: &mut [f32], columns: &[usize]) {
     if columns.is_empty() {
         return;

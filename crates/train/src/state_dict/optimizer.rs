@@ -1,10 +1,10 @@
-//! Names and shapes of an optimizer's state beside a weight. Knows nothing of files.
+//! Names and shapes of the optimizer states of a weight. Independent of files.
 
 use std::collections::BTreeMap;
 
 use schema::{Granularity, Optimizer, Optimizers};
 
-/// What follows a weight's name in the names of its state tensors: those of `torch.optim`.
+/// The suffixes of a weight's state tensors, as in `torch.optim`.
 pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
     match optimizer {
         Optimizer::Adagrad | Optimizer::RowwiseAdagrad => &["sum"],
@@ -14,7 +14,7 @@ pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
     }
 }
 
-/// The parameters that share a rule, and the note that says which.
+/// Groups of parameters that share an optimizer, and the metadata key that names it.
 pub(super) const NOTES: [(&str, &str); 2] =
     [("tables", "rowmill.optimizer.sparse"), ("dense parameters", "rowmill.optimizer.dense")];
 
@@ -23,14 +23,14 @@ pub(super) fn kinds(rules: &Optimizers) -> [Optimizer; 2] {
     [rules.sparse.kind, rules.dense.kind]
 }
 
-/// What a file of states says of whose they are: the names of a state do not tell Adam's from
-/// SparseAdam's, nor Adagrad's of tables with one column from row-wise Adagrad's.
+/// The metadata that names the optimizers of a file of states. The tensors' names do not
+/// distinguish Adam from SparseAdam, nor Adagrad from row-wise Adagrad on tables with one column.
 pub(super) fn notes(rules: &Optimizers) -> BTreeMap<String, String> {
     let notes = NOTES.iter().zip(kinds(rules));
     notes.map(|(&(_, key), kind)| (key.to_owned(), kind.to_string())).collect()
 }
 
-/// Whether values of a state of this name are sums or means of squares, never below 0.
+/// Whether the values of a state are sums or means of squares, and thus never negative.
 pub(super) fn is_of_squares(name: &str) -> bool {
     name == "sum" || name == "exp_avg_sq"
 }
@@ -43,7 +43,7 @@ pub(super) fn shape(optimizer: Optimizer, shape: &[usize]) -> Vec<usize> {
     }
 }
 
-/// Names and shapes of the state tensors of the weight called `weight`, which has the shape `of`.
+/// Lists the names and shapes of the state tensors of `weight`.
 pub(super) fn tensors(
     optimizer: Optimizer,
     weight: &str,
@@ -60,7 +60,7 @@ mod tests {
     use super::tensors;
 
     #[test]
-    fn the_tensors_hold_all_of_a_row() {
+    fn state_tensors_have_the_state_values_of_a_row() {
         for optimizer in Optimizer::ALL {
             let tensors = tensors(optimizer, "w", &[1, 3]);
             let values = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>());

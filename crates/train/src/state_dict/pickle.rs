@@ -1,16 +1,17 @@
 //! The part of Python's pickle format that PyTorch state dicts use, read without executing it.
 //!
-//! A pickle is a program for a stack machine that may call any function of Python. Here there are
-//! no functions: the few names that build tensors ([`is_known`]) give plain values, every other
-//! name is refused. Knows nothing of files or of what a tensor's bytes are.
+//! A pickle is a program for a stack machine that may call any Python function. This reader calls
+//! none: the few names that build tensors ([`is_known`]) become plain values, and every other name
+//! is an error. Independent of files and of the bytes of tensors.
 
-/// A value, by its place among all values: lists and dicts are filled after they were remembered.
+/// Index of a value among all values. Values refer to each other by index, because lists and dicts
+/// are filled after they were memoized.
 pub(super) type Id = usize;
 
-/// A value of a pickle.
+/// One value that a pickle builds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PickleValue {
-    /// `None`, a float, bytes or something else that no tensor is made of.
+    /// `None`, a float, bytes or another value that tensors do not need.
     Other,
     /// An integer or a truth value.
     Int(i64),
@@ -21,7 +22,7 @@ pub(super) enum PickleValue {
     Dict(Vec<(Id, Id)>),
     /// The name of a class or function.
     Name(String),
-    /// What a name was called with, or an object that keeps its own data.
+    /// A call of a class or function, kept unevaluated.
     Call {
         /// The class or function.
         name: String,
@@ -30,18 +31,18 @@ pub(super) enum PickleValue {
     },
     /// A reference out of the pickle: a tensor's storage.
     Reference(Id),
-    /// The place where a group of values begins.
+    /// A mark on the stack, at which a group of values begins.
     Mark,
 }
 
-/// All values of a pickle and which of them is the result.
+/// All values of a pickle; `root` is the result.
 #[derive(Debug)]
 pub(super) struct Pickle {
     values: Vec<PickleValue>,
     pub root: Id,
 }
 
-/// Names that build tensors and what surrounds them in state dicts. None is called.
+/// Whether a class or function is one that state dicts need. Even these are never called.
 pub(super) fn is_known(name: &str) -> bool {
     const KNOWN: [&str; 6] = [
         "collections.OrderedDict",
@@ -61,7 +62,7 @@ impl Pickle {
     /// Reads a pickle of protocol 2 to 5.
     ///
     /// # Errors
-    /// What is wrong, and at which byte; the name of a class or function that is not known.
+    /// The defect and its byte, or the name of an unknown class or function.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut machine = PickleMachine::new(bytes);
         loop {
@@ -78,7 +79,7 @@ impl Pickle {
         &self.values[id]
     }
 
-    /// The entries of a dict, or of an `OrderedDict`.
+    /// Returns the entries of a dict or `OrderedDict`.
     pub fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
         match self.get(id) {
             PickleValue::Dict(entries) => Some(entries),
@@ -86,7 +87,7 @@ impl Pickle {
         }
     }
 
-    /// The members of a list or tuple.
+    /// Returns the members of a list or tuple.
     pub fn sequence(&self, id: Id) -> Option<&[Id]> {
         match self.get(id) {
             PickleValue::Sequence(members) => Some(members),
@@ -114,11 +115,11 @@ struct PickleMachine<'a> {
     at: usize,
     values: Vec<PickleValue>,
     stack: Vec<Id>,
-    /// By number; few and dense in what Python writes.
+    /// Memoized values, by number.
     memo: std::collections::BTreeMap<u64, Id>,
 }
 
-/// The outcome of an instruction: nothing, or at the end the result.
+/// The outcome of an instruction: the result, if it was the last one.
 type Stepped = Result<Option<Id>, String>;
 
 impl<'a> PickleMachine<'a> {
@@ -184,7 +185,7 @@ impl<'a> PickleMachine<'a> {
         Ok(taken)
     }
 
-    /// An unsigned number of up to eight bytes, lowest first.
+    /// Reads an unsigned little-endian number of up to eight bytes.
     fn number(&mut self, bytes: usize) -> Result<u64, String> {
         Ok(self.take(bytes)?.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))
     }
@@ -251,7 +252,7 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// The values since the last mark, which goes.
+    /// Pops the values since the last mark, and the mark.
     fn group(&mut self) -> Result<Vec<Id>, String> {
         let mark = self.stack.iter().rposition(|&id| self.values[id] == PickleValue::Mark);
         let mark = mark.ok_or_else(|| "expected a mark on the stack".to_owned())?;
@@ -260,7 +261,7 @@ impl<'a> PickleMachine<'a> {
         Ok(members)
     }
 
-    /// Adds to a list or dict: one member, a group, one entry, a group of them.
+    /// Adds a member or entry, or a group of them, to a list or dict.
     fn fill(&mut self, code: u8) -> Result<(), String> {
         let added = match code {
             b'a' => vec![self.pop()?],
@@ -311,7 +312,7 @@ impl<'a> PickleMachine<'a> {
         Ok(String::from_utf8_lossy(&line[..end]).into_owned())
     }
 
-    /// An ordered dict is a dict; everything else is kept as a call.
+    /// Handles a call: an `OrderedDict` becomes a dict, everything else is kept as a call.
     fn call(&mut self) -> Result<(), String> {
         let (arguments, name) = (self.pop()?, self.pop()?);
         let PickleValue::Name(name) = &self.values[name] else {
@@ -326,7 +327,7 @@ impl<'a> PickleMachine<'a> {
         Ok(())
     }
 
-    /// The attributes of an object (`_metadata` of a state dict), which go.
+    /// Drops the attributes of an object, such as the `_metadata` of a state dict.
     fn build(&mut self) -> Result<(), String> {
         self.pop()?;
         match self.stack.last().map(|&id| &self.values[id]) {
@@ -357,8 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn foreign_names_are_refused_by_name_and_nothing_panics() {
-        // What `pickle.dumps` makes of an object whose `__reduce__` gives `os.system, ("id",)`.
+    fn unknown_names_are_refused_and_damage_does_not_panic() {
+        // The output of `pickle.dumps` for an object whose `__reduce__` returns `os.system,
+        // ("id",)`.
         for code in [
             &b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03."[..],
             b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",

@@ -8,6 +8,7 @@ use schema::{
     Batch, DataType, Interaction, JaggedTensor, JobConfig, Loss, ModelConfig, Optimizer, Pooling,
     Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
 };
+use train::context::DeviceQueue;
 use train::model::RankParameters;
 use train::profile::Profiler;
 use train::{Model, RankContext, RunStep, SampleShare};
@@ -87,7 +88,10 @@ fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
 }
 
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
-    ranks::parameters_of(&Model::initial((&Cpu::new(1), &()), config, plan, rank, 1).unwrap())
+    ranks::parameters_of(
+        &Model::initial(DeviceQueue { device: &Cpu::new(1), queue: &() }, config, plan, rank, 1)
+            .unwrap(),
+    )
 }
 
 fn check(config: &JobConfig, plan: &ShardingPlan, what: &str) {
@@ -138,7 +142,7 @@ fn rowwise_adagrad_keeps_one_state_per_row_and_tile() {
 }
 
 #[test]
-fn every_adam_and_lamb_with_weight_decay_on_tables_and_dense_parameters() {
+fn adam_and_lamb_with_weight_decay_match_the_oracle() {
     for kind in [Optimizer::Adam, Optimizer::SparseAdam, Optimizer::Lamb] {
         let mut config = config(Interaction::Cat, kind);
         config.optimizer.sparse.weight_decay = 0.05;
@@ -152,7 +156,7 @@ fn every_adam_and_lamb_with_weight_decay_on_tables_and_dense_parameters() {
 }
 
 #[test]
-fn averaged_and_shared_tables_under_every_interaction() {
+fn mean_pooling_and_shared_tables_match_the_oracle_under_every_interaction() {
     for interaction in [
         Interaction::Dot { order: TriangleOrder::Upper, itself: true },
         Interaction::Cat,
@@ -163,7 +167,7 @@ fn averaged_and_shared_tables_under_every_interaction() {
 }
 
 #[test]
-fn sequences_under_every_interaction_and_optimizer() {
+fn sequences_match_the_oracle_under_every_interaction_and_optimizer() {
     for interaction in [
         Interaction::Dot { order: TriangleOrder::Lower, itself: false },
         Interaction::Dot { order: TriangleOrder::Upper, itself: true },
@@ -185,7 +189,7 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
     let config = config(dot, Optimizer::Adagrad);
     let plan = ShardingPlan::mixed(&config.model.tables, 1);
     let mut context = RankContext::alone(Cpu::new(1), Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), 13).unwrap();
+    let mut model = Model::initial(context.device_queue(), &config, &plan, Rank(0), 13).unwrap();
     let before = ranks::parameters_of(&model);
     let good = batches(&config, 1).remove(0);
     for bad_id in [23, -1, i64::MIN] {

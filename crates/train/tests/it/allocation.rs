@@ -13,7 +13,7 @@ use schema::{
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
 use train::embedding::collection::IdCheck;
-use train::memory::ZeroBuffers;
+use train::memory::CountingAllocator;
 use train::parameter::TileState;
 use train::profile::Profiler;
 
@@ -33,12 +33,12 @@ fn model() -> ModelConfig {
 
 fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) -> Vec<TileState> {
     let cpu = Cpu::new(1);
-    let of = |tile: &schema::Tile| TileState {
+    let state_of = |tile: &schema::Tile| TileState {
         weight: train::initial::tile_weights(&cpu.pool, model, tile),
         state: Array::zeroed(tile.row_count() * kind.state_per_row(tile.dim())),
         tile: tile.clone(),
     };
-    plan.tiles_of(rank).map(of).collect()
+    plan.tiles_of(rank).map(state_of).collect()
 }
 
 /// Bags of up to four ids.
@@ -59,7 +59,7 @@ fn bags(model: &ModelConfig, rank: Rank) -> JaggedTensor {
 }
 
 /// Allocations of the kernels alone, forward and backward, of so many slots and tiles.
-fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: UpdateRule) -> u64 {
+fn kernel_allocations(states: &mut [TileState], slots: &[Slot], rule: UpdateRule) -> u64 {
     let cpu = Cpu::new(1);
     let jagged = JaggedTensor::empty(slots.len(), SAMPLES);
     let width: usize = slots.iter().map(|slot| states[slot.tile].tile.dim()).sum();
@@ -136,11 +136,17 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let rule = UpdateRule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 1);
     let mut states = tiles(&model, plan, place, kind);
     let of_rank = slots(&model, &states);
-    let kernels = of_kernels(&mut states, &of_rank, rule);
+    let kernels = kernel_allocations(&mut states, &of_rank, rule);
     let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
     let cpu = Cpu::new(1);
-    let mut embedding =
-        EmbeddingCollection::new(&mut ZeroBuffers::new(&cpu), &model, plan, place, states, kind);
+    let mut embedding = EmbeddingCollection::new(
+        &mut CountingAllocator::new(&cpu),
+        &model,
+        plan,
+        place,
+        states,
+        kind,
+    );
     let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
     let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
@@ -161,7 +167,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
 }
 
 #[test]
-fn issue_28_a_steady_step_of_the_embeddings_allocates_nothing_beside_its_kernels() {
+fn issue_28_a_steady_embedding_step_allocates_only_in_its_kernels() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
     let makes: [(&str, Make); 4] = [
         ("table", ShardingPlan::table_wise),

@@ -108,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn ready_made_plans_and_dense_parameters_come_back() {
+fn table_row_and_column_wise_plans_and_dense_parameters_round_trip() {
     let config = tables();
     let model = &config.model;
     let run = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn merged_row_states_equal_those_of_an_unsplit_tile() {
 }
 
 #[test]
-fn tables_of_16_bits_are_kept_as_such_and_read_under_any_tiling() {
+fn tables_of_16_bits_round_trip_bitwise_under_any_tiling() {
     for (data_type, official) in
         [(DataType::F16, safetensors::Dtype::F16), (DataType::Bf16, safetensors::Dtype::BF16)]
     {
@@ -237,7 +237,7 @@ fn check_refused(damage: impl Fn(&Path), file: &str, said: &str) {
 }
 
 #[test]
-fn any_flipped_byte_is_noticed_and_named() {
+fn any_flipped_byte_is_detected_and_named() {
     let config = job(&[(9, 4)], DOT, Optimizer::Adagrad);
     let plan = ShardingPlan::row_wise(&config.model.tables, 2);
     let run = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn another_model_is_refused_with_both_shapes() {
 }
 
 #[test]
-fn only_the_newest_k_stay() {
+fn only_the_newest_k_checkpoints_are_kept() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
     let run = tempfile::tempdir().unwrap();
     for step in [1, 2, 30, 400] {
@@ -369,7 +369,7 @@ fn only_the_newest_k_stay() {
 
 /// What a kill leaves is no checkpoint, hides none and is gone after the next one.
 #[test]
-fn leftovers_of_a_kill_are_ignored_and_cleaned() {
+fn temporary_folders_of_a_killed_writer_are_ignored_and_removed() {
     let config = job(&[(9, 4)], DOT, Optimizer::Sgd);
     let plan = whole(&config.model.tables);
     let run = tempfile::tempdir().unwrap();

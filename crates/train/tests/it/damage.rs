@@ -48,7 +48,7 @@ impl Tally {
 }
 
 #[test]
-fn no_flipped_bit_leads_to_other_weights() {
+fn no_flipped_bit_changes_loaded_weights() {
     let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
     let cases = if is_full { FULL } else { EVERYDAY };
     let folder = tempfile::tempdir().unwrap();

@@ -288,7 +288,7 @@ const TILINGS: [Tiling; 4] = [
 ];
 
 #[test]
-fn every_run_on_every_number_of_ranks_under_every_tiling() {
+fn golden_runs_match_on_any_number_of_ranks_and_tiling() {
     for name in RUNS {
         let golden = Golden::read(name);
         for ranks in 1..=3 {
@@ -307,7 +307,7 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
 /// On a GPU's kernels, emulated or on the GPU of `ROWMILL_GPU`: every run on one rank, and two on
 /// two ranks whose tables are split by rows and by columns. `ROWMILL_GOLDEN_RUN` names one run.
 #[test]
-fn every_run_on_the_emulated_gpu() {
+fn golden_runs_match_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
     let wanted = std::env::var("ROWMILL_GOLDEN_RUN").ok();
     if let Some(wanted) = &wanted {
@@ -332,7 +332,7 @@ fn every_run_on_the_emulated_gpu() {
 
 /// Both rules of row-wise Adagrad follow a scalar oracle of their own in f64, and they are two.
 #[test]
-fn rowwise_adagrad_on_column_tiles_is_another_rule_with_an_oracle_of_its_own() {
+fn rowwise_adagrad_on_column_tiles_matches_its_own_oracle() {
     let golden = Golden::read("mid_bce_rowwise_adagrad");
     let tables = &golden.config.model.tables;
     let whole = ShardingPlan::table_wise(tables, 1);
@@ -363,7 +363,7 @@ fn rowwise_adagrad_on_column_tiles_is_another_rule_with_an_oracle_of_its_own() {
 /// PyTorch's own run of `torch.optim.SparseAdam` is the f64 oracle's of that rule, and neither is
 /// FBGEMM's Adam.
 #[test]
-fn sparse_adam_is_torch_optims_and_adam_is_another_rule() {
+fn sparse_adam_matches_torch_optim_and_differs_from_adam() {
     let mut golden = Golden::read("small_bce_sparse_adam");
     let whole = ShardingPlan::table_wise(&golden.config.model.tables, 1);
     let furthest_weight = |tables: &[Vec<f64>], golden: &Golden| {

@@ -43,7 +43,7 @@ fn the_base_rate_has_normalized_entropy_one_and_auc_one_half() {
 }
 
 #[test]
-fn what_cannot_be_said_is_said() {
+fn metrics_of_degenerate_samples_are_nan_or_one_half() {
     let one_class = evaluate(&[0.2, 0.9], &[0.0, 0.0]);
     assert_eq!(one_class.auc, 0.5);
     assert!(one_class.calibration.is_nan() && one_class.normalized_entropy.is_nan());
@@ -54,7 +54,7 @@ fn what_cannot_be_said_is_said() {
 }
 
 #[test]
-fn saturated_probabilities_cost_much_but_not_everything() {
+fn saturated_probabilities_give_a_large_finite_loss() {
     let got = evaluate(&[0.0, 1.0, 0.0, 1.0], &[1.0, 0.0, 0.0, 1.0]);
     assert!(got.normalized_entropy.is_finite() && got.normalized_entropy > 10.0);
     let tie = evaluate(&[0.0, -0.0], &[0.0, 1.0]);
@@ -63,7 +63,7 @@ fn saturated_probabilities_cost_much_but_not_everything() {
 
 proptest! {
     #[test]
-    fn auc_is_that_of_all_pairs(
+    fn auc_equals_the_share_of_ordered_pairs(
         samples in proptest::collection::vec((0u32..20, any::<bool>()), 1..200),
         levels in 1u32..40,
     ) {

@@ -8,7 +8,7 @@ use schema::ShardingPlan;
 use crate::run::{dataset, plan, request};
 
 #[test]
-fn links_planted_under_temporary_names_of_a_run_folder_are_not_followed() {
+fn planted_symbolic_links_in_a_run_folder_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));

@@ -9,6 +9,7 @@ use schema::{
     Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
 };
 use train::Model;
+use train::context::DeviceQueue;
 
 use crate::ranks::{self, Job, Trained};
 
@@ -69,7 +70,16 @@ fn batches() -> Vec<Batch> {
 fn trained(config: &JobConfig, ranks: u32, threads: usize) -> Trained {
     let plan = ShardingPlan::row_wise(&config.model.tables, ranks);
     let parameters = |rank: Rank| {
-        ranks::parameters_of(&Model::initial((&Cpu::new(1), &()), config, &plan, rank, 1).unwrap())
+        ranks::parameters_of(
+            &Model::initial(
+                DeviceQueue { device: &Cpu::new(1), queue: &() },
+                config,
+                &plan,
+                rank,
+                1,
+            )
+            .unwrap(),
+        )
     };
     let (batches, plan) = (&batches(), &plan);
     ranks::train(&Job { config, plan, batches, threads, parameters: &parameters })
@@ -80,7 +90,7 @@ fn mean(losses: &[f64]) -> f64 {
 }
 
 #[test]
-fn products_in_bf16_learn_what_f32_learns() {
+fn training_in_bf16_reaches_the_loss_of_f32() {
     let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
     for interaction in [dot, Interaction::Cat, Interaction::DcnV2 { layers: 2, rank: 3 }] {
         let [full, half] = [Precision::F32, Precision::Bf16]
@@ -95,7 +105,7 @@ fn products_in_bf16_learn_what_f32_learns() {
 }
 
 #[test]
-fn threads_change_no_byte_and_ranks_little() {
+fn results_do_not_depend_on_threads_and_barely_on_ranks() {
     let config = config(Interaction::DcnV2 { layers: 2, rank: 3 }, Precision::Bf16);
     let alone = trained(&config, 1, 1);
     for threads in [2, 7] {

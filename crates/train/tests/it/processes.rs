@@ -40,7 +40,7 @@ fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn issue_28_ranks_that_read_for_themselves_write_the_same_checkpoint() {
+fn issue_28_ranks_that_read_their_own_data_write_the_same_checkpoint() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
     let makes: [Make; 4] = [
         ShardingPlan::table_wise,
@@ -72,7 +72,7 @@ fn issue_28_ranks_that_read_for_themselves_write_the_same_checkpoint() {
 }
 
 #[test]
-fn issue_28_ranks_that_mean_different_runs_are_refused() {
+fn issue_28_ranks_with_different_requests_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let run = folder.path().join("run");

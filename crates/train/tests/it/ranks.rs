@@ -12,7 +12,7 @@ use schema::training::TrainingConfig;
 use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
 };
-use train::context::On;
+use train::context::DeviceQueue;
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
@@ -27,7 +27,7 @@ pub struct Job<'a> {
     pub parameters: &'a (dyn Fn(Rank) -> RankParameters + Sync),
 }
 
-/// What came out.
+/// The results of a training run in memory.
 #[derive(Debug, PartialEq)]
 pub struct Trained {
     /// Mean loss of each step.
@@ -40,14 +40,14 @@ pub struct Trained {
 
 /// Copies of its tiles.
 pub fn tiles_of(model: &Model<Cpu>) -> Vec<TileState> {
-    tiles_on((&Cpu::new(1), &()), model)
+    tiles_on(DeviceQueue { device: &Cpu::new(1), queue: &() }, model)
 }
 
-fn tiles_on<B: Backend>(on: On<'_, B>, model: &Model<B>) -> Vec<TileState> {
+fn tiles_on<B: Backend>(device_queue: DeviceQueue<'_, B>, model: &Model<B>) -> Vec<TileState> {
     let mut room = TileRoom::default();
     let copy = |(number, tile): (usize, &schema::Tile)| {
         let rows = TileRows { tile: number, rows: 0..tile.row_count() };
-        let view = model.tile(on, rows, &mut room).unwrap();
+        let view = model.tile(device_queue, rows, &mut room).unwrap();
         let weight = match view.weight {
             WeightsView::F32(values) => Weights::F32(values.into()),
             WeightsView::F16(values) => Weights::F16(values.into()),
@@ -60,7 +60,8 @@ fn tiles_on<B: Backend>(on: On<'_, B>, model: &Model<B>) -> Vec<TileState> {
 
 /// Copies of all that a rank trains.
 pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
-    let dense = model.dense().to_parameters((&Cpu::new(1), &())).unwrap();
+    let dense =
+        model.dense().to_parameters(DeviceQueue { device: &Cpu::new(1), queue: &() }).unwrap();
     RankParameters { dense, tiles: tiles_of(model) }
 }
 
@@ -133,8 +134,9 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
     let mut context = RankContext::new(device, comm, Profiler::off()).unwrap();
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
-    let on = context.on();
-    let mut model = Model::restored(on, job.config, job.plan, rank, batch_max, parameters).unwrap();
+    let device_queue = context.device_queue();
+    let mut model =
+        Model::restored(device_queue, job.config, job.plan, rank, batch_max, parameters).unwrap();
     let mut sums = Vec::new();
     for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;
@@ -143,8 +145,8 @@ fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) ->
             SampleShare { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
         sums.push(model.train(&mut context, share, RunStep { number, factor: 1.0 }).unwrap());
     }
-    let dense = model.dense().to_parameters(context.on()).unwrap();
-    Rankful { sums, dense, tiles: tiles_on(context.on(), &model) }
+    let dense = model.dense().to_parameters(context.device_queue()).unwrap();
+    Rankful { sums, dense, tiles: tiles_on(context.device_queue(), &model) }
 }
 
 /// A job around `model`; its data section is not used.

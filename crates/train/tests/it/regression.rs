@@ -35,7 +35,7 @@ fn learnt(config: RegressionConfig, threads: usize, epochs: usize) -> Vec<f32> {
 }
 
 #[test]
-fn a_function_is_learnt_and_holds_for_new_rows() {
+fn a_learned_function_generalizes_to_new_rows() {
     let (inputs, targets) = rows(1_200, |row| row[0].max(row[1]) - 0.3 * row[2]);
     let (old, new) = inputs.split_at(1_000 * COLUMNS);
     let examples = RegressionExamples { inputs: old, targets: &targets[..1_000] };
@@ -55,7 +55,7 @@ fn a_function_is_learnt_and_holds_for_new_rows() {
 }
 
 #[test]
-fn a_line_without_hidden_layers_is_found_exactly() {
+fn linear_regression_without_hidden_layers_is_exact() {
     let (inputs, targets) = rows(200, |row| 2.0 * row[0] - row[1] + 4.0);
     let examples = RegressionExamples { inputs: &inputs, targets: &targets };
     let config = config(OptimizerConfig::new(Optimizer::Sgd, 0.05), &[]);
@@ -78,7 +78,7 @@ fn predictions_are_the_same_bytes_for_any_number_of_threads() {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_refused() {
+fn rows_with_the_wrong_number_of_columns_are_refused() {
     let config = config(OptimizerConfig::new(Optimizer::Sgd, 0.1), &[8]);
     let refused = |inputs: &[f32], targets: &[f32]| {
         let examples = RegressionExamples { inputs, targets };

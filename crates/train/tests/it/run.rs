@@ -141,7 +141,7 @@ fn a_run_resumed_from_any_checkpoint_ends_with_the_same_bytes() {
 }
 
 #[test]
-fn a_checkpoint_of_one_plan_goes_on_under_another() {
+fn a_checkpoint_resumes_under_another_plan() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let mut request =
@@ -160,7 +160,7 @@ fn a_checkpoint_of_one_plan_goes_on_under_another() {
 /// A checkpoint of `from` goes on under `to` only where that keeps the rule, or where the change is
 /// accepted; then the next checkpoint names the new rule, and the run has said so.
 #[test]
-fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
+fn a_changed_update_rule_is_refused_unless_accepted() {
     type Make = fn(&[TableConfig], u32) -> ShardingPlan;
     let (table, row): (Make, Make) = (ShardingPlan::table_wise, ShardingPlan::row_wise);
     let (column, mixed): (Make, Make) = (ShardingPlan::column_wise, ShardingPlan::mixed);
@@ -219,7 +219,7 @@ fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
 
 /// Programs before this one wrote the plan, but not the scope.
 #[test]
-fn a_checkpoint_without_a_named_rule_has_that_of_its_plan() {
+fn a_checkpoint_without_a_row_scope_uses_that_of_its_plan() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let plan_of = |ranks| plan(ShardingPlan::column_wise, ranks);
@@ -242,7 +242,7 @@ fn a_checkpoint_without_a_named_rule_has_that_of_its_plan() {
 }
 
 #[test]
-fn a_run_on_column_tiles_says_so_at_its_start() {
+fn a_run_on_column_tiles_reports_its_row_scope_first() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let mut said = Vec::new();
@@ -263,7 +263,7 @@ fn a_run_on_column_tiles_says_so_at_its_start() {
 }
 
 #[test]
-fn a_stopped_run_saves_and_goes_on() {
+fn a_stopped_run_saves_a_checkpoint_and_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let mut request =
@@ -321,7 +321,7 @@ fn folders_that_cannot_be_written_are_refused_before_the_first_step() {
 }
 
 #[test]
-fn a_stop_ends_an_evaluation_too() {
+fn a_stop_interrupts_an_evaluation() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let mut request =
@@ -351,7 +351,7 @@ fn a_stop_ends_an_evaluation_too() {
 }
 
 #[test]
-fn a_scorer_gives_the_evaluation_of_the_run() {
+fn a_scorer_reproduces_the_evaluation_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
@@ -367,7 +367,7 @@ fn a_scorer_gives_the_evaluation_of_the_run() {
 /// Tables split by rows and columns among ranks, in all formats: what is mapped gives the bits of
 /// what is loaded.
 #[test]
-fn mapped_tables_give_the_evaluation_of_loaded_ones() {
+fn mapped_and_loaded_tables_evaluate_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let (_, held_out) = dataset.split(0.2);
@@ -399,7 +399,7 @@ fn mapped_tables_give_the_evaluation_of_loaded_ones() {
 /// Every bag of `b` has two ids: a table with `sequence_length = 1` leaves one of them out, one
 /// with 3 leaves none out.
 #[test]
-fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
+fn runs_with_sequences_resume_score_and_count_truncated_ids() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let train_rows = 2 * ROWS * 8 / 10;
@@ -432,7 +432,7 @@ fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
 }
 
 #[test]
-fn a_run_folder_serves_one_run_at_a_time() {
+fn a_run_folder_is_locked_by_one_run_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
@@ -535,7 +535,7 @@ fn a_window_without_a_step_of_the_run_is_refused() {
 }
 
 #[test]
-fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
+fn a_diverged_run_fails_and_names_its_last_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let run_folder = folder.path().join("run");
@@ -618,7 +618,7 @@ fn the_last_step_of_a_run_is_checked_before_it_is_saved() {
 }
 
 #[test]
-fn weights_that_a_16_bit_table_cuts_off_end_the_run() {
+fn weights_clamped_by_a_16_bit_table_fail_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     for (data_type, rate) in [(DataType::F16, 1e9), (DataType::Bf16, 3.4e38)] {
@@ -639,11 +639,11 @@ fn weights_that_a_16_bit_table_cuts_off_end_the_run() {
     }
 }
 
-/// A copy of a checkpoint in another run, changed by `spoil`.
-fn spoilt(
+/// A copy of a checkpoint in another run, changed by `damage`.
+fn write_damaged(
     request: &RunRequest,
     checkpoint: &Path,
-    spoil: impl Fn(&mut [TileState], &mut [DenseParameter]),
+    damage: impl Fn(&mut [TileState], &mut [DenseParameter]),
 ) -> PathBuf {
     let saved = Checkpoint::open(checkpoint).unwrap();
     let (config, manifest) = (&request.config, saved.manifest());
@@ -658,8 +658,8 @@ fn spoilt(
     let zeros = |(name, shape): &(String, Vec<usize>)| DenseParameter::zeros(name, shape, kinds.1);
     let mut dense: Vec<DenseParameter> = shapes.iter().map(zeros).collect();
     saved.read_dense(&mut dense).unwrap();
-    spoil(&mut tiles, &mut dense);
-    let run = request.run_folder.join("spoilt");
+    damage(&mut tiles, &mut dense);
+    let run = request.run_folder.join("damaged");
     let writer = CheckpointWriter::begin(&run, manifest.step, &config.model.tables).unwrap();
     let tables = writer.write_rank(schema::Rank(0), &tiles, kinds.0).unwrap();
     let records = vec![tables, writer.write_dense(&dense, kinds.1).unwrap()];
@@ -676,7 +676,7 @@ fn spoilt(
 }
 
 #[test]
-fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
+fn a_checkpoint_with_a_non_finite_value_is_refused_with_its_position() {
     type Spoil = fn(&mut [TileState], &mut [DenseParameter]);
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
@@ -692,24 +692,24 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
     let state: Spoil = |tiles, _| tiles[1].state[3] = f32::INFINITY;
     let bias: Spoil = |_, dense| dense[1].weight[5] = f32::NEG_INFINITY;
     let sum: Spoil = |_, dense| dense[0].state[3] = f32::NAN;
-    for (spoil, place, scores) in [
+    for (damage, place, scores) in [
         (weight, "table \"a\", row 7, column 2: weight is NaN", false),
         (state, "table \"b\", row 3, column 0: state is inf", true),
         (bias, "bottom.0.bias, row 5, column 0: weight is -inf", false),
         (sum, "bottom.0.weight, row 1, column 1: state is NaN", true),
     ] {
-        let spoilt = spoilt(&request, &good, spoil);
-        let expected = format!("{}: {place}, expected a finite number", spoilt.display());
-        let saved = Checkpoint::open(&spoilt).unwrap();
+        let damaged = write_damaged(&request, &good, damage);
+        let expected = format!("{}: {place}, expected a finite number", damaged.display());
+        let saved = Checkpoint::open(&damaged).unwrap();
         let out = folder.path().join("exported");
         let change = RuleChange::Refuse;
         let exported = state_dict::export_optimizer(&saved, Dialect::Torchrec, &out, change);
         assert_eq!(exported.unwrap_err().to_string(), expected);
         assert!(!out.exists());
-        request.start = Start::Checkpoint(spoilt.clone());
+        request.start = Start::Checkpoint(damaged.clone());
         let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         assert_eq!(refused, expected);
-        match Scorer::load(&spoilt, Cpu::new(2)) {
+        match Scorer::load(&damaged, Cpu::new(2)) {
             // Nothing is read of a state that is not needed.
             Ok(_) => assert!(scores, "{place}"),
             Err(error) => assert_eq!((error.to_string(), scores), (expected, false)),
@@ -727,15 +727,15 @@ fn a_model_without_probabilities_is_not_evaluated() {
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     request.config.training.steps = Some(2);
     let good = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
-    let spoilt = spoilt(&request, &good, |_, dense| {
+    let damaged = write_damaged(&request, &good, |_, dense| {
         dense.iter_mut().for_each(|parameter| parameter.weight.fill(1e30));
     });
-    let mut scorer = Scorer::load(&spoilt, Cpu::new(1)).unwrap();
+    let mut scorer = Scorer::load(&damaged, Cpu::new(1)).unwrap();
     let (_, held_out) = dataset.split(0.2);
     let refused = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap_err().to_string();
     let expected = "140 samples, the first 0: expected a probability, got NaN";
     assert!(refused.ends_with(expected), "{refused}");
-    request.start = Start::Checkpoint(spoilt);
+    request.start = Start::Checkpoint(damaged);
     let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err();
     assert!(matches!(refused, Error::Diverged { step: 2, .. }), "{refused}");
     assert!(refused.to_string().contains("step 2: held-out data: 140 samples"), "{refused}");
@@ -751,7 +751,7 @@ fn names(run: &Path) -> Vec<String> {
 }
 
 #[test]
-fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
+fn newer_checkpoints_are_set_aside_only_after_all_checks() {
     let folder = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     let data = dataset(folder.path());
@@ -762,19 +762,19 @@ fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
     let start = Start::Checkpoint(train::checkpoint::list(&run).unwrap().swap_remove(1));
     let good = RunRequest { start, ..good };
     let mut refused: Vec<(&str, RunRequest)> = Vec::new();
-    let mut spoil = |what, spoil: &dyn Fn(&mut RunRequest)| {
+    let mut damage = |what, damage: &dyn Fn(&mut RunRequest)| {
         let mut request = good.clone();
-        spoil(&mut request);
+        damage(&mut request);
         refused.push((what, request));
     };
-    spoil("model", &|request| request.config.model.top = vec![4, 1]);
-    spoil("rule", &|request| request.config.optimizer.sparse.kind = Optimizer::Sgd);
-    spoil("scope", &|request| request.plan = plan(ShardingPlan::column_wise, 2));
-    spoil("transforms", &|request| request.train = dataset_of(other.path(), 6));
-    spoil("trace", &|request| {
+    damage("model", &|request| request.config.model.top = vec![4, 1]);
+    damage("rule", &|request| request.config.optimizer.sparse.kind = Optimizer::Sgd);
+    damage("scope", &|request| request.plan = plan(ShardingPlan::column_wise, 2));
+    damage("transforms", &|request| request.train = dataset_of(other.path(), 6));
+    damage("trace", &|request| {
         request.trace = Some(TraceRequest { folder: folder.path().join("t"), steps: 900..901 });
     });
-    spoil("evaluation", &|request| {
+    damage("evaluation", &|request| {
         let mut config = config();
         config.data.categorical.pop();
         let other = dataset_with(&config, &folder.path().join("narrow"), 5);

@@ -7,10 +7,11 @@ use device::optimizer::UpdateRule;
 use device::{Backend, Cpu};
 use schema::random::CounterRng;
 use schema::{DataType, JaggedTensor, JobConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan};
+use train::context::DeviceQueue;
 use train::embedding::EmbeddingCollection;
 use train::embedding::collection::IdCheck;
 use train::initial;
-use train::memory::ZeroBuffers;
+use train::memory::CountingAllocator;
 use train::profile::Profiler;
 use train::{Model, RankContext};
 
@@ -87,10 +88,10 @@ fn trained(
         let cpu = &Cpu::new(1);
         let context = &mut RankContext::new(Cpu::new(threads), comm, Profiler::off()).unwrap();
         let own = Rank(rank as u32);
-        let model = Model::initial(context.on(), config, plan, own, BATCH).unwrap();
+        let model = Model::initial(context.device_queue(), config, plan, own, BATCH).unwrap();
         let tiles = ranks::tiles_of(&model);
         let mut embedding = EmbeddingCollection::new(
-            &mut ZeroBuffers::new(cpu),
+            &mut CountingAllocator::new(cpu),
             &config.model,
             plan,
             own,
@@ -121,7 +122,7 @@ fn trained(
         let mut tiles = Vec::new();
         for (number, tile) in embedding.tiles().iter().enumerate() {
             let rows = TileRows { tile: number, rows: 0..tile.row_count() };
-            let view = embedding.tile(context.on(), rows, &mut room).unwrap();
+            let view = embedding.tile(context.device_queue(), rows, &mut room).unwrap();
             tiles.push((view.tile, view.weight.to_f32()));
         }
         (looked_up, tiles)
@@ -144,11 +145,18 @@ fn trained(
 }
 
 #[test]
-fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
+fn sequence_vectors_are_the_first_rows_padded_with_zeros() {
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let model = Model::initial((&Cpu::new(1), &()), &config, &plan, Rank(0), 1).unwrap();
+        let model = Model::initial(
+            DeviceQueue { device: &Cpu::new(1), queue: &() },
+            &config,
+            &plan,
+            Rank(0),
+            1,
+        )
+        .unwrap();
         let items = ranks::tiles_of(&model)[0].weight.view().to_f32();
         let (looked_up, _) = trained(&config, &plan, Optimizer::Sgd, 1);
         let ids = ids(0);
@@ -169,7 +177,7 @@ fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
 }
 
 #[test]
-fn threads_and_ranks_change_no_byte() {
+fn results_do_not_depend_on_threads_or_ranks() {
     let makes = [ShardingPlan::table_wise, ShardingPlan::row_wise, ShardingPlan::column_wise];
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);

@@ -99,7 +99,7 @@ fn torch_names_count_the_activations_between_layers() {
 }
 
 #[test]
-fn pairs_of_the_dot_interaction_change_places() {
+fn pairs_of_the_dot_interaction_are_permuted() {
     let columns = |interaction, target| {
         let model = job(&TABLES, interaction, Optimizer::Sgd).model;
         let names = dense_names(&model, target).unwrap();
@@ -170,7 +170,7 @@ fn check_round_trip(interaction: &str, target: Dialect, plan: fn(&JobConfig) -> 
 }
 
 #[test]
-fn what_is_exported_comes_back() {
+fn an_exported_state_dict_is_imported_unchanged() {
     let whole: fn(&JobConfig) -> ShardingPlan = |config| whole(&config.model.tables);
     let mixed: fn(&JobConfig) -> ShardingPlan =
         |config| ShardingPlan::mixed(&config.model.tables, 3);
@@ -185,7 +185,7 @@ fn what_is_exported_comes_back() {
 }
 
 #[test]
-fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
+fn a_table_without_pooling_is_exported_as_an_embedding_collection() {
     let config = job(&TABLES, LOWER, Optimizer::Sgd);
     let tables = r#"[{ name = "t0", rows = 50, dim = 4 },
         { name = "t1", rows = 7, dim = 4, pooling = "none", sequence_length = 3 },
@@ -218,7 +218,7 @@ fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
     let error = dense_names(&config.model, Dialect::Torch).unwrap_err().to_string();
     assert_eq!(
         error,
-        "facebookresearch/dlrm has no such model: table \"t1\": pooling none, expected sum"
+        "facebookresearch/dlrm cannot express this model: table \"t1\": pooling none, expected sum"
     );
 }
 
@@ -309,7 +309,7 @@ fn states_of_another_optimizer_are_refused() {
 }
 
 #[test]
-fn tables_of_16_bits_go_out_as_such_and_come_in_from_f32_too() {
+fn tables_of_16_bits_keep_their_format_and_import_from_f32() {
     let mut config = job(&TABLES, UPPER, Optimizer::Adam);
     let wide = config.clone();
     config.model.tables[1].data_type = DataType::Bf16;
@@ -410,11 +410,11 @@ fn models_the_other_library_lacks_are_refused() {
     };
     assert_eq!(
         refused(CROSS, Dialect::Torch),
-        "facebookresearch/dlrm has no such model: interaction dcn_v2, expected dot or cat"
+        "facebookresearch/dlrm cannot express this model: interaction dcn_v2, expected dot or cat"
     );
     assert_eq!(
         refused(r#"{ kind = "cat" }"#, Dialect::Torchrec),
-        "torchrec has no such model: interaction cat, expected dot or dcn_v2"
+        "torchrec cannot express this model: interaction cat, expected dot or dcn_v2"
     );
 }
 
@@ -437,7 +437,7 @@ fn a_damaged_table_is_not_exported() {
 /// The states of Adam and SparseAdam have the same names and shapes; only the note tells them
 /// apart.
 #[test]
-fn states_of_adam_are_not_taken_for_those_of_sparse_adam() {
+fn states_of_adam_are_refused_for_sparse_adam() {
     let run = tempfile::tempdir().unwrap();
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
     let adam = job(&TABLES, LOWER, Optimizer::Adam);
@@ -530,7 +530,7 @@ fn values_that_cannot_be_trained_are_refused_by_tensor_row_column_and_value() {
 }
 
 #[test]
-fn values_up_to_the_end_of_a_data_type_are_imported() {
+fn values_up_to_the_largest_of_a_data_type_are_imported() {
     for (tensor, value) in
         [("emb_l.1.weight", 65519.0), ("emb_l.2.weight", 1e30), ("emb_l.0.weight", f32::MAX)]
     {
@@ -571,7 +571,7 @@ categorical = [{{ column = "a", kind = "integer" }}]
 }
 
 #[test]
-fn what_torch_save_writes_is_imported_in_one_step() {
+fn files_of_torch_save_are_imported() {
     for name in ["plain.pt", "wide_wrapped.bin", "checkpoint.pt", "parameters.pt", "beside.pt"] {
         for data_type in ["f32", "f16", "bf16"] {
             let (config, run) = (job_of_torch(data_type), tempfile::tempdir().unwrap());
@@ -597,7 +597,7 @@ fn what_torch_save_writes_is_imported_in_one_step() {
 }
 
 #[test]
-fn what_torch_save_writes_besides_tensors_is_refused_by_name_and_not_run() {
+fn functions_in_files_of_torch_save_are_refused_and_not_run() {
     let (config, run) = (job_of_torch("f32"), tempfile::tempdir().unwrap());
     let refused = |path: &Path| {
         let error = state_dict::import(&request(path, Dialect::Torch, &config, run.path()));

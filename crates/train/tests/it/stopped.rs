@@ -1,9 +1,10 @@
-//! A step whose loss is no finite number, or whose ids are no rows, changes no weight on any rank,
-//! nor does a step that was given to the device before that was known.
+//! A step whose loss is not finite, or whose ids are no rows, changes no weight on any rank, nor
+//! does a step that was given to the device before that was known.
 
 use device::backend::Cuda;
 use device::{Backend, Cpu};
 use schema::{Interaction, JobConfig, Optimizer, Pooling, Rank, ShardingPlan, TriangleOrder};
+use train::context::DeviceQueue;
 use train::model::RankParameters;
 use train::profile::Profiler;
 use train::{Error, Model, RankContext, RunStep, SampleShare};
@@ -19,12 +20,12 @@ fn config() -> JobConfig {
 
 /// Initial parameters of a rank.
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
-    let on = (&Cpu::new(1), &());
-    ranks::parameters_of(&Model::initial(on, config, plan, rank, SAMPLES).unwrap())
+    let device_queue = DeviceQueue { device: &Cpu::new(1), queue: &() };
+    ranks::parameters_of(&Model::initial(device_queue, config, plan, rank, SAMPLES).unwrap())
 }
 
 #[test]
-fn a_loss_that_is_no_number_on_one_rank_changes_no_weight_on_any() {
+fn a_nan_loss_on_one_rank_leaves_all_weights_unchanged() {
     let config = config();
     let tables = &config.model.tables;
     for ranks in [1, 2] {
@@ -52,12 +53,13 @@ fn a_loss_that_is_no_number_on_one_rank_changes_no_weight_on_any() {
 }
 
 #[test]
-fn an_id_that_the_device_finds_stops_the_steps_that_were_given_to_it() {
+fn an_out_of_range_id_found_on_the_device_stops_submitted_steps() {
     let Some(driver) = ranks::emulated() else { return };
     let (config, device) = (config(), Cuda::new(driver, 1).unwrap());
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
+    let mut model =
+        Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let before = weights(&context, &model);
     let (good, mut bad) = (batch(2), batch(2));
     // Of the second feature, whose table has 11 rows; the third sample.
@@ -79,6 +81,6 @@ fn an_id_that_the_device_finds_stops_the_steps_that_were_given_to_it() {
 }
 
 fn weights<B: Backend>(context: &RankContext<B>, model: &Model<B>) -> Vec<Vec<f32>> {
-    let parameters = model.dense().to_parameters(context.on()).unwrap();
+    let parameters = model.dense().to_parameters(context.device_queue()).unwrap();
     parameters.into_iter().map(|parameter| parameter.weight).collect()
 }

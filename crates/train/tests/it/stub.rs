@@ -59,7 +59,7 @@ fn check(child: &str) {
     }
 }
 
-/// A small model.
+/// A small model for runs on the stub driver.
 pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
     let table = |number: u64| TableConfig {
         name: format!("t{number}"),
@@ -104,7 +104,8 @@ fn run(model: ModelConfig, optimizer: Optimizer, precision: Precision) {
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
     let device = Cuda::new(driver, 1).unwrap();
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
-    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
+    let mut model =
+        Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let mut before: Option<(Started<Cuda>, Batch)> = None;
     for (number, len) in (0..).zip([4, 4, 3, 0, 1, 4]) {
         marks.fill(&mark, 0).unwrap();
@@ -161,7 +162,8 @@ fn recorded_child() {
     };
     let profiler = Profiler::new(Recorder::new(info), clock);
     let mut context = RankContext::alone(Cuda::new(driver, 1).unwrap(), profiler).unwrap();
-    let mut model = Model::initial(context.on(), &config, &plan, Rank(0), SAMPLES).unwrap();
+    let mut model =
+        Model::initial(context.device_queue(), &config, &plan, Rank(0), SAMPLES).unwrap();
     let batch = batch(2);
     let share = SampleShare { batch: &batch, first_sample: 0, global_size: SAMPLES };
     context.profiler.begin_step(0);
@@ -188,7 +190,7 @@ fn recorded_child() {
 }
 
 #[test]
-fn a_recorded_step_has_the_times_of_the_device() {
+fn a_recorded_step_has_device_times() {
     let Some(calls) = stub_library::calls("stub::recorded_child", Libraries::Driver, &[]) else {
         return;
     };
@@ -197,7 +199,7 @@ fn a_recorded_step_has_the_times_of_the_device() {
 }
 
 #[test]
-fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
+fn a_step_has_no_allocation_no_wait_and_the_same_calls_for_every_batch() {
     check("dot_child");
     check("cross_child");
     check("library_child");

@@ -3,7 +3,7 @@
 use device::Cpu;
 use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan};
 use train::parameter::TileState;
-use train::table_use::{TableUse, of_tables, of_tile};
+use train::table_use::{TableUse, measure_tile, sum_tiles};
 use train::{RunEvent, initial};
 
 use crate::run;
@@ -33,12 +33,12 @@ fn tiles(config: &JobConfig, plan: &ShardingPlan, changed: &[u64]) -> Vec<TileSt
 fn used(config: &JobConfig, tiles: &[TileState], threads: usize) -> Vec<TableUse> {
     let cpu = Cpu::new(threads);
     let parts: Vec<_> =
-        tiles.iter().map(|tile| of_tile(&cpu.pool, &config.model, &tile.view())).collect();
-    of_tables(&config.model, &parts)
+        tiles.iter().map(|tile| measure_tile(&cpu.pool, &config.model, &tile.view())).collect();
+    sum_tiles(&config.model, &parts)
 }
 
 #[test]
-fn changed_rows_and_their_norm_are_those_of_the_whole_table() {
+fn changed_rows_and_their_norm_do_not_depend_on_the_tiling() {
     let changed = [0, 3, 4095, 4096, 9999];
     for data_type in [DataType::F32, DataType::F16, DataType::Bf16] {
         let mut config =
@@ -67,7 +67,7 @@ fn changed_rows_and_their_norm_are_those_of_the_whole_table() {
 }
 
 #[test]
-fn a_run_tells_it_with_each_checkpoint() {
+fn a_run_reports_table_use_with_each_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = run::dataset(folder.path());
     for make in [ShardingPlan::mixed, ShardingPlan::column_wise] {

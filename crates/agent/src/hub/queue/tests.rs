@@ -34,7 +34,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_waits_is_there_again_after_a_kill_and_what_is_forgotten_is_not() {
+fn queued_entries_survive_a_kill_and_removed_ones_do_not_return() {
     let folder = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     let id = queue.id().to_vec();
@@ -58,7 +58,7 @@ fn what_waits_is_there_again_after_a_kill_and_what_is_forgotten_is_not() {
 }
 
 #[test]
-fn a_full_queue_drops_the_oldest_and_says_how_many() {
+fn a_full_queue_drops_and_counts_the_oldest_entries() {
     let folder = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     for value in (1..=5_000).step_by(10) {
@@ -76,7 +76,7 @@ fn a_full_queue_drops_the_oldest_and_says_how_many() {
 }
 
 #[test]
-fn a_record_cut_anywhere_ends_the_queue_before_it() {
+fn a_truncated_record_ends_the_queue_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(10, (1..=4).map(entry).collect()).unwrap();
@@ -100,7 +100,7 @@ fn a_record_cut_anywhere_ends_the_queue_before_it() {
 }
 
 #[test]
-fn a_flipped_byte_never_becomes_another_row() {
+fn a_flipped_byte_never_yields_a_different_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     queue.append(10, (1..=4).map(entry).collect()).unwrap();
@@ -122,7 +122,7 @@ fn a_flipped_byte_never_becomes_another_row() {
 }
 
 #[test]
-fn a_position_that_is_lost_begins_another_queue() {
+fn a_lost_position_starts_a_new_queue() {
     let folder = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::open(folder.path(), LIMIT).unwrap();
     let id = queue.id().to_vec();
@@ -136,7 +136,7 @@ fn a_position_that_is_lost_begins_another_queue() {
 /// Random appends, deliveries and restarts beside a list in memory: what comes out went in, in
 /// order and once, except what a full queue dropped.
 #[test]
-fn any_sequence_of_kills_keeps_what_the_disk_has() {
+fn entries_on_disk_survive_any_sequence_of_kills() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = 4_711_u64;
     let mut random = |below: u64| {

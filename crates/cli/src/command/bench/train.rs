@@ -238,7 +238,7 @@ impl<B: Backend> BenchSteps<B> {
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
         let context = RankContext::alone(device, profiler)?;
-        let trained = Model::initial(context.on(), config, &plan, Rank(0), batch_size)?;
+        let trained = Model::initial(context.device_queue(), config, &plan, Rank(0), batch_size)?;
         Ok(Self { context, model: trained, batches, clock, step: 0 })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use schema::{Granularity, JaggedTensor, Optimizer, Precision};
 
 use super::staging::Staging;
+use crate::MatrixShape;
 use crate::backend::WeightShape;
 use crate::cpu::Pool;
 use crate::cuda::{Buffer, Driver, DriverError, Stream};
@@ -64,7 +65,7 @@ pub(super) fn grown(
 pub struct Vector {
     pub(super) buffer: Option<Buffer>,
     pub(super) len: usize,
-    /// Of LAMB, where this is a parameter.
+    /// Scratch space of LAMB, if this vector is a parameter.
     pub(super) scratch: Option<Buffer>,
 }
 
@@ -82,7 +83,7 @@ impl Vector {
     }
 }
 
-/// A row-major matrix.
+/// A row-major matrix on the GPU, in f32 or bf16.
 #[derive(Debug, Default)]
 pub struct Matrix {
     pub(super) values: Vector,
@@ -92,23 +93,23 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix of any precision that has room for `[rows, columns]`.
+    /// Returns the buffer if it is large enough for this shape, whatever its precision.
     pub(super) fn get(
         &self,
         op: &'static str,
-        (rows, columns): (usize, usize),
+        MatrixShape { rows, columns }: MatrixShape,
     ) -> Result<Operand<'_>, Error> {
         let matrix = self.values.get(op, "[rows, columns]", rows * columns)?;
         Ok(Operand { matrix, precision: self.precision })
     }
 
-    /// The same of one in this precision.
+    /// Like [`Self::get`], but the matrix must have this precision.
     pub(super) fn in_precision(
         &self,
         op: &'static str,
         what: &'static str,
         precision: Precision,
-        shape: (usize, usize),
+        shape: MatrixShape,
     ) -> Result<Operand<'_>, Error> {
         let got = self.precision;
         if got != precision {
@@ -117,8 +118,8 @@ impl Matrix {
         self.get(op, shape)
     }
 
-    /// The buffer of an f32 one.
-    pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
+    /// Returns the buffer of an f32 matrix of this shape.
+    pub(super) fn f32(&self, op: &'static str, shape: MatrixShape) -> Result<&Buffer, Error> {
         Ok(self.in_precision(op, "matrix", Precision::F32, shape)?.matrix)
     }
 }
@@ -130,14 +131,14 @@ pub struct Weight {
     pub(super) buffers: Option<WeightBuffers>,
 }
 
-/// Its memory.
+/// The buffers of a weight: values, rounded copy, gradient and state.
 #[derive(Debug)]
 pub(super) struct WeightBuffers {
     pub values: Buffer,
     /// The values as products in bf16 read them.
     rounded: Option<Buffer>,
     pub gradient: Buffer,
-    /// As it is saved.
+    /// Optimizer state in the layout of checkpoints.
     pub state: Buffer,
     pub scratch: Option<Buffer>,
 }
@@ -150,7 +151,7 @@ impl Default for Weight {
 }
 
 impl Weight {
-    /// N · K.
+    /// The number of elements, N · K.
     pub(super) fn len(&self) -> usize {
         self.shape.n * self.shape.k
     }
@@ -184,7 +185,7 @@ impl WeightBuffers {
         })
     }
 
-    /// What products read.
+    /// The operand that products read: the rounded copy if there is one, else the values.
     pub fn factor(&self) -> Operand<'_> {
         match &self.rounded {
             Some(matrix) => Operand { matrix, precision: Precision::Bf16 },

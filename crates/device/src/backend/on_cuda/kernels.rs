@@ -1,4 +1,4 @@
-//! The loaded kernels.
+//! The kernels of all operations, compiled and loaded on one GPU.
 
 use crate::cuda::{Driver, DriverError, KernelSource};
 use crate::ops;

@@ -1,5 +1,5 @@
 //! Per-step uploads through pinned memory: the host fills one block while the device reads the
-//! other. Knows nothing of what the bytes mean.
+//! other. Independent of what the bytes mean.
 
 use std::collections::VecDeque;
 

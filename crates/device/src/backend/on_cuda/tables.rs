@@ -2,7 +2,7 @@
 
 use super::handles::{Jagged, Vector};
 use super::scalars::ScalarBlock;
-use crate::backend::{TileRoom, TileRows, TileValues};
+use crate::backend::{Backend, BatchIds, TileRoom, TileRows, TileValues};
 use crate::cuda::{Buffer, DriverError, Stream};
 use crate::error::Error;
 use crate::ops::embedding_backward::cuda::{
@@ -54,6 +54,17 @@ pub(super) struct CudaBatch<'a> {
     pub shape: [usize; 2],
     /// Whether ids have weights and bags have scales.
     pub factors: [bool; 2],
+}
+
+impl<'a> CudaBatch<'a> {
+    /// Describes the ids of a batch that are already on the device.
+    pub(super) fn from_ids<B: Backend<Jagged = Jagged>>(ids: &BatchIds<'a, B>) -> Self {
+        Self {
+            ids: ids.on_device,
+            shape: [ids.jagged.features, ids.jagged.batch_size],
+            factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
+        }
+    }
 }
 
 impl Tables {

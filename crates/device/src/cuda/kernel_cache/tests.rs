@@ -18,7 +18,7 @@ fn set_mode(path: &PathBuf, mode: u32) {
 }
 
 #[test]
-fn stored_code_comes_back_and_every_damage_is_found() {
+fn cached_code_round_trips_and_damage_is_detected() {
     let folder = place("damage").join("below");
     let cache = KernelCache::new(&folder).unwrap();
     assert_eq!(cache.read("a.cubin"), Ok(None));

@@ -5,12 +5,12 @@ use crate::cuda::{
 };
 use crate::ops::gemm;
 
-/// The kernels.
+/// The CUDA source of the activation kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/activation/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// The loaded kernels.
+/// The activation kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Activation {
     relu_backward: Kernel,
@@ -20,7 +20,7 @@ pub struct Activation {
 }
 
 impl Activation {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].
@@ -58,11 +58,11 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = of_logits([logits, probabilities], elements);
+        let arguments = logit_arguments([logits, probabilities], elements);
         launch(stream, &self.sigmoid, elements, arguments)
     }
 
-    /// `probability = NaN` where the logit is no finite number.
+    /// `probability = NaN` where the logit is not finite.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -72,7 +72,7 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = of_logits([logits, probabilities], elements);
+        let arguments = logit_arguments([logits, probabilities], elements);
         launch(stream, &self.unbounded, elements, arguments)
     }
 
@@ -100,7 +100,7 @@ impl Activation {
 }
 
 /// The arguments of a kernel of logits.
-fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
+fn logit_arguments([logits, probabilities]: [&Buffer; 2], elements: usize) -> KernelArguments {
     KernelArguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }
 

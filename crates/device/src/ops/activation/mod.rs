@@ -1,5 +1,5 @@
 //! Element-wise activations: the gradient of ReLU where no product precedes it, and the sigmoid.
-//! ReLU itself is fused into `gemm`. Knows nothing of matrices: elements are all it sees, in chunks
+//! ReLU itself is fused into `gemm`. Independent of matrices: elements are all it sees, in chunks
 //! of a fixed length.
 //!
 //! One loop serves every instruction set: it compiles to vectors as it is, and memory bounds it.

@@ -4,12 +4,12 @@ use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
 
-/// The kernels.
+/// The CUDA source of the cross kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/cross/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// The loaded kernels.
+/// The cross kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Cross {
     forward: Kernel,
@@ -48,7 +48,7 @@ pub struct DeviceBackward<'a> {
 }
 
 impl Cross {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

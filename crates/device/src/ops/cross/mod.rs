@@ -17,7 +17,7 @@ use crate::ops::gemm::panels::{self, PANEL};
 /// Elements of a chunk: whole rows of one panel.
 const CHUNK: usize = 16_384;
 
-/// Arguments of [`forward`].
+/// Arguments of [`forward`], all `[B, N]` in panels except the bias.
 #[derive(Debug)]
 pub struct Forward<'a> {
     /// Input of the first cross layer, `[B, N]` in panels.
@@ -32,7 +32,7 @@ pub struct Forward<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Arguments of [`backward`].
+/// Arguments of [`backward`], all `[B, N]` in panels except the bias and its gradient.
 #[derive(Debug)]
 pub struct Backward<'a> {
     /// Gradient of the output, `[B, N]` in panels.

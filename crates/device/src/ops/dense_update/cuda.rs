@@ -7,7 +7,7 @@ use crate::cuda::{
 };
 use crate::optimizer::lamb;
 
-/// The kernels.
+/// The CUDA source of the dense update kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/dense_update/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
@@ -42,7 +42,7 @@ pub fn scratch_bytes(elements: usize) -> usize {
     (2 * elements.div_ceil(lamb::BLOCK) + 1) * size_of::<f32>()
 }
 
-/// The loaded kernels.
+/// The dense update kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct DenseUpdate {
     elements: Kernel,
@@ -53,7 +53,7 @@ pub struct DenseUpdate {
 }
 
 impl DenseUpdate {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -13,6 +13,7 @@ use schema::{Granularity, Optimizer};
 
 use super::piece::{ParameterPiece, PieceTask};
 use super::{CHUNK, run_piece, state_len};
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
@@ -20,7 +21,8 @@ use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{self, Beside, Consumer, LinearBackwardWeight, LinearWeight, Renewal};
 use crate::optimizer::{UpdateRule, split_state};
 
-/// Arguments of [`run_with_gradient`].
+/// Arguments of [`run_with_gradient`]: a weight, its state, and the product that computes its
+/// gradient.
 #[derive(Debug)]
 pub struct FusedArguments<'a> {
     /// The rule with this step's constants; [`is_fused`] for its kind.
@@ -54,7 +56,7 @@ pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(),
     const OP: &str = "dense_update";
     let FusedArguments { rule, weight, state, product } = arguments;
     assert!(is_fused(rule.kind), "{:?} needs the whole gradient", rule.kind);
-    let shape @ (n, k) = weight.shape();
+    let shape @ MatrixShape { rows: n, columns: k } = weight.shape();
     extent::check(OP, "outputs of the product", n, product.n)?;
     extent::check(OP, "inputs of the product", k, product.k)?;
     extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;

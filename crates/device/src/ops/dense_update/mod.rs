@@ -14,6 +14,7 @@ mod simd;
 pub use fused::{FusedArguments, is_fused, run_with_gradient};
 use schema::{Granularity, Optimizer};
 
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
@@ -25,7 +26,7 @@ use piece::{ParameterPiece, PieceTask};
 /// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
 const CHUNK: usize = lamb::BLOCK;
 
-/// Arguments of [`run`].
+/// Arguments of [`run`]: a parameter in plain rows, its gradient and its state.
 #[derive(Debug)]
 pub struct DenseUpdate<'a> {
     /// The rule with this step's constants.
@@ -37,7 +38,7 @@ pub struct DenseUpdate<'a> {
     /// Optimizer state: nothing for SGD, `[rows, dim]` for Adagrad, `[rows]` for row-wise Adagrad,
     /// `[2, rows, dim]` (means, then mean squares) for Adam, SparseAdam and LAMB.
     pub state: &'a mut [f32],
-    /// Elements of a row. Only row-wise Adagrad asks what a row is; a bias is one row.
+    /// Elements of a row, used only by row-wise Adagrad; a bias is one row.
     pub dim: usize,
 }
 
@@ -64,12 +65,12 @@ pub fn run(cpu: &Cpu, arguments: DenseUpdate<'_>) -> Result<(), Error> {
     let row = if rule.kind.granularity() == Granularity::Row { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
     let whole = weights.len();
-    let mut pieces = cut(weights, gradient, parts, (whole, CHUNK.next_multiple_of(row)));
+    let mut pieces = cut(weights, gradient, parts, whole, CHUNK.next_multiple_of(row));
     update(cpu, &rule, row, &mut pieces, None);
     Ok(())
 }
 
-/// Arguments of [`run_weight`].
+/// Arguments of [`run_weight`]: a weight in panels, its gradient and its state.
 #[derive(Debug)]
 pub struct WeightArguments<'a> {
     /// The rule with this step's constants.
@@ -83,9 +84,10 @@ pub struct WeightArguments<'a> {
     pub state: &'a mut [f32],
 }
 
-/// Values of the state that `optimizer` keeps of a weight `[n, k]`.
+/// The number of state values that `optimizer` keeps for a weight.
 #[must_use]
-pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
+pub fn state_len(optimizer: Optimizer, shape: MatrixShape) -> usize {
+    let MatrixShape { rows: n, columns: k } = shape;
     match optimizer.granularity() {
         Granularity::Row => n * optimizer.state_per_row(k),
         _ => optimizer.state_per_row(panels::len(n, k)),
@@ -102,7 +104,7 @@ pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
 pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error> {
     const OP: &str = "dense_update";
     let WeightArguments { rule, weight, gradient, state } = arguments;
-    let shape @ (n, _) = weight.shape();
+    let shape @ MatrixShape { rows: n, .. } = weight.shape();
     let (values, renewal) = weight.parts_mut(cpu);
     extent::check(OP, "gradient [N, K] in panels", values.len(), gradient.len())?;
     extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;
@@ -115,12 +117,12 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
         return Ok(());
     }
     let parts = split_state(rule.kind, state);
-    let mut pieces = cut(values, gradient, parts, (n * PANEL, CHUNK));
+    let mut pieces = cut(values, gradient, parts, n * PANEL, CHUNK);
     update(cpu, &rule, CHUNK, &mut pieces, Some(&renewal));
     Ok(())
 }
 
-/// The rule on all pieces; what follows from their new weights is renewed while they are in the
+/// Applies the rule to all pieces, and refreshes the copies of the weights while they are in the
 /// cache.
 fn update(
     cpu: &Cpu,
@@ -141,12 +143,14 @@ fn update(
     run_task(cpu, rule, task, pieces, renewal);
 }
 
-/// Cuts each `run` elements of a parameter into pieces of `len`, each with its share of the state.
+/// Splits each `run` elements of a parameter into pieces of `len` elements, each with its part of
+/// the state.
 fn cut<'a>(
     weights: &'a mut [f32],
     gradient: &'a [f32],
     state: [&'a mut [f32]; 2],
-    (run, len): (usize, usize),
+    run: usize,
+    len: usize,
 ) -> Vec<ParameterPiece<'a>> {
     let elements = weights.len();
     let lens = [state[0].len(), state[1].len()];
@@ -184,7 +188,7 @@ fn run_task(
     });
 }
 
-/// Does the task on a piece, and renews what follows from the weights while they are in the cache.
+/// Runs the task on a piece, and refreshes the copies of its weights while they are in the cache.
 ///
 /// # Safety
 /// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
@@ -199,13 +203,13 @@ unsafe fn run_piece(
     if let Some(renewal) = renewal {
         let (panel, first) = piece.place;
         // SAFETY: the caller vouches for whole rows of one panel, which this thread alone renews.
-        unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
+        unsafe { renewal.renew(panel, first / PANEL, piece.weights) };
     }
 }
 
 /// A weight `[n, k]` in panels, its gradient, and a state of each of its `n` rows.
 struct WholeRows<'a> {
-    shape: (usize, usize),
+    shape: MatrixShape,
     values: &'a mut [f32],
     gradient: &'a [f32],
     state: &'a mut [f32],
@@ -213,7 +217,7 @@ struct WholeRows<'a> {
 
 /// Row-wise Adagrad, whose step of an element depends on its whole row.
 fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
-    let WholeRows { shape: (n, k), values, gradient, state } = weight;
+    let WholeRows { shape: MatrixShape { rows: n, columns: k }, values, gradient, state } = weight;
     let values = DisjointMut::new(values);
     cpu.pool.run_slices(state, PANEL, |chunk, state| {
         let rows = chunk * PANEL..chunk * PANEL + state.len();
@@ -243,12 +247,12 @@ fn update_rows(cpu: &Cpu, rule: &UpdateRule, weight: WholeRows<'_>, renewal: &Re
                 to[..from.len()].copy_from_slice(from);
             }
             // SAFETY: each chunk renews rows of its own.
-            unsafe { renewal.renew((panel, rows.start), values) };
+            unsafe { renewal.renew(panel, rows.start, values) };
         }
     });
 }
 
-/// What each row of `k` elements has in `panel`.
+/// Iterates over the part of each row of `k` elements that lies in `panel`.
 fn each_row(rows: &mut [f32], k: usize, panel: usize) -> impl Iterator<Item = &mut [f32]> {
     rows.chunks_exact_mut(k).map(move |row| &mut row[panel * PANEL..k.min((panel + 1) * PANEL)])
 }

@@ -1,9 +1,9 @@
 //! The part of a parameter that one chunk updates, and what is done to it.
 
-/// What is done to every piece.
+/// The task that is run on every piece.
 #[derive(Clone, Copy)]
 pub(super) enum PieceTask {
-    /// The rule, on rows of so many elements.
+    /// Apply the update rule to rows of `row` elements.
     Update {
         row: usize,
     },

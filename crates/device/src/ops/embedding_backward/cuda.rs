@@ -11,7 +11,7 @@ use crate::cuda::{
 use crate::ops::embedding_forward::cuda::{DeviceLookup, IDS_LIMIT};
 use crate::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth, scratch_bytes};
 
-/// The kernels.
+/// The CUDA source of the embedding backward kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
@@ -22,11 +22,11 @@ const UPDATE_WARPS: u32 = 4;
 const ROWS_PER_WARP: usize = 8;
 /// Shared memory of a block up to which it has [`UPDATE_WARPS`].
 const SHARED_BYTES: usize = 48 << 10;
-/// Of the sort.
+/// Bits of a digit of the radix sort.
 const DIGIT_BITS: u32 = 8;
 const PAIRS_PER_TILE: usize = 2048;
 
-/// What the launches depend on.
+/// The sizes that determine the launches and their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceShape {
     /// Ids of the largest batch, at most [`IDS_LIMIT`].
@@ -137,7 +137,7 @@ impl WorkspaceShape {
     }
 }
 
-/// What a call works on, beside the batch.
+/// The buffers of a call, besides the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceGradient<'a> {
     /// f32, of the forward pass's output.
@@ -153,7 +153,7 @@ pub struct DeviceGradient<'a> {
     pub updated: &'a Buffer,
 }
 
-/// The loaded kernels.
+/// The embedding backward kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct EmbeddingBackward {
     pairs: Kernel,
@@ -168,7 +168,7 @@ pub struct EmbeddingBackward {
 }
 
 impl EmbeddingBackward {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

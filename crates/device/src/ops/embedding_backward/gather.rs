@@ -12,7 +12,7 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::slot::{KeyPlaces, Lookup, TileShape, first_bad};
 
-/// Positions per chunk.
+/// Positions that one chunk of work gathers.
 const POSITIONS_PER_CHUNK: usize = 8192;
 
 /// Fills `scratch.pairs` (and `scratch.sources` where ids or bags have factors).

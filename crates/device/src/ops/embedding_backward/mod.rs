@@ -1,7 +1,7 @@
 //! Gradients of lookups, pooled or not, summed per row and applied in place (TBE backward with a
 //! fused optimizer): contract, checks and phases.
 //!
-//! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
+//! Independent of the model's features or of sharding. No dense gradient of a table ever exists.
 
 pub mod cuda;
 mod gather;
@@ -13,6 +13,7 @@ mod simd;
 mod sort;
 mod tile;
 mod update;
+mod update_rows;
 
 use numbering::Numbering;
 pub use scratch::Scratch;
@@ -28,7 +29,7 @@ use crate::optimizer::UpdateRule;
 
 const OP: &str = "embedding_backward";
 
-/// What [`run`] works on.
+/// Arguments of [`run`]: the batch, the gradient of its output, and the tiles to update.
 #[derive(Debug)]
 pub struct BackwardArguments<'a, 'tile> {
     /// The tables, or the tiles of them that live here.
@@ -39,7 +40,7 @@ pub struct BackwardArguments<'a, 'tile> {
     pub jagged: &'a JaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; those of the forward pass.
     pub bag_scales: Option<&'a [f32]>,
-    /// What the forward pass gave.
+    /// Form of the forward pass's output.
     pub output: SlotOutput,
     /// Gradient of that output.
     pub gradient: &'a [f32],
@@ -48,7 +49,7 @@ pub struct BackwardArguments<'a, 'tile> {
     pub rounding: CounterRng,
 }
 
-/// What the size of a [`Scratch`] depends on.
+/// The sizes that determine the memory of a [`Scratch`].
 #[derive(Clone, Copy, Debug)]
 pub struct ScratchShape {
     /// Ids of a batch.
@@ -74,7 +75,7 @@ impl Scratch {
     /// Bytes for a batch of this shape, where each row is looked up by few ids.
     #[must_use]
     pub fn bytes(shape: ScratchShape) -> usize {
-        let packed = pack::pays(shape.slots, (shape.ids, shape.bags));
+        let packed = pack::pays(shape.slots, shape.ids, shape.bags);
         let gradient = if packed { shape.gradient * size_of::<f32>() } else { 0 };
         let sources = match shape.factors {
             Factors::Absent => 0,
@@ -138,7 +139,7 @@ pub fn run(
         .zip(&numbering.first_rows)
         .map(|(tile, &first_row)| update::UpdateTarget::new(tile, first_row, rule.kind, rounding))
         .collect();
-    Ok(update::run(cpu, &batch, &targets, rule, long, partials))
+    Ok(update_rows::run(cpu, &batch, &targets, rule, long, partials))
 }
 
 /// Every shape of the call.

@@ -19,7 +19,7 @@ const IDS_PER_BAG: usize = 4;
 const SAMPLES_PER_CHUNK: usize = 64;
 
 /// Whether vectors of so many slots, bags and ids are read often enough to be worth the copy.
-pub(super) fn pays(slots: usize, (ids, bags): (usize, usize)) -> bool {
+pub(super) fn pays(slots: usize, ids: usize, bags: usize) -> bool {
     slots >= 2 && ids >= IDS_PER_BAG * bags
 }
 
@@ -34,7 +34,7 @@ pub(super) fn run(
 ) -> Option<KeyPlaces> {
     let samples = jagged.batch_size;
     let pooled = matches!(places.first()?, KeyPlace::Pooled { .. });
-    if !pooled || !pays(dims.len(), (jagged.values.len(), samples * dims.len())) {
+    if !pooled || !pays(dims.len(), jagged.values.len(), samples * dims.len()) {
         return None;
     }
     packed.resize(gradient.len(), 0.0);

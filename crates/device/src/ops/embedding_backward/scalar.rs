@@ -1,5 +1,5 @@
-//! The oracle of the embedding backward: plain loops, for f32 and f64.
-//! Knows nothing of threads, vectors or radix sorts.
+//! The oracle of the embedding backward: plain loops, for f32 and f64. Independent of threads,
+//! vectors or radix sorts.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! Second phase: a stable radix sort of the pairs by row, on the bits that a row number needs.
-//! Knows nothing of what the pairs mean.
+//! Independent of what the pairs mean.
 #![expect(unsafe_code, reason = "chunks scatter to places that their counts keep apart")]
 
 use std::ops::Range;

@@ -19,7 +19,7 @@ pub struct TileMut<'a> {
     pub dim: usize,
     /// Name of the table, for messages.
     pub name: &'a str,
-    /// Where the tile lies in its table.
+    /// Position of the tile in its table.
     pub origin: TileOrigin,
 }
 
@@ -33,7 +33,7 @@ pub struct TileOrigin {
     pub column: u32,
 }
 
-/// What one call changed.
+/// The numbers of rows, elements and bytes that one call updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Updated {
     /// Distinct rows, over all tiles.

@@ -1,25 +1,21 @@
-//! Third phase: sums the gradients of each distinct row and updates the row in place.
-//! Knows the sorted pairs; knows nothing of how they were made, and no formula of an optimizer.
+//! Third phase: sums the gradients of each distinct row and updates the row in place. Takes sorted
+//! pairs, and leaves the formulas to [`crate::optimizer`].
 #![expect(unsafe_code, reason = "rows of one table are updated by the chunks that own them")]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::{bf16, f16};
 use schema::Optimizer;
 use schema::random::CounterRng;
 
+use super::scalar;
 use super::scratch::LongSegment;
 use super::tile::{IDS_PER_PART, TileMut, Updated};
-use super::{scalar, simd};
+use crate::cpu::DisjointMut;
 use crate::cpu::vector::{VectorElement, prefetch_row_second};
-use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::optimizer::{UpdateRule, split_state};
 use crate::rounding::RowNoise;
 use crate::weights::WeightsMut;
-
-/// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
-const PAIRS_PER_CHUNK: usize = 512;
 
 /// How many pairs ahead rows and gradients are prefetched.
 const PAIRS_AHEAD: usize = 8;
@@ -29,7 +25,7 @@ const STACK_DIM: usize = 512;
 
 /// The batch, read only, and its pairs in row order.
 pub(super) struct UpdateBatch<'a> {
-    /// Of the forward pass's output.
+    /// Gradient of the forward pass's output.
     pub gradient: &'a [f32],
     /// `[nnz]`.
     pub pairs: &'a [u64],
@@ -45,7 +41,7 @@ pub(super) struct UpdateTarget<'a> {
     state_per_row: usize,
     /// Its row numbers, counted over all tiles.
     rows: Range<usize>,
-    dim: usize,
+    pub dim: usize,
     /// Random bits of the table at this step, and the tile's place in the table.
     noise: CounterRng,
     first_row: u64,
@@ -177,103 +173,18 @@ pub(super) trait RowKernel {
     );
 }
 
-/// Updates all rows of the batch.
-pub(super) fn run(
-    cpu: &Cpu,
-    batch: &UpdateBatch<'_>,
-    targets: &[UpdateTarget<'_>],
-    rule: UpdateRule,
-    long: &mut Vec<LongSegment>,
-    partials: &mut Vec<f32>,
-) -> Updated {
-    find_long_segments(batch, targets, long);
-    sum_parts(cpu, batch, long, partials);
-    let work = UpdateWork { batch, targets, rule, long, partials };
-    let (rows, elements, bytes) = Default::default();
-    let add = |sum: &AtomicUsize, value| sum.fetch_add(value, Ordering::Relaxed);
-    cpu.pool.run(batch.pairs.len().div_ceil(PAIRS_PER_CHUNK), |chunk| {
-        let start = chunk * PAIRS_PER_CHUNK;
-        let pairs = start..batch.pairs.len().min(start + PAIRS_PER_CHUNK);
-        let updated = match cpu.isa {
-            // SAFETY: the portable kernel needs no instruction set.
-            Isa::Portable => unsafe { work.update_chunk::<Portable>(pairs) },
-            Isa::Avx2(token) => simd::update_chunk_avx2(token, &work, pairs),
-            Isa::Avx512(token) => simd::update_chunk_avx512(token, &work, pairs),
-        };
-        add(&rows, updated.unique_rows);
-        add(&elements, updated.unique_elements);
-        add(&bytes, updated.unique_bytes);
-    });
-    Updated {
-        unique_rows: rows.into_inner(),
-        unique_elements: elements.into_inner(),
-        unique_bytes: bytes.into_inner(),
-    }
-}
-
-/// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that
-/// number.
-fn find_long_segments(
-    batch: &UpdateBatch<'_>,
-    targets: &[UpdateTarget<'_>],
-    long: &mut Vec<LongSegment>,
-) {
-    long.clear();
-    let (mut end, mut first_part, mut partials) = (0, 0, 0);
-    for probe in (0..batch.pairs.len()).step_by(IDS_PER_PART) {
-        if probe < end {
-            continue;
-        }
-        let row = batch.row(probe);
-        let rank =
-            |bound: u64| batch.pairs.partition_point(|pair| pair >> batch.payload_bits < bound);
-        let start = rank(row as u64);
-        end = rank(row as u64 + 1);
-        if end - start > IDS_PER_PART {
-            let dim = targets[tile_of(targets, row)].dim;
-            let segment = LongSegment { start, end, dim, first_part, partials };
-            first_part += segment.parts();
-            partials += segment.parts() * dim;
-            long.push(segment);
-        }
-    }
-}
-
 /// The tile that holds a row number.
-fn tile_of(targets: &[UpdateTarget<'_>], row: usize) -> usize {
+pub(super) fn tile_of(targets: &[UpdateTarget<'_>], row: usize) -> usize {
     targets.partition_point(|target| target.rows.end <= row)
-}
-
-/// Sums the parts of long segments, each part on its own.
-fn sum_parts(cpu: &Cpu, batch: &UpdateBatch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
-    let Some(last) = long.last() else { return };
-    partials.resize(last.partials + last.parts() * last.dim, 0.0);
-    let sums = DisjointMut::new(partials);
-    cpu.pool.run(last.first_part + last.parts(), |part| {
-        let segment = &long[long.partition_point(|segment| segment.first_part <= part) - 1];
-        let part = part - segment.first_part;
-        let start = segment.start + part * IDS_PER_PART;
-        let pairs = start..segment.end.min(start + IDS_PER_PART);
-        let at = segment.partials + part * segment.dim;
-        // SAFETY: `at..at + dim` is this part's own piece of the layout that `partials` was sized
-        // for.
-        let sum = unsafe { sums.part(at..at + segment.dim) };
-        match cpu.isa {
-            // SAFETY: the portable kernel needs no instruction set.
-            Isa::Portable => unsafe { Portable::sum(batch, pairs, sum) },
-            Isa::Avx2(token) => simd::sum_avx2(token, batch, pairs, sum),
-            Isa::Avx512(token) => simd::sum_avx512(token, batch, pairs, sum),
-        }
-    });
 }
 
 /// Everything a chunk reads, and the rows it owns.
 pub(super) struct UpdateWork<'a> {
-    batch: &'a UpdateBatch<'a>,
-    targets: &'a [UpdateTarget<'a>],
-    rule: UpdateRule,
-    long: &'a [LongSegment],
-    partials: &'a [f32],
+    pub batch: &'a UpdateBatch<'a>,
+    pub targets: &'a [UpdateTarget<'a>],
+    pub rule: UpdateRule,
+    pub long: &'a [LongSegment],
+    pub partials: &'a [f32],
 }
 
 impl UpdateWork<'_> {
@@ -482,7 +393,7 @@ impl UpdateWork<'_> {
 }
 
 /// The scalar kernel, for any machine.
-struct Portable;
+pub(super) struct Portable;
 
 impl RowKernel for Portable {
     #[inline(always)]

@@ -10,7 +10,7 @@ use crate::ops::embedding_backward::TileOrigin;
 use crate::ops::slot::KeyPlace;
 use crate::ops::{Slot, SlotOutput};
 
-/// The kernel.
+/// The CUDA source of the embedding forward kernel, compiled when it is loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
@@ -122,14 +122,14 @@ pub struct DeviceLookup<'a> {
     pub widest: usize,
 }
 
-/// The loaded kernel.
+/// The embedding forward kernel, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct EmbeddingForward {
     kernel: Kernel,
 }
 
 impl EmbeddingForward {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -1,6 +1,6 @@
 //! Lookup of all tables in one call (TBE forward), pooled or not: contract, checks and dispatch.
 //!
-//! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a
+//! Independent of the model's features or of sharding: it sees tiles, slots and ids local to a
 //! tile.
 
 mod block;

@@ -1,5 +1,5 @@
-//! The oracle of the pooled lookup: plain loops, for f32 and f64.
-//! Knows nothing of threads or vectors.
+//! The oracle of the pooled lookup: plain loops, for f32 and f64. Independent of threads or
+//! vectors.
 
 use schema::JaggedTensor;
 

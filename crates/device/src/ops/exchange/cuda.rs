@@ -3,7 +3,7 @@
 use super::PooledColumns;
 use crate::cuda::{Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, Stream};
 
-/// The kernel.
+/// The CUDA source of the exchange kernel, compiled when it is loaded.
 pub const SOURCE: crate::cuda::KernelSource =
     crate::cuda::KernelSource { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
@@ -82,14 +82,14 @@ pub struct DeviceGiven<'a> {
     pub samples: usize,
 }
 
-/// The loaded kernel.
+/// The exchange kernel, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct ExchangeKernel {
     kernel: Kernel,
 }
 
 impl ExchangeKernel {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -17,7 +17,7 @@ pub(super) const BLOCK: usize = 512;
 /// Panels of X that wide tiles of the weight gradient cover.
 pub(super) const WIDE_PANELS: usize = 3;
 
-/// What becomes of a tile's sums.
+/// How the sums of a tile are finished before they are stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Finish<'a> {
     Store,
@@ -29,7 +29,7 @@ pub(super) enum Finish<'a> {
     BiasRelu(&'a [f32]),
     /// Stored as 0 where the layer before, laid out as C, put out nothing.
     Mask(&'a [f32]),
-    /// The same, of a layer that put out pairs.
+    /// Like `Mask`, for outputs stored in pairs.
     MaskPairs(&'a [u32]),
 }
 
@@ -78,11 +78,11 @@ pub(super) struct WeightChunk<W> {
     pub(super) k: usize,
     pub(super) n_panels: Range<usize>,
     pub(super) k_panels: Range<usize>,
-    /// What is wanted with the gradient when it is complete.
+    /// The weight to update once the gradient is complete, if the update is fused.
     pub(super) beside: Option<Beside>,
 }
 
-/// Where an update finds the weight. Only addresses to prefetch.
+/// Addresses of the weight to prefetch for a fused update.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     /// `[⌈K/32⌉][N][32]`, as the gradient.

@@ -12,7 +12,7 @@ use crate::cuda::{
     Stream,
 };
 
-/// The kernels.
+/// The CUDA source of the gemm kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/gemm/kernel.cu", text: include_str!("kernel.cu") };
 /// Rows and columns of a block's tile.
@@ -30,7 +30,7 @@ pub struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// One of f32.
+    /// Wraps an f32 matrix as an operand of a product.
     #[must_use]
     pub fn f32(matrix: &'a Buffer) -> Self {
         Self { matrix, precision: Precision::F32 }
@@ -87,7 +87,7 @@ pub enum Join {
     Add,
 }
 
-/// The loaded kernels.
+/// The gemm kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Gemm {
     product: Kernel,
@@ -118,7 +118,7 @@ struct Product<'a> {
 }
 
 impl Gemm {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -4,7 +4,7 @@
 //! Activations and their gradients come and go in [`panels`] of f32 or in [`pairs`] of bf16; the
 //! weight is a [`LinearWeight`], its gradient in panels as well. What a product multiplies has one
 //! precision, sums are f32, and the result may have either. This module owns the cut into chunks
-//! and the order of sums. Knows nothing of layers in a row.
+//! and the order of sums. Independent of layers in a row.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
 mod chunk;
@@ -33,6 +33,7 @@ pub use operand::{Matrix, Operand, OperandMut};
 pub use weight::LinearWeight;
 pub(crate) use weight::Renewal;
 
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
@@ -68,7 +69,7 @@ pub enum Activation {
     Relu,
 }
 
-/// Arguments of [`forward`].
+/// Arguments of [`forward`], the product of a linear layer.
 #[derive(Debug)]
 pub struct LinearForward<'a> {
     /// Input, `[B, K]`, in the weight's precision.
@@ -95,7 +96,7 @@ pub enum InputGradient<'a> {
     BeforeRelu(Operand<'a>),
 }
 
-/// Arguments of [`backward_input`].
+/// Arguments of [`backward_input`], the gradient of a layer's input.
 #[derive(Debug)]
 pub struct LinearBackwardInput<'a> {
     /// Gradient of the output, `[B, N]`, in the weight's precision.
@@ -109,7 +110,7 @@ pub struct LinearBackwardInput<'a> {
     pub b: usize,
 }
 
-/// Arguments of [`backward_weight`].
+/// Arguments of [`backward_weight`], the gradients of weight and bias.
 #[derive(Debug)]
 pub struct LinearBackwardWeight<'a> {
     /// Input of the forward product, `[B, K]`.
@@ -138,10 +139,10 @@ pub struct LinearBackwardWeight<'a> {
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     const OP: &str = "gemm forward";
     let LinearForward { x, weight, bias, activation, y, b } = arguments;
-    let (n, k) = weight.shape();
-    x.check(OP, "x [B, K] in panels", (b, k))?;
+    let MatrixShape { rows: n, columns: k } = weight.shape();
+    x.check(OP, "x [B, K] in panels", MatrixShape::new(b, k))?;
     extent::check(OP, "bias [N]", n, bias.map_or(n, <[f32]>::len))?;
-    y.as_operand().check(OP, "y [B, N] in panels", (b, n))?;
+    y.as_operand().check(OP, "y [B, N] in panels", MatrixShape::new(b, n))?;
     let mut padded = vec![0.0; panels::len(1, n)];
     if let Some(bias) = bias {
         padded[..n].copy_from_slice(bias);
@@ -174,14 +175,14 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
 pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(), Error> {
     const OP: &str = "gemm backward_input";
     let LinearBackwardInput { d_y, weight, gradient, d_x, b } = arguments;
-    let (n, k) = weight.shape();
-    d_y.check(OP, "d_y [B, N] in panels", (b, n))?;
-    d_x.as_operand().check(OP, "d_x [B, K] in panels", (b, k))?;
+    let MatrixShape { rows: n, columns: k } = weight.shape();
+    d_y.check(OP, "d_y [B, N] in panels", MatrixShape::new(b, n))?;
+    d_x.as_operand().check(OP, "d_x [B, K] in panels", MatrixShape::new(b, k))?;
     let finish = match gradient {
         InputGradient::Write => Finish::Store,
         InputGradient::Accumulate => Finish::Add,
         InputGradient::BeforeRelu(x) => {
-            x.check(OP, "x [B, K] in panels", (b, k))?;
+            x.check(OP, "x [B, K] in panels", MatrixShape::new(b, k))?;
             match x {
                 Operand::F32(x) => Finish::Mask(x),
                 Operand::Bf16(x) => Finish::MaskPairs(x.across),
@@ -232,8 +233,8 @@ pub(crate) fn backward_weight_into(
 ) -> Result<(), Error> {
     const OP: &str = "gemm backward_weight";
     let LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n } = arguments;
-    x.check(OP, "x [B, K] in panels", (b, k))?;
-    d_y.check(OP, "d_y [B, N] in panels", (b, n))?;
+    x.check(OP, "x [B, K] in panels", MatrixShape::new(b, k))?;
+    d_y.check(OP, "d_y [B, N] in panels", MatrixShape::new(b, n))?;
     extent::check(OP, "d_weight [N, K] in panels", panels::len(n, k), d_weight.len())?;
     extent::check(OP, "d_bias [N]", n, d_bias.as_ref().map_or(n, |d_bias| d_bias.len()))?;
     if x.precision() != d_y.precision() {
@@ -293,9 +294,9 @@ fn weight_gradient<W: Factor>(
     let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(groups);
     let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
     let count = pieces(n_panels, parts);
-    cpu.pool.run_tapered((groups * parts, count), |index, pieces| {
+    cpu.pool.run_tapered(groups * parts, count, |index, pieces| {
         let (group, part) = (index / parts, index % parts);
-        let n_panels = panels_of(n_panels, (part, parts), pieces, count);
+        let n_panels = panels_of(n_panels, part, parts, pieces, count);
         if n_panels.is_empty() {
             return;
         }
@@ -358,7 +359,7 @@ fn rows<W: Factor>(
         },
     };
     let count = pieces(panels, groups);
-    cpu.pool.run_tapered((groups * blocks, count), |index, pieces| {
+    cpu.pool.run_tapered(groups * blocks, count, |index, pieces| {
         let (group, block) = (index / blocks, index % blocks);
         let chunk = RowsChunk {
             a: a.as_ptr(),
@@ -370,7 +371,7 @@ fn rows<W: Factor>(
             inner,
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
-            panels: panels_of(panels, (group, groups), pieces, count),
+            panels: panels_of(panels, group, groups, pieces, count),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.
@@ -378,20 +379,21 @@ fn rows<W: Factor>(
     });
 }
 
-/// Pieces of a chunk, where `parts` chunks have `panels`.
+/// The number of pieces per chunk, if `parts` chunks share `panels`.
 fn pieces(panels: usize, parts: usize) -> usize {
     panels.div_ceil(parts.max(1)).clamp(1, PIECES)
 }
 
-/// What some pieces, `of` so many, of chunk `part` have of the `panels` that `parts` chunks share;
-/// a piece may have nothing.
+/// The range of panels that some pieces of chunk `part` cover, where `parts` chunks share `panels`.
+/// It may be empty.
 fn panels_of(
     panels: usize,
-    (part, parts): (usize, usize),
+    part: usize,
+    parts: usize,
     pieces: Range<usize>,
-    of: usize,
+    pieces_per_chunk: usize,
 ) -> Range<usize> {
-    let [first, end] =
-        [pieces.start, pieces.end].map(|piece| panels * (part * of + piece) / (parts * of));
+    let [first, end] = [pieces.start, pieces.end]
+        .map(|piece| panels * (part * pieces_per_chunk + piece) / (parts * pieces_per_chunk));
     first..end
 }

@@ -5,6 +5,7 @@ use schema::Precision;
 
 use super::pairs::{self, PairMatrix, PairsMut};
 use super::panels;
+use crate::MatrixShape;
 use crate::buffer::Array;
 use crate::error::Error;
 use crate::ops::extent;
@@ -25,7 +26,7 @@ pub enum OperandMut<'a> {
 }
 
 impl Operand<'_> {
-    /// In which precision it is.
+    /// The precision of the operand.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self {
@@ -34,22 +35,23 @@ impl Operand<'_> {
         }
     }
 
-    /// Refuses what is not `[rows, columns]`.
+    /// Checks that the operand has this shape.
     pub(super) fn check(
         &self,
         op: &'static str,
         what: &'static str,
-        (rows, columns): (usize, usize),
+        shape: MatrixShape,
     ) -> Result<(), Error> {
+        let MatrixShape { rows, columns } = shape;
         match self {
             Self::F32(values) => extent::check(op, what, panels::len(rows, columns), values.len()),
-            Self::Bf16(pairs) => pairs.check(op, what, (rows, columns)),
+            Self::Bf16(pairs) => pairs.check(op, what, shape),
         }
     }
 }
 
 impl OperandMut<'_> {
-    /// As what it is read.
+    /// Borrows the operand for reading.
     #[must_use]
     pub fn as_operand(&self) -> Operand<'_> {
         match self {
@@ -59,7 +61,7 @@ impl OperandMut<'_> {
     }
 }
 
-/// Room for matrices of one precision.
+/// A buffer for a matrix in one precision.
 #[derive(Clone, Debug)]
 pub struct Matrix(MatrixBuffers);
 
@@ -70,7 +72,7 @@ enum MatrixBuffers {
 }
 
 impl Matrix {
-    /// Zeros, enough for `[rows, columns]`.
+    /// Allocates zeros for a `[rows, columns]` matrix.
     #[must_use]
     pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
         Self(match precision {
@@ -164,7 +166,7 @@ mod tests {
     use super::{Array, Matrix, MatrixBuffers};
 
     #[test]
-    fn room_takes_the_bytes_it_says() {
+    fn scratch_memory_matches_its_estimate() {
         for precision in [Precision::F32, Precision::Bf16] {
             for (rows, columns) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
                 let held = match Matrix::new(precision, rows, columns).0 {

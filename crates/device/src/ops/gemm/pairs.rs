@@ -14,6 +14,7 @@
 use super::chunk::RoundChunk;
 use super::dispatch;
 use super::panels::{self, ACROSS, PANEL};
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
@@ -44,28 +45,29 @@ impl PairMatrix<'_> {
         &self,
         op: &'static str,
         what: &'static str,
-        (rows, columns): (usize, usize),
+        shape: MatrixShape,
     ) -> Result<(), Error> {
+        let MatrixShape { rows, columns } = shape;
         extent::check(op, what, across_len(rows, columns), self.across.len())?;
         extent::check(op, what, down_len(rows, columns), self.down.len())
     }
 }
 
 impl PairsMut<'_> {
-    /// To read it.
+    /// Borrows the matrix for reading.
     #[must_use]
     pub fn as_pairs(&self) -> PairMatrix<'_> {
         PairMatrix { across: self.across, down: self.down }
     }
 }
 
-/// Words of `[rows, columns]` across.
+/// The number of words of a `[rows, columns]` matrix in pairs across columns.
 #[must_use]
 pub fn across_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows * ACROSS
 }
 
-/// Words of `[rows, columns]` down.
+/// The number of words of a `[rows, columns]` matrix in pairs down rows.
 #[must_use]
 pub fn down_len(rows: usize, columns: usize) -> usize {
     panels::count(columns) * rows.div_ceil(2) * PANEL
@@ -79,15 +81,11 @@ pub fn down_len(rows: usize, columns: usize) -> usize {
 /// To nearest, ties to even; NaN stays. The same bytes on every machine.
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn round(
-    cpu: &Cpu,
-    matrix: &[f32],
-    (rows, columns): (usize, usize),
-    to: PairsMut<'_>,
-) -> Result<(), Error> {
+pub fn round(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: PairsMut<'_>) -> Result<(), Error> {
     const OP: &str = "pairs round";
+    let MatrixShape { rows, columns } = shape;
     extent::check(OP, "matrix in panels", panels::len(rows, columns), matrix.len())?;
-    to.as_pairs().check(OP, "pairs of [rows, columns]", (rows, columns))?;
+    to.as_pairs().check(OP, "pairs of [rows, columns]", shape)?;
     let blocks = rows.div_ceil(CHUNK_ROWS);
     let (across, down) = (DisjointMut::new(to.across), DisjointMut::new(to.down));
     cpu.pool.run(blocks * panels::count(columns), |index| {

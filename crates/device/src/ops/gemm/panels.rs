@@ -1,5 +1,4 @@
-//! Matrices in panels of 32 columns: the form in which activations, weights and the gradients of
-//! both live.
+//! Matrices in panels of 32 columns: the layout of activations, weights and the gradients of both.
 //!
 //! ```text
 //! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column
@@ -11,6 +10,7 @@
 
 use std::ops::Range;
 
+use crate::MatrixShape;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
@@ -22,19 +22,19 @@ pub(super) const ACROSS: usize = PANEL / 2;
 /// Rows that one chunk copies.
 const CHUNK_ROWS: usize = 64;
 
-/// Panels that hold `columns`.
+/// The number of panels that hold `columns` columns.
 #[must_use]
 pub fn count(columns: usize) -> usize {
     columns.div_ceil(PANEL)
 }
 
-/// Elements of `[rows, columns]` in panels.
+/// The number of elements of a `[rows, columns]` matrix in panels, padding included.
 #[must_use]
 pub fn len(rows: usize, columns: usize) -> usize {
     rows * count(columns) * PANEL
 }
 
-/// Where `rows` of a panel lie in panels of `n` rows.
+/// The range of `rows` of a panel in a matrix of `n` rows.
 pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
     (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
 }
@@ -43,12 +43,8 @@ pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usiz
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn pack(
-    cpu: &Cpu,
-    matrix: &[f32],
-    (rows, columns): (usize, usize),
-    to: &mut [f32],
-) -> Result<(), Error> {
+pub fn pack(cpu: &Cpu, matrix: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
+    let MatrixShape { rows, columns } = shape;
     extent::check("panels pack", "matrix [rows, columns]", rows * columns, matrix.len())?;
     extent::check("panels pack", "panels of [rows, columns]", len(rows, columns), to.len())?;
     let out = RowsMut::new(to, rows);
@@ -65,12 +61,8 @@ pub fn pack(
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
-pub fn unpack(
-    cpu: &Cpu,
-    panels: &[f32],
-    (rows, columns): (usize, usize),
-    to: &mut [f32],
-) -> Result<(), Error> {
+pub fn unpack(cpu: &Cpu, panels: &[f32], shape: MatrixShape, to: &mut [f32]) -> Result<(), Error> {
+    let MatrixShape { rows, columns } = shape;
     extent::check("panels unpack", "matrix [rows, columns]", rows * columns, to.len())?;
     extent::check("panels unpack", "panels of [rows, columns]", len(rows, columns), panels.len())?;
     cpu.pool.run_slices(to, CHUNK_ROWS * columns.max(1), |chunk, part| {
@@ -82,8 +74,8 @@ pub fn unpack(
     Ok(())
 }
 
-/// Puts `left` `[rows, columns.0]`, in panels, and the row-major `right` `[rows, columns.1]` side
-/// by side, in panels.
+/// Concatenates `left` `[rows, left_columns]`, in panels, and the row-major `right` `[rows,
+/// right_columns]` into `to`, in panels.
 ///
 /// # Errors
 /// [`Error::Shape`] before any work.
@@ -92,21 +84,22 @@ pub fn join(
     left: &[f32],
     right: &[f32],
     rows: usize,
-    columns: (usize, usize),
+    left_columns: usize,
+    right_columns: usize,
     to: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels join";
-    let width = columns.0 + columns.1;
-    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
-    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    let width = left_columns + right_columns;
+    extent::check(OP, "left in panels", len(rows, left_columns), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * right_columns, right.len())?;
     extent::check(OP, "both in panels", len(rows, width), to.len())?;
     let out = RowsMut::new(to, rows);
     cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
         let mut joined = vec![0.0; width];
         for row in chunk_rows(chunk, rows) {
-            let (head, tail) = joined.split_at_mut(columns.0);
+            let (head, tail) = joined.split_at_mut(left_columns);
             read_row(left, rows, row, head);
-            tail.copy_from_slice(&right[row * columns.1..][..columns.1]);
+            tail.copy_from_slice(&right[row * right_columns..][..right_columns]);
             // SAFETY: chunks hold different rows.
             unsafe { out.write(row, &joined) };
         }
@@ -122,25 +115,26 @@ pub fn split(
     cpu: &Cpu,
     from: &[f32],
     rows: usize,
-    columns: (usize, usize),
+    left_columns: usize,
+    right_columns: usize,
     left: &mut [f32],
     right: &mut [f32],
 ) -> Result<(), Error> {
     const OP: &str = "panels split";
-    let width = columns.0 + columns.1;
+    let width = left_columns + right_columns;
     extent::check(OP, "both in panels", len(rows, width), from.len())?;
-    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
-    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    extent::check(OP, "left in panels", len(rows, left_columns), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * right_columns, right.len())?;
     let (left, right) = (RowsMut::new(left, rows), DisjointMut::new(right));
     cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
         let mut joined = vec![0.0; width];
         for row in chunk_rows(chunk, rows) {
             read_row(from, rows, row, &mut joined);
-            let (head, tail) = joined.split_at(columns.0);
+            let (head, tail) = joined.split_at(left_columns);
             // SAFETY: chunks hold different rows, all inside both matrices.
             unsafe {
                 left.write(row, head);
-                right.part(row * columns.1..(row + 1) * columns.1).copy_from_slice(tail);
+                right.part(row * right_columns..(row + 1) * right_columns).copy_from_slice(tail);
             }
         }
     });
@@ -155,7 +149,8 @@ pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) 
     }
 }
 
-/// Copies part of a row of a panel; a whole one in place, where a call would take as long.
+/// Copies part of a row of a panel. A whole row is copied inline, because a call would take as
+/// long.
 #[inline(always)]
 fn put(from: &[f32], to: &mut [f32]) {
     match (from.as_array::<PANEL>(), to.as_mut_array::<PANEL>()) {
@@ -168,14 +163,14 @@ fn chunk_rows(chunk: usize, rows: usize) -> Range<usize> {
     chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS)
 }
 
-/// Panels that several chunks write, each its own rows.
+/// Panels that several chunks write at the same time, each its own rows.
 pub(crate) struct RowsMut<'a> {
     panels: DisjointMut<'a, f32>,
     rows: usize,
 }
 
 impl<'a> RowsMut<'a> {
-    /// All rows of `panels`.
+    /// Wraps all rows of `panels`.
     pub(crate) fn new(panels: &'a mut [f32], rows: usize) -> Self {
         Self { panels: DisjointMut::new(panels), rows }
     }

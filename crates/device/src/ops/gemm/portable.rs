@@ -49,13 +49,13 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
         match chunk.sink {
             SumSink::F32(sink) => {
                 let to = sink.part(start..start + c.len());
-                finish(chunk.finish, (start, panel), c, |i| to[i]);
+                finish(chunk.finish, start, panel, c, |i| to[i]);
                 to.copy_from_slice(c);
             }
             SumSink::Bf16 { across, down } => {
                 let across = across.part(start / 2..(start + c.len()) / 2);
                 let there = |i: usize| pair::value(across[i / 2], i % 2);
-                finish(chunk.finish, (start, panel), c, there);
+                finish(chunk.finish, start, panel, c, there);
                 let pair = (panel * samples.div_ceil(2) + first / 2) * PANEL;
                 let down = down.part(pair..pair + chunk.rows.len().div_ceil(2) * PANEL);
                 put_pairs(c, across, down);
@@ -67,7 +67,8 @@ unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
 /// Finishes sums that lie from `start` on in C.
 fn finish(
     finish: Finish<'_>,
-    (start, panel): (usize, usize),
+    start: usize,
+    panel: usize,
     c: &mut [f32],
     there: impl Fn(usize) -> f32,
 ) {

@@ -1,5 +1,5 @@
-//! The oracle of the linear layer's three products: plain loops, sums in index order.
-//! Knows no blocking, no threads.
+//! The oracle of the linear layer's three products: plain loops, sums in index order. Without
+//! blocking or threads.
 
 use crate::real::Real;
 
@@ -9,7 +9,8 @@ pub fn forward<R: Real>(
     [x, weight]: [&[R]; 2],
     bias: Option<&[R]>,
     y: &mut [R],
-    (n, k): (usize, usize),
+    n: usize,
+    k: usize,
 ) {
     for (sample, y_row) in y.chunks_exact_mut(n.max(1)).enumerate() {
         let x_row = &x[sample * k..(sample + 1) * k];
@@ -27,7 +28,8 @@ pub fn forward<R: Real>(
 pub fn backward_input_accumulate<R: Real>(
     [d_y, weight]: [&[R]; 2],
     d_x: &mut [R],
-    (n, k): (usize, usize),
+    n: usize,
+    k: usize,
 ) {
     for (sample, d_x_row) in d_x.chunks_exact_mut(k.max(1)).enumerate() {
         for (out, &d_y) in d_y[sample * n..(sample + 1) * n].iter().enumerate() {
@@ -39,7 +41,7 @@ pub fn backward_input_accumulate<R: Real>(
 }
 
 /// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
-pub fn backward_weight<R: Real>([x, d_y]: [&[R]; 2], d_weight: &mut [R], (n, k): (usize, usize)) {
+pub fn backward_weight<R: Real>([x, d_y]: [&[R]; 2], d_weight: &mut [R], n: usize, k: usize) {
     d_weight.fill(R::ZERO);
     for (d_y_row, x_row) in d_y.chunks_exact(n.max(1)).zip(x.chunks_exact(k.max(1))) {
         for (out, &d_y) in d_y_row.iter().enumerate() {

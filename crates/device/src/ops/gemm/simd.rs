@@ -39,7 +39,7 @@ impl<W: Word> RowsChunk<'_, W> {
     /// Where a tile of some `rows` stores its sums, and the outputs that mask them: prefetched over
     /// the steps, or at once if steps are too few.
     #[inline(always)]
-    fn outputs(&self, (panel, row): (usize, usize), rows: usize) -> [Ahead<W>; 2] {
+    fn outputs(&self, panel: usize, row: usize, rows: usize) -> [Ahead<W>; 2] {
         let at = (panel * self.samples + row) * PANEL;
         let (c, words) = match self.sink {
             SumSink::F32(values) => (values.as_ptr().wrapping_add(at).cast(), rows * PANEL),
@@ -72,8 +72,10 @@ impl<W: Word> WeightChunk<W> {
     fn ahead(
         &self,
         steps: &Range<usize>,
-        (n_panel, panel): (usize, usize),
-        (done, rows): (usize, usize),
+        n_panel: usize,
+        panel: usize,
+        done: usize,
+        rows: usize,
     ) -> [Ahead<W>; 3] {
         let (groups, parts) = (self.k_panels.len(), self.n_panels.len());
         let next = if n_panel + 1 < self.n_panels.end {
@@ -127,11 +129,11 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
             // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
             unsafe {
                 match taken {
-                    8 if R > 8 => rows_tile::<T, 8>(chunk, (panel, row), ahead),
-                    4 => rows_tile::<T, 4>(chunk, (panel, row), ahead),
-                    2 => rows_tile::<T, 2>(chunk, (panel, row), ahead),
-                    1 => rows_tile::<T, 1>(chunk, (panel, row), ahead),
-                    _ => rows_tile::<T, R>(chunk, (panel, row), ahead),
+                    8 if R > 8 => rows_tile::<T, 8>(chunk, panel, row, ahead),
+                    4 => rows_tile::<T, 4>(chunk, panel, row, ahead),
+                    2 => rows_tile::<T, 2>(chunk, panel, row, ahead),
+                    1 => rows_tile::<T, 1>(chunk, panel, row, ahead),
+                    _ => rows_tile::<T, R>(chunk, panel, row, ahead),
                 }
             }
             ahead.next = ahead.next.wrapping_add(inner * ahead.pace);
@@ -147,14 +149,15 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
 #[inline(always)]
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
-    (panel, row): (usize, usize),
+    panel: usize,
+    row: usize,
     ahead: Ahead<T::Word>,
 ) {
     let inner = chunk.inner;
     let columns = PANEL.min(chunk.columns - panel * PANEL);
     let width = PANEL / T::Word::VALUES;
     let runs = inner.div_ceil(width);
-    let [c, mask] = chunk.outputs((panel, row), R);
+    let [c, mask] = chunk.outputs(panel, row, R);
     let a = Strip {
         first: chunk.a.wrapping_add(row * width),
         row: width,
@@ -172,7 +175,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         unsafe {
             let b = std::array::from_fn(|c| b.wrapping_add(half + c * T::Sum::LANES));
             let sums = sums::<T, R, 2>(a, b, columns.saturating_sub(half));
-            put_rows(sums, chunk, (panel, row, half));
+            put_rows(sums, chunk, panel, row, half);
         }
     }
 }
@@ -185,13 +188,15 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
 unsafe fn put_rows<V: Register, W, const R: usize>(
     sums: [[V; 2]; R],
     chunk: &RowsChunk<'_, W>,
-    (panel, first, half): (usize, usize, usize),
+    panel: usize,
+    first: usize,
+    half: usize,
 ) {
     let at = (panel * chunk.samples + first) * PANEL + half;
     let tile = (R - 1) * PANEL + 2 * V::LANES;
     // SAFETY: columns beyond the last are inside the panels, and with them whole registers.
     unsafe {
-        let sums = finished(sums, chunk, (at, panel * PANEL + half));
+        let sums = finished(sums, chunk, at, panel * PANEL + half);
         match chunk.sink {
             SumSink::F32(c) => {
                 let c = c.write_ptr(at..at + tile);
@@ -229,7 +234,8 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
 unsafe fn finished<V: Register, W, const R: usize>(
     mut sums: [[V; 2]; R],
     chunk: &RowsChunk<'_, W>,
-    (at, column): (usize, usize),
+    at: usize,
+    column: usize,
 ) -> [[V; 2]; R] {
     let place = |row: usize, i: usize| at + row * PANEL + i * V::LANES;
     let sum = &mut sums;
@@ -310,11 +316,11 @@ unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &Weig
                 while panel < chunk.k_panels.end {
                     if WIDE > 0 && panel + WIDE_PANELS <= whole {
                         for tile in 0..WIDE_PANELS * PANEL / width::<T::Sum>(3) {
-                            weight_strips::<T, WIDE, 3>(chunk, &steps, (n_panel, panel), tile);
+                            weight_strips::<T, WIDE, 3>(chunk, &steps, n_panel, panel, tile);
                         }
                         panel += WIDE_PANELS;
                     } else {
-                        weight_strips::<T, R, 2>(chunk, &steps, (n_panel, panel), 0);
+                        weight_strips::<T, R, 2>(chunk, &steps, n_panel, panel, 0);
                         panel += 1;
                     }
                 }
@@ -332,7 +338,8 @@ unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &Weig
 unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
     steps: &Range<usize>,
-    (n_panel, panel): (usize, usize),
+    n_panel: usize,
+    panel: usize,
     tile: usize,
 ) {
     let (outputs, width) = (chunk.outputs(n_panel), width::<T::Sum>(C));
@@ -340,17 +347,17 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     let mut row = 0;
     while row < outputs {
         let taken = strip(outputs - row, R);
-        let share = ((tile * PANEL + row) * width / PANEL, (taken * width).div_ceil(PANEL));
-        let ahead = chunk.ahead(steps, (n_panel, panel), share);
-        let place = (n_panel * PANEL + row, column);
+        let (done, rows) = ((tile * PANEL + row) * width / PANEL, (taken * width).div_ceil(PANEL));
+        let ahead = chunk.ahead(steps, n_panel, panel, done, rows);
+        let first = n_panel * PANEL + row;
         // SAFETY: the panels lie inside the matrices, as the caller checked.
         unsafe {
             match taken {
-                8 if R > 8 => weight_tile::<T, 8, C>(chunk, steps, place, ahead),
-                4 => weight_tile::<T, 4, C>(chunk, steps, place, ahead),
-                2 => weight_tile::<T, 2, C>(chunk, steps, place, ahead),
-                1 => weight_tile::<T, 1, C>(chunk, steps, place, ahead),
-                _ => weight_tile::<T, R, C>(chunk, steps, place, ahead),
+                8 if R > 8 => weight_tile::<T, 8, C>(chunk, steps, first, column, ahead),
+                4 => weight_tile::<T, 4, C>(chunk, steps, first, column, ahead),
+                2 => weight_tile::<T, 2, C>(chunk, steps, first, column, ahead),
+                1 => weight_tile::<T, 1, C>(chunk, steps, first, column, ahead),
+                _ => weight_tile::<T, R, C>(chunk, steps, first, column, ahead),
             }
         }
         row += taken;
@@ -365,7 +372,8 @@ unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
 unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
     steps: &Range<usize>,
-    (row, column): (usize, usize),
+    row: usize,
+    column: usize,
     ahead: [Ahead<T::Word>; 3],
 ) {
     let WeightChunk { inner, n, k, .. } = *chunk;

@@ -25,11 +25,11 @@ pub(super) trait Register: Fused {
 /// # Safety
 /// As for [`Vector`], of [`Terms::Sum`].
 pub(super) trait Terms {
-    /// In memory.
+    /// The word in memory that holds one or two values.
     type Word: Word;
-    /// In registers.
+    /// The form of a factor in registers.
     type Factor: Copy;
-    /// The sums.
+    /// The register in which sums are accumulated.
     type Sum: Register;
     /// One word in every lane.
     unsafe fn splat(word: Self::Word) -> Self::Factor;

@@ -137,11 +137,11 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
         let Strip { runs, steps, last_steps, .. } = a;
         // All runs but the last have as many steps, which the compiler knows.
         for run in 0..runs.saturating_sub(1) {
-            add_run::<T, R, C>(&mut a, (run, steps), b, &mut sums);
+            add_run::<T, R, C>(&mut a, run, steps, b, &mut sums);
             b = b.map(|b| b.wrapping_add(steps * PANEL));
         }
         if let Some(run) = runs.checked_sub(1) {
-            add_run::<T, R, C>(&mut a, (run, last_steps), b, &mut sums);
+            add_run::<T, R, C>(&mut a, run, last_steps, b, &mut sums);
         }
         sums
     }
@@ -154,7 +154,8 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
 #[inline(always)]
 unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     a: &mut Strip<T::Word>,
-    (run, steps): (usize, usize),
+    run: usize,
+    steps: usize,
     mut b: [*const T::Word; C],
     sums: &mut [[T::Sum; C]; R],
 ) {
@@ -164,10 +165,10 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
     // no more steps are passed than it has.
     unsafe {
         for step in (0..steps - steps % STEPS).step_by(STEPS) {
-            asking_step::<T, R, C, 0>(a, (run, step), at, b, sums);
-            asking_step::<T, R, C, 1>(a, (run, step), at, b, sums);
-            asking_step::<T, R, C, 2>(a, (run, step), at, b, sums);
-            asking_step::<T, R, C, 3>(a, (run, step), at, b, sums);
+            asking_step::<T, R, C, 0>(a, run, step, at, b, sums);
+            asking_step::<T, R, C, 1>(a, run, step, at, b, sums);
+            asking_step::<T, R, C, 2>(a, run, step, at, b, sums);
+            asking_step::<T, R, C, 3>(a, run, step, at, b, sums);
             at = at.wrapping_add(STEPS * a.step);
             b = b.map(|b| b.wrapping_add(STEPS * PANEL));
         }
@@ -185,7 +186,8 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
 #[inline(always)]
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,
-    (run, step): (usize, usize),
+    run: usize,
+    step: usize,
     at: *const T::Word,
     b: [*const T::Word; C],
     sums: &mut [[T::Sum; C]; R],

@@ -1,11 +1,12 @@
-//! A layer's trained weight, and the copies that its products read.
+//! A layer's trained weight, with the copies that its products read.
 //!
 //! ```text
 //! values   [⌈K/32⌉][N][32]   in panels: what is updated; in f32 the gradient of the input reads it
 //! forward  [⌈N/32⌉][K][32]   transposed, 32 × 32 at a time in registers
 //! ```
 //! In bf16 both products read copies in pairs. An update refreshes the copies while the values are
-//! in cache: a step reads and writes 16 bytes per weight besides the state. Knows no optimizer.
+//! in cache: a step reads and writes 16 bytes per weight besides the state. Independent of
+//! optimizers.
 #![expect(unsafe_code, reason = "blocks of the forms are scattered, so slices cannot part them")]
 
 use schema::Precision;
@@ -13,10 +14,11 @@ use schema::Precision;
 use super::chunk::RoundChunk;
 use super::panels::{self, ACROSS, PANEL};
 use super::{dispatch, pairs};
+use crate::MatrixShape;
 use crate::buffer::Array;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
-use crate::ops::turn::{self, turn};
+use crate::ops::transpose::{self, transpose_block};
 
 /// Values of a block of 32 × 32.
 const BLOCK: usize = PANEL * PANEL;
@@ -30,7 +32,7 @@ pub struct LinearWeight {
     pub(super) forms: Forms,
 }
 
-/// What the products read beside the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
+/// The copies that products read besides the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
 /// `[⌈K/32⌉][⌈N/2⌉][32]` words, each a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
@@ -39,9 +41,10 @@ pub(super) enum Forms {
 }
 
 impl LinearWeight {
-    /// `[n, k]`, all zero.
+    /// Creates a weight of zeros.
     #[must_use]
-    pub fn new((n, k): (usize, usize), precision: Precision) -> Self {
+    pub fn new(shape: MatrixShape, precision: Precision) -> Self {
+        let MatrixShape { rows: n, columns: k } = shape;
         let forms = match precision {
             Precision::F32 => Forms::F32 { forward: Array::zeroed(panels::len(k, n)) },
             Precision::Bf16 => Forms::Bf16 {
@@ -52,9 +55,10 @@ impl LinearWeight {
         Self { n, k, values: Array::zeroed(panels::len(n, k)), forms }
     }
 
-    /// Bytes that a weight `[n, k]` takes in all its forms.
+    /// Computes the bytes of a weight in all its forms.
     #[must_use]
-    pub fn bytes((n, k): (usize, usize), precision: Precision) -> usize {
+    pub fn bytes(shape: MatrixShape, precision: Precision) -> usize {
+        let MatrixShape { rows: n, columns: k } = shape;
         let forms = match precision {
             Precision::F32 => Array::<f32>::bytes(panels::len(k, n)),
             Precision::Bf16 => {
@@ -65,13 +69,13 @@ impl LinearWeight {
         Array::<f32>::bytes(panels::len(n, k)) + forms
     }
 
-    /// (N, K).
+    /// The shape of the weight: N rows of K columns.
     #[must_use]
-    pub fn shape(&self) -> (usize, usize) {
-        (self.n, self.k)
+    pub fn shape(&self) -> MatrixShape {
+        MatrixShape::new(self.n, self.k)
     }
 
-    /// In which the products read it.
+    /// The precision in which the products read the weight.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self.forms {
@@ -80,29 +84,29 @@ impl LinearWeight {
         }
     }
 
-    /// The weight in panels of K, zeros beyond the last.
+    /// The weight in panels along K, with zeros beyond the last column.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Takes over the row-major `matrix` `[N, K]`.
+    /// Copies the row-major `matrix` `[N, K]` into all forms.
     ///
     /// # Errors
     /// [`Error::Shape`] before any work.
     pub fn set(&mut self, cpu: &Cpu, matrix: &[f32]) -> Result<(), Error> {
         let (n, k) = (self.n, self.k);
-        panels::pack(cpu, matrix, (n, k), &mut self.values)?;
+        panels::pack(cpu, matrix, self.shape(), &mut self.values)?;
         let (values, renewal) = self.parts_mut(cpu);
         let values = &*values;
         cpu.pool.run(panels::count(k), |panel| {
             // SAFETY: this call alone renews the panel.
-            unsafe { renewal.renew((panel, 0), &values[panel * n * PANEL..][..n * PANEL]) };
+            unsafe { renewal.renew(panel, 0, &values[panel * n * PANEL..][..n * PANEL]) };
         });
         Ok(())
     }
 
-    /// The values to be changed, and what is told of it.
+    /// Returns the values for an update, and the handle that refreshes the copies afterwards.
     pub(crate) fn parts_mut(&mut self, cpu: &Cpu) -> (&mut [f32], Renewal<'_>) {
         let forms = match &mut self.forms {
             Forms::F32 { forward } => FormsMut::F32 { forward: DisjointMut::new(forward) },
@@ -115,7 +119,7 @@ impl LinearWeight {
     }
 }
 
-/// Brings the forms up to date, part by part and from several threads.
+/// Refreshes the copies that products read, part by part, from several threads.
 pub(crate) struct Renewal<'a> {
     n: usize,
     k: usize,
@@ -137,12 +141,12 @@ impl Renewal<'_> {
         }
     }
 
-    /// Takes over `values`, the rows from `row` on of `panel`; `row` is a multiple of 32, and so
-    /// are the rows unless they are the last.
+    /// Refreshes the copies from `values`, the rows of `panel` from `row` on. `row` is a multiple
+    /// of 32, and so is the number of rows except at the end.
     ///
     /// # Safety
     /// No other thread renews the same rows of that panel.
-    pub(crate) unsafe fn renew(&self, (panel, row): (usize, usize), values: &[f32]) {
+    pub(crate) unsafe fn renew(&self, panel: usize, row: usize, values: &[f32]) {
         let rows = values.len() / PANEL;
         assert!(row.is_multiple_of(PANEL) && row + rows <= self.n && panel * PANEL < self.k);
         assert!(rows.is_multiple_of(PANEL) || row + rows == self.n);
@@ -155,21 +159,21 @@ impl Renewal<'_> {
             });
             // SAFETY: the block lies inside the weight, as checked; the caller vouches that no
             // other thread renews it.
-            unsafe { self.renew_block((panel, row), block) };
+            unsafe { self.renew_block(panel, row, block) };
         }
     }
 
-    /// Takes over the block that begins at row `row`, zeros beyond the last.
+    /// Refreshes the block that begins at `row`, padded with zeros.
     ///
     /// # Safety
     /// The block begins inside the weight, and no other thread renews it.
-    unsafe fn renew_block(&self, (panel, row): (usize, usize), block: &[[f32; PANEL]; PANEL]) {
+    unsafe fn renew_block(&self, panel: usize, row: usize, block: &[[f32; PANEL]; PANEL]) {
         let columns = PANEL.min(self.k - panel * PANEL);
         match &self.forms {
             FormsMut::F32 { forward } => {
                 let first = (row / PANEL * self.k + panel * PANEL) * PANEL;
                 // SAFETY: inside the form, and the caller alone writes the block's place.
-                turn_into(block, unsafe { forward.part(first..first + columns * PANEL) });
+                transpose_into(block, unsafe { forward.part(first..first + columns * PANEL) });
             }
             FormsMut::Bf16 { forward, backward } => {
                 let first = (panel * self.n.div_ceil(2) + row / 2) * PANEL;
@@ -188,20 +192,20 @@ impl Renewal<'_> {
                     forward.part(column..column + columns.div_ceil(2) * PANEL)
                 };
                 let across = across.map(|row| row.map(f32::from_bits));
-                turn_into(&across, bytemuck::cast_slice_mut(forward));
+                transpose_into(&across, bytemuck::cast_slice_mut(forward));
             }
         }
     }
 }
 
 /// Writes column `c` of `block` as row `c` of `to`, for as many as `to` holds.
-fn turn_into<const COLUMNS: usize>(block: &[[f32; COLUMNS]; PANEL], to: &mut [f32]) {
-    for (row, rows) in block.as_chunks::<{ turn::BLOCK }>().0.iter().enumerate() {
-        let rows = rows.each_ref().map(|row| row.as_chunks::<{ turn::BLOCK }>().0);
-        for (column, to) in to.chunks_mut(turn::BLOCK * PANEL).enumerate() {
-            let turned = turn(rows.map(|row| row[column]));
-            for (to, turned) in to.chunks_exact_mut(PANEL).zip(turned) {
-                to[row * turn::BLOCK..][..turn::BLOCK].copy_from_slice(&turned);
+fn transpose_into<const COLUMNS: usize>(block: &[[f32; COLUMNS]; PANEL], to: &mut [f32]) {
+    for (row, rows) in block.as_chunks::<{ transpose::BLOCK }>().0.iter().enumerate() {
+        let rows = rows.each_ref().map(|row| row.as_chunks::<{ transpose::BLOCK }>().0);
+        for (column, to) in to.chunks_mut(transpose::BLOCK * PANEL).enumerate() {
+            let transposed = transpose_block(rows.map(|row| row[column]));
+            for (to, transposed) in to.chunks_exact_mut(PANEL).zip(transposed) {
+                to[row * transpose::BLOCK..][..transpose::BLOCK].copy_from_slice(&transposed);
             }
         }
     }
@@ -211,12 +215,13 @@ fn turn_into<const COLUMNS: usize>(block: &[[f32; COLUMNS]; PANEL], to: &mut [f3
 mod tests {
     use schema::Precision;
 
-    use super::{Array, Forms, LinearWeight};
+    use super::{Array, Forms, LinearWeight, MatrixShape};
 
     #[test]
-    fn a_weight_takes_the_bytes_it_says() {
+    fn the_memory_of_a_weight_matches_its_estimate() {
         for precision in [Precision::F32, Precision::Bf16] {
-            for shape in [(0, 0), (1, 1), (7, 33), (64, 32)] {
+            for (n, k) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
+                let shape = MatrixShape::new(n, k);
                 let weight = LinearWeight::new(shape, precision);
                 let forms = match &weight.forms {
                     Forms::F32 { forward } => Array::<f32>::bytes(forward.len()),

@@ -7,12 +7,12 @@ use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
 
-/// The kernels.
+/// The CUDA source of the interaction kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/interaction/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 
-/// The loaded kernels.
+/// The interaction kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Interaction {
     forward: Kernel,
@@ -20,7 +20,7 @@ pub struct Interaction {
 }
 
 impl Interaction {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -1,6 +1,6 @@
 //! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
 //! The dense vectors, the output and their gradients are in panels, as the layers around use them;
-//! a chunk of samples is transposed to rows and back within the cache. Knows nothing of tables or
+//! a chunk of samples is transposed to rows and back within the cache. Independent of tables or
 //! layers.
 #![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 
@@ -19,7 +19,7 @@ use crate::ops::gemm::panels::{self, RowsMut};
 /// Samples of a chunk.
 const CHUNK_SAMPLES: usize = 32;
 
-/// Arguments of [`forward`].
+/// Arguments of [`forward`]: the vectors of a batch, and the output.
 #[derive(Debug)]
 pub struct Forward<'a> {
     pub shape: Shape,
@@ -31,7 +31,8 @@ pub struct Forward<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Arguments of [`backward`].
+/// Arguments of [`backward`]: the vectors of a batch, the gradient of the output, and the gradients
+/// to write.
 #[derive(Debug)]
 pub struct Backward<'a> {
     pub shape: Shape,
@@ -68,7 +69,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     let out = RowsMut::new(out, shape.b);
     cpu.pool.run(shape.b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, shape.b);
-        let dense = rows_of(dense, shape.b, (first, samples), shape.dense_width());
+        let dense = rows_of(dense, shape.b, first, samples, shape.dense_width());
         let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
         let rows = first..first + samples;
         // SAFETY: chunks hold different samples.
@@ -101,7 +102,7 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     let d_pooled = DisjointMut::new(d_pooled);
     cpu.pool.run(b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, b);
-        let rows = |panels, columns| rows_of(panels, b, (first, samples), columns);
+        let rows = |panels, columns| rows_of(panels, b, first, samples, columns);
         let (dense, d_out) = (rows(dense, dense_width), rows(d_out, width));
         let pooled = part(pooled, first * pooled_width, samples * pooled_width);
         // SAFETY: chunks hold different samples, all inside the pooled matrix.
@@ -117,14 +118,14 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// First sample of a chunk, and how many it has.
+/// Returns the first sample of a chunk and its number of samples.
 fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
     let first = chunk * CHUNK_SAMPLES;
     (first, CHUNK_SAMPLES.min(b - first))
 }
 
-/// Some rows of panels of `b` rows, row-major.
-fn rows_of(panels: &[f32], b: usize, (first, samples): (usize, usize), columns: usize) -> Vec<f32> {
+/// Copies some rows of panels of `b` rows to a row-major matrix.
+fn rows_of(panels: &[f32], b: usize, first: usize, samples: usize, columns: usize) -> Vec<f32> {
     let mut rows = vec![0.0; samples * columns];
     for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {
         panels::read_row(panels, b, row, to);

@@ -27,7 +27,7 @@ use super::shape::Shape;
 use crate::cpu::Isa;
 use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
 use crate::ops::gemm::panels::RowsMut;
-use crate::ops::turn::{BLOCK, turn};
+use crate::ops::transpose::{BLOCK, transpose_block};
 
 /// Rows of a register tile; forward, twice as many at times.
 const ROWS: usize = 4;
@@ -176,8 +176,8 @@ fn transpose<'a>(
                 let block =
                     rows.map(|row| row.as_ptr().add(k).cast::<[f32; BLOCK]>().read_unaligned());
                 let column = right.as_mut_ptr().add(k * stride + first);
-                for (k, turned) in turn(block).into_iter().enumerate() {
-                    column.add(k * stride).cast::<[f32; BLOCK]>().write_unaligned(turned);
+                for (k, transposed) in transpose_block(block).into_iter().enumerate() {
+                    column.add(k * stride).cast::<[f32; BLOCK]>().write_unaligned(transposed);
                 }
             }
         }
@@ -281,13 +281,13 @@ unsafe fn backward_chunk<V: FloatLanes>(
     inputs: [&[f32]; 3],
     outputs: [&mut [f32]; 2],
 ) {
-    let of = |dim| Shape { dim, ..*shape };
+    let with_dim = |dim| Shape { dim, ..*shape };
     // SAFETY: the caller vouches for the instruction set of `V`.
     unsafe {
         match shape.dim {
-            32 => backward_samples::<V>(&of(32), inputs, outputs),
-            64 => backward_samples::<V>(&of(64), inputs, outputs),
-            128 => backward_samples::<V>(&of(128), inputs, outputs),
+            32 => backward_samples::<V>(&with_dim(32), inputs, outputs),
+            64 => backward_samples::<V>(&with_dim(64), inputs, outputs),
+            128 => backward_samples::<V>(&with_dim(128), inputs, outputs),
             _ => backward_samples::<V>(shape, inputs, outputs),
         }
     }

@@ -5,7 +5,7 @@ use crate::cuda::{
 };
 use crate::ops::prefix_sum::cuda::{PrefixSum, ScanArguments, SumWidth};
 
-/// The kernels.
+/// The CUDA source of the jagged kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
@@ -30,7 +30,7 @@ pub struct Lengths<'a> {
     pub scratch: &'a Buffer,
 }
 
-/// Arguments of [`Jagged::bucketise`].
+/// Arguments of [`Jagged::bucketise`], which splits ids by the rank that owns their rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucketise<'a> {
     /// Rows of a shard, u64 per key.
@@ -65,7 +65,7 @@ pub enum RegroupMode {
     Add,
 }
 
-/// The loaded kernels.
+/// The jagged kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct Jagged {
     permute: [Kernel; 2],
@@ -75,7 +75,7 @@ pub struct Jagged {
 }
 
 impl Jagged {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

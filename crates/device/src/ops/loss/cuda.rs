@@ -6,13 +6,13 @@ use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
 
-/// The kernels.
+/// The CUDA source of the loss kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/loss/kernel.cu", text: include_str!("kernel.cu") };
 const THREADS: u32 = 256;
 const SUM_THREADS: u32 = 128;
 
-/// Arguments of [`DeviceLoss::launch`].
+/// Arguments of [`DeviceLoss::launch`], all buffers on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct LossBuffers<'a> {
     /// f32 `[B]`.
@@ -27,7 +27,7 @@ pub struct LossBuffers<'a> {
     pub losses: &'a Buffer,
     /// f64 `[1]`, overwritten: their sum, not divided.
     pub sum: &'a Buffer,
-    /// u32 `[1]`: bit 0 is set where the sum is no finite number, bit 1 where `first_bad` is one.
+    /// u32 `[1]`: bit 0 is set where the sum is not finite, bit 1 where `first_bad` is one.
     pub stop: &'a Buffer,
     /// f64 `[1]`: what the gradient is divided by.
     pub normaliser: &'a Buffer,
@@ -35,7 +35,7 @@ pub struct LossBuffers<'a> {
     pub first_bad: &'a Buffer,
 }
 
-/// The loaded kernels.
+/// The loss kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct DeviceLoss {
     samples: Kernel,
@@ -43,7 +43,7 @@ pub struct DeviceLoss {
 }
 
 impl DeviceLoss {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -1,5 +1,5 @@
 //! Loss over a batch: the sum, its gradient with respect to the logits, and the probabilities.
-//! Knows nothing of layers; the caller chooses the divisor of the sum.
+//! Independent of layers; the caller chooses the divisor of the sum.
 //!
 //! Computed in f64 throughout: with one logit per sample, the cost is negligible.
 
@@ -15,7 +15,7 @@ use crate::ops::extent;
 /// Samples of a chunk.
 const CHUNK: usize = 512;
 
-/// Arguments of [`run`].
+/// Arguments of [`run`]: logits and labels, and the outputs to write.
 #[derive(Debug)]
 pub struct LossArguments<'a> {
     pub kind: Loss,

@@ -4,13 +4,13 @@ use crate::cuda::{
     Buffer, Driver, DriverError, Grid, Kernel, KernelArguments, KernelSource, Stream,
 };
 
-/// The kernels.
+/// The CUDA source of the prefix sum kernels, compiled when they are loaded.
 pub const SOURCE: KernelSource =
     KernelSource { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
 /// Numbers and threads of a block.
 const THREADS: u32 = 1024;
 
-/// The loaded kernels.
+/// The prefix sum kernels, compiled and loaded on one device.
 #[derive(Clone, Debug)]
 pub struct PrefixSum {
     kernels: [(Kernel, bool); 3],
@@ -25,7 +25,7 @@ pub enum SumWidth {
     U64,
 }
 
-/// Arguments of [`PrefixSum::launch`].
+/// Arguments of [`PrefixSum::launch`], all buffers on the device.
 #[derive(Debug)]
 pub struct ScanArguments<'a> {
     /// u32 `[count]`.
@@ -48,7 +48,7 @@ pub fn scratch_bytes(count: usize) -> usize {
 }
 
 impl PrefixSum {
-    /// Compiles and loads.
+    /// Compiles the source, or takes it from the kernel cache, and loads it on the device.
     ///
     /// # Errors
     /// As [`Driver::module`].

@@ -1,6 +1,7 @@
 //! Every operation of the backend on the emulated GPU against the CPU: the same calls, results
 //! within f32 rounding, or the same bytes where both add in one order.
 
+use device::MatrixShape;
 use device::backend::{
     Assemble, Backend, BatchIds, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
     CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, GradientSum, InputGradient,
@@ -57,16 +58,18 @@ impl<'a, B: Backend> Bench<'a, B> {
         Self { device, queue, scalars, results: Vec::new() }
     }
 
-    fn matrix(&self, seed: u64, (rows, columns): (usize, usize)) -> B::Matrix {
+    fn matrix(&self, seed: u64, MatrixShape { rows, columns }: MatrixShape) -> B::Matrix {
         let mut matrix = self.device.matrix(Precision::F32, rows, columns).unwrap();
         let values = floats(seed, rows * columns);
-        self.device.pack(&self.queue, &values, (rows, columns), &mut matrix).unwrap();
+        self.device
+            .pack(&self.queue, &values, MatrixShape::new(rows, columns), &mut matrix)
+            .unwrap();
         matrix
     }
 
     /// The same as products in `precision` read it.
-    fn factor(&self, seed: u64, shape: (usize, usize), precision: Precision) -> B::Matrix {
-        let mut factor = self.device.matrix(precision, shape.0, shape.1).unwrap();
+    fn factor(&self, seed: u64, shape: MatrixShape, precision: Precision) -> B::Matrix {
+        let mut factor = self.device.matrix(precision, shape.rows, shape.columns).unwrap();
         let matrix = self.matrix(seed, shape);
         self.device.round(&self.queue, &matrix, shape, &mut factor).unwrap();
         factor
@@ -84,7 +87,12 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.results.push((name.to_owned(), values));
     }
 
-    fn keep_matrix(&mut self, name: &str, matrix: &B::Matrix, (rows, columns): (usize, usize)) {
+    fn keep_matrix(
+        &mut self,
+        name: &str,
+        matrix: &B::Matrix,
+        MatrixShape { rows, columns }: MatrixShape,
+    ) {
         let mut nothing = self.device.matrix(Precision::F32, rows, 0).unwrap();
         let mut vector = self.device.vector(rows * columns).unwrap();
         let shape = JoinShape { rows, left: 0, right: columns };
@@ -115,7 +123,10 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
     let state: Vec<f32> =
         floats(2, n * optimizer.state_per_row(k)).iter().map(|value| value.abs()).collect();
     device.set_weight(&bench.queue, WeightPart::State, &state, &mut weight).unwrap();
-    let (x, d_y) = (bench.factor(3, (b, k), precision), bench.factor(4, (b, n), precision));
+    let (x, d_y) = (
+        bench.factor(3, MatrixShape::new(b, k), precision),
+        bench.factor(4, MatrixShape::new(b, n), precision),
+    );
     let bias = bench.vector(5, n);
     let mut y = device.matrix(Precision::F32, b, n).unwrap();
     for activation in [Activation::None, Activation::Relu] {
@@ -123,11 +134,11 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
         let (weight, y) = (&weight, &mut y);
         let arguments = LinearForward { x: &x, weight, bias, activation, y, samples: b };
         device.linear_forward(&bench.queue, arguments).unwrap();
-        bench.keep_matrix(&format!("y, {activation:?}"), y, (b, n));
+        bench.keep_matrix(&format!("y, {activation:?}"), y, MatrixShape::new(b, n));
     }
-    let output = bench.factor(6, (b, k), precision);
+    let output = bench.factor(6, MatrixShape::new(b, k), precision);
     for mode in 0..3 {
-        let mut d_x = bench.matrix(7, (b, k));
+        let mut d_x = bench.matrix(7, MatrixShape::new(b, k));
         let gradient = match mode {
             0 => InputGradient::Write,
             1 => InputGradient::Accumulate,
@@ -140,7 +151,11 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
             LinearBackwardInput { d_y: &d_y, weight: &weight, gradient, d_x: to, samples: b };
         device.linear_backward_input(&bench.queue, arguments).unwrap();
         if mode < 2 || precision == Precision::F32 {
-            bench.keep_matrix("d_x", if mode == 2 { &narrow } else { &d_x }, (b, k));
+            bench.keep_matrix(
+                "d_x",
+                if mode == 2 { &narrow } else { &d_x },
+                MatrixShape::new(b, k),
+            );
         }
     }
     let mut d_bias = device.vector(n).unwrap();
@@ -174,7 +189,7 @@ fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
 
 /// The layer of one output, and the step of a vector.
 fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: Case) {
-    let (device, shape) = (bench.device, (b, k));
+    let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let x = bench.matrix(1, shape);
     let (mut weight, bias, d_y) = (bench.vector(2, k), bench.vector(3, 1), bench.vector(4, b));
     let mut y = device.vector(b).unwrap();
@@ -220,7 +235,7 @@ fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: C
 
 /// What passes between layers.
 fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case) {
-    let (device, shape) = (bench.device, (b, k));
+    let (device, shape) = (bench.device, MatrixShape::new(b, k));
     let [x0, u, x, d_out] = [1, 2, 3, 4].map(|seed| bench.matrix(seed, shape));
     let bias = bench.vector(5, k);
     let mut out = device.matrix(Precision::F32, b, k).unwrap();
@@ -256,7 +271,7 @@ fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case)
     let (joined, right) = (JoinShape { rows: b, left: k, right: n }, bench.vector(9, b * n));
     let mut whole = device.matrix(Precision::F32, b, k + n).unwrap();
     device.join(&bench.queue, &x, &right, joined, &mut whole).unwrap();
-    bench.keep_matrix("joined", &whole, (b, k + n));
+    bench.keep_matrix("joined", &whole, MatrixShape::new(b, k + n));
     let mut part = device.vector(b * n).unwrap();
     device.split(&bench.queue, &whole, joined, &mut out, &mut part).unwrap();
     bench.keep_matrix("left", &out, shape);
@@ -270,12 +285,13 @@ fn interactions<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case
     {
         let shape = interaction::Shape { b, features, dense, dim: k, order, itself };
         let wide = shape.dense_width();
-        let (dense, pooled) = (bench.matrix(1, (b, wide)), bench.vector(2, b * features * k));
+        let (dense, pooled) =
+            (bench.matrix(1, MatrixShape::new(b, wide)), bench.vector(2, b * features * k));
         let mut out = device.matrix(Precision::F32, b, shape.width()).unwrap();
         let (dense, pooled, to) = (&dense, &pooled, &mut out);
         let arguments = InteractionForward { shape, dense, pooled, out: to };
         device.interaction_forward(&bench.queue, arguments).unwrap();
-        bench.keep_matrix("interaction", &out, (b, shape.width()));
+        bench.keep_matrix("interaction", &out, MatrixShape::new(b, shape.width()));
         let mut d_dense = device.matrix(Precision::F32, b, wide).unwrap();
         let mut d_pooled = device.vector(b * features * k).unwrap();
         let (d_out, gradients) = (&out, (&mut d_dense, &mut d_pooled));
@@ -288,7 +304,7 @@ fn interactions<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case
             d_pooled: gradients.1,
         };
         device.interaction_backward(&bench.queue, arguments).unwrap();
-        bench.keep_matrix("d_dense", &d_dense, (b, wide));
+        bench.keep_matrix("d_dense", &d_dense, MatrixShape::new(b, wide));
         bench.keep("d_pooled", &d_pooled, b * features * k);
     }
 }
@@ -515,7 +531,7 @@ fn same(what: &str, got: &[f32], expected: &[f32]) {
 }
 
 #[test]
-fn what_stops_one_step_stops_those_that_follow() {
+fn an_error_stops_this_step_and_later_ones() {
     if !has_compiler() {
         return;
     }

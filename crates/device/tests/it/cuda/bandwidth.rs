@@ -176,14 +176,18 @@ fn line(shape: &Shape, measured: Result<Measured, DriverError>, copied: f64) -> 
     match measured {
         Err(error) => format!("{head},\"problem\":{:?}}}", error.to_string()),
         Ok(Measured { forward, backward }) => {
-            let of = |(seconds, bytes): (f64, usize)| {
+            let bandwidth = |(seconds, bytes): (f64, usize)| {
                 let rate = bytes as f64 / seconds;
                 format!(
                     "{{\"seconds\":{seconds:e},\"bytes\":{bytes},\"share\":{:.4}}}",
                     rate / copied
                 )
             };
-            format!("{head},\"forward\":{},\"backward\":{}}}", of(forward), of(backward))
+            format!(
+                "{head},\"forward\":{},\"backward\":{}}}",
+                bandwidth(forward),
+                bandwidth(backward)
+            )
         }
     }
 }

@@ -75,7 +75,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     ] {
         let mut expected = vec![0.0; b * n];
         let given = bias.map(Vec::as_slice);
-        gemm::scalar::forward([&x, &weight], given, &mut expected, (n, k));
+        gemm::scalar::forward([&x, &weight], given, &mut expected, n, k);
         if matches!(epilogue, Epilogue::Relu) {
             expected.iter_mut().for_each(|y| *y = y.max(0.0));
         }
@@ -95,7 +95,7 @@ fn check_products((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precisi
     ] {
         let (old, d_x) = held(bench, floats(5, b * k), precision);
         let mut expected = if join == Join::Add { old } else { vec![0.0; b * k] };
-        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, (n, k));
+        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, n, k);
         let expected = rounded(expected, precision);
         let masked = |expected: &[f32]| -> Vec<f32> {
             expected.iter().zip(&x).map(|(d_x, x)| relu_gradient(*x, *d_x)).collect()
@@ -130,7 +130,7 @@ fn check_gradients((bench, kernels): (&Bench, &Gemm), shape: LinearShape, precis
     let (d_y, on_d_y) = held(bench, floats(3, b * n), precision);
     let operand = |matrix| Operand { matrix, precision };
     let mut expected = vec![0.0; n * k];
-    gemm::scalar::backward_weight([&x, &d_y], &mut expected, (n, k));
+    gemm::scalar::backward_weight([&x, &d_y], &mut expected, n, k);
     let d_weight = bench.room::<f32>(n * k);
     let factors = [&on_d_y, &on_x].map(operand);
     kernels.backward_weight(&bench.stream, shape, factors, &d_weight).unwrap();
@@ -342,16 +342,17 @@ pub fn check_loss(bench: &Bench) {
             if broken {
                 continue;
             }
-            let of =
+            let sample_loss =
                 |i: usize| loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]));
-            let scale = |i| (of(i).gradient / (samples as f64 * 2.0)) as f32;
+            let scale = |i| (sample_loss(i).gradient / (samples as f64 * 2.0)) as f32;
             let expected: Vec<f32> = (0..samples).map(scale).collect();
             let tolerance = bench.math_tolerance(samples as f32 * 2.0);
             tolerance.same("gradient", &bench.get(&gradient, samples), &expected);
-            let expected: Vec<f32> = (0..samples).map(|i| of(i).probability as f32).collect();
+            let expected: Vec<f32> =
+                (0..samples).map(|i| sample_loss(i).probability as f32).collect();
             let got = bench.get(&probabilities, samples);
             bench.math_tolerance(1.0).same("probabilities", &got, &expected);
-            let each: Vec<f64> = (0..samples).map(|i| of(i).loss).collect();
+            let each: Vec<f64> = (0..samples).map(|i| sample_loss(i).loss).collect();
             let add = |values: &[f64]| values.iter().fold(0.0, |sum, value| sum + value);
             let expected = add(&each.chunks(512).map(add).collect::<Vec<_>>());
             let what = format!("sum, {}", bench.name);

@@ -144,7 +144,7 @@ fn shared_memory_is_poisoned_for_every_block() {
 }
 
 #[test]
-fn nothing_has_a_value_that_nobody_gave_it() {
+fn uninitialized_memory_is_poisoned() {
     let Some(bench) = checked(Checks::Few) else { return };
     assert!(bench.get::<u32>(&bench.room::<u32>(9), 9).iter().all(|&word| word == u32::MAX));
     let dynamic = kernel!(
@@ -174,7 +174,7 @@ fn a_store_before_a_buffer_is_found() {
 }
 
 #[test]
-fn a_thread_that_needs_more_than_its_own_memory_is_found() {
+fn a_thread_that_exceeds_its_stack_is_detected() {
     let text = "struct A { u64 out; u32 n, pad; };\n\
                 __attribute__((noinline)) static void deep() {\n\
                 volatile char own[1 << 16];\nfor (u32 i = 0; i < sizeof own; ++i) own[i] = 1;\n}\n\
@@ -202,7 +202,7 @@ fn lanes_of_a_part_of_a_warp_exchange_among_themselves() {
 }
 
 #[test]
-fn what_a_launch_is_made_with_is_checked() {
+fn launch_arguments_are_checked() {
     let Some(bench) = checked(Checks::Few) else { return };
     let text = kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n");
     assert_eq!(run(&bench, text, 1024).0, None);
@@ -281,7 +281,7 @@ fn a_source_that_does_not_compile_is_an_error_with_its_line() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_an_error() {
+fn a_missing_gpu_is_an_error() {
     let error = Driver::cuda(0, super::stub_library::options(&std::env::temp_dir())).map(|_| ());
     if let Err(error) = error {
         let text = error.to_string();

@@ -70,7 +70,7 @@ fn mistake_child() {
 }
 
 #[test]
-fn the_sanitizers_find_what_they_are_for() {
+fn the_sanitizers_detect_known_defects() {
     let Some(library) = library() else { return };
     for (number, (text, _, expected)) in MISTAKES.iter().enumerate() {
         let number = number.to_string();

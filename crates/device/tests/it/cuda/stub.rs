@@ -149,7 +149,7 @@ fn fault_child() {
 /// The three products of a layer, in f32, TF32 and bf16; what the library has no algorithm for, and
 /// what a stream that was not prepared is given, goes to the plain kernel.
 #[test]
-fn products_are_those_of_the_library() {
+fn products_are_computed_by_the_library() {
     let libraries = Libraries::DriverAndBlas;
     let Some(calls) = calls("cuda::stub::products_child", libraries, &[]) else { return };
     let kept = |call: &&String| call.starts_with("cublas") || call.starts_with("cuLaunch");

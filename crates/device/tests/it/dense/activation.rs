@@ -1,4 +1,4 @@
-//! ReLU and sigmoid.
+//! Tests of ReLU and sigmoid against their oracles.
 
 use device::Cpu;
 use device::ops::activation::{self, scalar};
@@ -56,7 +56,7 @@ fn sigmoid_is_accurate_and_finite_at_both_ends() {
 }
 
 #[test]
-fn lengths_that_differ_are_refused() {
+fn different_lengths_are_refused() {
     let result = activation::relu_backward(&Cpu::new(1), &[1.0; 3], &mut [1.0; 4]);
     check_refused(result, "relu backward: y, one per element of d_y: expected 4, got 3");
     let result = activation::sigmoid(&Cpu::new(1), &[1.0; 3], &mut [1.0; 4]);

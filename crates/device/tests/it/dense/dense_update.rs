@@ -1,6 +1,7 @@
 //! The optimizer step of dense parameters.
 
 use device::Cpu;
+use device::MatrixShape;
 use device::ops::dense_update::{self, DenseUpdate, FusedArguments, WeightArguments, scalar};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
@@ -65,9 +66,10 @@ fn a_weight_in_panels_is_updated_with_what_its_products_read() {
             }
             for precision in [Precision::F32, Precision::Bf16] {
                 let after = same_on_every_cpu(|cpu| {
-                    let mut weight = LinearWeight::new((n, k), precision);
+                    let mut weight = LinearWeight::new(MatrixShape::new(n, k), precision);
                     weight.set(cpu, &before).unwrap();
-                    let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
+                    let mut state =
+                        vec![0.0; dense_update::state_len(config.kind, MatrixShape::new(n, k))];
                     for (step, gradient) in (0..).zip(&gradients) {
                         let rule = UpdateRule::new(&config, 1.0, step);
                         let (gradient, state) = (&packed(gradient, n, k), &mut state[..]);
@@ -101,9 +103,10 @@ fn an_update_within_the_product_gives_the_bytes_of_both_one_after_the_other() {
                         .each_ref()
                         .map(|(values, width)| in_precision(cpu, precision, values, (b, *width)));
                     let (x, d_y) = (x.get(b, k), d_y.get(b, n));
-                    let mut weight = LinearWeight::new((n, k), precision);
+                    let mut weight = LinearWeight::new(MatrixShape::new(n, k), precision);
                     weight.set(cpu, &uniform(9, n * k)).unwrap();
-                    let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
+                    let mut state =
+                        vec![0.0; dense_update::state_len(config.kind, MatrixShape::new(n, k))];
                     let (mut gradient, mut d_bias) = (vec![9.0; panels::len(n, k)], vec![9.0; n]);
                     for step in 0..2 {
                         let rule = UpdateRule::new(&config, 1.0, step);
@@ -142,7 +145,7 @@ fn state_of(kind: Optimizer, (rows, dim): (usize, usize)) -> Vec<f64> {
 
 /// A weight of the same values, set as a whole.
 fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
-    let shape @ (n, k) = weight.shape();
+    let shape @ MatrixShape { rows: n, columns: k } = weight.shape();
     let mut anew = LinearWeight::new(shape, weight.precision());
     anew.set(cpu, &unpacked(weight.values(), n, k)).unwrap();
     anew
@@ -150,7 +153,7 @@ fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
 
 /// The products of the weight with unit matrices: every value of both its forms.
 fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
-    let (n, k) = weight.shape();
+    let MatrixShape { rows: n, columns: k } = weight.shape();
     let [unit_k, unit_n] = [k, n].map(|size| {
         let mut unit = vec![0.0; size * size];
         unit.iter_mut().step_by(size + 1).for_each(|diagonal| *diagonal = 1.0);
@@ -179,7 +182,9 @@ fn in_precision(
     let panels = packed(matrix, rows, columns);
     match read.get_mut(rows, columns) {
         OperandMut::F32(to) => to.copy_from_slice(&panels),
-        OperandMut::Bf16(to) => pairs::round(cpu, &panels, (rows, columns), to).unwrap(),
+        OperandMut::Bf16(to) => {
+            pairs::round(cpu, &panels, MatrixShape::new(rows, columns), to).unwrap();
+        }
     }
     read
 }
@@ -216,7 +221,7 @@ fn wrong_lengths_are_refused_before_any_change() {
     check(6, 3, 3, "dense_update: state: expected 2, got 3");
     check(6, 1, 4, "dense_update: weights [rows, dim]: expected 4, got 6");
     assert_eq!(weights, [1.0; 6]);
-    let mut weight = LinearWeight::new((2, 3), Precision::F32);
+    let mut weight = LinearWeight::new(MatrixShape::new(2, 3), Precision::F32);
     let mut check = |kind: Optimizer, gradient: usize, state: usize, text: &str| {
         let (gradient, state) = (&vec![1.0; gradient][..], &mut vec![0.0; state][..]);
         let arguments = WeightArguments { rule: rule(kind), weight: &mut weight, gradient, state };

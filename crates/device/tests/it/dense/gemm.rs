@@ -1,5 +1,6 @@
 //! The linear layer's three products and its bias gradient.
 
+use device::MatrixShape;
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
@@ -70,7 +71,7 @@ fn forward_follows_the_f64_oracle() {
             let mut oracle = vec![0.0; b * n];
             let wide_bias = bias.map(|bias| widen(bias));
             let wide = [&widen(&x)[..], &widen(&weight)];
-            scalar::forward(wide, wide_bias.as_deref(), &mut oracle, (n, k));
+            scalar::forward(wide, wide_bias.as_deref(), &mut oracle, n, k);
             if activation == Activation::Relu {
                 oracle.iter_mut().for_each(|y| *y = relu(*y));
             }
@@ -95,7 +96,7 @@ fn backward_input_follows_the_f64_oracle() {
             unpacked(&d_x, b, k)
         };
         let mut written = vec![0.0; b * k];
-        scalar::backward_input_accumulate([&widen(&d_y), &widen(&weight)], &mut written, (n, k));
+        scalar::backward_input_accumulate([&widen(&d_y), &widen(&weight)], &mut written, n, k);
         let each = |f: fn(f64, f64) -> f64| -> Vec<f64> {
             written.iter().zip(&x).map(|(&d, &x)| f(f64::from(x), d)).collect()
         };
@@ -133,7 +134,7 @@ fn backward_weight_follows_the_f64_oracle() {
         });
         let (mut d_weight, mut d_bias) = (vec![0.0; n * k], vec![0.0; n]);
         let (x, d_y) = (widen(&x), widen(&d_y));
-        scalar::backward_weight([&x, &d_y], &mut d_weight, (n, k));
+        scalar::backward_weight([&x, &d_y], &mut d_weight, n, k);
         scalar::backward_bias(&d_y, &mut d_bias);
         for result in results {
             assert_close(&result[..n * k], &d_weight, TOLERANCE, scale(b));
@@ -154,9 +155,9 @@ fn small_products_are_right_in_every_corner() {
                 let [x, weight, d_y] =
                     [(1, b * k), (2, n * k), (3, b * n)].map(|(s, l)| values(s, l));
                 let [mut y, mut d_x, mut d_w] = [b * n, b * k, n * k].map(|len| vec![0.0f32; len]);
-                scalar::forward([&x, &weight], None, &mut y, (n, k));
-                scalar::backward_input_accumulate([&d_y, &weight], &mut d_x, (n, k));
-                scalar::backward_weight([&x, &d_y], &mut d_w, (n, k));
+                scalar::forward([&x, &weight], None, &mut y, n, k);
+                scalar::backward_input_accumulate([&d_y, &weight], &mut d_x, n, k);
+                scalar::backward_weight([&x, &d_y], &mut d_w, n, k);
                 for isa in Isa::all() {
                     let cpu = &Cpu::with_isa(1, isa);
                     assert_eq!(
@@ -193,13 +194,13 @@ fn products(
 }
 
 fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
-    let mut packed = LinearWeight::new((n, k), Precision::F32);
+    let mut packed = LinearWeight::new(MatrixShape::new(n, k), Precision::F32);
     packed.set(cpu, weight).unwrap();
     packed
 }
 
 #[test]
-fn relu_and_its_gradient_let_a_nan_be_seen() {
+fn relu_and_its_gradient_propagate_nan() {
     let x = packed(&[f32::NAN, -1.0], 2, 1);
     for isa in Isa::all() {
         let cpu = &Cpu::with_isa(1, isa);
@@ -233,10 +234,10 @@ fn a_layer_of_one_output_follows_the_f64_oracle() {
         });
         let [mut y, mut d_x] = [b, b * k].map(|len| vec![0.0; len]);
         let (mut d_weight, mut d_bias) = (vec![0.0; k], vec![0.0]);
-        scalar::forward([&wide[0], &wide[1]], Some(&[0.25]), &mut y, (1, k));
-        scalar::backward_input_accumulate([&wide[2], &wide[1]], &mut d_x, (1, k));
+        scalar::forward([&wide[0], &wide[1]], Some(&[0.25]), &mut y, 1, k);
+        scalar::backward_input_accumulate([&wide[2], &wide[1]], &mut d_x, 1, k);
         d_x.iter_mut().zip(&wide[0]).for_each(|(d, &x)| *d = relu_gradient(x, *d));
-        scalar::backward_weight([&wide[0], &wide[2]], &mut d_weight, (1, k));
+        scalar::backward_weight([&wide[0], &wide[2]], &mut d_weight, 1, k);
         scalar::backward_bias(&wide[2], &mut d_bias);
         assert_close(&got, &[y, d_x, d_weight, d_bias].concat(), TOLERANCE, scale(b.max(k)));
     }
@@ -249,12 +250,12 @@ fn gradients_match_differences() {
         [(1, b * k), (2, n * k), (3, n), (4, b * n)].map(|(seed, len)| widen(&uniform(seed, len)));
     let loss = |x: &[f64], weight: &[f64], bias: &[f64]| {
         let mut y = vec![0.0; b * n];
-        scalar::forward([x, weight], Some(bias), &mut y, (n, k));
+        scalar::forward([x, weight], Some(bias), &mut y, n, k);
         weighted(&y, &weights)
     };
     let [mut d_x, mut d_weight, mut d_bias] = [b * k, n * k, n].map(|len| vec![0.0; len]);
-    scalar::backward_input_accumulate([&weights, &weight], &mut d_x, (n, k));
-    scalar::backward_weight([&x, &weights], &mut d_weight, (n, k));
+    scalar::backward_input_accumulate([&weights, &weight], &mut d_x, n, k);
+    scalar::backward_weight([&x, &weights], &mut d_weight, n, k);
     scalar::backward_bias(&weights, &mut d_bias);
     check_gradient(&x, &d_x, |x| loss(x, &weight, &bias));
     check_gradient(&weight, &d_weight, |weight| loss(&x, weight, &bias));
@@ -265,7 +266,7 @@ fn gradients_match_differences() {
 fn wrong_lengths_are_refused_by_name() {
     let (b, k, n) = (2, 3, 4);
     let cpu = &Cpu::new(1);
-    let weight = &mut LinearWeight::new((n, k), Precision::F32);
+    let weight = &mut LinearWeight::new(MatrixShape::new(n, k), Precision::F32);
     check_refused(
         weight.set(cpu, &[0.0; 13]),
         "panels pack: matrix [rows, columns]: expected 12, got 13",
@@ -291,15 +292,15 @@ fn wrong_lengths_are_refused_by_name() {
 }
 
 #[test]
-fn rows_are_joined_and_taken_apart_again() {
+fn joined_rows_are_split_again() {
     for (rows, left, right) in [(0, 3, 4), (3, 1, 1), (65, 32, 7), (129, 40, 33)] {
         let (a, b) = (uniform(1, rows * left), uniform(2, rows * right));
         let whole = same_on_every_cpu(|cpu| {
             let mut whole = vec![9.0; panels::len(rows, left + right)];
             let (columns, left_part) = ((left, right), packed(&a, rows, left));
-            panels::join(cpu, &left_part, &b, rows, columns, &mut whole).unwrap();
+            panels::join(cpu, &left_part, &b, rows, columns.0, columns.1, &mut whole).unwrap();
             let (mut c, mut d) = (vec![9.0; panels::len(rows, left)], vec![9.0; b.len()]);
-            panels::split(cpu, &whole, rows, columns, &mut c, &mut d).unwrap();
+            panels::split(cpu, &whole, rows, columns.0, columns.1, &mut c, &mut d).unwrap();
             assert_eq!((unpacked(&c, rows, left), d), (a.clone(), b.clone()));
             unpacked(&whole, rows, left + right)
         });

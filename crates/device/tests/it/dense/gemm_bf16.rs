@@ -2,6 +2,7 @@
 //! and with and without the instruction for pairs.
 
 use device::Isa;
+use device::MatrixShape;
 use device::cpu::Bf16Products;
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
@@ -55,7 +56,8 @@ fn widened(values: &[f32]) -> Vec<f64> {
 fn paired(cpu: &Cpu, matrix: &[f32], rows: usize, columns: usize) -> Matrix {
     let mut to = Matrix::new(Precision::Bf16, rows, columns);
     if let OperandMut::Bf16(to) = to.get_mut(rows, columns) {
-        pairs::round(cpu, &packed(matrix, rows, columns), (rows, columns), to).unwrap();
+        pairs::round(cpu, &packed(matrix, rows, columns), MatrixShape::new(rows, columns), to)
+            .unwrap();
     }
     to
 }
@@ -82,7 +84,7 @@ fn read(matrix: &Matrix, rows: usize, columns: usize) -> Vec<f32> {
 }
 
 fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
-    let mut packed = LinearWeight::new((n, k), Precision::Bf16);
+    let mut packed = LinearWeight::new(MatrixShape::new(n, k), Precision::Bf16);
     packed.set(cpu, weight).unwrap();
     packed
 }
@@ -106,7 +108,7 @@ fn widened_products_are_those_of_f32_to_the_last_bit() {
         for isa in Isa::all().into_iter().filter(|isa| *isa != Isa::Portable) {
             let cpu = &Cpu::with_isa(2, isa.with_bf16_products(Bf16Products::Widened).unwrap());
             let forward = |precision: Precision| {
-                let mut packed_weight = LinearWeight::new((n, k), precision);
+                let mut packed_weight = LinearWeight::new(MatrixShape::new(n, k), precision);
                 packed_weight.set(cpu, &nearest(&weight)).unwrap();
                 let paired = paired(cpu, &x, b, k);
                 let single = packed(&nearest(&x), b, k);
@@ -147,7 +149,7 @@ fn forward_follows_the_f64_oracle_of_rounded_factors() {
             let mut oracle = vec![0.0; b * n];
             let wide_bias = bias.map(|bias| super::widen(bias));
             let wide = [&widened(&x)[..], &widened(&weight)];
-            scalar::forward(wide, wide_bias.as_deref(), &mut oracle, (n, k));
+            scalar::forward(wide, wide_bias.as_deref(), &mut oracle, n, k);
             if activation == Activation::Relu {
                 oracle.iter_mut().for_each(|y| *y = relu(*y));
             }
@@ -161,11 +163,7 @@ fn backward_input_follows_the_f64_oracle_of_rounded_factors() {
     for (b, n, k) in shapes() {
         let (d_y, weight, x) = (uniform(1, b * n), uniform(2, n * k), uniform(3, b * k));
         let mut written = vec![0.0; b * k];
-        scalar::backward_input_accumulate(
-            [&widened(&d_y), &widened(&weight)],
-            &mut written,
-            (n, k),
-        );
+        scalar::backward_input_accumulate([&widened(&d_y), &widened(&weight)], &mut written, n, k);
         for (to, mask) in [
             (Precision::F32, Precision::Bf16),
             (Precision::Bf16, Precision::Bf16),
@@ -232,7 +230,7 @@ fn backward_weight_follows_the_f64_oracle_of_rounded_factors() {
         });
         let (mut d_weight, mut d_bias) = (vec![0.0; n * k], vec![0.0; n]);
         let (x, d_y) = (widened(&x), widened(&d_y));
-        scalar::backward_weight([&x, &d_y], &mut d_weight, (n, k));
+        scalar::backward_weight([&x, &d_y], &mut d_weight, n, k);
         scalar::backward_bias(&d_y, &mut d_bias);
         for result in results {
             check(&result[..n * k], &d_weight, b, Precision::F32);
@@ -253,9 +251,9 @@ fn small_products_are_right_in_every_corner() {
                 let [x, weight, d_y] =
                     [(1, b * k), (2, n * k), (3, b * n)].map(|(s, l)| values(s, l));
                 let [mut y, mut d_x, mut d_w] = [b * n, b * k, n * k].map(|len| vec![0.0f32; len]);
-                scalar::forward([&x, &weight], None, &mut y, (n, k));
-                scalar::backward_input_accumulate([&d_y, &weight], &mut d_x, (n, k));
-                scalar::backward_weight([&x, &d_y], &mut d_w, (n, k));
+                scalar::forward([&x, &weight], None, &mut y, n, k);
+                scalar::backward_input_accumulate([&d_y, &weight], &mut d_x, n, k);
+                scalar::backward_weight([&x, &d_y], &mut d_w, n, k);
                 let expected = [&nearest(&y)[..], &nearest(&d_x), &d_w].concat();
                 for isa in sets() {
                     let cpu = &Cpu::with_isa(1, isa);
@@ -306,7 +304,7 @@ fn values_are_rounded_to_the_nearest_and_ties_to_even() {
 }
 
 #[test]
-fn relu_and_its_gradient_let_a_nan_be_seen() {
+fn relu_and_its_gradient_propagate_nan() {
     for isa in sets() {
         let cpu = &Cpu::with_isa(1, isa);
         let x = paired(cpu, &[f32::NAN, -1.0], 2, 1);
@@ -355,7 +353,7 @@ fn factors_of_two_precisions_are_refused() {
     let short = &vec![0.0; panels::len(b, k) - 1];
     let mut to = Matrix::new(Precision::Bf16, b, k);
     if let OperandMut::Bf16(to) = to.get_mut(b, k) {
-        let refused = pairs::round(cpu, short, (b, k), to);
+        let refused = pairs::round(cpu, short, MatrixShape::new(b, k), to);
         check_refused(refused, "pairs round: matrix in panels: expected 64, got 63");
     }
 }

@@ -1,4 +1,4 @@
-//! The losses.
+//! Tests of the losses and their gradients against their oracles.
 
 use device::Cpu;
 use device::ops::loss::{self, LossArguments, scalar};
@@ -95,7 +95,7 @@ fn gradients_match_differences() {
 }
 
 #[test]
-fn lengths_that_differ_are_refused() {
+fn different_lengths_are_refused() {
     let arguments = LossArguments {
         kind: Loss::Mse,
         logits: &[0.0; 3],

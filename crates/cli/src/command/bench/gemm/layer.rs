@@ -1,9 +1,9 @@
 //! A linear layer of random numbers, whose products can be called one by one. Times nothing.
 
-use device::Cpu;
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearWeight, Matrix, OperandMut, pairs, panels,
 };
+use device::{Cpu, MatrixShape};
 use schema::random::CounterRng;
 use schema::{GemmProduct, Op, Precision};
 
@@ -36,11 +36,13 @@ impl Layer {
             let mut matrix = Matrix::new(precision, m, columns);
             match matrix.get_mut(m, columns) {
                 OperandMut::F32(to) => to.copy_from_slice(&values),
-                OperandMut::Bf16(to) => pairs::round(cpu, &values, (m, columns), to)?,
+                OperandMut::Bf16(to) => {
+                    pairs::round(cpu, &values, MatrixShape::new(m, columns), to)?;
+                }
             }
             Ok(matrix)
         };
-        let mut weight = LinearWeight::new((n, k), precision);
+        let mut weight = LinearWeight::new(MatrixShape::new(n, k), precision);
         weight.set(cpu, &draw(2, n * k))?;
         Ok(Self {
             shape: *shape,

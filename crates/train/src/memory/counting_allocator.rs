@@ -4,93 +4,91 @@
 use std::collections::BTreeMap;
 
 use device::Backend;
+use device::MatrixShape;
 use device::backend::{ExchangeLayout, TileValues, WeightShape};
 use device::ops::{Slot, interaction};
 use schema::Precision;
 
 use super::MemoryUse;
 
-/// Hands out buffers of zeros and counts them.
-pub struct ZeroBuffers<'a, B> {
-    /// Where they come from; from nowhere if there is none.
+/// Allocates zeroed buffers on a device and counts their bytes by purpose. Without a device it only
+/// counts, and the buffers are empty.
+pub struct CountingAllocator<'a, B> {
+    /// `None` to count only.
     device: Option<&'a B>,
     counts: BTreeMap<MemoryUse, u64>,
-    /// The first refusal of the device; what is handed out from then on has no length.
+    /// The first error of the device; later buffers are empty.
     refused: Option<device::Error>,
 }
 
-impl<'a, B: Backend> ZeroBuffers<'a, B> {
-    /// Buffers of `device` to work with.
+impl<'a, B: Backend> CountingAllocator<'a, B> {
+    /// An allocator that allocates its buffers on `device`.
     #[must_use]
     pub fn new(device: &'a B) -> Self {
         Self { device: Some(device), counts: BTreeMap::new(), refused: None }
     }
 
-    /// Buffers of no length, to be counted only.
+    /// An allocator that only counts and returns empty buffers.
     #[must_use]
     pub fn counting() -> Self {
         Self { device: None, counts: BTreeMap::new(), refused: None }
     }
 
-    /// Counts bytes that are allocated elsewhere.
+    /// Adds bytes that are allocated elsewhere to the count.
     pub fn count(&mut self, of: MemoryUse, bytes: usize) {
         let count = self.counts.entry(of).or_default();
         *count = count.saturating_add(bytes as u64);
     }
 
-    /// Bytes of each use.
+    /// The bytes counted for each purpose.
     #[must_use]
     pub fn counts(self) -> BTreeMap<MemoryUse, u64> {
         self.counts
     }
 
-    /// Whether all of it could be made.
+    /// Reports whether every allocation succeeded.
     ///
     /// # Errors
-    /// The first refusal of the device.
+    /// The first error of the device.
     pub fn finish(self) -> Result<(), device::Error> {
         self.refused.map_or(Ok(()), Err)
     }
 
-    /// A vector of `len` zeros.
+    /// Allocates a vector of `len` zeros.
     pub fn vector(&mut self, of: MemoryUse, len: usize) -> B::Vector {
         self.count(of, B::vector_bytes(len));
         self.made(|device| device.vector(len))
     }
 
-    /// Room for a matrix `[rows, columns]`.
-    pub fn matrix(
-        &mut self,
-        of: MemoryUse,
-        precision: Precision,
-        (rows, columns): (usize, usize),
-    ) -> B::Matrix {
+    /// Allocates a matrix of the given shape.
+    pub fn matrix(&mut self, of: MemoryUse, precision: Precision, shape: MatrixShape) -> B::Matrix {
+        let MatrixShape { rows, columns } = shape;
         self.count(of, B::matrix_bytes(precision, rows, columns));
         self.made(|device| device.matrix(precision, rows, columns))
     }
 
-    /// A weight of zeros with gradient and state.
+    /// Allocates a weight of zeros with gradient and optimizer state.
     pub fn weight(&mut self, shape: WeightShape) -> B::Weight {
         self.count(MemoryUse::DenseParameters, B::weight_bytes(shape));
         self.made(|device| device.weight(shape))
     }
 
-    /// The tiles of a rank, which are counted apart.
+    /// Moves the tiles of a rank to the device; their bytes are counted separately.
     pub fn tables(&mut self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> B::Tables {
         self.made(|device| device.tables(tiles, slots))
     }
 
-    /// The exchange of pooled vectors with other ranks.
+    /// Creates the device's part of the exchange of pooled vectors with other ranks.
     pub fn exchange(&mut self, layout: ExchangeLayout) -> B::Exchange {
         self.made(|device| device.exchange(layout))
     }
 
-    /// Has the device refuse a dot interaction that it cannot run.
+    /// Records an error if the device cannot run a dot interaction of this shape.
     pub fn check_interaction(&mut self, shape: &interaction::Shape) {
         self.made(|device| device.check_interaction(shape));
     }
 
-    /// The numbers of a step.
+    /// Allocates the scalars of a step, such as learning rates.
     pub fn scalars(&mut self) -> B::Scalars {
         self.made(B::scalars)
     }

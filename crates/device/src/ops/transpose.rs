@@ -1,16 +1,16 @@
-//! Transposes small blocks of values within registers. Knows no matrix.
+//! Transposes 4 × 4 blocks of values within registers.
 
 /// Edge of a block.
 pub(crate) const BLOCK: usize = 4;
 
-/// The transpose of a block, in registers.
+/// Transposes a block within four registers.
 #[cfg(target_arch = "x86_64")]
 #[expect(
     unsafe_code,
     reason = "the compiler leaves this in scalar moves, which cost as much as the product"
 )]
 #[inline(always)]
-pub(crate) fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
     use std::arch::x86_64::{
         __m128, _mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps,
     };
@@ -28,9 +28,9 @@ pub(crate) fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
     }
 }
 
-/// The transpose of a block.
+/// Transposes a block, on machines without SSE.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-pub(crate) fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+pub(crate) fn transpose_block(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
     std::array::from_fn(|d| std::array::from_fn(|row| rows[row][d]))
 }

@@ -1,24 +1,26 @@
-//! Rank 0's loop: reads batches, commands the ranks, counts, reports.
+//! The loop of rank 0: reads batches, commands the ranks, accumulates losses, and reports events.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Position, Shuffle};
+use data::{IdsOutside, Loaded, Loader, Position};
 use device::Backend;
-use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
+use schema::{Batch, Op, RowScope};
 
-use super::command::{Held, TrainStep};
+use super::command::{HeldOutBatch, TrainStep};
+use super::event::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome};
+use super::loaders::{first_batch, held_out, total_run_steps};
+use super::request::RunRequest;
 use super::start::{self, BestEvaluation, LossTally, RunProgress, StartState};
 use super::worker::{RankWorker, Saved};
-use super::{BestCheckpoint, LoggedInterval, RunEvent, RunOutcome, RunRequest};
 use crate::checkpoint::{self, CheckpointWriter, Meta};
 use crate::metric::{Accumulator, Groups, is_better};
 use crate::{Error, Evaluation, RunStep, table_use};
 
-/// Rank 0 with its counts.
-struct Leader<'a, 'o, B: Backend> {
+/// The state of rank 0: its worker, running loss, checkpoints and counters.
+struct Coordinator<'a, 'o, B: Backend> {
     request: &'a RunRequest,
     start: &'a StartState,
     worker: RankWorker<'a, B>,
@@ -30,23 +32,24 @@ struct Leader<'a, 'o, B: Backend> {
     last_loss: f64,
     ids_left_out: u64,
     ids_outside: Vec<IdsOutside>,
-    /// Time and samples of this session's steps, and since the last log line.
+    /// Time and samples of this session, and those since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
-    /// The best evaluation so far, where the run looks for it.
+    /// The best evaluation so far, if the run keeps the best checkpoint.
     best: Option<BestEvaluation>,
-    /// The step of the last evaluation, and what it gave.
+    /// The step and result of the last evaluation.
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, until the next one is read.
     last_batch: Option<Arc<Batch>>,
-    /// Steps whose losses have not been read, with their samples: one at most between two steps.
+    /// Steps whose losses have not been read yet, with their samples. At most one between two
+    /// steps.
     unread: VecDeque<(u64, u64)>,
     traced: bool,
 }
 
-/// Time spent training.
+/// Accumulates the time and samples of training steps, without evaluations and checkpoints.
 #[derive(Clone, Copy, Default)]
 struct Stopwatch {
     busy: Duration,
@@ -70,39 +73,7 @@ impl Stopwatch {
     }
 }
 
-/// The batches that are left, on their way from now on; `None` if no step is.
-pub fn batches(request: &RunRequest, start: &StartState) -> Result<Option<Loader>, Error> {
-    let training = &request.config.training;
-    let total_steps = steps_of(request);
-    // Where an epoch has no full batch there are no steps either, and the loader says why.
-    if start.step >= total_steps && total_steps > 0 {
-        return Ok(None);
-    }
-    let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
-    let options = LoaderOptions {
-        batch_size: training.batch_size,
-        shuffle: (training.shuffle_rows > 0).then_some(shuffle),
-        drop_last: training.drop_last,
-        rows: request.train_rows.clone(),
-        start: start.progress.as_ref().map(|saved| saved.loader.clone()).unwrap_or_default(),
-        epochs: Some(training.epochs),
-    };
-    let features = feature_plan(&request.config.model);
-    Ok(Some(Loader::start(&request.train, &features, options)?))
-}
-
-/// The first batch of this run. Where all rows have been decoded for it, the memory that took is
-/// given back before the step takes its own: the allocator keeps it for the threads that decoded,
-/// which have nothing more to do.
-pub fn first_of(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
-    let first = loader.next();
-    if loader.is_one_window() {
-        device::buffer::return_freed_memory();
-    }
-    first
-}
-
-/// Trains to the end and tells the followers when it is reached.
+/// Trains to the end of the run, then ends the other ranks.
 pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
     start: &'a StartState,
@@ -112,7 +83,7 @@ pub fn lead<'a, B: Backend>(
 ) -> Result<RunOutcome, Error> {
     let began = Instant::now();
     let progress = start.progress.as_ref();
-    let mut leader = Leader {
+    let mut coordinator = Coordinator {
         request,
         start,
         worker,
@@ -134,39 +105,43 @@ pub fn lead<'a, B: Backend>(
         unread: VecDeque::new(),
         traced: false,
     };
-    leader.begin()?;
-    let mut interrupted = leader.train(batches)?;
+    coordinator.begin()?;
+    let mut interrupted = coordinator.train(batches)?;
     if request.config.training.keep_best.is_some() && !interrupted {
-        // Before the checkpoint, which says how the best evaluation went.
-        leader.evaluate()?;
+        // Evaluate before saving, because the checkpoint stores the best evaluation.
+        coordinator.evaluate()?;
     }
-    // First, so that a trace that cannot be written does not cost the weights.
-    leader.save()?;
-    leader.write_trace()?;
-    let evaluation = if interrupted { None } else { leader.evaluate()? };
+    // Save before writing the trace, so that a failure of the trace does not lose the weights.
+    coordinator.save()?;
+    coordinator.write_trace()?;
+    let evaluation = if interrupted { None } else { coordinator.evaluate()? };
     interrupted |= evaluation.is_none() && request.evaluation.is_some();
-    leader.worker.lead_finish()?;
-    let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };
+    coordinator.worker.lead_finish()?;
+    let loss = if coordinator.tally.samples > 0 {
+        coordinator.tally.mean()
+    } else {
+        coordinator.last_loss
+    };
     Ok(RunOutcome {
-        step: leader.step,
-        samples: leader.samples,
-        samples_per_second: leader.session.samples_per_second(),
-        input_wait_share: leader.session.input_wait_share(),
+        step: coordinator.step,
+        samples: coordinator.samples,
+        samples_per_second: coordinator.session.samples_per_second(),
+        input_wait_share: coordinator.session.input_wait_share(),
         loss,
         evaluation,
-        best: leader.best_checkpoint(),
-        out_of_patience: leader.is_out_of_patience() && leader.step < steps_of(request),
-        checkpoint: leader.saved,
-        ids_left_out: leader.ids_left_out,
-        ids_outside: leader.ids_outside,
+        best: coordinator.best_checkpoint(),
+        out_of_patience: coordinator.is_out_of_patience()
+            && coordinator.step < total_run_steps(request),
+        checkpoint: coordinator.saved,
+        ids_left_out: coordinator.ids_left_out,
+        ids_outside: coordinator.ids_outside,
         interrupted,
         seconds: began.elapsed().as_secs_f64(),
     })
 }
 
-impl<B: Backend> Leader<'_, '_, B> {
-    /// Makes the checkpoint the run begins at the newest of its run folder, once nothing more can
-    /// refuse the run.
+impl<B: Backend> Coordinator<'_, '_, B> {
+    /// Sets aside checkpoints that are newer than the starting point, once all checks have passed.
     fn begin(&mut self) -> Result<(), Error> {
         self.worker.lead_begin()?;
         if self.start.checkpoint.is_none() {
@@ -175,11 +150,11 @@ impl<B: Backend> Leader<'_, '_, B> {
         for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
             (self.observe)(RunEvent::SetAside { from: &from, to: &to });
         }
-        // The best may be among those set aside.
+        // The best checkpoint may be among those set aside.
         checkpoint::set_best(&self.request.run_folder, self.best.map(|best| best.step))
     }
 
-    /// Compares an evaluation with the best before it; a better one is kept.
+    /// Compares an evaluation with the best so far. A better one is saved as the best checkpoint.
     fn judge(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
         let Some(by) = self.request.config.training.keep_best else { return Ok(()) };
         let figure = evaluation.figure(by);
@@ -188,7 +163,7 @@ impl<B: Backend> Leader<'_, '_, B> {
                 best.worse_since += 1;
                 return Ok(());
             }
-            // Nothing is learnt from a figure that is no number.
+            // NaN compares with nothing, so it cannot become the best.
             None if figure.is_nan() => return Ok(()),
             best => *best = Some(BestEvaluation::new(self.step, figure)),
         }
@@ -210,12 +185,12 @@ impl<B: Backend> Leader<'_, '_, B> {
         Some(BestCheckpoint { step: best.step, by, figure: best.figure(), folder })
     }
 
-    /// Runs all steps; returns whether it was stopped.
+    /// Runs all remaining steps and returns whether the run was stopped.
     fn train(&mut self, batches: Option<Loader>) -> Result<bool, Error> {
         let request = self.request;
-        let total_steps = steps_of(request);
+        let total_steps = total_run_steps(request);
         let samples_per_epoch = request.train_rows.end - request.train_rows.start;
-        self.tell_row_scope();
+        self.report_row_scope();
         (self.observe)(RunEvent::Started { step: self.step, total_steps, samples_per_epoch });
         let Some(mut loader) = batches else { return Ok(false) };
         let stopped = self.train_on(&mut loader, total_steps);
@@ -225,7 +200,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         Ok(stopped)
     }
 
-    /// Runs the steps up to `total_steps`; returns whether it was stopped.
+    /// Runs the steps up to `total_steps` and returns whether the run was stopped.
     fn train_on(&mut self, loader: &mut Loader, total_steps: u64) -> Result<bool, Error> {
         let request = self.request;
         let training = &request.config.training;
@@ -246,27 +221,27 @@ impl<B: Backend> Leader<'_, '_, B> {
         Ok(false)
     }
 
-    /// One step; returns whether there was a batch.
+    /// Runs one step; returns false if there are no more batches.
     fn step(&mut self, loader: &mut Loader) -> Result<bool, Error> {
         let config = &self.request.config;
         let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
         let record = steps.is_some_and(|steps| steps.contains(&self.step));
         if record {
-            // A recorded step is read at its end, so that its operations are known.
+            // Settle first, so that a recorded step starts on an idle device.
             self.settle()?;
             self.worker.context.profiler.begin_step(self.step);
         }
-        // Not kept beside the batch to come, which would be memory for one more.
+        // Drop the last batch before the next is read, to save the memory of one batch.
         self.last_batch = None;
         let began = Instant::now();
         let op = Op::InputWait { batch_size: config.training.batch_size };
         let is_first = self.step == self.start.step;
-        let next = if is_first { first_of } else { Loader::next };
+        let next = if is_first { first_batch } else { Loader::next };
         let loaded = self.worker.context.profiler.op(op, || next(loader));
         let waited = began.elapsed();
         let Some(loaded) = loaded else { return Ok(false) };
         if loaded.is_err() {
-            // Where an earlier step diverged, that is the reason to tell.
+            // If an earlier step diverged, report that first.
             self.settle()?;
         }
         let Loaded { batch, position } = loaded?;
@@ -294,7 +269,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         Ok(true)
     }
 
-    /// Counts the loss of the first step that has not been counted, where it was read.
+    /// Adds a loss that was read to the tally; it belongs to the oldest unread step.
     fn count(&mut self, sum: Option<f64>) -> Result<(), Error> {
         let Some(sum) = sum else { return Ok(()) };
         let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
@@ -307,15 +282,16 @@ impl<B: Backend> Leader<'_, '_, B> {
         Ok(())
     }
 
-    /// Reads the outcome of the last step, if that is still to be done: nothing is logged,
-    /// evaluated or saved before.
+    /// Reads the outcome of the last step if it is still pending. Must precede logging, evaluating
+    /// and saving.
     fn settle(&mut self) -> Result<(), Error> {
         let sum = self.worker.lead_settle()?;
         self.count(sum)
     }
 
-    /// Reports a rule that is another than on whole rows, or than before this run.
-    fn tell_row_scope(&mut self) {
+    /// Reports if the optimizer's row scope is not whole rows, or differs from that of the
+    /// checkpoint.
+    fn report_row_scope(&mut self) {
         let StartState { row_scope: scope, row_scope_before, .. } = self.start;
         let before = row_scope_before.as_ref();
         if matches!(scope, RowScope::ColumnTiles(_)) || before.is_some() {
@@ -341,7 +317,8 @@ impl<B: Backend> Leader<'_, '_, B> {
         self.interval = Stopwatch::default();
     }
 
-    /// The held-out samples' figures; none without such samples, or if stopped on the way.
+    /// Evaluates the held-out samples. `None` without such samples, or if the run is stopped
+    /// meanwhile.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
         if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
             return Ok(Some(evaluation));
@@ -349,20 +326,20 @@ impl<B: Backend> Leader<'_, '_, B> {
         self.settle()?;
         let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
         let (mut accumulator, groups) = (Accumulator::new(), Groups::new(&self.request.config));
-        let mut held = Held::First;
+        let mut held = HeldOutBatch::First;
         for loaded in loader {
             if self.worker.is_stopped() {
                 return Ok(None);
             }
             let batch = Arc::new(loaded?.batch);
             let (probabilities, sum) = self.worker.lead_evaluate(held, &batch)?;
-            held = Held::Next;
+            held = HeldOutBatch::Next;
             accumulator.push(&probabilities, &batch.labels, sum);
             accumulator.push_groups(&groups.in_batch(&batch));
             (self.observe)(RunEvent::Evaluating { samples: accumulator.samples(), total });
         }
-        if let Some(spoilt) = accumulator.not_finite() {
-            return Err(self.diverged(format!("held-out data: {spoilt}")));
+        if let Some(problem) = accumulator.not_finite() {
+            return Err(self.diverged(format!("held-out data: {problem}")));
         }
         let evaluation = accumulator.finish();
         (self.observe)(RunEvent::Evaluated { step: self.step, evaluation: &evaluation });
@@ -375,7 +352,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         Error::Diverged { step: self.step, what, checkpoint: self.saved.clone() }
     }
 
-    /// Writes a checkpoint of this step, unless there is one.
+    /// Writes a checkpoint of this step, unless it is already saved.
     fn save(&mut self) -> Result<(), Error> {
         if self.saved_step == Some(self.step) {
             return Ok(());
@@ -387,7 +364,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         let writer = CheckpointWriter::begin(&request.run_folder, self.step, &config.model.tables)?;
         let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
             Saved::Written(records, used) => (records, used),
-            Saved::Spoilt(what) => return Err(self.diverged(what)),
+            Saved::Rejected(what) => return Err(self.diverged(what)),
         };
         let progress =
             RunProgress::new(self.position.clone(), self.tally, self.last_loss, self.best);
@@ -402,7 +379,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         };
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
-        let tables = table_use::of_tables(&config.model, &used);
+        let tables = table_use::sum_tiles(&config.model, &used);
         (self.observe)(RunEvent::Tables { step: self.step, tables: &tables });
         (self.observe)(RunEvent::Saved {
             step: self.step,
@@ -415,7 +392,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         Ok(())
     }
 
-    /// Writes the trace, once, if any step was recorded.
+    /// Writes the trace if a step was recorded and it has not been written yet.
     fn write_trace(&mut self) -> Result<(), Error> {
         let recorder = self.worker.context.profiler.recorder();
         let steps = recorder.map_or(0, |recorder| recorder.steps().count() as u64);
@@ -429,7 +406,8 @@ impl<B: Backend> Leader<'_, '_, B> {
     }
 }
 
-/// A null in its place would be an import's: a resumed run would start its data again.
+/// An error rather than null: null marks an imported checkpoint, and a resumed run would restart
+/// its data.
 fn json(run_folder: &Path, value: &impl serde::Serialize) -> Result<serde_json::Value, Error> {
     serde_json::to_value(value).map_err(|error| Error::Manifest {
         path: run_folder.to_owned(),
@@ -437,69 +415,6 @@ fn json(run_folder: &Path, value: &impl serde::Serialize) -> Result<serde_json::
     })
 }
 
-/// The model's features as the loader needs them.
-#[must_use]
-pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
-    let column = |feature: &schema::model::Feature<'_>| {
-        (feature.name.to_owned(), model.tables[feature.table].rows)
-    };
-    FeaturePlan { columns: model.features().iter().map(column).collect() }
-}
-
-/// The batches of the held-out samples, and how many samples there are; none without such data.
-pub fn held_out(request: &RunRequest) -> Result<Option<(Loader, u64)>, Error> {
-    let Some((dataset, rows)) = &request.evaluation else { return Ok(None) };
-    let training = &request.config.training;
-    let most = training.evaluate_samples.unwrap_or(u64::MAX);
-    let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
-    let total = rows.end - rows.start;
-    let loader = in_order(dataset, &request.config.model, training.batch_size, rows)?;
-    Ok(Some((loader, total)))
-}
-
-/// Refuses held-out data that does not fit the model now rather than after hours of training.
-pub fn check_evaluation(request: &RunRequest) -> Result<(), Error> {
-    let Some((dataset, rows)) = &request.evaluation else { return Ok(()) };
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let first = rows.start..rows.start + 1;
-    in_order(dataset, &request.config.model, 1, first).map(drop)
-}
-
-/// A loader of `rows` in the order of the file, once.
-pub fn in_order(
-    dataset: &Dataset,
-    model: &ModelConfig,
-    batch_size: usize,
-    rows: std::ops::Range<u64>,
-) -> Result<Loader, Error> {
-    let options = LoaderOptions {
-        batch_size,
-        shuffle: None,
-        drop_last: false,
-        rows,
-        start: Position::default(),
-        epochs: Some(1),
-    };
-    Ok(Loader::start(dataset, &feature_plan(model), options)?)
-}
-
 fn due(every: Option<u64>, step: u64) -> bool {
     every.is_some_and(|every| step.is_multiple_of(every))
-}
-
-/// Steps of the whole run.
-pub(super) fn steps_of(request: &RunRequest) -> u64 {
-    let rows = &request.train_rows;
-    total_steps(&request.config.training, rows.end.saturating_sub(rows.start))
-}
-
-/// Steps of the whole run on `rows` rows per epoch.
-#[must_use]
-pub fn total_steps(training: &TrainingConfig, rows: u64) -> u64 {
-    let batch = training.batch_size as u64;
-    let per_epoch = if training.drop_last { rows / batch } else { rows.div_ceil(batch) };
-    let all = per_epoch.saturating_mul(training.epochs);
-    training.steps.map_or(all, |steps| steps.min(all))
 }

@@ -1,5 +1,5 @@
-//! The kept traces: one folder each, with the trace and its weight. Removes the oldest when there
-//! are too many. Knows no budget but that of the disk.
+//! The kept periodic traces: one folder each, with the trace and its weight. Removes the oldest
+//! when they exceed their disk budget.
 
 use std::io;
 use std::path::Path;
@@ -20,14 +20,13 @@ pub struct KeptTrace<'a> {
     pub begun_unix_ms: u64,
     pub host: &'a str,
     pub workflow: &'a str,
-    /// Its job, by its scheduler.
+    /// Job id of the scheduler.
     pub job: Option<&'a str>,
-    /// Its user; `None` where the process ended meanwhile.
     pub uid: u32,
     pub pid: u32,
     pub rank: Option<u32>,
     pub steps: u32,
-    /// How many steps of the workflow type on this host each of its steps represents.
+    /// Number of steps of the workflow type on this host that each recorded step represents.
     pub weight: f64,
     /// Nanoseconds of a step before the request.
     pub step_ns_before: f64,
@@ -38,22 +37,22 @@ pub struct KeptTrace<'a> {
     pub file: &'a TraceFile,
 }
 
-/// Where traces are kept.
+/// The folder of kept traces, limited in size.
 #[derive(Debug)]
-pub struct Shelf {
+pub struct TraceStore {
     folder: OwnFolder,
     bytes_max: u64,
 }
 
-impl Shelf {
-    /// Traces below a folder, made for its owner alone.
+impl TraceStore {
+    /// Opens the folder of kept traces, creating it with access for its owner only.
     ///
     /// # Errors
-    /// The folder cannot be made.
+    /// If the folder cannot be created.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         let folder = OwnFolder::open(folder, MissingFolder::Make(0o700))?;
         for name in folder.names()? {
-            // An agent that was killed left it behind: without its weight it stands for nothing.
+            // Left by a killed agent; without its weight a trace is useless.
             let is_whole = folder.folder(&name).is_ok_and(|kept| kept.size(SAMPLE) > 0);
             if !is_whole {
                 let _ = folder.remove_tree(&name);
@@ -62,7 +61,7 @@ impl Shelf {
         Ok(Self { folder, bytes_max })
     }
 
-    /// Takes a trace from another folder of the same disk.
+    /// Moves a trace here from another folder of the same disk, and writes its metadata.
     ///
     /// # Errors
     /// The trace cannot be moved, or its metadata cannot be written.
@@ -76,7 +75,7 @@ impl Shelf {
         self.bound()
     }
 
-    /// Removes the oldest: their names begin with their time.
+    /// Removes the oldest traces beyond the limit. Names begin with the time, so they sort by age.
     fn bound(&self) -> io::Result<()> {
         let mut kept = Vec::new();
         for name in self.folder.names()? {
@@ -104,14 +103,14 @@ mod tests {
     use fleet::untrusted::OwnFolder;
     use fleet::wire::TraceFile;
 
-    use super::{KeptTrace, Shelf};
+    use super::{KeptTrace, TraceStore};
 
     #[test]
-    fn a_trace_is_kept_with_its_weight_until_younger_ones_need_its_room() {
+    fn traces_are_kept_with_their_weight_until_newer_ones_exceed_the_limit() {
         let root = tempfile::tempdir().unwrap();
-        let shelf = root.path().join("periodic");
-        fs::create_dir_all(shelf.join("0-half")).unwrap();
-        let shelf = Shelf::open(&shelf, 2500).unwrap();
+        let store = root.path().join("periodic");
+        fs::create_dir_all(store.join("0-half")).unwrap();
+        let store = TraceStore::open(&store, 2500).unwrap();
         let names = || {
             let mut names: Vec<_> = fs::read_dir(root.path().join("periodic"))
                 .unwrap()
@@ -144,7 +143,7 @@ mod tests {
                 slowdown_spread: None,
                 file: &file,
             };
-            shelf.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
+            store.put(&OwnFolder::hold(root.path()).unwrap(), &sample).unwrap();
             assert!(!from.exists());
         }
         assert_eq!(names(), ["2-b", "3-c"]);

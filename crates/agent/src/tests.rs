@@ -1,4 +1,4 @@
-//! Malformed configurations, pages and requests: refused, or read as they are.
+//! Fuzz tests: malformed configurations, pages and requests are refused or parsed, and never panic.
 
 use crate::config;
 use crate::control::dynolog;
@@ -51,7 +51,7 @@ fn pages() {
 }
 
 #[test]
-fn dynologs_requests() {
+fn malformed_dynolog_requests() {
     mutate::run("dynolog", &[DYNOLOG], |bytes| {
         let Some(wanted) = dynolog::parse(bytes) else { return false };
         wanted.check().is_ok()

@@ -1,5 +1,6 @@
-//! The thread that receives steps. While steps arrive it polls their queue between pauses, so that
-//! no message has to wake it: a wake-up is two thirds of a message's cost to the job.
+//! The thread that receives step messages. While messages arrive it polls the socket between
+//! pauses, so that no message has to wake it: a wake-up is two thirds of a message's cost to the
+//! job.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,21 +11,21 @@ use fleet::steps::StepMessage;
 
 use crate::state::{AgentState, lock};
 
-/// The shortest and the longest pause between two looks.
+/// The shortest and the longest pause between two polls.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
-/// Messages that fit into the queue where the kernel's setting is the smallest in use
+/// Messages that fit into the socket's queue under the smallest kernel setting in use
 /// (`net.unix.max_dgram_qlen`).
 const QUEUE: usize = 10;
-/// Without a message for this long, the thread waits for one instead of looking.
+/// Without a message for this long, the thread blocks until one arrives instead of polling.
 const QUIET: Duration = Duration::from_secs(10);
-/// Messages of a user that are taken in.
+/// Rate limit of the messages of one user.
 const USER: Rate = Rate { burst: 20_000.0, per_s: 20_000.0 };
-/// Users that are told apart.
+/// Users with a rate limit of their own.
 const USERS_MAX: usize = 256;
-/// How often a waiting thread looks whether to end.
+/// How often a blocked thread checks whether the agent is ending.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Takes messages in until the agent ends.
+/// Receives step messages until the agent ends.
 pub fn run(state: &AgentState, socket: &Socket) {
     let mut heard: Option<Instant> = None;
     let mut pause = PAUSES.0;
@@ -51,14 +52,14 @@ pub fn run(state: &AgentState, socket: &Socket) {
     }
 }
 
-/// Everything that waits; how many.
+/// Receives all queued messages and returns their number.
 fn drain(
     state: &AgentState,
     users: &mut Quotas<u32>,
     socket: &Socket,
 ) -> Result<usize, fleet::ipc::socket::SocketError> {
     let mut count = 0;
-    // One who sends without end must not keep the thread from its end.
+    // Bounded, so that a sender without pause cannot keep the thread from ending.
     while count < QUEUE * 100 && take(state, users, socket.waiting()?) {
         count += 1;
     }
@@ -77,7 +78,7 @@ fn take(state: &AgentState, users: &mut Quotas<u32>, message: Option<Datagram>) 
     true
 }
 
-/// A pause in which the queue fills to no more than about a third.
+/// The next pause, during which the queue should fill by about a third.
 fn next(pause: Duration, count: usize) -> Duration {
     match count {
         _ if count > QUEUE / 2 => (pause / 2).max(PAUSES.0),

@@ -1,18 +1,18 @@
-//! Step times of one process: without a trace, and while one is made. Knows neither processes nor
+//! Step times of one process, with and without a trace in progress. Independent of processes and
 //! clocks.
 
 use std::collections::VecDeque;
 
-/// Intervals between two looks that are kept: at one a second, two minutes.
+/// Number of intervals that are kept; at one per second, two minutes.
 const KEPT: usize = 120;
-/// Fewer steps than this give no mean.
+/// Smallest number of steps for a mean.
 const STEPS_MIN: u64 = 10;
-/// Fewer windows than this give no spread.
+/// Smallest number of windows for a spread.
 const WINDOWS_MIN: usize = 4;
 
-/// A number of steps whose time is known, and their time.
+/// A number of timed steps and their total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timed {
+pub struct StepTotals {
     pub steps: u64,
     /// Nanoseconds of all of them.
     pub ns: u64,
@@ -20,14 +20,14 @@ pub struct Timed {
 
 /// Step times of one process in the last minutes, without the steps that were traced.
 #[derive(Clone, Debug, Default)]
-pub struct StepPace {
-    /// Totals of the process at the last look.
-    last: Option<Timed>,
-    /// Steps between two looks.
-    untraced: VecDeque<Timed>,
+pub struct StepTimes {
+    /// Totals of the process at the last update.
+    last: Option<StepTotals>,
+    /// Untraced steps between two updates.
+    untraced: VecDeque<StepTotals>,
 }
 
-/// How much longer steps took while a trace was made, and how much they vary without one.
+/// Slowdown of steps during a trace, with the spread that steps have without one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
     /// Mean step time during the trace relative to the mean before it, minus 1.
@@ -37,8 +37,8 @@ pub struct Slowdown {
     pub spread: Option<f64>,
 }
 
-impl Timed {
-    /// Steps since an earlier moment; `None` where the numbers are those of another process.
+impl StepTotals {
+    /// Steps since earlier totals; `None` if the totals belong to another process.
     fn since(self, before: Self) -> Option<Self> {
         let steps = self.steps.checked_sub(before.steps)?;
         Some(Self { steps, ns: self.ns.saturating_sub(before.ns) })
@@ -53,9 +53,9 @@ impl Timed {
     }
 }
 
-impl StepPace {
-    /// Takes in the totals at a look; the steps since the last look were not traced.
-    pub fn saw_untraced(&mut self, now: Timed) {
+impl StepTimes {
+    /// Updates the totals; the steps since the last update were not traced.
+    pub fn add_untraced(&mut self, now: StepTotals) {
         let made = self.move_on(now).filter(|made| made.steps > 0);
         if let Some(made) = made {
             if self.untraced.len() == KEPT {
@@ -65,34 +65,34 @@ impl StepPace {
         }
     }
 
-    /// Takes in the totals at a look; some of the steps since the last look were traced.
-    pub fn saw_traced(&mut self, now: Timed) {
+    /// Updates the totals; some steps since the last update were traced and are ignored.
+    pub fn add_traced(&mut self, now: StepTotals) {
         self.move_on(now);
     }
 
-    fn move_on(&mut self, now: Timed) -> Option<Timed> {
+    fn move_on(&mut self, now: StepTotals) -> Option<StepTotals> {
         let made = now.since(self.last.replace(now)?);
         if made.is_none() {
-            // The number of the process belongs to another one now.
+            // The process id was reused by another process.
             self.untraced.clear();
         }
         made
     }
 
-    /// Totals at the last look.
-    pub fn now(&self) -> Timed {
+    /// The totals at the last update.
+    pub fn now(&self) -> StepTotals {
         self.last.unwrap_or_default()
     }
 
-    /// Nanoseconds of an untraced step; `None` where there are too few.
+    /// Mean nanoseconds of an untraced step; `None` if there were too few.
     pub fn mean(&self) -> Option<f64> {
-        let all = self.untraced.iter().fold(Timed::default(), |all, one| all.plus(*one));
+        let all = self.untraced.iter().fold(StepTotals::default(), |all, one| all.plus(*one));
         (all.steps >= STEPS_MIN).then(|| all.mean())?
     }
 
     /// Compares the steps from the last look until `now`, during which a trace was made, with the
     /// untraced ones before.
-    pub fn slowdown_until(&self, now: Timed) -> Option<Slowdown> {
+    pub fn slowdown_until(&self, now: StepTotals) -> Option<Slowdown> {
         let traced = now.since(self.now())?;
         let mean = self.mean().filter(|mean| *mean > 0.0)?;
         let share = traced.mean()? / mean - 1.0;
@@ -105,7 +105,7 @@ impl StepPace {
     /// `n` steps varies more than single steps divided by `√n`.
     fn spread(&self, steps: u64) -> Option<f64> {
         let mut means = Vec::new();
-        let mut window = Timed::default();
+        let mut window = StepTotals::default();
         for made in &self.untraced {
             window = window.plus(*made);
             if window.steps >= steps {
@@ -121,41 +121,41 @@ impl StepPace {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, Slowdown, StepPace, Timed};
+    use super::{KEPT, Slowdown, StepTimes, StepTotals};
 
     #[test]
-    fn the_mean_is_of_the_last_minutes_and_of_one_process() {
-        let mut pace = StepPace::default();
-        assert_eq!(pace.mean(), None);
-        let mut now = Timed { steps: 1, ns: 5 };
+    fn the_mean_covers_the_last_minutes_of_one_process() {
+        let mut times = StepTimes::default();
+        assert_eq!(times.mean(), None);
+        let mut now = StepTotals { steps: 1, ns: 5 };
         for second in 0..1000_u64 {
             now.steps += 4;
             now.ns += if second < 500 { 400 } else { 800 };
-            pace.saw_untraced(now);
-            pace.saw_untraced(now);
-            assert_eq!(pace.mean().is_some(), second >= 3, "{second}");
+            times.add_untraced(now);
+            times.add_untraced(now);
+            assert_eq!(times.mean().is_some(), second >= 3, "{second}");
         }
-        assert_eq!((pace.mean(), pace.untraced.len()), (Some(200.0), KEPT));
-        let later = Timed { steps: now.steps + 2, ns: now.ns + 100 };
-        assert_eq!(pace.slowdown_until(later), Some(Slowdown { share: -0.75, spread: Some(0.0) }));
-        pace.saw_untraced(Timed { steps: 3, ns: 3 });
-        assert_eq!((pace.mean(), pace.untraced.len()), (None, 0));
+        assert_eq!((times.mean(), times.untraced.len()), (Some(200.0), KEPT));
+        let later = StepTotals { steps: now.steps + 2, ns: now.ns + 100 };
+        assert_eq!(times.slowdown_until(later), Some(Slowdown { share: -0.75, spread: Some(0.0) }));
+        times.add_untraced(StepTotals { steps: 3, ns: 3 });
+        assert_eq!((times.mean(), times.untraced.len()), (None, 0));
     }
 
     #[test]
     fn traced_steps_count_neither_for_the_mean_nor_for_the_spread() {
-        let mut pace = StepPace::default();
-        let mut now = Timed::default();
+        let mut times = StepTimes::default();
+        let mut now = StepTotals::default();
         for second in 0..40_u64 {
             now.steps += 10;
             let is_traced = second % 4 == 3;
             now.ns += if is_traced { 50_000 } else { 1000 + 20 * (second / 20) };
-            if is_traced { pace.saw_traced(now) } else { pace.saw_untraced(now) }
+            if is_traced { times.add_traced(now) } else { times.add_untraced(now) }
         }
-        let mean = pace.mean().unwrap();
+        let mean = times.mean().unwrap();
         assert!((100.0..102.0).contains(&mean), "{mean}");
         let traced = |steps| {
-            pace.slowdown_until(Timed { steps: now.steps + steps, ns: now.ns + steps * 202 })
+            times.slowdown_until(StepTotals { steps: now.steps + steps, ns: now.ns + steps * 202 })
         };
         let Some(Slowdown { share, spread: Some(spread) }) = traced(20) else {
             panic!("no spread")

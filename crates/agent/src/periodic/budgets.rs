@@ -1,5 +1,5 @@
-//! Accounts of periodic traces per workflow type: today's cost, when the next trace is due, and its
-//! weight. Uses no clock, process or file: times and figures are arguments.
+//! Budgets of periodic traces per workflow type: today's usage, when the next trace is due, and its
+//! weight. Uses no clock, process or file: times and counts are arguments.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use fleet::wire::PeriodicRow;
 use schema::random::{CounterRng, mix};
 use serde::{Deserialize, Serialize};
 
-use super::pace::Slowdown;
 use super::policy::TraceBudgets;
+use super::step_times::Slowdown;
 
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
@@ -16,43 +16,42 @@ const DAY_S: u64 = 86_400;
 const BACKED_OFF_S: (u64, u64) = (3600, DAY_S);
 /// Slow traces in a row before the first back-off: one alone may be chance.
 const SLOW_IN_ROW: u32 = 3;
-/// A trace is slow beyond so many standard deviations of untraced windows. Steps of a job that
-/// varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of windows,
-/// and three times in a row in less than one of a thousand traces.
+/// A trace counts as slow beyond this many standard deviations of untraced windows. Steps of a job
+/// that varies and is not slowed exceed two with a probability of 2 to 9 %, by the number of
+/// windows, and three times in a row in less than one of a thousand traces.
 const SPREADS: f64 = 2.0;
 /// Most workflow types of a user: names come from jobs, and are labels of metrics.
 const WORKFLOWS_MAX: usize = 16;
 /// Most users with a workflow type.
 const USERS_MAX: usize = 256;
-/// What all further ones are called.
+/// The name that all further workflow types share.
 const OTHERS: &str = "(others)";
-/// What a file of another version is not read as.
+/// Version of the file; other versions are ignored.
 const VERSION: u32 = 2;
 
-/// All workflow types of a host.
+/// The budgets of all workflow types of a host, by user.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Book {
+pub struct HostBudgets {
     version: u32,
     /// Days since 1970 (UTC).
     day: u64,
-    /// By user: nobody spends the budget of another one, or changes its counts.
-    users: BTreeMap<u32, BTreeMap<String, Ledger>>,
+    /// By user, so that users cannot spend each other's budgets.
+    users: BTreeMap<u32, BTreeMap<String, WorkflowBudget>>,
 }
 
-/// Names a workflow type of a user.
+/// The key of a workflow type: its user and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Workflow {
-    /// The user whose processes are of it.
     pub uid: u32,
     pub name: String,
 }
 
-/// One workflow type.
+/// Today's usage and the schedule of one workflow type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
-    /// Traces that are kept, of today.
+pub struct WorkflowBudget {
+    /// Traces kept today.
     pub traces: u32,
-    /// Traces that were lost, of today.
+    /// Traces lost today.
     pub lost: u32,
     /// Bytes that the profiler wrote today.
     pub bytes: u64,
@@ -62,24 +61,24 @@ pub struct Ledger {
     pub since: u64,
     /// Bytes of the largest trace so far.
     pub largest: u64,
-    /// How much longer steps took while the last trace was made, as a share.
+    /// Slowdown of steps during the last trace, as a share.
     pub slowdown: Option<f64>,
-    /// Standard deviation of that share without a trace.
+    /// Standard deviation of this share without a trace.
     #[serde(default)]
     pub spread: Option<f64>,
     /// Slow traces in a row, up to the last one.
     #[serde(default)]
     slow_in_row: u32,
-    /// The second of today at which the last trace began.
+    /// The second of the day at which the last trace began.
     begun_s: Option<u64>,
     not_before_unix_s: u64,
-    /// Why nothing was traced in which slot.
+    /// The last slot that was skipped, and the reason.
     #[serde(skip)]
-    waits: Option<(u64, Wait)>,
-    /// Why the last trace was lost, if it was.
+    waits: Option<(u64, SkipReason)>,
+    /// The reason why the last trace was lost, if it was.
     #[serde(skip)]
     problem: Option<String>,
-    /// Since the agent began, for counters.
+    /// Totals since the agent began, for metrics.
     #[serde(skip)]
     pub totals: Totals,
 }
@@ -93,36 +92,36 @@ pub struct Totals {
     pub bytes: u64,
     pub steps: u64,
     pub recorded: u64,
-    /// Slots that went by without a trace, by the reason.
-    pub skipped: BTreeMap<Wait, u64>,
+    /// Slots without a trace, by reason.
+    pub skipped: BTreeMap<SkipReason, u64>,
 }
 
-/// Why there is no trace now.
+/// The reason why no trace is started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wait {
-    /// Its moment has not come.
+pub enum SkipReason {
+    /// The time in the slot is not reached yet.
     NotDue,
-    /// Its budget is zero.
+    /// The budget is zero.
     Off,
-    /// Today's traces are made.
+    /// Today's number of traces is used up.
     Traces,
-    /// Today's bytes are written.
+    /// Today's bytes are used up.
     Bytes,
-    /// The share of steps would be exceeded.
+    /// The allowed share of steps would be exceeded.
     Steps,
-    /// Steps were slow while one was traced.
+    /// Recent traces slowed down steps.
     BackedOff,
-    /// Counters are left to others.
+    /// Counters are paused for other tools.
     Paused,
-    /// Profilers are busy, or asked already.
+    /// All profilers are busy or already have a request.
     Busy,
     NotTraining,
     /// Too few steps to compare with.
     TooNew,
 }
 
-impl Wait {
-    /// One word for it, as in metrics.
+impl SkipReason {
+    /// The label of the reason in metrics.
     pub fn word(self) -> &'static str {
         match self {
             Self::NotDue => "not_due",
@@ -138,7 +137,7 @@ impl Wait {
         }
     }
 
-    /// As a person reads it.
+    /// The reason in words, for status output.
     fn words(self) -> &'static str {
         match self {
             Self::NotDue => "waits for its moment",
@@ -172,35 +171,35 @@ impl WallTime {
     }
 }
 
-impl Default for Book {
+impl Default for HostBudgets {
     fn default() -> Self {
         Self { version: VERSION, day: 0, users: BTreeMap::new() }
     }
 }
 
-impl Book {
-    /// A book from its text; none where it is damaged or of another version.
+impl HostBudgets {
+    /// Parses the budgets file; `None` if it is damaged or of another version.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let book: Option<Self> = serde_json::from_slice(bytes).ok();
-        book.filter(|book| book.version == VERSION)
+        let budgets: Option<Self> = serde_json::from_slice(bytes).ok();
+        budgets.filter(|budgets| budgets.version == VERSION)
     }
 
-    /// Begins a new day where one has begun.
-    pub fn turn(&mut self, now: WallTime) {
+    /// Resets the daily usage if a new day has begun.
+    pub fn start_day(&mut self, now: WallTime) {
         let day = now.day();
-        // A clock that was set back by a little must not give today's budget twice.
+        // If the clock was set back slightly across midnight, do not grant today's budget twice.
         if day == self.day || day + 1 == self.day {
             return;
         }
         self.day = day;
-        // A type that made no step for a day is forgotten.
+        // Forget workflow types without steps for a day.
         self.users.retain(|_, workflows| {
-            workflows.retain(|_, ledger| ledger.steps > 0);
+            workflows.retain(|_, budget| budget.steps > 0);
             !workflows.is_empty()
         });
-        for ledger in self.users.values_mut().flat_map(BTreeMap::values_mut) {
-            let kept = std::mem::take(ledger);
-            *ledger = Ledger {
+        for budget in self.users.values_mut().flat_map(BTreeMap::values_mut) {
+            let kept = std::mem::take(budget);
+            *budget = WorkflowBudget {
                 since: kept.since,
                 largest: kept.largest,
                 slowdown: kept.slowdown,
@@ -208,13 +207,13 @@ impl Book {
                 slow_in_row: kept.slow_in_row,
                 not_before_unix_s: kept.not_before_unix_s,
                 totals: kept.totals,
-                ..Ledger::default()
+                ..WorkflowBudget::default()
             };
         }
     }
 
-    /// The workflow type that a user's name stands for here: there are not endlessly many. None
-    /// where too many users have one.
+    /// Maps a name to a workflow type. Beyond the limit per user, further names share one type;
+    /// `None` if too many users have workflow types.
     pub fn workflow(&self, uid: u32, name: &str) -> Option<Workflow> {
         let known = self.users.get(&uid);
         if known.is_none() && self.users.len() >= USERS_MAX {
@@ -226,69 +225,74 @@ impl Book {
         Some(Workflow { uid, name: name.to_owned() })
     }
 
-    /// The account of a workflow type.
-    pub fn ledger(&mut self, workflow: &Workflow) -> &mut Ledger {
+    /// Returns the budget of a workflow type, creating it if necessary.
+    pub fn budget(&mut self, workflow: &Workflow) -> &mut WorkflowBudget {
         let own = self.users.entry(workflow.uid).or_default();
         own.entry(workflow.name.clone()).or_default()
     }
 
-    /// All of them, with their users.
-    pub fn all(&self) -> impl Iterator<Item = (u32, &String, &Ledger)> {
+    /// Iterates over all workflow types with their users.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &String, &WorkflowBudget)> {
         self.users.iter().flat_map(|(uid, own)| own.iter().map(|(name, one)| (*uid, name, one)))
     }
 }
 
-impl Ledger {
-    /// Takes steps in that were made.
-    pub fn saw(&mut self, steps: u64) {
+impl WorkflowBudget {
+    /// Counts steps that processes of this type made.
+    pub fn add_steps(&mut self, steps: u64) {
         self.steps += steps;
         self.since += steps;
         self.totals.steps += steps;
     }
 
-    /// Whether a trace may begin now, by time and budgets: the bytes it may have.
+    /// Checks time and budgets, and returns the bytes that a trace started now may have.
     ///
-    /// A day has as many slots of one length as there may be traces; `seed` says when in its slot a
-    /// trace is due, so that neither hosts nor days have a common moment.
+    /// A day is divided into as many equal slots as it may have traces. `seed` determines the time
+    /// within the slot, so that it differs between hosts and days.
     ///
     /// # Errors
-    /// What stands against it.
-    pub fn allowance(&self, now: WallTime, limits: &TraceBudgets, seed: u64) -> Result<u64, Wait> {
+    /// The reason why no trace may start.
+    pub fn allowance(
+        &self,
+        now: WallTime,
+        limits: &TraceBudgets,
+        seed: u64,
+    ) -> Result<u64, SkipReason> {
         if limits.traces == 0 {
-            return Err(Wait::Off);
+            return Err(SkipReason::Off);
         }
         let slot = slot(now.second(), limits.traces);
         let is_used =
             self.begun_s.is_some_and(|begun_s| self::slot(begun_s, limits.traces) >= slot);
         if is_used || now.second() < due(now, limits, seed) {
-            return Err(Wait::NotDue);
+            return Err(SkipReason::NotDue);
         }
         if self.not_before_unix_s > now.unix_s {
-            return Err(Wait::BackedOff);
+            return Err(SkipReason::BackedOff);
         }
         if self.traces + self.lost >= limits.traces {
-            return Err(Wait::Traces);
+            return Err(SkipReason::Traces);
         }
         let recorded = self.recorded + u64::from(limits.iterations);
         if recorded as f64 > limits.share * self.steps as f64 {
-            return Err(Wait::Steps);
+            return Err(SkipReason::Steps);
         }
         let left = limits.bytes.saturating_sub(self.bytes);
-        if left == 0 || left < self.largest { Err(Wait::Bytes) } else { Ok(left) }
+        if left == 0 || left < self.largest { Err(SkipReason::Bytes) } else { Ok(left) }
     }
 
-    /// Says that a trace begins: its slot is used up, whatever comes of it.
+    /// Records the start of a trace, which uses up its slot even if the trace is lost.
     pub fn begin(&mut self, now: WallTime, limits: &TraceBudgets) {
         self.pass(slot(now.second(), limits.traces));
         self.begun_s = Some(now.second());
         self.waits = None;
     }
 
-    /// Says why there is none now; a slot that ends that way is counted.
-    pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: Wait) {
+    /// Records why no trace starts now. If the slot ends this way, the reason is counted.
+    pub fn wait(&mut self, now: WallTime, limits: &TraceBudgets, why: SkipReason) {
         let slot = slot(now.second(), limits.traces);
         self.pass(slot);
-        if why != Wait::NotDue {
+        if why != SkipReason::NotDue {
             self.waits = Some((slot, why));
         }
     }
@@ -299,12 +303,12 @@ impl Ledger {
         }
     }
 
-    /// How many steps each of `recorded` steps represents, if they are kept now.
+    /// The number of steps that each of `recorded` steps represents, if the trace is kept now.
     pub fn weight(&self, recorded: u32) -> f64 {
         self.since as f64 / f64::from(recorded.max(1))
     }
 
-    /// Counts a kept trace; the next one represents the steps from here on.
+    /// Counts a kept trace. The next trace represents the steps from now on.
     pub fn keep(&mut self, bytes: u64, recorded: u32) {
         self.traces += 1;
         self.totals.written += 1;
@@ -316,17 +320,17 @@ impl Ledger {
         (self.since, self.problem) = (0, None);
     }
 
-    /// Counts a lost trace: the next one represents its steps too.
+    /// Counts a lost trace. The next trace also represents its steps.
     pub fn lose(&mut self, problem: String) {
         self.lost += 1;
         self.totals.lost += 1;
         self.problem = Some(problem);
     }
 
-    /// Takes in how much longer steps took while a trace was made, and backs off on evidence:
-    /// after [`SLOW_IN_ROW`] traces in a row with a slowdown above the limit that the job's own
-    /// spread does not explain. A trace whose spread is unknown is no evidence for either side.
-    pub fn slowed(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
+    /// Records the slowdown of a trace and backs off after [`SLOW_IN_ROW`] slow traces in a row:
+    /// their slowdown exceeds the limit and cannot be explained by the job's own spread. Traces of
+    /// unknown spread do not count.
+    pub fn record_slowdown(&mut self, now: WallTime, limits: &TraceBudgets, slowdown: Slowdown) {
         (self.slowdown, self.spread) = (Some(slowdown.share), slowdown.spread);
         let Some(spread) = slowdown.spread else { return };
         if slowdown.share <= limits.slowdown.max(SPREADS * spread) {
@@ -341,17 +345,17 @@ impl Ledger {
         }
     }
 
-    /// Seconds for which it still backs off.
+    /// Remaining seconds of the back-off.
     pub fn backs_off(&self, now: WallTime) -> u64 {
         self.not_before_unix_s.saturating_sub(now.unix_s)
     }
 
-    /// How it stands, for a person.
+    /// Summarizes the state for status output.
     pub fn row(&self, name: &str, now: WallTime, limits: &TraceBudgets) -> PeriodicRow {
         let wait = match (limits.traces, self.backs_off(now), self.waits) {
-            (0, ..) => Wait::Off,
-            (_, 1.., _) => Wait::BackedOff,
-            (.., waits) => waits.map_or(Wait::NotDue, |(_, why)| why),
+            (0, ..) => SkipReason::Off,
+            (_, 1.., _) => SkipReason::BackedOff,
+            (.., waits) => waits.map_or(SkipReason::NotDue, |(_, why)| why),
         };
         PeriodicRow {
             uid: 0,
@@ -374,7 +378,7 @@ impl Ledger {
     }
 }
 
-/// The slot of a day that a second is in.
+/// The slot of the day that contains a second.
 fn slot(second: u64, traces: u32) -> u64 {
     second * u64::from(traces) / DAY_S
 }
@@ -388,13 +392,13 @@ fn due(now: WallTime, limits: &TraceBudgets, seed: u64) -> u64 {
     begin + draw.below(slot, (end - begin).max(1))
 }
 
-/// A number that is the same for the same words.
+/// Hashes words to a seed.
 pub fn seed_of(words: &[&str]) -> u64 {
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     bytes.fold(0, |seed, byte| mix(seed ^ u64::from(byte)).wrapping_add(1))
 }
 
-/// Whom to trace: each process by the steps it made since the last trace of its type.
+/// Draws a process, with probabilities proportional to the steps since the last trace of its type.
 pub fn choose(steps: &[(u32, u64)], draw: CounterRng, counter: u64) -> Option<u32> {
     let all: u64 = steps.iter().map(|(_, steps)| steps).sum();
     let mut left = draw.below(counter, all.max(1));

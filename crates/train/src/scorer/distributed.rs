@@ -1,4 +1,4 @@
-//! Scoring by several processes: rank 0 reads the rows and gives each rank its share of a batch.
+//! Scoring by several processes: rank 0 reads the rows and sends each rank its share of a batch.
 
 use comm::Communicator;
 use device::Backend;
@@ -7,19 +7,20 @@ use schema::{Batch, JaggedTensor, Rank};
 use super::Scorer;
 use crate::Error;
 
-/// The processes that score together, each with the whole checkpoint mapped.
-pub struct Crew {
+/// Scoring by several processes, each of which maps the whole checkpoint. Rank 0 calls
+/// [`Self::score`] and [`Self::end`], the others [`Self::follow`].
+pub struct DistributedScorer {
     comm: Communicator,
 }
 
-impl Crew {
-    /// The ranks of `comm`.
+impl DistributedScorer {
+    /// Scores on the ranks of `comm`.
     #[must_use]
     pub fn new(comm: Communicator) -> Self {
         Self { comm }
     }
 
-    /// [`Scorer::score`] on all ranks, as rank 0.
+    /// Runs [`Scorer::score`] on all ranks; called by rank 0.
     ///
     /// # Errors
     /// Those of [`Scorer::score`]; [`Error::Communication`].
@@ -38,7 +39,7 @@ impl Crew {
         Ok(self.comm.all_gather(&probabilities)?.concat())
     }
 
-    /// Says that there are no more rows, as rank 0.
+    /// Tells the other ranks that there are no more rows; called by rank 0.
     ///
     /// # Errors
     /// [`Error::Communication`].
@@ -46,7 +47,8 @@ impl Crew {
         Ok(self.comm.broadcast(Rank(0), &mut vec![0i64, 0])?)
     }
 
-    /// Scores what rank 0 gives, as another rank, until there is no more.
+    /// Scores the shares that rank 0 sends, until it calls [`Self::end`]; called by the other
+    /// ranks.
     ///
     /// # Errors
     /// As [`Self::score`].
@@ -63,7 +65,7 @@ impl Crew {
         }
     }
 
-    /// This rank's share, of those that rank 0 has.
+    /// Receives this rank's share of the batch that rank 0 has split.
     fn exchange(&mut self, shares: Vec<Batch>, has_weights: bool) -> Result<Batch, Error> {
         let lengths = |sparse: &JaggedTensor| -> Vec<i64> {
             let ends = sparse.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as i64);
@@ -97,7 +99,7 @@ impl Crew {
             values: values.swap_remove(0),
             weights: has_weights.then(|| weights.swap_remove(0)),
         };
-        // Nobody looks at labels here.
+        // Scoring does not use labels.
         Ok(Batch { size, dense: dense.swap_remove(0), sparse, labels: vec![0.0; size] })
     }
 }

@@ -1,0 +1,168 @@
+//! The queue of rows for the hub, and their delivery. Independent of the agent's state.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use fleet::proto::{Ack, BATCHES, Body, Entry, EntryBatch, VERSION};
+
+use super::link::{HubLink, SendFailure, tls, token};
+use super::queue::{DiskQueue, is_wrong_clock};
+use crate::clock::unix_ns;
+use crate::config::{ConfigError, HubConfig};
+use crate::lock::lock;
+
+/// Largest number of bytes per batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// How often a waiting thread checks whether the agent is ending.
+pub(super) const TICK: Duration = Duration::from_millis(500);
+
+/// The client side of the hub: the queue of entries on disk, the connection, and counters of
+/// deliveries.
+#[derive(Debug)]
+pub struct Hub {
+    pub(super) queue: Mutex<DiskQueue>,
+    added: Condvar,
+    pub(super) link: HubLink,
+    pub(super) host: String,
+    /// Rows of intervals up to this one were queued before the agent was restarted.
+    floor: u64,
+    repeated: AtomicU64,
+    sent: AtomicU64,
+    pub(super) failures: AtomicU64,
+    pub(super) is_up: AtomicBool,
+}
+
+/// Counters of the queue and of deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueTally {
+    pub queued: u64,
+    /// Bytes of the queue on disk, including delivered entries whose segment still exists.
+    pub bytes: u64,
+    /// Entries that the hub has stored.
+    pub sent: u64,
+    /// Entries that did not fit, could not be written, or were refused.
+    pub dropped: u64,
+    /// Rows of intervals that had been queued before a restart.
+    pub repeated: u64,
+    pub failures: u64,
+    /// Whether the last request was answered.
+    pub is_up: bool,
+}
+
+/// Outcome of one delivery attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    Idle,
+    /// The hub has stored at least one entry.
+    Sent,
+    /// The hub refused the batch; its entries are to be sent one by one.
+    Refused(String),
+    /// The hub did not respond.
+    Failed(String),
+}
+
+impl Hub {
+    /// Opens the queue and reads token and certificate. Sends nothing yet.
+    ///
+    /// # Errors
+    /// If the queue cannot be opened, or a file cannot be read.
+    pub fn open(config: &HubConfig, folder: &Path, host: &str) -> Result<Self, ConfigError> {
+        let what = folder.display();
+        let queue = DiskQueue::open(folder, config.queue_mib << 20)
+            .map_err(ConfigError::start(format!("{what}: cannot open the queue of the hub")))?;
+        let floor = queue.last_start();
+        // Rows from the future were queued under a wrong clock, so new rows do not repeat them.
+        let floor = if is_wrong_clock(floor, unix_ns() / 1_000_000_000) { 0 } else { floor };
+        Ok(Self {
+            link: HubLink::new(config)?,
+            queue: Mutex::new(queue),
+            added: Condvar::new(),
+            host: host.to_owned(),
+            floor,
+            repeated: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            is_up: AtomicBool::new(false),
+        })
+    }
+
+    /// Checks token and certificate and lists their problems.
+    pub fn check(config: &HubConfig) -> Vec<ConfigError> {
+        let token = token(config).err();
+        token.into_iter().chain(tls(config).err()).collect()
+    }
+
+    /// Queues the rows of an interval, unless an earlier agent has queued that interval: the clock
+    /// may have been set back in between. Rows that cannot be written are counted as dropped.
+    pub fn add_rows(&self, start_unix_s: u64, rows: Vec<Body>) -> std::io::Result<()> {
+        if start_unix_s <= self.floor {
+            self.repeated.fetch_add(rows.len() as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.add(start_unix_s, rows)
+    }
+
+    pub(super) fn add(&self, start_unix_s: u64, bodies: Vec<Body>) -> std::io::Result<()> {
+        let entry = |body| Entry { sequence: 0, body: Some(body) };
+        let added = lock(&self.queue).append(start_unix_s, bodies.into_iter().map(entry).collect());
+        self.added.notify_all();
+        added
+    }
+
+    /// Returns the counters of the queue and of deliveries.
+    pub fn tally(&self) -> QueueTally {
+        let queue = lock(&self.queue);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        QueueTally {
+            queued: queue.len(),
+            bytes: queue.bytes(),
+            sent: read(&self.sent),
+            dropped: queue.dropped(),
+            repeated: read(&self.repeated),
+            failures: read(&self.failures),
+            is_up: self.is_up.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sends at most `entries_max` queued entries, and removes those that the hub has stored.
+    pub(super) fn deliver(&self, entries_max: usize) -> Delivery {
+        let (queue, gone_through, entries) = {
+            let mut queue = lock(&self.queue);
+            match queue.peek(entries_max, BATCH_BYTES) {
+                Ok(entries) => (queue.id().to_vec(), queue.gone_through(), entries),
+                Err(error) => return Delivery::Failed(format!("queue: {error}")),
+            }
+        };
+        let Some(last) = entries.last().map(|entry| entry.sequence) else { return Delivery::Idle };
+        let (host, count) = (self.host.clone(), entries.len());
+        let batch = EntryBatch { version: VERSION, host, queue, gone_through, entries };
+        match self.link.post::<_, Ack>(BATCHES, &batch, Duration::ZERO) {
+            Ok(ack) => {
+                // The hub cannot acknowledge more than was sent.
+                let through = ack.through.min(last);
+                self.sent.fetch_add(through.saturating_sub(gone_through), Ordering::Relaxed);
+                match lock(&self.queue).forget(through) {
+                    Ok(()) if through > gone_through => Delivery::Sent,
+                    Ok(()) => Delivery::Failed("it stores nothing of what it is sent".to_owned()),
+                    Err(error) => Delivery::Failed(format!("queue: {error}")),
+                }
+            }
+            Err(SendFailure::Refused(why)) if count == 1 => match lock(&self.queue).refuse(last) {
+                Ok(()) => Delivery::Refused(why),
+                Err(error) => Delivery::Failed(format!("queue: {error}")),
+            },
+            Err(SendFailure::Refused(why)) => Delivery::Refused(why),
+            Err(SendFailure::Blocked(why)) if count > 1 => Delivery::Refused(why),
+            Err(SendFailure::Blocked(why) | SendFailure::Away(why)) => Delivery::Failed(why),
+        }
+    }
+
+    /// Waits until an entry is added, at most for one tick.
+    pub(super) fn wait(&self) {
+        let queue = lock(&self.queue);
+        let waited = self.added.wait_timeout(queue, TICK);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}

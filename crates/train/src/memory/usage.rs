@@ -1,0 +1,93 @@
+//! The units in which memory is counted: purposes, and the totals of one rank.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The purpose of some memory, as the estimate lists it.
+///
+/// The constructors of layers count their buffers by purpose; the estimate adds those of the
+/// loader, the checkpoint and the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryUse {
+    /// The program, its libraries and threads, and what the allocator keeps.
+    Program,
+    /// Weights of the embedding tables.
+    TableWeights,
+    /// Optimizer states of the embedding tables.
+    TableStates,
+    /// Weights of the dense layers in all their forms, with gradients and optimizer states.
+    DenseParameters,
+    /// Outputs of layers, and pooled vectors.
+    Activations,
+    Gradients,
+    /// Ids, pooled vectors and gradients between ranks or tiles.
+    Exchange,
+    /// Sorting the ids of a batch by row.
+    RowUpdates,
+    /// Rows decoded for the shuffle.
+    Shuffle,
+    Batches,
+    /// Decoding and decompressing Parquet.
+    Decoding,
+    /// Vocabularies of exact ids.
+    Vocabularies,
+    Trace,
+    /// Reading held-out rows, and their scores.
+    Evaluation,
+    /// Copies made to write a checkpoint, or to read one.
+    Checkpoint,
+    Preparation,
+    Generation,
+}
+
+impl MemoryUse {
+    /// The label of this purpose in tables and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Program => "program and threads",
+            Self::TableWeights => "table weights",
+            Self::TableStates => "table optimizer states",
+            Self::DenseParameters => "dense weights, gradients and states",
+            Self::Activations => "activations",
+            Self::Gradients => "gradients of activations",
+            Self::Exchange => "exchange between ranks and tiles",
+            Self::RowUpdates => "sorting of row updates",
+            Self::Shuffle => "rows decoded for the shuffle",
+            Self::Batches => "batches read ahead",
+            Self::Decoding => "decoding of Parquet",
+            Self::Vocabularies => "vocabularies",
+            Self::Trace => "recorded steps",
+            Self::Evaluation => "evaluation",
+            Self::Checkpoint => "checkpoint copies",
+            Self::Preparation => "preparation of raw files",
+            Self::Generation => "generation of rows",
+        }
+    }
+}
+
+/// The size of a global batch, from which buffers that grow with the data are estimated.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic<'a> {
+    /// Samples over all ranks.
+    pub batch_size: usize,
+    /// Mean number of ids per bag, by feature.
+    pub ids_per_bag: &'a [f64],
+}
+
+/// The memory that one rank's model needs, counted by building the model without allocating.
+#[derive(Clone, Debug)]
+pub struct RankMemory {
+    /// Bytes by purpose, held from the first step to the last.
+    pub held: BTreeMap<MemoryUse, u64>,
+    /// Upper bound of the messages of one exchange of pooled vectors, in bytes.
+    pub messages: u64,
+    /// Bytes of the gradients of all dense parameters: all buckets may be in flight at once.
+    pub gradients: u64,
+    /// Bytes of all dense parameters and their optimizer states in a checkpoint.
+    pub saved_dense: u64,
+    /// Bytes needed besides the tile itself to read the rank's largest tile from a checkpoint.
+    pub chunk: u64,
+}

@@ -1,0 +1,104 @@
+//! The loaders of a run: training batches from its starting point on, and held-out rows in order.
+
+use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
+use schema::{ModelConfig, TrainingConfig};
+
+use super::request::RunRequest;
+use super::start::StartState;
+use crate::Error;
+
+/// Starts the loader of the remaining training batches. `None` if no steps remain.
+pub fn training_batches(request: &RunRequest, start: &StartState) -> Result<Option<Loader>, Error> {
+    let training = &request.config.training;
+    let total_steps = total_run_steps(request);
+    // An epoch without a full batch has no steps either; the loader then reports the reason.
+    if start.step >= total_steps && total_steps > 0 {
+        return Ok(None);
+    }
+    let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
+    let options = LoaderOptions {
+        batch_size: training.batch_size,
+        shuffle: (training.shuffle_rows > 0).then_some(shuffle),
+        drop_last: training.drop_last,
+        rows: request.train_rows.clone(),
+        start: start.progress.as_ref().map(|saved| saved.loader.clone()).unwrap_or_default(),
+        epochs: Some(training.epochs),
+    };
+    let features = feature_plan(&request.config.model);
+    Ok(Some(Loader::start(&request.train, &features, options)?))
+}
+
+/// Reads the first batch of a run. If all rows were decoded for it, returns the freed memory to the
+/// operating system first: the allocator would keep it for the decoder threads, which are done.
+pub fn first_batch(loader: &mut Loader) -> Option<Result<Loaded, data::Error>> {
+    let first = loader.next();
+    if loader.is_one_window() {
+        device::buffer::return_freed_memory();
+    }
+    first
+}
+
+/// Lists the model's features with the rows of their tables, as the loader needs them.
+#[must_use]
+pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
+    let column = |feature: &schema::model::Feature<'_>| {
+        (feature.name.to_owned(), model.tables[feature.table].rows)
+    };
+    FeaturePlan { columns: model.features().iter().map(column).collect() }
+}
+
+/// Starts a loader of the held-out samples and returns it with their number. `None` without
+/// held-out data.
+pub fn held_out(request: &RunRequest) -> Result<Option<(Loader, u64)>, Error> {
+    let Some((dataset, rows)) = &request.evaluation else { return Ok(None) };
+    let training = &request.config.training;
+    let most = training.evaluate_samples.unwrap_or(u64::MAX);
+    let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
+    let total = rows.end - rows.start;
+    let loader = in_order(dataset, &request.config.model, training.batch_size, rows)?;
+    Ok(Some((loader, total)))
+}
+
+/// Reads one held-out sample, so that data that does not fit the model fails now rather than after
+/// hours of training.
+pub fn check_evaluation(request: &RunRequest) -> Result<(), Error> {
+    let Some((dataset, rows)) = &request.evaluation else { return Ok(()) };
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let first = rows.start..rows.start + 1;
+    in_order(dataset, &request.config.model, 1, first).map(drop)
+}
+
+/// Starts a loader of `rows` in file order, for one pass.
+pub fn in_order(
+    dataset: &Dataset,
+    model: &ModelConfig,
+    batch_size: usize,
+    rows: std::ops::Range<u64>,
+) -> Result<Loader, Error> {
+    let options = LoaderOptions {
+        batch_size,
+        shuffle: None,
+        drop_last: false,
+        rows,
+        start: Position::default(),
+        epochs: Some(1),
+    };
+    Ok(Loader::start(dataset, &feature_plan(model), options)?)
+}
+
+/// Computes the number of steps of the whole run.
+pub(super) fn total_run_steps(request: &RunRequest) -> u64 {
+    let rows = &request.train_rows;
+    total_steps(&request.config.training, rows.end.saturating_sub(rows.start))
+}
+
+/// Computes the number of steps of a run on `rows` rows per epoch.
+#[must_use]
+pub fn total_steps(training: &TrainingConfig, rows: u64) -> u64 {
+    let batch = training.batch_size as u64;
+    let per_epoch = if training.drop_last { rows / batch } else { rows.div_ceil(batch) };
+    let all = per_epoch.saturating_mul(training.epochs);
+    training.steps.map_or(all, |steps| steps.min(all))
+}

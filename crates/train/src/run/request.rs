@@ -1,0 +1,69 @@
+//! A request for a training run: configuration, data, starting point and recording.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use schema::{JobConfig, ShardingPlan};
+
+/// A request for a training run: the configuration, the data, the starting point and the folder of
+/// its results.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    pub config: JobConfig,
+    /// Placement of tables on ranks; its world size is the number of ranks.
+    pub plan: ShardingPlan,
+    pub train: Arc<data::Dataset>,
+    pub train_rows: Range<u64>,
+    /// HeldOutBatch-out data and its rows.
+    pub evaluation: Option<(Arc<data::Dataset>, Range<u64>)>,
+    /// Checkpoints go to `checkpoints/` below this folder.
+    pub run_folder: PathBuf,
+    /// Number of threads, over all ranks.
+    pub threads: usize,
+    pub start: Start,
+    /// Whether the run may resume under another update rule than the checkpoint's.
+    pub rule_change: RuleChange,
+    /// Approximate bytes of the buckets in which dense gradients go to other ranks.
+    pub bucket_bytes: usize,
+    pub trace: Option<TraceRequest>,
+    /// Ends the run after the current step, with a checkpoint, when set on any rank.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// The starting point of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At step 0, with initial weights.
+    Fresh,
+    /// At this checkpoint's step: the folder `…/step-…`.
+    Checkpoint(PathBuf),
+}
+
+/// Whether to accept a plan that changes the update rule of a checkpoint's optimizer. Row-wise
+/// Adagrad and LAMB depend on how a plan splits columns ([`schema::RowScope`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleChange {
+    /// Fail with [`crate::Error::OtherRowScope`].
+    Refuse,
+    /// Convert row-wise Adagrad's states: average them over merged columns and copy them to split
+    /// ones. LAMB's states are kept.
+    Accept,
+}
+
+/// A request to record a trace of some steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRequest {
+    /// Output folder for `kineto_rank{r}.json`, and for the last step
+    /// `execution_trace/rank{r}.json`.
+    pub folder: PathBuf,
+    /// The steps, counted from 0.
+    pub steps: Range<u64>,
+}
+
+/// Opens the device of a rank with the given number of host threads. Called on the rank's own
+/// thread.
+pub trait OpenDevice<B>: Fn(usize) -> Result<B, device::Error> + Sync {}
+
+impl<B, F: Fn(usize) -> Result<B, device::Error> + Sync> OpenDevice<B> for F {}
