@@ -6,6 +6,7 @@
 //! graphs of them) and no contention: two kernels that slow each other down are weights, or not
 //! modelled.
 
+pub mod critical_path;
 mod cycle;
 pub mod edit;
 pub mod measured;
@@ -13,6 +14,7 @@ mod node;
 pub mod slack;
 #[cfg(test)]
 mod tests;
+pub mod what_if;
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Two recordings of a job beside each other: what changed, and one step of each on a timeline.
 
 use analyze::diff::{self as analysis, Diff, DiffSubject, DiffUnit, SpentChange};
-use analyze::{JobFacts, Scope, coverage, pool};
+use analyze::{JobFacts, Scope, coverage, cpu_run};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -67,7 +67,7 @@ pub fn of(
     options: &Options,
 ) -> Result<DiffReport, Error> {
     let traces = || sides.iter().flat_map(|side| side.job.scopes()).map(|scope| scope.trace);
-    let (missing, is_pool) = (coverage::missing(traces()), pool::are_pools(traces()));
+    let (missing, is_pool) = (coverage::missing(traces()), cpu_run::are_cpu_runs(traces()));
     let mut changes: Vec<SpentChange> = Vec::new();
     for subject in SUBJECTS {
         let real = diff.of_subject(subject).filter(|change| !change.is_noise);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::Scope;
-use analyze::antipattern::{
+use analyze::findings::{
     Bound, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Number, Proof, Saving,
     Severity, Suppressed,
 };

@@ -23,8 +23,8 @@ pub mod training;
 use analyze::JobFacts;
 use std::ops::Range;
 
-use analyze::antipattern;
 use analyze::coverage;
+use analyze::findings;
 use analyze::quality;
 use analyze::summary::{self, Summary};
 use serde::Serialize;
@@ -149,7 +149,7 @@ const TOP: usize = 8;
 /// [`Error::NoSuchStep`].
 pub fn of(
     job: &JobFacts<'_>,
-    found: &antipattern::FindingReport,
+    found: &findings::FindingReport,
     options: &Options,
 ) -> Result<Report, Error> {
     let scopes = job.scopes();

@@ -6,7 +6,7 @@
 //! from what ended last, so [`relax`](super::relax) gives back the measured times to the
 //! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
 //! that they decide when something else is made faster. Times of a device are those of its host's
-//! clock ([`skew`](crate::skew)). Knows no path through the graph.
+//! clock ([`skew`](crate::facts::skew)). Knows no path through the graph.
 
 mod device;
 mod draft;
@@ -28,10 +28,10 @@ use std::collections::BTreeSet;
 use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeTimes};
-use crate::collectives::Collectives;
-use crate::interval::{self, Interval};
-use crate::job::RankFacts;
-use crate::scope::Scope;
+use crate::facts::collectives::Collectives;
+use crate::facts::interval::{self, Interval};
+use crate::facts::job::RankFacts;
+use crate::facts::scope::Scope;
 use draft::{Candidate, Draft};
 use label::PlacedRank;
 

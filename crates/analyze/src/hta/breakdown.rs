@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::sweep::{UnionSpan, length, merged, sweep};
 use super::{MICROSECOND, View, rounded};
-use crate::classify::{ClassRule, Classifier, WorkClass};
+use crate::facts::classify::{ClassRule, Classifier, WorkClass};
 
 /// The classes of a sweep, the weight 1 first.
 const CLASSES: [(WorkClass, &str); 3] = [

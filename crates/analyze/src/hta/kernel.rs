@@ -6,7 +6,7 @@ use serde::Serialize;
 use trace::store::StringId;
 
 use super::{MICROSECOND, View, ViewRow, breakdown};
-use crate::classify::WorkClass;
+use crate::facts::classify::WorkClass;
 
 /// A row of `get_gpu_kernel_breakdown`.
 #[derive(Clone, Debug, PartialEq, Serialize)]

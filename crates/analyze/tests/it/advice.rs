@@ -1,7 +1,7 @@
 //! Advice against what a change brought, and against the bounds that no change can pass.
 
-use analyze::antipattern::{RuleSettings, Severity};
 use analyze::classify::ClassRule;
+use analyze::findings::{RuleSettings, Severity};
 use analyze::what_if::{self, NewWindow};
 use analyze::{Classifier, Scope, WindowRule};
 use trace::store::{Job, Trace};

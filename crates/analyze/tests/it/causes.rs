@@ -2,7 +2,7 @@
 //! raw rows give.
 
 use analyze::WindowRule;
-use analyze::antipattern::{Confidence, Finding, FindingReport, RuleSettings, Severity};
+use analyze::findings::{Confidence, Finding, FindingReport, RuleSettings, Severity};
 use trace::store::Job;
 
 use crate::findings::find;

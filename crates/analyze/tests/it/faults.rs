@@ -1,8 +1,8 @@
 //! Small made-up recordings with one fault each: what the figures, the quality and the findings
 //! have to be.
 
-use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, RuleSettings};
 use analyze::quality::{QualityVerdict, Severity};
 use analyze::summary::{self, Summary};
 use analyze::{Classifier, JobFacts, Scope, WindowRule, collectives, coverage, what_if};
@@ -75,7 +75,7 @@ fn silence_of_the_host_is_priced_without_steps() {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&job.traces[0], WindowRule::Steps, &classifier)];
     let facts = JobFacts::new(&scopes);
-    let report = antipattern::of(&facts, &RuleSettings::default()).expect("findings");
+    let report = findings::of(&facts, &RuleSettings::default()).expect("findings");
     let found = report.findings.iter().find(|one| one.rule == "H13").expect("H13");
     // Nine pauses of 9.91 ms between the last launch of an iteration and the first of the next.
     assert!(found.what.starts_with("The recording spends 89."), "{}", found.what);
@@ -194,7 +194,7 @@ fn a_step_that_covers_half_of_the_work_is_no_unit_of_the_window() {
     let one = trace(0, &rows);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&one, WindowRule::Steps, &classifier)];
-    let report = antipattern::of(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
+    let report = findings::of(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
     assert!(report.account.contains("without named steps"), "{}", report.account);
     let texts = report.findings.iter().map(|found| &found.what);
     assert!(texts.clone().count() > 0 && texts.clone().all(|text| !text.contains("per step")));

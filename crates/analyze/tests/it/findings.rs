@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, FindingReport, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, FindingReport, RuleSettings};
 use analyze::job::{OperatorTensors, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub fn find(job: &Job, window: WindowRule, settings: &RuleSettings) -> FindingRe
 pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> FindingReport {
     let mut facts = analyze::JobFacts::new(scopes);
     let mut shapes = OperatorTensors::new();
-    for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&facts)) {
+    for (trace, rows) in job.traces.iter().zip(findings::rows_with_shapes(&facts)) {
         shapes.extend(
             rows.iter()
                 .zip(arguments(trace, &rows))
@@ -33,7 +33,7 @@ pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> Findi
         );
     }
     facts.know_shapes(shapes);
-    antipattern::of(&facts, settings).unwrap()
+    findings::of(&facts, settings).unwrap()
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
@@ -88,7 +88,7 @@ fn made_up(rule: &str, which: &str) -> (FindingReport, BTreeSet<String>) {
 
 #[test]
 fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
-    for rule in antipattern::rules().map(|rule| rule.id) {
+    for rule in findings::rules().map(|rule| rule.id) {
         let (report, finds) = made_up(rule, "fires");
         assert_eq!(rules_of(&report, rule), finds, "{rule}.fires");
         assert!(finds.contains(rule), "{rule}.fires");
@@ -161,7 +161,7 @@ fn issue_24_products_are_judged_by_who_made_the_device_and_by_their_type() {
 }
 
 /// What K11 says of a change of its four towers; `None` if it says nothing.
-fn branches(change: impl Fn(&str) -> String) -> Option<antipattern::Finding> {
+fn branches(change: impl Fn(&str) -> String) -> Option<findings::Finding> {
     changed("K11", change).findings.into_iter().find(|one| one.rule == "K11")
 }
 
@@ -180,14 +180,14 @@ fn modules_are_branches_only_if_no_path_of_operators_joins_them() {
     // Without sizes nobody knows, and no gain is promised.
     let unknown = branches(|text| text.replace("\"Input Dims\"", "\"Other\"")).expect("a finding");
     assert!(unknown.what.contains("if no operator leads from one to the next"), "{unknown:?}");
-    assert_eq!((unknown.saving, unknown.severity), (None, antipattern::Severity::Info));
+    assert_eq!((unknown.saving, unknown.severity), (None, findings::Severity::Info));
 }
 
 #[test]
 fn branches_need_free_multiprocessors() {
     let full = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.99");
     assert_eq!(branches(full), None);
-    let saved = |finding: antipattern::Finding| finding.saving.expect("a saving").high_ns;
+    let saved = |finding: findings::Finding| finding.saving.expect("a saving").high_ns;
     // Four towers of 70 µs: no less than what they fill together, nor than the longest.
     let half = |text: &str| text.replace("\"blocks per SM\":0.2", "\"blocks per SM\":0.5");
     assert_eq!(saved(branches(half).expect("a finding")), 280_000 - 140_000);
@@ -241,7 +241,7 @@ fn replaced(text: &str, name: &str) -> String {
 
 #[test]
 fn a_finding_has_evidence_and_no_saving_above_its_rows() {
-    for rule in antipattern::rules().map(|rule| rule.id) {
+    for rule in findings::rules().map(|rule| rule.id) {
         let (report, _) = made_up(rule, "fires");
         for finding in &report.findings {
             let name = format!("{rule}.fires: {}", finding.rule);
@@ -258,7 +258,7 @@ fn a_finding_has_evidence_and_no_saving_above_its_rows() {
 
 #[test]
 fn no_trace_stands_for_a_rule_that_is_not_there() {
-    let ids: Vec<&str> = antipattern::rules().map(|rule| rule.id).collect();
+    let ids: Vec<&str> = findings::rules().map(|rule| rule.id).collect();
     for entry in folder().read_dir().unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let (id, rest) = name.split_once('.').unwrap();

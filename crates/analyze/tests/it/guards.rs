@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use analyze::antipattern::{Finding, FindingReport, HeldBack, RuleSettings, Severity};
 use analyze::classify::ClassRule;
+use analyze::findings::{Finding, FindingReport, HeldBack, RuleSettings, Severity};
 use analyze::quality;
 use analyze::summary::{self, Summary};
 use analyze::{Classifier, Scope, WindowRule, breakdown, steps, what_if};
@@ -209,7 +209,7 @@ fn waits_within(around: &str, steps: &[(i64, i64)]) -> FindingReport {
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
     let job = Job { traces: vec![trace::open::parse(text.as_bytes()).unwrap()] };
     let scopes = scopes(&job, WindowRule::Steps);
-    analyze::antipattern::of(&analyze::JobFacts::new(&scopes), &RuleSettings::default()).unwrap()
+    analyze::findings::of(&analyze::JobFacts::new(&scopes), &RuleSettings::default()).unwrap()
 }
 
 #[test]

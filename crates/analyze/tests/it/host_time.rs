@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use analyze::antipattern::{Finding, RuleSettings};
+use analyze::findings::{Finding, RuleSettings};
 use analyze::{WindowRule, what_if};
 use trace::open::{self, ReadRequest};
 use trace::store::Job;

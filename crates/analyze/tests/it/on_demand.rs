@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{FindingReport, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{FindingReport, RuleSettings};
 use analyze::{Classifier, Scope, StepMark, WindowRule, quality, steps};
 use trace::open;
 use trace::store::Job;

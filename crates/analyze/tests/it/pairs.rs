@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use analyze::WindowRule;
-use analyze::antipattern::RuleSettings;
+use analyze::findings::RuleSettings;
 use serde_json::Value;
 use trace::open::{self, ReadRequest};
 

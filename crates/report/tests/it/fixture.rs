@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, RuleSettings};
 use analyze::classify::ClassRule;
+use analyze::findings::{self, RuleSettings};
 use analyze::{Classifier, Scope, WindowRule};
 use report::diff::RecordingSide;
 use report::html::{self, PageOrigin};
@@ -32,7 +32,7 @@ pub fn titled(job: &Job, origin: &PageOrigin, title: &str) -> String {
         steps: TimelineSteps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = antipattern::of(&facts, &RuleSettings::default()).unwrap();
+    let found = findings::of(&facts, &RuleSettings::default()).unwrap();
     let report = report::of(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
 }

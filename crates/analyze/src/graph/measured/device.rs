@@ -7,12 +7,12 @@ use trace::store::EventKind;
 use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, PlacedRank};
 use super::rendezvous::Meetings;
-use crate::classify::WorkClass;
-use crate::distribution;
+use crate::facts::classify::WorkClass;
+use crate::facts::distribution;
+use crate::facts::interval::Interval;
+use crate::facts::scope::Scope;
+use crate::facts::skew::{self, Skew};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::interval::Interval;
-use crate::scope::Scope;
-use crate::skew::{self, Skew};
 
 const NONE: u32 = u32::MAX;
 

@@ -8,7 +8,7 @@
 use super::device::{DeviceWork, WorkPiece};
 use super::draft::Draft;
 use super::wait::Waits;
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
 /// Shortest gap that needs an explanation.
 const GAP_NS: i64 = 30_000;

@@ -10,7 +10,7 @@ use trace::store::{EventKind, FlowPhase, Trace, TrackId, TrackKey};
 
 use super::draft::Draft;
 use super::host::{Chain, HandOff};
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
 /// Finds the hand-offs to each step of each chain.
 pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {

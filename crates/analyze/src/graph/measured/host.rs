@@ -7,11 +7,11 @@ use super::draft::{Candidate, Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory, ThreadLabel, call_kind};
 use super::segment::{Segments, ThreadSegment};
 use super::wait::{ThreadOrder, Waits};
-use crate::calls;
+use crate::facts::back_pressure::Pressure;
+use crate::facts::calls;
+use crate::facts::scope::Scope;
+use crate::facts::tree::{self, OperatorTree, TreeThread};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
-use crate::pressure::Pressure;
-use crate::scope::Scope;
-use crate::tree::{self, OperatorTree, TreeThread};
 
 /// A thread's nodes.
 #[derive(Debug)]

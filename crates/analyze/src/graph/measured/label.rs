@@ -3,8 +3,8 @@
 use serde::Serialize;
 use trace::store::TrackId;
 
+use crate::facts::scope::Scope;
 use crate::graph::node::NodeKind;
-use crate::scope::Scope;
 
 /// What time on a path is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

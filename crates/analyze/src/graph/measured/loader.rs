@@ -9,7 +9,7 @@ use super::draft::Draft;
 use super::host::{Chain, HandOff};
 use super::label::PathCategory;
 use super::segment::{Segments, ThreadSegment};
-use crate::scope::Scope;
+use crate::facts::scope::Scope;
 
 /// Frames and operators that only such threads run.
 const LOADING: [&str; 3] = ["_utils/pin_memory.py(", "_utils/worker.py(", "aten::pin_memory"];

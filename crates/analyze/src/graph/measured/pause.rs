@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use trace::store::TrackId;
 
 use super::MeasuredGraph;
+use crate::facts::interval::Interval;
 use crate::graph::{Edge, EdgeId, EdgeKind};
-use crate::interval::Interval;
 
 /// The pauses of all threads of a graph.
 #[derive(Clone, Debug)]

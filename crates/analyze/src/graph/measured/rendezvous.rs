@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use super::draft::{Draft, DraftNode, NodeOrder};
 use super::label::{NodeOrigin, PathCategory};
-use crate::collectives::{Collectives, Participant};
+use crate::facts::collectives::{Collectives, Participant};
+use crate::facts::interval::Interval;
+use crate::facts::job::RankFacts;
+use crate::facts::skew;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::interval::Interval;
-use crate::job::RankFacts;
-use crate::skew;
 
 /// The collectives in which ranks meet.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Maps rows of traces to the graph nodes made of them. Knows no edge.
 
 use super::MeasuredGraph;
+use crate::facts::scope::Scope;
 use crate::graph::NodeId;
-use crate::scope::Scope;
 
 /// The nodes of each row.
 #[derive(Clone, Debug)]

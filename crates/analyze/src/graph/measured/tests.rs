@@ -1,8 +1,8 @@
 use trace::store::{NewSlice, SyncWait, Trace};
 
 use super::*;
-use crate::classify::{ClassRule, Classifier};
-use crate::window::WindowRule;
+use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::window::WindowRule;
 
 type Track = (i64, i64);
 
@@ -154,7 +154,7 @@ fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
 fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let scopes = [scope];
-    let job = crate::JobFacts::new(&scopes);
+    let job = crate::facts::job::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
     path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
 }
@@ -162,8 +162,9 @@ fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
 /// The window after an edit.
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
-    let edit = crate::what_if::parse(edit).unwrap();
-    crate::what_if::of(&crate::JobFacts::new(&scopes), &[edit]).windows[0].new_window_ns
+    let edit = crate::graph::what_if::parse(edit).unwrap();
+    crate::graph::what_if::of(&crate::facts::job::JobFacts::new(&scopes), &[edit]).windows[0]
+        .new_window_ns
 }
 
 const FETCH: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
@@ -264,7 +265,7 @@ fn issue_24_stacks_of_operators_count_as_frames() {
     ];
     assert_eq!(spent(&trace), expected);
     let scopes = [Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
-    let job = crate::JobFacts::new(&scopes);
+    let job = crate::facts::job::JobFacts::new(&scopes);
     let path = &job.paths().ranks[0];
     let python = path.contributors.iter().find(|one| one.category == PathCategory::PythonFrame);
     assert_eq!(python.unwrap().name, "train.py(3): step");

@@ -8,8 +8,8 @@ use trace::store::{EventKind, TrackKey};
 use super::device::DeviceWork;
 use super::label::Evidence;
 use super::segment::ThreadSegment;
-use crate::calls::{self, CallKind, Direction};
-use crate::scope::Scope;
+use crate::facts::calls::{self, CallKind, Direction};
+use crate::facts::scope::Scope;
 
 /// What is known of waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {

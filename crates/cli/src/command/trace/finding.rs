@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use analyze::antipattern::{
+use analyze::findings::{
     self, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Proof, RuleSettings,
     Severity,
 };
@@ -40,7 +40,7 @@ pub(super) fn run(
     let report = find(&mut JobFacts::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
-        antipattern::rules().count() + settings.own.len(),
+        findings::rules().count() + settings.own.len(),
         render::nanos(started.elapsed().as_nanos() as f64)
     ));
     unless_closed(put(look, &report))?;
@@ -64,7 +64,7 @@ pub(super) fn run(
 /// The findings of a job; what its files know of tensors is read for them.
 pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     job.know_shapes(shapes(job));
-    Ok(antipattern::of(job, settings)?)
+    Ok(findings::of(job, settings)?)
 }
 
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
@@ -81,7 +81,7 @@ fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
 fn shapes(job: &JobFacts<'_>) -> OperatorTensors {
     let traces = job.ranks.iter().map(|rank| rank.scope.trace);
     let mut shapes = OperatorTensors::new();
-    each_with_shapes(traces, &antipattern::rows_with_shapes(job), |place, arguments| {
+    each_with_shapes(traces, &findings::rows_with_shapes(job), |place, arguments| {
         let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
         shapes.extend(tensors.map(|tensors| (place, tensors)));
     });

@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::RuleSettings;
+use analyze::findings::RuleSettings;
 use analyze::{JobFacts, Scope};
 use report::html::{self, PageOrigin};
 use report::{Options, Report, TimelineSteps};

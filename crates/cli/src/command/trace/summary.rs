@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use analyze::antipattern::{FindingReport, RuleSettings};
+use analyze::findings::{FindingReport, RuleSettings};
 use analyze::kernels::plain_name;
 use analyze::quality::{self, QualityVerdict, Severity};
 use analyze::summary::{self as page, Era, JobSummary, Summary};

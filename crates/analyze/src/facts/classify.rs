@@ -1,0 +1,132 @@
+//! Compute, communication or memory: what a row of device work is for.
+
+mod communication;
+
+use regex::Regex;
+use serde::Serialize;
+use trace::store::{EventKind, Trace};
+
+use crate::error::Error;
+
+/// What device work is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkClass {
+    Compute,
+    /// A collective or a peer-to-peer message.
+    Communication,
+    /// A copy or a set.
+    Memory,
+    /// None of these: only the rules of Holistic Trace Analysis know such.
+    Other,
+}
+
+/// How device work is classified.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    rule: ClassRule,
+    names: Vec<(Regex, WorkClass)>,
+}
+
+/// Which rules decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassRule {
+    /// The user's names, then category, then collective arguments, then known names.
+    Category,
+    /// The names alone, as Holistic Trace Analysis 0.6.1 reads them.
+    Hta,
+}
+
+impl Classifier {
+    /// Rules without a user's names.
+    pub fn new(rule: ClassRule) -> Self {
+        Self { rule, names: Vec::new() }
+    }
+
+    /// Adds a user's pattern, looked for anywhere in the name; the first match wins.
+    ///
+    /// # Errors
+    /// [`Error::Pattern`] for a text that is no regular expression.
+    pub fn with_name(mut self, pattern: &str, class: WorkClass) -> Result<Self, Error> {
+        let compiled = Regex::new(pattern)
+            .map_err(|source| Error::Pattern { pattern: pattern.to_owned(), source })?;
+        self.names.push((compiled, class));
+        Ok(self)
+    }
+
+    /// Which rules decide.
+    pub fn rule(&self) -> ClassRule {
+        self.rule
+    }
+
+    /// The classes of `rows`, each name looked at once.
+    pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
+        let mut by_name: Vec<Option<NameClass>> = vec![None; trace.strings.len()];
+        let of = |row: &u32| {
+            let name = trace.slices.name[*row as usize];
+            let known = &mut by_name[name.0 as usize];
+            match *known.get_or_insert_with(|| self.by_name(trace.strings.get(name))) {
+                NameClass::Decided(class) => class,
+                NameClass::OfKernels(class) => by_category(trace, *row, class),
+            }
+        };
+        rows.iter().map(of).collect()
+    }
+
+    /// What a name says of the rows that have it.
+    fn by_name(&self, name: &str) -> NameClass {
+        let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
+        match (user, self.rule) {
+            (Some((_, class)), _) => NameClass::Decided(*class),
+            (None, ClassRule::Hta) => NameClass::Decided(hta(name)),
+            (None, ClassRule::Category) if communication::is_name_of(name) => {
+                NameClass::OfKernels(WorkClass::Communication)
+            }
+            (None, ClassRule::Category) => NameClass::OfKernels(WorkClass::Compute),
+        }
+    }
+}
+
+/// What a name says of the rows that have it.
+#[derive(Clone, Copy)]
+enum NameClass {
+    /// The class of every such row.
+    Decided(WorkClass),
+    /// The class of kernels; category and arguments of a row come first.
+    OfKernels(WorkClass),
+}
+
+fn by_category(trace: &Trace, row: u32, of_kernels: WorkClass) -> WorkClass {
+    if matches!(trace.kind(row), EventKind::Memcpy | EventKind::Memset) {
+        return WorkClass::Memory;
+    }
+    match trace.slices.collective.get(row) {
+        Some(_) => WorkClass::Communication,
+        None => of_kernels,
+    }
+}
+
+/// The classes of Holistic Trace Analysis, traps included: any kernel named `hip…` is
+/// communication, and a compute kernel with `Sync` or `dma` in its name is neither.
+///
+/// # Source
+/// traceinsight 0.6.1, `hta/utils/utils.py` and `hta/common/types.py`.
+fn hta(name: &str) -> WorkClass {
+    let begins = |texts: &[&str]| texts.iter().any(|text| name.starts_with(text));
+    let contains = |texts: &[&str]| texts.iter().any(|text| name.contains(text));
+    if begins(&["nccl", "hip", "hccl"]) || contains(&["ncclKernel"]) {
+        return WorkClass::Communication;
+    }
+    if begins(&["Memcpy", "Memset", "dma"]) {
+        return WorkClass::Memory;
+    }
+    let launch = name.starts_with("cuda") && name.contains("LaunchKernel");
+    let none = contains(&["Memcpy", "Memset", "dma", "Sync"])
+        || launch
+        || begins(&["Stream Wait Event", "runFunction", "job_exe", "packet", "pe_exe"])
+        || begins(&["cpum_exe_subgraph", "collective_subgraph_execution"]);
+    if none { WorkClass::Other } else { WorkClass::Compute }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What a user changes: limits, suppressions, rules of their own. Plain data, whatever file it
+//! came from.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::custom_rule::{OwnRule, wrong};
+use super::custom_rules::{self, Condition};
+use super::rule::Rule;
+use super::rules::rules;
+use crate::error::Error;
+
+/// What a user changes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleSettings {
+    /// Per rule: limits by name.
+    #[serde(default)]
+    pub limits: BTreeMap<String, BTreeMap<String, f64>>,
+    /// What is known and not to be reported.
+    #[serde(default, rename = "suppress")]
+    pub suppressions: Vec<Suppression>,
+    /// Rules of the user's.
+    #[serde(default, rename = "rule")]
+    pub own: Vec<OwnRule>,
+}
+
+/// A finding that is known.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suppression {
+    /// A finding's key, or a rule for all of its findings.
+    pub key: String,
+    pub reason: String,
+}
+
+impl RuleSettings {
+    /// The rules of the user's with their conditions read.
+    ///
+    /// # Errors
+    /// [`Error::Rules`] for a rule or a limit that is not there, a name that is taken, a limit that
+    /// is no number, and a condition that cannot be read; [`Error::Pattern`] in a condition.
+    pub fn conditions(&self) -> Result<Vec<(&OwnRule, Vec<Condition>)>, Error> {
+        for (id, limits) in &self.limits {
+            let rule = known(id)?;
+            for (name, value) in limits {
+                check_limit(rule, name, *value)?;
+            }
+        }
+        for suppression in &self.suppressions {
+            let rule = suppression.key.split(':').next().unwrap_or_default();
+            let is_own = self.own.iter().any(|own| own.id == rule);
+            if !is_own {
+                known(rule)?;
+            }
+        }
+        let read = |(at, rule): (usize, &'_ OwnRule)| {
+            let is_taken = rules().any(|known| known.id == rule.id)
+                || self.own[..at].iter().any(|other| other.id == rule.id);
+            if is_taken || rule.id.is_empty() || rule.id.contains(':') {
+                let expected = "an id that no other rule has, without a colon";
+                return Err(wrong("rule.id", expected.to_owned(), &rule.id));
+            }
+            custom_rules::parse(&rule.condition)
+        };
+        let mut found = Vec::new();
+        for (at, rule) in self.own.iter().enumerate() {
+            found.push((rule, read((at, rule))?));
+        }
+        Ok(found)
+    }
+
+    /// Why a finding is not reported, if it is not.
+    pub(super) fn suppression(&self, rule: &str, key: &str) -> Option<&Suppression> {
+        self.suppressions.iter().find(|one| one.key == rule || one.key == key)
+    }
+}
+
+fn known(id: &str) -> Result<&'static Rule, Error> {
+    let ids = || rules().map(|rule| rule.id).collect::<Vec<_>>().join(", ");
+    let found = rules().find(|rule| rule.id == id);
+    found.ok_or_else(|| wrong("rule", format!("one of {}", ids()), id))
+}
+
+fn check_limit(rule: &Rule, name: &str, value: f64) -> Result<(), Error> {
+    if !rule.limits.iter().any(|limit| limit.name == name) {
+        let names: Vec<&str> = rule.limits.iter().map(|limit| limit.name).collect();
+        let expected = match names.is_empty() {
+            true => "no limit: the rule has none".to_owned(),
+            false => format!("one of {}", names.join(", ")),
+        };
+        return Err(wrong(&format!("limits.{}", rule.id), expected, name));
+    }
+    if !value.is_finite() || value < 0.0 {
+        let place = format!("limits.{}.{name}", rule.id);
+        return Err(wrong(&place, "a number, 0 or more".to_owned(), &value.to_string()));
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! What a finding rests on that a running job does not do: then less is at stake than its rows say.
+//! Knows no rule.
+
+use super::finding::{Finding, HeldBack, Number, RuleFindings, Severity, severity_of};
+use crate::facts::disturbance::{DISTURBANCES, Disturbance};
+use crate::facts::interval::Interval;
+use crate::facts::job::{JobFacts, RankFacts};
+use trace::store::TrackId;
+
+/// A finding rests mostly on a disturbance from this share of its time on.
+const MOSTLY: f64 = 0.5;
+/// The number of a finding that holds that share.
+const SHARE: &str = "disturbed_pct";
+
+/// Nanoseconds by kind, in the order of [`DISTURBANCES`].
+type ByKind = [i64; DISTURBANCES.len()];
+
+/// What most of a finding's time is, if most of it is disturbed, and the share of all disturbances.
+pub(super) fn of(
+    found: &RuleFindings,
+    job: &JobFacts<'_>,
+    ranks: &[u32],
+) -> Option<(HeldBack, Number)> {
+    let mut by_kind = ByKind::default();
+    let total = if found.spans.is_empty() {
+        rows(found, job, &mut by_kind)
+    } else {
+        // The spans are those of the rank that is told of.
+        let told = found.proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+        let facts = told.and_then(|rank| job.rank(rank))?;
+        found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
+    };
+    let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
+    // Of equal ones the first.
+    let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
+    let value = (1e3 * share.min(1.0)).round() / 10.0;
+    let number = Number { name: SHARE, value };
+    (share >= MOSTLY).then(|| (HeldBack::from(DISTURBANCES[most]), number))
+}
+
+/// Lowers the severity of a finding that is held back by disturbances, and says so.
+pub(super) fn lower(finding: &mut Finding) {
+    let share = finding.numbers.iter().find(|number| number.name == SHARE);
+    let Some((share, held)) = share.map(|number| number.value).zip(finding.held_back) else {
+        return;
+    };
+    let saving = finding.saving.map(|saving| saving.mid_pct * (1.0 - share / 100.0));
+    let rest = saving.map_or(finding.severity, severity_of);
+    let old = finding.severity;
+    finding.severity = rest.max(one_less(old));
+    let lowered = match old == finding.severity {
+        true => String::new(),
+        false => format!("; severity lowered from {} to {}", old.name(), finding.severity.name()),
+    };
+    let (what, who) = match held {
+        HeldBack::DeviceBound => return,
+        HeldBack::WarmUp => ("set-up and warm-up", RUNNING),
+        HeldBack::FirstLaunch => ("first launches of kernels, which load their code", RUNNING),
+        HeldBack::Autotuning => ("autotuning, which tries and times variants of kernels", RUNNING),
+        HeldBack::GraphCapture => ("the capture of a graph, whose launches do not run", RUNNING),
+        HeldBack::Profiler => {
+            ("the profiler's own work and its waits at start and stop", "a job without a profiler")
+        }
+    };
+    finding.what += &format!(" {share:.0} % of this is {what}: {who} does none of that{lowered}.");
+}
+
+const RUNNING: &str = "a job that has been running for a while";
+
+fn one_less(severity: Severity) -> Severity {
+    match severity {
+        Severity::Critical => Severity::High,
+        Severity::High => Severity::Medium,
+        Severity::Medium | Severity::Info => Severity::Info,
+    }
+}
+
+/// The time of a finding's rows, those of its edits if it has any.
+fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
+    let mut total = 0;
+    let mut add = |facts: &RankFacts<'_>, rows: &[u32]| {
+        for row in rows {
+            // What runs inside another row of the finding is in that one's time.
+            let parent = facts.tree().parent(*row);
+            if parent.is_none_or(|parent| rows.binary_search(&parent).is_err()) {
+                total += row_time(facts, *row, by_kind);
+            }
+        }
+    };
+    for edit in &found.edits {
+        job.rank(edit.rank).into_iter().for_each(|facts| add(facts, &edit.rows));
+    }
+    for proof in found.proofs.iter().filter(|_| found.edits.is_empty()) {
+        if let (Some(facts), Some(row)) = (job.rank(proof.rank), proof.row) {
+            add(facts, &[row]);
+        }
+    }
+    total
+}
+
+/// The time of a row in the window. Work of a device is what the call was that launched it.
+fn row_time(facts: &RankFacts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
+    let trace = facts.scope.trace;
+    let is_device = trace.kind(row).is_device_work();
+    let span = facts.scope.clipped(row);
+    let host = if is_device { facts.scope.links().call(row) } else { Some(row) };
+    let Some(host) = host else { return span.1 - span.0 };
+    let track = trace.slices.track[host as usize];
+    if !is_device {
+        return host_time(facts, track, span, by_kind);
+    }
+    let launched = (facts.start(host), facts.start(host) + 1);
+    let is_in = |kind: &Disturbance| facts.disturbances().length_within(*kind, track, launched) > 0;
+    if let Some(at) = DISTURBANCES.iter().position(is_in) {
+        by_kind[at] += span.1 - span.0;
+    }
+    span.1 - span.0
+}
+
+/// The time of a thread; how much of it is disturbed is added by kind, what several share once.
+fn host_time(facts: &RankFacts<'_>, track: TrackId, span: Interval, by_kind: &mut ByKind) -> i64 {
+    let mut rest = span.1 - span.0;
+    if !facts.disturbances().is_empty() {
+        for (sum, kind) in by_kind.iter_mut().zip(DISTURBANCES) {
+            let ns = facts.disturbances().length_within(kind, track, span).min(rest);
+            *sum += ns;
+            rest -= ns;
+        }
+    }
+    span.1 - span.0
+}

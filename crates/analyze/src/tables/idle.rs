@@ -1,0 +1,46 @@
+//! Why streams and devices do nothing: the gaps between device rows, by cause.
+//!
+//! For a stream, the cause follows from times alone; for a device, from what the thread did that
+//! launched the work ending the gap. Knows no remedies.
+
+mod device;
+mod share;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use serde::Serialize;
+
+use crate::facts::scope::Scope;
+use crate::facts::tree::OperatorTree;
+
+pub use share::IdleSettings;
+
+pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner};
+pub(crate) use thread::is_input;
+
+pub use stream::{StreamCause, StreamIdle};
+
+/// The idle time of a rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Idle {
+    /// By stream and cause; a stream's rows sum to the window without its busy time.
+    pub streams: Vec<StreamIdle>,
+    /// By device and cause; a device's rows sum to its `idle_ns` in
+    /// [`breakdown::by_device`](crate::tables::breakdown::by_device).
+    pub devices: Vec<DeviceIdle>,
+    /// The operators that own most of a device's idle time, by device, the longest first.
+    pub owners: Vec<IdleOwner>,
+    /// Every gap of each device, by device and start.
+    pub gaps: Vec<Gap>,
+}
+
+/// The idle time of streams and devices with work in the window; `tree` is that of the trace.
+///
+/// # Cost
+/// `O(n log n)` in the device rows and the host rows inside gaps.
+pub fn of(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
+    let device::DeviceIdleTime { devices, owners, gaps } = device::of(scope, tree, settings);
+    Idle { streams: stream::of(scope, settings), devices, owners, gaps }
+}

@@ -1,0 +1,220 @@
+//! What a thread did in a stretch of time: at each moment the innermost row that ran.
+
+use trace::store::{StringId, Trace, TrackId};
+
+use crate::facts::calls;
+use crate::facts::frames::Frames;
+use crate::facts::interval::Interval;
+use crate::facts::tree::{self, OperatorTree};
+
+/// What occurs in the names of rows in which a loader fetches the next batch.
+const LOADERS: [&str; 3] = ["DataLoader", "DataPipe", "dataloader.py"];
+/// The same of ranges around them, which copy the batch to the device besides.
+const RANGES: [&str; 2] = ["load_batch", "copy_batch"];
+
+/// Tells by name which rows of a trace fetch the next batch: those of loaders, and ranges around
+/// them only where no call of a loader was recorded.
+pub(crate) fn is_input(trace: &Trace) -> impl Fn(&str) -> bool + use<> {
+    let has_loader = trace.strings.iter().any(|name| name.contains("(DataLoader)"));
+    move |name| {
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        has(&LOADERS) || (!has_loader && has(&RANGES))
+    }
+}
+const STEP: &str = "ProfilerStep#";
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Activity {
+    Sync,
+    Input,
+    Call,
+    Work,
+    Untraced,
+}
+
+/// The host's threads.
+pub(super) struct HostThreads<'a> {
+    trace: &'a Trace,
+    tree: &'a OperatorTree,
+    /// Per node of `tree`.
+    known: Vec<RowContext>,
+    frames: &'a Frames,
+    of_frames: Vec<RowContext>,
+    /// Per name.
+    traits: Vec<Traits>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Traits {
+    is_input: bool,
+    is_step: bool,
+    is_sync: bool,
+}
+
+/// What a row is part of.
+#[derive(Clone, Copy, Default)]
+struct RowContext {
+    /// The outermost row around that fetches the next batch.
+    input: Option<StringId>,
+    /// The innermost operator, frame of Python or range of the user; of input its outermost row.
+    owner: Option<StringId>,
+}
+
+/// A row that has begun and not ended.
+#[derive(Clone, Copy)]
+struct OpenRow {
+    end: i64,
+    activity: Activity,
+    owner: Option<StringId>,
+}
+
+impl<'a> HostThreads<'a> {
+    pub(super) fn new(trace: &'a Trace, tree: &'a OperatorTree, frames: &'a Frames) -> Self {
+        let is_input = is_input(trace);
+        let traits = |name: &str| Traits {
+            is_input: is_input(name),
+            is_step: name.starts_with(STEP),
+            is_sync: calls::is_synchronization(name),
+        };
+        let traits: Vec<Traits> = trace.strings.iter().map(traits).collect();
+        let known = known_of(trace, tree, &traits);
+        let of_frames = known_of_frames(frames, &traits);
+        Self { trace, tree, known, frames, of_frames, traits }
+    }
+
+    /// The innermost operator or range of the user around a row; the row itself if there is none.
+    pub(super) fn owner(&self, row: u32) -> Option<StringId> {
+        let place = self.tree.position(row);
+        let known = place.map(|place| self.known[place as usize]);
+        known.unwrap_or_else(|| known_in(self.trace, &self.traits, row, None)).owner
+    }
+
+    /// Cuts `span` into stretches of one activity and one owner, in order.
+    pub(super) fn each(
+        &self,
+        track: TrackId,
+        span: Interval,
+        mut visit: impl FnMut(Interval, Activity, Option<StringId>),
+    ) {
+        self.walk(track, span, |piece, top| {
+            let activity = top.map_or(Activity::Untraced, |top| top.activity);
+            let owner = top.and_then(|top| top.owner);
+            if activity != Activity::Untraced {
+                return visit(piece, activity, owner);
+            }
+            let mut from = piece.0;
+            for inner in self.frames.within(track, piece) {
+                if from < inner.start {
+                    visit((from, inner.start), activity, owner);
+                }
+                let known = self.of_frames[inner.frame as usize];
+                let activity = if known.input.is_some() { Activity::Input } else { Activity::Work };
+                visit((inner.start, inner.end), activity, known.owner);
+                from = inner.end;
+            }
+            if from < piece.1 {
+                visit((from, piece.1), activity, owner);
+            }
+        });
+    }
+
+    fn walk(
+        &self,
+        track: TrackId,
+        (from, to): Interval,
+        mut visit: impl FnMut(Interval, Option<&OpenRow>),
+    ) {
+        if from >= to {
+            return;
+        }
+        let tree = self.tree;
+        let start = |row: &u32| self.trace.slices.start(*row);
+        let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
+        let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
+        // What began in the span, on top of what was open before: that one and those around it.
+        let mut stack: Vec<OpenRow> = Vec::new();
+        let mut before = tree.deepest_at(track, from);
+        let mut cursor = from;
+        let mut emit = |until: i64, top: Option<&OpenRow>| {
+            if cursor < until {
+                visit((cursor, until), top);
+                cursor = until;
+            }
+        };
+        loop {
+            let next = rows.next().filter(|row| start(row) < to);
+            let limit = next.map_or(to, start);
+            while let Some(top) = stack.pop_if(|top| top.end <= limit) {
+                emit(top.end, Some(&top));
+            }
+            let mut top = stack.last().copied();
+            while let Some(row) = before.filter(|_| stack.is_empty()) {
+                let open = self.open(row);
+                if open.end > limit {
+                    top = Some(open);
+                    break;
+                }
+                emit(open.end, Some(&open));
+                before = tree.parent(row);
+            }
+            emit(limit, top.as_ref());
+            let Some(row) = next else { return };
+            stack.push(self.open(*row));
+        }
+    }
+
+    fn open(&self, row: u32) -> OpenRow {
+        let place = self.tree.position(row);
+        let known = place.map_or_else(RowContext::default, |place| self.known[place as usize]);
+        let traits = self.traits[self.trace.slices.name[row as usize].0 as usize];
+        let is_call = self.trace.kind(row).is_call();
+        let activity = if is_call && traits.is_sync {
+            Activity::Sync
+        } else if known.input.is_some() {
+            Activity::Input
+        } else if is_call {
+            Activity::Call
+        } else if tree::is_label(self.trace, row) {
+            Activity::Untraced
+        } else {
+            Activity::Work
+        };
+        let end = self.tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
+        OpenRow { end, activity, owner: known.owner }
+    }
+}
+
+/// What is known of each node of a tree: parents come before their children.
+fn known_of(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Vec<RowContext> {
+    let mut known: Vec<RowContext> = Vec::with_capacity(tree.nodes.len());
+    for row in &tree.nodes {
+        let parent = tree.parent(*row).and_then(|parent| tree.position(parent));
+        let around = parent.map(|parent| known[parent as usize]);
+        known.push(known_in(trace, traits, *row, around));
+    }
+    known
+}
+
+/// What is known of each frame: a caller comes before what it called.
+fn known_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
+    let mut known: Vec<RowContext> = Vec::with_capacity(frames.all().len());
+    for (frame, at) in frames.all().iter().zip(0..) {
+        let around = frames.caller(at).map(|caller| known[caller as usize]).unwrap_or_default();
+        let is_input = traits[frame.name.0 as usize].is_input;
+        let input = around.input.or(is_input.then_some(frame.name));
+        known.push(RowContext { input, owner: input.or(Some(frame.name)) });
+    }
+    known
+}
+
+/// What is known of a row by its name and what is around it.
+fn known_in(trace: &Trace, traits: &[Traits], row: u32, around: Option<RowContext>) -> RowContext {
+    let name = trace.slices.name[row as usize];
+    let traits = traits[name.0 as usize];
+    let is_call = trace.kind(row).is_call();
+    let RowContext { input, owner } = around.unwrap_or_default();
+    let input = input.or(traits.is_input.then_some(name));
+    let own = if is_call || traits.is_step { owner } else { Some(name) };
+    RowContext { input, owner: input.or(own).or(is_call.then_some(name)) }
+}
