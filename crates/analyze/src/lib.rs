@@ -10,7 +10,6 @@ mod error;
 mod facts;
 pub mod findings;
 pub mod graph;
-pub mod hta;
 mod percent;
 mod tables;
 mod text;

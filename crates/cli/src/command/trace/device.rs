@@ -2,12 +2,10 @@
 
 use std::cmp::Reverse;
 
-use analyze::hta::{self, Cutoffs, View};
 use analyze::idle::IdleSettings;
 use analyze::job::{JobFacts, RankFacts};
 use analyze::launches::GroupedBy;
 use analyze::{breakdown, idle, kernels, launches, overlap, queue};
-use serde::Serialize;
 
 use super::{TraceLook, each};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
@@ -16,10 +14,6 @@ use crate::resolve::trace::Chosen;
 
 /// `rowmill trace breakdown`.
 pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Temporal, hta::HtaTable::Overlap]);
-        return look.put(&hta_breakdown(&look.views()));
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
@@ -30,10 +24,6 @@ pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
 
 /// `rowmill trace idle`.
 pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Idle]);
-        return look.put(&hta::idle(&look.views(), kernel_wait_ns));
-    }
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
@@ -48,10 +38,6 @@ pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(),
 
 /// `rowmill trace overlap`.
 pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::KernelTypes]);
-        return look.put(&hta::kernel_types(&look.views()));
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
@@ -62,10 +48,6 @@ pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
 
 /// `rowmill trace kernels`.
 pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Kernels]);
-        return look.put(&hta::kernels(&look.views()));
-    }
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
@@ -82,14 +64,6 @@ pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
 
 /// `rowmill trace launches`.
 pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Launches]);
-        let rows = hta::launches(&look.views());
-        return match by {
-            LaunchesBy::Launch => look.put(&rows),
-            _ => look.put(&hta::launch_summary(&rows, Cutoffs::HTA)),
-        };
-    }
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     let distributions = |grouped_by| {
@@ -112,60 +86,10 @@ pub fn launches(look: &TraceLook<'_>, by: LaunchesBy) -> Result<(), Error> {
 
 /// `rowmill trace queue`.
 pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
-    if look.chosen.is_hta {
-        look.explain(&[hta::HtaTable::Queue]);
-        return look.put(&hta::queue(&look.views()));
-    }
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
         QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
         QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
-    }
-}
-
-/// A rank's breakdown as Holistic Trace Analysis prints it in two tables.
-#[derive(Serialize)]
-struct HtaBreakdown {
-    #[serde(flatten)]
-    temporal: hta::Temporal,
-    communication_ns: i64,
-    overlap_ns: i64,
-    overlap_pct: Option<f64>,
-}
-
-fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
-    let overlaps = hta::overlap(views);
-    let with_overlap = |temporal: hta::Temporal| {
-        let overlap = overlaps.iter().find(|overlap| overlap.rank == temporal.rank);
-        HtaBreakdown {
-            temporal,
-            communication_ns: overlap.map_or(0, |overlap| overlap.communication_ns),
-            overlap_ns: overlap.map_or(0, |overlap| overlap.overlap_ns),
-            overlap_pct: overlap.and_then(|overlap| overlap.overlap_pct),
-        }
-    };
-    hta::temporal(views).into_iter().map(with_overlap).collect()
-}
-
-impl TraceLook<'_> {
-    fn views(&self) -> Vec<View<'_>> {
-        hta::views(self.chosen.job.traces.iter().filter(|trace| trace.is_usable()))
-    }
-
-    /// Why figures of Holistic Trace Analysis are not ours, with `-v`.
-    fn explain(&self, tables: &[hta::HtaTable]) {
-        let mut said = Vec::new();
-        for difference in hta::explain(&self.views()) {
-            let is_new = !said.contains(&difference.hta);
-            if tables.contains(&difference.table) && difference.row_count != Some(0) && is_new {
-                said.push(difference.hta);
-                let rows = difference.row_count.map_or(String::new(), |n| format!(" ({n} rows)"));
-                self.session.console.detail(format_args!(
-                    "Holistic Trace Analysis {}{rows}; rowmill {}",
-                    difference.hta, difference.rowmill
-                ));
-            }
-        }
     }
 }

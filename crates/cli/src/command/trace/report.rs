@@ -76,7 +76,6 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
         window: content.window,
         classify: None,
         classes: content.classes.clone(),
-        compat: None,
         ranks: content.ranks.clone(),
         top: None,
         output: None,

@@ -48,7 +48,6 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
         window: None,
         classify: None,
         classes: Vec::new(),
-        compat: None,
         ranks: Vec::new(),
         top: None,
         output: None,
