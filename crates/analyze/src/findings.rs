@@ -85,7 +85,10 @@ pub struct Suppressed {
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
 /// # Errors
 /// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
-pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
+pub fn collect_findings(
+    job: &JobFacts<'_>,
+    settings: &RuleSettings,
+) -> Result<FindingReport, Error> {
     let own = settings.conditions()?;
     job.tell_waits();
     let mut findings = apply_rules(job, settings);
@@ -116,7 +119,7 @@ pub fn of(job: &JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, 
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.iter_mut().for_each(severity_caps::lower);
-    (report.path, report.account) = step_summary::of(job);
+    (report.path, report.account) = step_summary::summarize_step(job);
     sort(&mut findings);
     relate(&mut findings);
     report.findings = findings;
@@ -228,7 +231,8 @@ fn finding(
     };
     let mut numbers = std::mem::take(&mut found.numbers);
     let is_advice = rule.category != FindingCategory::Quality && !is_held_back;
-    let disturbed = if is_advice { severity_caps::of(&found, job, &ranks) } else { None };
+    let disturbed =
+        if is_advice { severity_caps::find_severity_cap(&found, job, &ranks) } else { None };
     numbers.extend(disturbed.map(|(_, share)| share));
     let (advice, held_back) = if is_held_back {
         let busy = "The device is busy almost all the time: nothing the host does differently \
@@ -290,7 +294,7 @@ fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     };
     let measured = pricer.measured();
     let bound = pricer.after(&remedy.edits, |graph, times| {
-        limiting_factor::of(job, measured, (graph, times), at)
+        limiting_factor::find_limiting_factor(job, measured, (graph, times), at)
     });
     limiting_factor::explain(finding, job, bound);
 }
@@ -311,7 +315,7 @@ fn noise(ranks: &[RankFacts<'_>]) -> i64 {
     let of = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
-        let spread = crate::facts::distribution::of(&mut lengths);
+        let spread = crate::facts::distribution::describe_values(&mut lengths);
         spread.p95 - spread.p50
     };
     ranks.iter().map(of).max().unwrap_or_default()

@@ -70,10 +70,10 @@ pub fn of(
     let (missing, is_pool) = (coverage::missing(traces()), cpu_run::are_cpu_runs(traces()));
     let mut changes: Vec<SpentChange> = Vec::new();
     for subject in SUBJECTS {
-        let real = diff.of_subject(subject).filter(|change| !change.is_noise);
+        let real = diff.filter_subject(subject).filter(|change| !change.is_noise);
         changes.extend(real.take(CHANGES).cloned());
     }
-    let all = SUBJECTS.iter().map(|subject| diff.of_subject(*subject).count()).sum::<usize>();
+    let all = SUBJECTS.iter().map(|subject| diff.filter_subject(*subject).count()).sum::<usize>();
     let left_out_count = all.saturating_sub(changes.len()) as u64;
     let [before, after] = sides;
     Ok(DiffReport {

@@ -1,6 +1,6 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
-//! [`of`] runs every analysis once and keeps what the page shows; [`diff::of`] does so for two
+//! [`of`] runs every analysis once and keeps what the page shows; [`diff::compare_jobs`] does so for two
 //! jobs, [`training::of`] for the figures of a training run. [`html`] renders the result as one
 //! file that needs no network. Pure: the same traces and options give the same bytes. Knows nothing
 //! of where traces come from or where the page goes.
@@ -160,14 +160,14 @@ pub fn of(
         program: options.program.clone(),
         missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
         quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
-        summary: summary::of(job, TOP),
+        summary: summary::summarize_job(job, TOP),
         findings: finding::of(scopes, found, &zero),
         steps: step::of(job, &zero),
-        idle: idle::of(job, &zero),
+        idle: idle::compute_idle_time(job, &zero),
         device: device::of(scopes),
         host: host::of(job),
         network: network::of(job, &zero),
-        memory: memory::of(job, &zero),
+        memory: memory::measure_memory(job, &zero),
         path,
         timeline: timeline::of(scopes, &marked, &zero, options)?,
     })

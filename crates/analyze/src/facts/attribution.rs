@@ -73,7 +73,7 @@ pub struct Coverage {
 ///
 /// # Cost
 /// Linear in host and device rows; `O(n log n)` where external ids are needed.
-pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Attribution {
+pub fn attribute_device_work(scope: &Scope<'_>, tree: &OperatorTree) -> Attribution {
     let trace = scope.trace;
     let rows = &scope.device_rows;
     let mut methods = vec![OwnerMethod::Orphan; rows.len()];

@@ -124,7 +124,7 @@ impl Pressure {
 ///
 /// # Cost
 /// Linear in the rows of the trace where no call is long; else `O(n log n)` in its launches.
-pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
+pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     let launches = launches(scope);
     let usual = usual(scope.trace, &launches);
     let long: Vec<LongCall> = long(scope, &launches, &usual)
@@ -161,10 +161,10 @@ pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
 /// The clocks and queues of a rank's devices: launches that waited for room tell of the clocks too.
 ///
 /// # Cost
-/// Of [`skew::of`] and [`of`].
+/// Of [`skew::measure_skews`] and [`find_back_pressure`].
 pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
-    let mut skews = skew::of(scope);
-    let pressure = of(scope, &skews);
+    let mut skews = skew::measure_skews(scope);
+    let pressure = find_back_pressure(scope, &skews);
     for skew in &mut skews {
         let ahead = pressure.ahead_ns(skew.device, scope);
         let is_possible = |ahead: &i64| skew.upper_ns.is_none_or(|upper| *ahead <= upper);

@@ -103,11 +103,11 @@ pub(crate) const SET_UP: [&str; 16] = [
 /// # Cost
 /// Linear in the texts.
 pub fn names(trace: &Trace) -> Vec<CallKind> {
-    trace.strings.iter().map(of_name).collect()
+    trace.strings.iter().map(classify_call).collect()
 }
 
 /// What a call of a name does.
-pub fn of_name(name: &str) -> CallKind {
+pub fn classify_call(name: &str) -> CallKind {
     if name == MTIA_WAIT {
         return CallKind::StreamSync;
     }

@@ -151,7 +151,7 @@ pub struct CollectiveRow {
 ///
 /// # Cost
 /// `O(n log n)` in the communication rows of all ranks.
-pub fn of(scopes: &[Scope<'_>]) -> Collectives {
+pub fn match_collectives(scopes: &[Scope<'_>]) -> Collectives {
     let (mut calls, mut counts) = (gather::calls(scopes), BTreeMap::new());
     let mut count = |call: &gather::CollectiveCall, reason| {
         let key = (call.rank, call.name.clone(), call.group.name.clone(), reason);

@@ -92,7 +92,7 @@ pub fn trim(trace: &mut Trace) {
 pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String> {
     let traces: Vec<&Trace> = traces.into_iter().collect();
     let lost = |trace: &Trace| trace.losses.count_of(Loss::LostFile);
-    let cuts: Vec<String> = traces.iter().filter_map(|trace| of_one(trace)).collect();
+    let cuts: Vec<String> = traces.iter().filter_map(|trace| describe_gap(trace)).collect();
     let files: u64 = traces.iter().map(|trace| lost(trace)).sum();
     let mut parts: Vec<String> = traces.iter().filter_map(|trace| behind_the_end(trace)).collect();
     if files > 0 {
@@ -119,7 +119,7 @@ fn behind_the_end(trace: &Trace) -> Option<String> {
 }
 
 /// What is missing of one recording.
-pub fn of_one(trace: &Trace) -> Option<String> {
+pub fn describe_gap(trace: &Trace) -> Option<String> {
     let cut = trace.cut.as_ref()?;
     let CutRecording { byte, why, .. } = cut;
     let found = match cut.ending {

@@ -44,7 +44,7 @@ pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interva
 ///
 /// # Cost
 /// Linear in the rows of the trace, times the logarithm of the steps.
-pub fn of_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
+pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
     // Per step, and one before: the last end of what was launched.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
     ends[0] = earlier_end(trace, links);

@@ -80,7 +80,7 @@ pub struct Bin {
 /// `O(n log n)`.
 /// # Numerics
 /// Sums are exact, up to the greatest `i64`; mean and deviation are rounded once, at the end.
-pub fn of(values: &mut [i64]) -> Distribution {
+pub fn describe_values(values: &mut [i64]) -> Distribution {
     let median = integer_median(values).unwrap_or_default();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
         return Distribution::default();

@@ -103,7 +103,7 @@ impl Disturbances {
 ///
 /// # Cost
 /// `O(n log n)` in the host rows of the trace.
-pub fn of(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
+pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances {
     let mut found = Disturbances::default();
     let captures = Captures::new(scope.trace, scope.frames());
     for (track, spans) in captures.by_thread() {
@@ -328,7 +328,7 @@ fn measured(
 /// between two events always.
 fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
     let trace = scope.trace;
-    let is_event = |row: &u32| calls::of_name(trace.name(*row)) == CallKind::EventRecord;
+    let is_event = |row: &u32| calls::classify_call(trace.name(*row)) == CallKind::EventRecord;
     let events: Vec<usize> = (0..calls.len()).filter(|at| is_event(&calls[*at])).collect();
     let events = &events[events.len().checked_sub(2 * count)?..];
     let launched = |pair: &[usize]| {

@@ -49,7 +49,7 @@ pub struct Frames {
 ///
 /// # Cost
 /// `O(n log n)` in the frames, or in the operators with a stack.
-pub fn of(trace: &Trace) -> Frames {
+pub fn build_frames(trace: &Trace) -> Frames {
     let mut frames = Frames { frames: Vec::new(), stretches: vec![Vec::new(); trace.tracks.len()] };
     if !trace.slices.python.is_empty() {
         recorded(trace, &mut frames);
@@ -121,7 +121,7 @@ impl Frames {
 
 /// Frames with rows of their own, cut where an inner one runs.
 fn recorded(trace: &Trace, found: &mut Frames) {
-    let tree: OperatorTree = tree::of_python(trace);
+    let tree: OperatorTree = tree::build_python_tree(trace);
     for row in &tree.nodes {
         let parent = tree.parent(*row).and_then(|parent| tree.position(parent)).unwrap_or(NONE);
         let name = trace.slices.name[*row as usize];

@@ -68,27 +68,27 @@ impl<'a> JobFacts<'a> {
 
     /// Matched collectives.
     pub fn collectives(&self) -> &Collectives {
-        self.collectives.get_or_init(|| collectives::of(self.scopes))
+        self.collectives.get_or_init(|| collectives::match_collectives(self.scopes))
     }
 
     /// The dependency graph of all ranks.
     pub fn measured(&self) -> &MeasuredGraph {
         let apart = Collectives::default();
         let of = || match self.is_one_job() {
-            true => measured::of(&self.ranks, self.collectives()),
-            false => measured::of(&self.ranks, &apart),
+            true => measured::build_measured_graph(&self.ranks, self.collectives()),
+            false => measured::build_measured_graph(&self.ranks, &apart),
         };
         self.measured.get_or_init(of)
     }
 
     /// The critical paths of the job and of each rank, with all contributors.
     pub fn paths(&self) -> &CriticalPath {
-        self.paths.get_or_init(|| critical_path::of(self.scopes, self.measured()))
+        self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
     }
 
     /// Who arrived late at collectives, and why.
     pub fn stragglers(&self) -> &Stragglers {
-        let of = || stragglers::of(self.scopes, self.collectives(), self.measured());
+        let of = || stragglers::find_stragglers(self.scopes, self.collectives(), self.measured());
         self.stragglers.get_or_init(of)
     }
 
@@ -101,7 +101,7 @@ impl<'a> JobFacts<'a> {
 
     /// What is wrong with the recordings, worst first.
     pub fn issues(&self) -> &[Issue] {
-        self.issues.get_or_init(|| quality::of(&self.ranks))
+        self.issues.get_or_init(|| quality::find_issues(&self.ranks))
     }
 
     /// What the issues amount to.

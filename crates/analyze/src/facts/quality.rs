@@ -48,7 +48,7 @@ impl QualityVerdict {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
+pub fn find_issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
     issues.extend(candidate::issue(ranks));
     for rank in ranks {
@@ -66,7 +66,7 @@ pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
 /// no figure, and no verdict.
 ///
 /// # Cost
-/// As [`of`].
+/// As [`find_issues`].
 pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
     let is_new = |issue: &Issue| {
         !inside
@@ -78,7 +78,7 @@ pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
         what: format!("in the whole recording, outside the part that is looked at: {}", issue.what),
         ..issue
     };
-    of(whole).into_iter().filter(is_new).map(note).collect()
+    find_issues(whole).into_iter().filter(is_new).map(note).collect()
 }
 
 /// What the issues amount to.
@@ -110,7 +110,7 @@ pub struct IssueKind {
     pub hint: &'static str,
 }
 
-/// Issues as [`of`] orders them, one row per kind and severity.
+/// Issues as [`find_issues`] orders them, one row per kind and severity.
 pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     let kinds = issues.chunk_by(|a, b| (a.severity, a.id, a.loss) == (b.severity, b.id, b.loss));
     let kind = |same: &[Issue]| IssueKind {

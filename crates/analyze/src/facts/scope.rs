@@ -24,7 +24,7 @@ use crate::facts::window::{self, Lack, StepMark, TimeWindow, TrainingStep, Windo
 /// ]}"#;
 /// let trace = trace::open::parse(text.as_bytes())?;
 /// let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-/// let breakdown = breakdown::of(&scope);
+/// let breakdown = breakdown::compute_breakdown(&scope);
 /// assert_eq!((breakdown.compute_ns, breakdown.idle_ns), (80_000, 20_000));
 /// # Ok::<(), trace::Error>(())
 /// ```
@@ -64,7 +64,7 @@ impl<'a> Scope<'a> {
         let (step_mark, all_steps) = window::steps(
             trace,
             || links.get_or_init(|| Links::new(trace)),
-            || frames.get_or_init(|| frames::of(trace)),
+            || frames.get_or_init(|| frames::build_frames(trace)),
         );
         let mut steps = all_steps.clone();
         let (window, mut device_rows) = match rule {
@@ -147,7 +147,7 @@ impl<'a> Scope<'a> {
 
     /// Lines of Python, of the whole trace; sorted on first use.
     pub fn frames(&self) -> &Frames {
-        self.frames.get_or_init(|| frames::of(self.trace))
+        self.frames.get_or_init(|| frames::build_frames(self.trace))
     }
 
     /// The part of a row inside the window; empty if none is.

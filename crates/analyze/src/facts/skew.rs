@@ -116,7 +116,7 @@ pub fn shifts(skews: &[Skew], device: i32) -> Vec<i64> {
 ///
 /// # Cost
 /// `O(n log n)` in the device rows of the window.
-pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
+pub fn measure_skews(scope: &Scope<'_>) -> Vec<Skew> {
     let trace = scope.trace;
     let streams = Streams::new(scope);
     let mut skews: BTreeMap<i32, Skew> = BTreeMap::new();

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use trace::store::{EventKind, Trace, TrackId};
 
-pub use build::{build, of_python};
+pub use build::{build, build_python_tree};
 
 const NONE: u32 = u32::MAX;
 

@@ -206,12 +206,12 @@ fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
     let of = |rank: &RankFacts<'_>| match table {
         TraceTable::Breakdown => flat([rank.breakdown()]),
         TraceTable::Idle => flat(&rank.idle().devices),
-        TraceTable::Kernels => flat(kernels::of(rank.scope)),
-        TraceTable::Ops => flat(ops::of(rank.scope, rank.tree(), rank.attribution())),
+        TraceTable::Kernels => flat(kernels::list_kernels(rank.scope)),
+        TraceTable::Ops => flat(ops::list_operators(rank.scope, rank.tree(), rank.attribution())),
         TraceTable::Launches => flat(rank.launches()),
-        TraceTable::Queue => flat(queue::of(rank.scope)),
-        TraceTable::Memory => flat(bandwidth::of(rank.scope)),
-        TraceTable::Steps => flat(steps::of(rank.scope)),
+        TraceTable::Queue => flat(queue::measure_queues(rank.scope)),
+        TraceTable::Memory => flat(bandwidth::measure_bandwidth(rank.scope)),
+        TraceTable::Steps => flat(steps::list_steps(rank.scope)),
         TraceTable::Collectives => Vec::new(),
     };
     job.ranks.iter().flat_map(of).collect()

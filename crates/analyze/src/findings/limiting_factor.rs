@@ -26,7 +26,7 @@ pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {
 }
 
 /// What decides on a graph that was edited and relaxed, for the rank at a place.
-pub(super) fn of(
+pub(super) fn find_limiting_factor(
     job: &JobFacts<'_>,
     measured: &MeasuredGraph,
     (graph, times): (&DependencyGraph, &NodeTimes),

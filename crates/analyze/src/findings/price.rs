@@ -68,7 +68,7 @@ impl<'a> Pricer<'a> {
     /// The nodes of rows; `None` for a rank that is not there.
     fn edit(&self, edit: &RowEdit) -> Option<Edit> {
         let scope = self.ranks.iter().position(|rank| *rank == edit.rank)?;
-        let nodes = edit.rows.iter().flat_map(|row| self.nodes.of_row(scope, *row)).copied();
+        let nodes = edit.rows.iter().flat_map(|row| self.nodes.get_nodes(scope, *row)).copied();
         let edges = self.pauses.within(scope as u32, edit.spans.iter().copied());
         Some(Edit { nodes: nodes.collect(), edges, action: edit.action })
     }

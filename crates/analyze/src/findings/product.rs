@@ -160,7 +160,7 @@ fn by_tensor(of: &str) -> Option<DataType> {
 
 fn by_name(name: &str) -> Option<DataType> {
     if let Some((_, rest)) = name.split_once("Cijk_") {
-        return of_tensile(rest);
+        return parse_tensile(rest);
     }
     let small = name.to_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| small.contains(part));
@@ -181,7 +181,7 @@ fn by_name(name: &str) -> Option<DataType> {
 
 /// Of `Ailk_Bljk_BBS_BH_Bias_…`: indices of both factors, then the letter of their type. Complex
 /// types have none here.
-fn of_tensile(rest: &str) -> Option<DataType> {
+fn parse_tensile(rest: &str) -> Option<DataType> {
     let of = rest.split('_').nth(2)?;
     match of.as_bytes() {
         [b'F', b'8', ..] | [b'B', b'8', ..] | [b'I', ..] | [b'4', ..] => Some(DataType::Small),

@@ -16,7 +16,7 @@ const SHARE: &str = "disturbed_pct";
 type ByKind = [i64; DISTURBANCES.len()];
 
 /// What most of a finding's time is, if most of it is disturbed, and the share of all disturbances.
-pub(super) fn of(
+pub(super) fn find_severity_cap(
     found: &RuleFindings,
     job: &JobFacts<'_>,
     ranks: &[u32],

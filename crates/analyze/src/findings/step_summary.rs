@@ -6,7 +6,7 @@ use crate::text::time;
 
 /// The parts of the critical path of the rank with the longest steps, the first of several, and how
 /// its steps, its window and that path fit together; empty without ranks.
-pub(super) fn of(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
+pub(super) fn summarize_step(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
     let longest = |at: &usize| (job.ranks[*at].step_ns(), std::cmp::Reverse(*at));
     let Some(at) = (0..job.ranks.len()).max_by_key(longest) else { return Default::default() };
     let rank = &job.ranks[at];

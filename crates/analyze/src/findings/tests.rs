@@ -46,7 +46,7 @@ fn reading_in_steps(lengths: &[i64]) -> Trace {
 fn found(trace: &Trace, settings: &str) -> Result<FindingReport, Error> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(trace, WindowRule::All, &classifier)];
-    of(&JobFacts::new(&scopes), &toml::from_str(settings).unwrap())
+    collect_findings(&JobFacts::new(&scopes), &toml::from_str(settings).unwrap())
 }
 
 fn rules_of(report: &FindingReport) -> Vec<&str> {

@@ -134,7 +134,7 @@ pub struct SegmentRow {
 ///
 /// # Cost
 /// Linear in the paths, and `O(n log n)` in the names on them.
-pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
+pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
     let rank = |at: usize| {
         let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));

@@ -81,7 +81,7 @@ pub struct MeasuredGraph {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the windows.
-pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
+pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
     let scopes = || facts.iter().map(|rank| rank.scope);
     let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();

@@ -90,7 +90,7 @@ pub struct NewPart {
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
-pub fn of(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
+pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     let measured = job.measured();
     let mut editor = Editor::new(measured);
     let edited = questions.iter().map(|one| edited(job, one, &mut editor)).collect();

@@ -58,7 +58,11 @@ struct AnnotationSums {
 ///
 /// # Cost
 /// `O(n log n)` in annotations and device rows.
-pub fn of(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Vec<AnnotationRow> {
+pub fn list_annotations(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    attribution: &Attribution,
+) -> Vec<AnnotationRow> {
     let trace = scope.trace;
     let slices = &trace.slices;
     let launched = launched_by_process(scope);
@@ -86,7 +90,7 @@ pub fn of(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> 
     let mut rows: Vec<AnnotationRow> = found
         .into_iter()
         .map(|(name, mut sums)| {
-            let spread = distribution::of(&mut sums.durations);
+            let spread = distribution::describe_values(&mut sums.durations);
             row(trace.rank, trace.strings.get(name), &spread, &sums)
         })
         .collect();

@@ -59,7 +59,7 @@ pub struct SizeClass {
 ///
 /// # Cost
 /// `O(n log n)` in the copies and sets.
-pub fn of(scope: &Scope<'_>) -> Vec<Bandwidth> {
+pub fn measure_bandwidth(scope: &Scope<'_>) -> Vec<Bandwidth> {
     let mut rows: Vec<Bandwidth> = groups(scope)
         .into_iter()
         .map(|((device, name), group)| group.bandwidth(scope, device, name))

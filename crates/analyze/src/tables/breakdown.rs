@@ -18,7 +18,7 @@ pub struct Breakdown {
     /// The device; `None` where all devices of the rank are taken together.
     pub device: Option<i32>,
     /// How many devices worked; of more than one, busy is the time in which any worked; of none,
-    /// see [`of_recording`].
+    /// see [`compute_recorded_breakdown`].
     pub device_count: u32,
     /// Rows of device work.
     pub device_row_count: u64,
@@ -53,15 +53,15 @@ pub struct Breakdown {
 ///
 /// # Cost
 /// `O(n)` in the device rows of the scope.
-pub fn of(scope: &Scope<'_>) -> Breakdown {
+pub fn compute_breakdown(scope: &Scope<'_>) -> Breakdown {
     let row = row(scope, &Exclusive::new(scope));
     Breakdown { device_count: scope.devices().len() as u32, ..row }
 }
 
 /// The same, but where no work of any device was recorded the host is the device: it computes in
 /// operators, and what it does between them is work of no class. Nobody is idle then.
-pub fn of_recording(scope: &Scope<'_>) -> Breakdown {
-    if is_of_host(scope) { of_host(scope) } else { of(scope) }
+pub fn compute_recorded_breakdown(scope: &Scope<'_>) -> Breakdown {
+    if is_of_host(scope) { compute_host_breakdown(scope) } else { compute_breakdown(scope) }
 }
 
 /// Whether a recording is of a host alone: it has no work of a device, anywhere.
@@ -76,7 +76,7 @@ pub fn is_of_host(scope: &Scope<'_>) -> bool {
         && trace.rows().any(|row| is_host(&row))
 }
 
-fn of_host(scope: &Scope<'_>) -> Breakdown {
+fn compute_host_breakdown(scope: &Scope<'_>) -> Breakdown {
     let trace = scope.trace;
     let works = |row: &u32| {
         trace.kind(*row) == EventKind::Operator && !crate::facts::tree::is_label(trace, *row)

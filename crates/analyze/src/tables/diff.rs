@@ -64,13 +64,13 @@ pub struct DiffSide {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of both sides.
-pub fn of(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
+pub fn compare_jobs(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
     let unit = DiffUnit::choose(before.scopes().iter().chain(after.scopes()));
     let before = unit::samples(&before.ranks, unit);
     let after = unit::samples(&after.ranks, unit);
     let sides = [side(&before), side(&after)];
     let whole = Shift::new(&lengths(&before), &lengths(&after));
-    let (parts, totals) = parts::of(&before, &after);
+    let (parts, totals) = parts::compare_parts(&before, &after);
     let mut changes = Vec::new();
     let unit_ns = mean(&lengths(&before));
     for subject in [
@@ -80,23 +80,23 @@ pub fn of(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
         DiffSubject::Host,
         DiffSubject::Call,
     ] {
-        let spent = [&before, &after].map(|samples| spent::of(samples, subject));
+        let spent = [&before, &after].map(|samples| spent::collect_spent(samples, subject));
         changes.extend(compare(subject, spent, unit_ns));
     }
     let [before, after] = sides;
     let shared_pct = shared_pct(&changes);
     let medians = [before.durations.p50_ns, after.durations.p50_ns];
-    let verdict = verdict::of(&whole, medians, &parts, &changes, shared_pct);
+    let verdict = verdict::judge_change(&whole, medians, &parts, &changes, shared_pct);
     Diff { verdict, unit, shared_pct, before, after, parts, totals, changes }
 }
 
 /// How much of the operators' time, else of the kernels', is under names that both sides have.
 fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
     let shared = |subject: DiffSubject| {
-        let of_subject = changes.iter().filter(|change| change.subject == subject);
+        let filter_subject = changes.iter().filter(|change| change.subject == subject);
         let ns = |change: &SpentChange| change.before_ns + change.after_ns;
-        let both = of_subject.clone().filter(|change| change.presence == Presence::Both);
-        percent(both.map(ns).sum(), of_subject.map(ns).sum())
+        let both = filter_subject.clone().filter(|change| change.presence == Presence::Both);
+        percent(both.map(ns).sum(), filter_subject.map(ns).sum())
     };
     shared(DiffSubject::Host).or_else(|| shared(DiffSubject::Kernel))
 }
@@ -108,14 +108,14 @@ pub fn unit_lengths(job: &JobFacts<'_>, unit: DiffUnit) -> Vec<i64> {
 
 impl Diff {
     /// The changes of one subject, the greatest first.
-    pub fn of_subject(&self, subject: DiffSubject) -> impl Iterator<Item = &SpentChange> {
+    pub fn filter_subject(&self, subject: DiffSubject) -> impl Iterator<Item = &SpentChange> {
         self.changes.iter().filter(move |change| change.subject == subject)
     }
 }
 
 fn side(samples: &[RankUnits<'_>]) -> DiffSide {
     let mut lengths = lengths(samples);
-    let spread = distribution::of(&mut lengths);
+    let spread = distribution::describe_values(&mut lengths);
     DiffSide {
         rank_count: samples.len() as u64,
         unit_count: spread.count,

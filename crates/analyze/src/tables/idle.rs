@@ -40,7 +40,8 @@ pub struct Idle {
 ///
 /// # Cost
 /// `O(n log n)` in the device rows and the host rows inside gaps.
-pub fn of(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
-    let device::DeviceIdleTime { devices, owners, gaps } = device::of(scope, tree, settings);
-    Idle { streams: stream::of(scope, settings), devices, owners, gaps }
+pub fn compute_idle_time(scope: &Scope<'_>, tree: &OperatorTree, settings: &IdleSettings) -> Idle {
+    let device::DeviceIdleTime { devices, owners, gaps } =
+        device::compute_device_idle(scope, tree, settings);
+    Idle { streams: stream::compute_stream_idle(scope, settings), devices, owners, gaps }
 }

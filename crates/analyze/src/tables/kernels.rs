@@ -97,8 +97,8 @@ struct KernelGroup {
 ///
 /// # Cost
 /// `O(n log n)` in the device rows.
-pub fn of(scope: &Scope<'_>) -> Vec<KernelRow> {
-    let whole = breakdown::of(scope);
+pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
+    let whole = breakdown::compute_breakdown(scope);
     let mut rows: Vec<KernelRow> = groups(scope)
         .iter()
         .map(|group| row(scope.trace, group, (whole.busy_ns, whole.window_ns)))
@@ -122,7 +122,7 @@ pub fn distinguish(rows: &mut [KernelRow]) {
     }
 }
 
-/// Durations, and bytes where there are some, by powers of two; names as in [`of`].
+/// Durations, and bytes where there are some, by powers of two; names as in [`list_kernels`].
 pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
     let slices = &scope.trace.slices;
     let mut groups = groups(scope);
@@ -168,7 +168,7 @@ fn row(trace: &Trace, group: &KernelGroup, (busy_ns, window_ns): (i64, i64)) -> 
     let slices = &trace.slices;
     let mut durations: Vec<i64> =
         group.rows.iter().map(|row| slices.duration[*row as usize]).collect();
-    let spread = distribution::of(&mut durations);
+    let spread = distribution::describe_values(&mut durations);
     let devices: BTreeSet<i32> = group.rows.iter().map(|row| trace.device(*row)).collect();
     let streams: BTreeSet<i32> = group.rows.iter().map(|row| trace.stream(*row)).collect();
     let shapes = shapes(trace, &group.rows);

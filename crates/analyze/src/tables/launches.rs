@@ -141,7 +141,7 @@ pub struct LaunchDistribution {
 ///
 /// # Cost
 /// `O(n)` in the rows of the scope and of graphs.
-pub fn of<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
+pub fn list_launches<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>> {
     let slices = &scope.trace.slices;
     let order = |row: u32| (slices.start(row), row);
     let mut first_of_call = HashMap::<u32, u32>::new();
@@ -185,7 +185,7 @@ pub fn of<'a>(scope: &Scope<'a>, settings: &LaunchSettings) -> Vec<LaunchRow<'a>
         .collect()
 }
 
-/// Counts and sums of [`of`]'s rows, and what has no partner.
+/// Counts and sums of [`list_launches`]'s rows, and what has no partner.
 pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
     let slices = &scope.trace.slices;
     let mut summary = LaunchSummary {
@@ -278,7 +278,7 @@ fn distribution(
         Quantity::Device => group.iter().map(|row| row.device_ns).collect(),
         Quantity::Delay => first().map(|row| row.delay_ns).collect(),
     };
-    let spread = distribution::of(&mut values);
+    let spread = distribution::describe_values(&mut values);
     LaunchDistribution {
         rank: group[0].rank,
         grouped_by,

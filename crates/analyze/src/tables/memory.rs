@@ -87,7 +87,7 @@ pub struct AllocatorRow {
 ///
 /// # Cost
 /// `O(n log n)` in the memory events.
-pub fn of(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
+pub fn measure_memory(trace: &Trace, tree: &OperatorTree) -> MemoryFacts {
     let mut by_device: BTreeMap<i32, Vec<&Allocation>> = BTreeMap::new();
     for allocation in &trace.allocations {
         let device = if allocation.device_type == 0 { -1 } else { allocation.device };

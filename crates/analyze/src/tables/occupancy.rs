@@ -35,7 +35,7 @@ pub struct Occupancy {
 /// `O(n)` in the device rows.
 /// # Source
 /// "Est. SM efficiency" of PyTorch's profiler, communication left out.
-pub fn of(scope: &Scope<'_>) -> Vec<Occupancy> {
+pub fn measure_occupancy(scope: &Scope<'_>) -> Vec<Occupancy> {
     let mut devices: BTreeMap<i32, OccupancySums> = BTreeMap::new();
     for (&row, &class) in scope.device_rows.iter().zip(&scope.classes) {
         if class != WorkClass::Compute || scope.trace.kind(row) != EventKind::Kernel {
@@ -93,7 +93,7 @@ impl OccupancySums {
 mod tests {
     use trace::store::{LaunchShape, NewSlice, Trace};
 
-    use super::of;
+    use super::measure_occupancy;
     use crate::facts::classify::{ClassRule, Classifier};
     use crate::facts::scope::Scope;
     use crate::facts::window::WindowRule;
@@ -110,7 +110,7 @@ mod tests {
             trace.slices.launch_shape.push(row, shape);
         }
         let classifier = Classifier::new(ClassRule::Category);
-        let found = of(&Scope::new(&trace, WindowRule::All, &classifier));
+        let found = measure_occupancy(&Scope::new(&trace, WindowRule::All, &classifier));
         assert_eq!((found.len(), found[0].kernel_count, found[0].kernel_ns), (1, 2, 40));
         assert_eq!(found[0].sm_efficiency_pct, Some(62.5));
         assert_eq!((found[0].few_blocks_pct, found[0].occupancy_pct), (Some(75.0), Some(20.0)));

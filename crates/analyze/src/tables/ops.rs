@@ -57,14 +57,18 @@ struct OperatorSums {
 ///
 /// # Cost
 /// `O(n log n)` in the operators.
-pub fn of(scope: &Scope<'_>, tree: &OperatorTree, attribution: &Attribution) -> Vec<OpRow> {
+pub fn list_operators(
+    scope: &Scope<'_>,
+    tree: &OperatorTree,
+    attribution: &Attribution,
+) -> Vec<OpRow> {
     let trace = scope.trace;
-    let busy_ns = breakdown::of(scope).busy_ns;
+    let busy_ns = breakdown::compute_breakdown(scope).busy_ns;
     let sums = sums(scope, tree, attribution);
     let mut rows: Vec<OpRow> = sums
         .into_iter()
         .map(|mut sums| {
-            let spread = distribution::of(&mut sums.durations);
+            let spread = distribution::describe_values(&mut sums.durations);
             OpRow {
                 rank: trace.rank,
                 name: trace.strings.get(trace::store::StringId(sums.name)).to_owned(),

@@ -57,7 +57,7 @@ struct Unions {
 ///
 /// # Cost
 /// `O(n)` in the device rows of the scope.
-pub fn of(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
+pub fn compute_overlap(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
     rows(scope, None, &Exclusive::new(scope))
 }
 
@@ -95,7 +95,7 @@ impl Exclusive {
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {
             unions.add(*class, scope.clipped(*row));
         }
-        Self::of_unions(&unions)
+        Self::from_unions(&unions)
     }
 
     /// Of each device, by device.
@@ -105,11 +105,11 @@ impl Exclusive {
             let unions = devices.entry(scope.trace.device(*row)).or_default();
             unions.add(*class, scope.clipped(*row));
         }
-        devices.iter().map(|(device, unions)| (*device, Self::of_unions(unions))).collect()
+        devices.iter().map(|(device, unions)| (*device, Self::from_unions(unions))).collect()
     }
 
     /// A sweep over the boundaries of the unions.
-    fn of_unions(unions: &Unions) -> Self {
+    fn from_unions(unions: &Unions) -> Self {
         let mut times = Self { row_count: unions.row_count, ..Self::default() };
         // Boundary 2i of a union is the start of its interval i, 2i + 1 the end.
         let mut next = [0; CLASSES.len()];

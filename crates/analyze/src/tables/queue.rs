@@ -58,11 +58,11 @@ pub struct QueuePoint {
 ///
 /// # Cost
 /// `O(n log n)` in the launches of the trace.
-pub fn of(scope: &Scope<'_>) -> Vec<StreamQueue> {
+pub fn measure_queues(scope: &Scope<'_>) -> Vec<StreamQueue> {
     each(scope).map(|(key, stream)| stream.queue(scope, key)).collect()
 }
 
-/// The lengths behind [`of`]: one point at the beginning of the window and one at each time of
+/// The lengths behind [`measure_queues`]: one point at the beginning of the window and one at each time of
 /// change, by device, stream and time.
 pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     let rank = scope.trace.rank;

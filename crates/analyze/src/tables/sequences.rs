@@ -55,7 +55,7 @@ struct SequenceSums {
 /// # Source
 /// The table that Holistic Trace Analysis calls frequent CUDA kernel sequences; there operators
 /// deeper than the shallowest match are lost.
-pub fn of(
+pub fn find_sequences(
     scope: &Scope<'_>,
     tree: &OperatorTree,
     attribution: &Attribution,

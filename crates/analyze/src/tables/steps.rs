@@ -28,7 +28,7 @@ pub struct StepRow {
     pub host_ns: i64,
     /// From the end of the last device work launched before it to that of the last launched in it,
     /// where that differs from `host_ns` by more than 1 %: see
-    /// [`device_step::of_steps`](crate::facts::device_step::of_steps).
+    /// [`device_step::find_device_steps`](crate::facts::device_step::find_device_steps).
     pub device_ns: Option<i64>,
     /// From its start to the start of the next; `None` for the last.
     pub period_ns: Option<i64>,
@@ -70,7 +70,7 @@ pub struct StepSummary {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the trace.
-pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
+pub fn list_steps(scope: &Scope<'_>) -> Vec<StepRow> {
     let steps = &scope.steps;
     let of_class = |class| interval::union(scope.spans(|_, found| found == class));
     let busy = interval::union(scope.spans(|_, _| true));
@@ -79,7 +79,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
     let exposed = interval::difference(&communication, &compute);
     let memory = of_class(WorkClass::Memory);
     let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
-    let devices = device_step::of_steps(scope.trace, scope.links(), steps);
+    let devices = device_step::find_device_steps(scope.trace, scope.links(), steps);
     let row = |((step, next), device_ns): ((&window::TrainingStep, Option<i64>), Option<i64>)| {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
@@ -112,7 +112,7 @@ pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
     let whole = steps.iter().filter(|step| step.is_whole).count();
     let counts = |step: &&StepRow| step.is_whole || whole == 0;
     let mut times: Vec<i64> = steps.iter().filter(counts).map(|step| step.host_ns).collect();
-    let spread = distribution::of(&mut times);
+    let spread = distribution::describe_values(&mut times);
     let mut devices: Vec<i64> =
         steps.iter().filter(counts).filter_map(|step| step.device_ns).collect();
     let differ = 2 * devices.len() > times.len();
@@ -122,7 +122,7 @@ pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
         count: spread.count,
         incomplete_count: (steps.len() - whole) as u64,
         total_ns: spread.total,
-        device_p50_ns: differ.then(|| distribution::of(&mut devices).p50),
+        device_p50_ns: differ.then(|| distribution::describe_values(&mut devices).p50),
         durations: spread.into(),
         cv_pct: (spread.count > 1 && spread.mean > 0.0).then(|| thousandths(cv_pct)),
     }

@@ -74,7 +74,11 @@ pub struct LateArrival {
 ///
 /// # Cost
 /// Linear in the critical paths of all ranks.
-pub fn of(scopes: &[Scope<'_>], collectives: &Collectives, measured: &MeasuredGraph) -> Stragglers {
+pub fn find_stragglers(
+    scopes: &[Scope<'_>],
+    collectives: &Collectives,
+    measured: &MeasuredGraph,
+) -> Stragglers {
     let job = StragglerJob { scopes, measured, arrivals: arrivals(measured) };
     let mut met: Vec<i64> = scopes.iter().map(|scope| scope.window.start).collect();
     let mut late = Vec::new();

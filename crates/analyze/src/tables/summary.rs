@@ -143,10 +143,10 @@ pub struct TimePart {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(job: &JobFacts<'_>, top: usize) -> Summary {
+pub fn summarize_job(job: &JobFacts<'_>, top: usize) -> Summary {
     let ranks = job.ranks.as_slice();
     let breakdowns: Vec<Breakdown> =
-        ranks.iter().map(|rank| breakdown::of_recording(rank.scope)).collect();
+        ranks.iter().map(|rank| breakdown::compute_recorded_breakdown(rank.scope)).collect();
     let steps: Vec<StepSummary> =
         ranks.iter().map(|rank| steps::summary(rank.rank(), rank.steps())).collect();
     let verdict = job.verdict();
@@ -155,8 +155,10 @@ pub fn of(job: &JobFacts<'_>, top: usize) -> Summary {
     let is_of_host = !ranks.is_empty() && ranks.iter().all(|r| breakdown::is_of_host(r.scope));
     let each = ranks.iter().zip(breakdowns.iter().zip(&steps));
     Summary {
-        job: of_job(ranks, &breakdowns, &steps),
-        ranks: each.map(|(rank, (breakdown, steps))| of_rank(rank, breakdown, steps)).collect(),
+        job: build_job_summary(ranks, &breakdowns, &steps),
+        ranks: each
+            .map(|(rank, (breakdown, steps))| build_rank_summary(rank, breakdown, steps))
+            .collect(),
         parts: parts(&breakdowns),
         kernels: top::kernels(ranks, busy_ns, top),
         operators: top::operators(ranks, busy_ns, top),
@@ -170,7 +172,11 @@ pub fn of(job: &JobFacts<'_>, top: usize) -> Summary {
     }
 }
 
-fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
+fn build_job_summary(
+    ranks: &[RankFacts<'_>],
+    breakdowns: &[Breakdown],
+    steps: &[StepSummary],
+) -> JobSummary {
     let traces = || ranks.iter().map(|rank| rank.scope.trace);
     let known = || traces().filter_map(|trace| trace.header.distributed.as_ref());
     let names: BTreeSet<String> =
@@ -212,7 +218,11 @@ fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummar
     }
 }
 
-fn of_rank(rank: &RankFacts<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
+fn build_rank_summary(
+    rank: &RankFacts<'_>,
+    breakdown: &Breakdown,
+    steps: &StepSummary,
+) -> RankSummary {
     let trace = rank.scope.trace;
     let name = |(device, name): (i32, String)| {
         if name.is_empty() { device.to_string() } else { format!("{name} ({device})") }

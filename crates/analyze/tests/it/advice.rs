@@ -25,7 +25,11 @@ fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<
 /// The windows of the ranks after an edit, the job's last.
 fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    what_if::of(&analyze::JobFacts::new(&scopes), &[what_if::parse(edit).expect("an edit")]).windows
+    what_if::answer_questions(
+        &analyze::JobFacts::new(&scopes),
+        &[what_if::parse(edit).expect("an edit")],
+    )
+    .windows
 }
 
 /// Every trace of the fixtures that is small enough for a test of all.

@@ -77,7 +77,7 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
         let rows = scopes[0].device_rows.len();
         return if rows == 0 { Ok(None) } else { Err(format!("has {rows} device rows")) };
     }
-    let row = breakdown::of(&scopes[0]);
+    let row = breakdown::compute_breakdown(&scopes[0]);
     let Some(busy) = row.busy_pct.filter(|_| row.device_row_count > 0) else { return Ok(None) };
     let span = (scopes[0].window.start, scopes[0].window.end);
     // Some writers put the time that all others count from behind the events.

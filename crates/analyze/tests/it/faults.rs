@@ -50,7 +50,7 @@ fn summary(mut traces: Vec<Trace>) -> (Summary, Vec<Trace>) {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<Scope<'_>> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::Steps, &classifier)).collect();
-    let page = summary::of(&JobFacts::new(&scopes), 5);
+    let page = summary::summarize_job(&JobFacts::new(&scopes), 5);
     drop(scopes);
     (page, traces)
 }
@@ -75,7 +75,7 @@ fn silence_of_the_host_is_priced_without_steps() {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&job.traces[0], WindowRule::Steps, &classifier)];
     let facts = JobFacts::new(&scopes);
-    let report = findings::of(&facts, &RuleSettings::default()).expect("findings");
+    let report = findings::collect_findings(&facts, &RuleSettings::default()).expect("findings");
     let found = report.findings.iter().find(|one| one.rule == "H13").expect("H13");
     // Nine pauses of 9.91 ms between the last launch of an iteration and the first of the next.
     assert!(found.what.starts_with("The recording spends 89."), "{}", found.what);
@@ -194,7 +194,8 @@ fn a_step_that_covers_half_of_the_work_is_no_unit_of_the_window() {
     let one = trace(0, &rows);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&one, WindowRule::Steps, &classifier)];
-    let report = findings::of(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
+    let report =
+        findings::collect_findings(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
     assert!(report.account.contains("without named steps"), "{}", report.account);
     let texts = report.findings.iter().map(|found| &found.what);
     assert!(texts.clone().count() > 0 && texts.clone().all(|text| !text.contains("per step")));
@@ -220,7 +221,7 @@ fn saved_without_devices_us(rows: &[Row]) -> i64 {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&one, WindowRule::All, &classifier)];
     let question = what_if::parse("kernel=~. x0").expect("a what-if");
-    what_if::of(&JobFacts::new(&scopes), &[question]).windows[0].saving_ns / 1_000
+    what_if::answer_questions(&JobFacts::new(&scopes), &[question]).windows[0].saving_ns / 1_000
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn clocks_of_recordings_that_share_no_time_are_not_corrected() {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = |one| Scope::new(one, WindowRule::All, &classifier);
         let aligned = [recording(0, 1_000_000_000), recording(1, 1_000_000_000)];
-        let mut found = collectives::of(&aligned.each_ref().map(scope));
+        let mut found = collectives::match_collectives(&aligned.each_ref().map(scope));
         assert_eq!(found.matched.len(), 10);
         // As if the files had sequence numbers, by which collectives match at any distance.
         found.matched.iter_mut().for_each(|one| one.participants[1].end_ns += offset_ns);

@@ -33,7 +33,7 @@ pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &RuleSettings) -> Findi
         );
     }
     facts.know_shapes(shapes);
-    findings::of(&facts, settings).unwrap()
+    findings::collect_findings(&facts, settings).unwrap()
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {

@@ -74,7 +74,7 @@ fn shares(text: &[u8]) -> Option<Option<Vec<f64>>> {
     coverage::trim(&mut trace);
     let classifier = Classifier::new(ClassRule::Category);
     let scope = Scope::new(&trace, WindowRule::Steps, &classifier);
-    let row = breakdown::of_recording(&scope);
+    let row = breakdown::compute_recorded_breakdown(&scope);
     let parts = [
         row.busy_ns,
         row.compute_ns,

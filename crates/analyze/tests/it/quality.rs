@@ -10,7 +10,7 @@ use crate::fixture::job;
 
 fn summary(job: &Job) -> Summary {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
-    summary::of(&analyze::JobFacts::new(&scopes), 3)
+    summary::summarize_job(&analyze::JobFacts::new(&scopes), 3)
 }
 
 /// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.

@@ -52,7 +52,7 @@ fn outcome(seed: u64) -> Outcome {
     let questions = change.questions();
     let questions: Vec<Question> =
         questions.iter().map(|text| what_if::parse(text).expect("a question")).collect();
-    let said = what_if::of(&analyze::JobFacts::new(&scopes), &questions);
+    let said = what_if::answer_questions(&analyze::JobFacts::new(&scopes), &questions);
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
     let before_ns = length(&program, &runs);

@@ -110,7 +110,8 @@ fn findings_of_a_real_job_are_repriced() {
     let Some(read) = job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let scopes = scopes(&read.traces);
     let facts = analyze::JobFacts::new(&scopes);
-    let mut findings = findings::of(&facts, &RuleSettings::default()).expect("findings").findings;
+    let mut findings =
+        findings::collect_findings(&facts, &RuleSettings::default()).expect("findings").findings;
     let step = recording.step(0);
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, &step, &(0..8).collect::<Vec<_>>());

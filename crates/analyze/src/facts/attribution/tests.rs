@@ -21,7 +21,7 @@ fn check(rows: &[Row], expected: &[(&str, OwnerMethod, &str)]) {
         }
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let attribution = of(&scope, &tree::build(&trace));
+    let attribution = attribute_device_work(&scope, &tree::build(&trace));
     let found = scope.device_rows.iter().enumerate().map(|(place, row)| {
         let owner = attribution.owner(place).map_or("", |owner| trace.name(owner));
         (trace.name(*row), attribution.methods[place], owner)

@@ -32,7 +32,10 @@ fn trace(count: usize, depth: usize) -> Trace {
 }
 
 fn found(trace: &Trace) -> Pressure {
-    of(&Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category)), &[])
+    find_back_pressure(
+        &Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category)),
+        &[],
+    )
 }
 
 #[test]

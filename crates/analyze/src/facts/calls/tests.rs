@@ -26,7 +26,7 @@ fn waits_of_every_vendor_are_waits() {
         ("hipMemcpyWithStream", CallKind::BlockingCopy),
         ("gif_merge", CallKind::Execute),
     ] {
-        assert_eq!(of_name(name), expected, "{name}");
+        assert_eq!(classify_call(name), expected, "{name}");
         assert_eq!(is_synchronization(name), name.to_lowercase().contains("synchronize"), "{name}");
     }
 }

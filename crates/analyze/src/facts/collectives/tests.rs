@@ -31,7 +31,7 @@ fn matched(traces: &[Trace]) -> Collectives {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<_> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
-    of(&scopes)
+    match_collectives(&scopes)
 }
 
 #[test]

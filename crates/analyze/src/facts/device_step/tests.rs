@@ -33,7 +33,8 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn after(trace: &Trace, edit: &str) -> (i64, i64) {
     let scopes = [scope(trace)];
-    let found = what_if::of(&JobFacts::new(&scopes), &[what_if::parse(edit).unwrap()]);
+    let found =
+        what_if::answer_questions(&JobFacts::new(&scopes), &[what_if::parse(edit).unwrap()]);
     (found.windows[0].window_ns, found.windows[0].new_window_ns)
 }
 
@@ -67,7 +68,7 @@ fn what_is_faster_on_a_device_that_lags_behind_shortens_its_steps_down_to_the_ho
 fn each_step_has_one_of_the_host_and_one_of_the_device() {
     let device = |kernel: i64| {
         let trace = trace(5, kernel);
-        let rows = crate::tables::steps::of(&scope(&trace));
+        let rows = crate::tables::steps::list_steps(&scope(&trace));
         rows.iter().map(|row| (row.host_ns, row.device_ns)).collect::<Vec<_>>()
     };
     // The first one's beginning was not seen. Kernels of 130 end at 150, 280, 410 and so on.
@@ -81,8 +82,10 @@ fn each_step_has_one_of_the_host_and_one_of_the_device() {
 fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
     let trace = trace(5, 130);
     let scopes = [scope(&trace)];
-    let found =
-        what_if::of(&JobFacts::new(&scopes), &[what_if::parse("kernel=gemm x0.5").unwrap()]);
+    let found = what_if::answer_questions(
+        &JobFacts::new(&scopes),
+        &[what_if::parse("kernel=gemm x0.5").unwrap()],
+    );
     // Kernels of 65 start when they are launched, at 20, 120 and so on, and the device keeps up:
     // its steps end with the host's. They begin where step 0's kernel ends, which runs half of
     // what it ran in the window, 25.
@@ -100,7 +103,7 @@ fn issue_24_work_launched_before_the_recording_says_where_the_first_step_of_a_de
     // The first kernel waits for it, as on one stream.
     let last = trace.rows().last().unwrap() as usize;
     (trace.slices.start[last], trace.slices.duration[last]) = (2, 18);
-    let rows = crate::tables::steps::of(&scope(&trace));
+    let rows = crate::tables::steps::list_steps(&scope(&trace));
     let found: Vec<_> = rows.iter().map(|row| (row.is_whole, row.device_ns)).collect();
     assert_eq!(found, [(true, Some(130)); 3]);
     assert_eq!(scope(&trace).device_span, Some((20, 410)));

@@ -3,18 +3,18 @@ use super::*;
 #[test]
 fn quantiles_but_the_median_are_values_that_occur() {
     let mut values: Vec<i64> = (1..=20).rev().collect();
-    let spread = of(&mut values);
+    let spread = describe_values(&mut values);
     assert_eq!((spread.p5, spread.p25, spread.p50, spread.p75, spread.p95), (1, 5, 10, 15, 19));
-    assert_eq!(of(&mut [30, 10]).p50, 20, "the mean of two values");
+    assert_eq!(describe_values(&mut [30, 10]).p50, 20, "the mean of two values");
     assert_eq!((spread.min, spread.max, spread.count, spread.total), (1, 20, 20, 210));
     assert_eq!((spread.mean, spread.std), (10.5, 5.916));
 }
 
 #[test]
 fn one_value_has_no_deviation_and_none_nothing() {
-    let one = of(&mut [7]);
+    let one = describe_values(&mut [7]);
     assert_eq!((one.p5, one.p50, one.p95, one.std), (7, 7, 7, 0.0));
-    assert_eq!(of(&mut []), Distribution::default());
+    assert_eq!(describe_values(&mut []), Distribution::default());
 }
 
 #[test]
@@ -35,6 +35,6 @@ fn bins_are_powers_of_two() {
 
 #[test]
 fn sums_stop_at_the_greatest_integer() {
-    assert_eq!(of(&mut [i64::MAX, i64::MAX]).total, i64::MAX);
+    assert_eq!(describe_values(&mut [i64::MAX, i64::MAX]).total, i64::MAX);
     assert_eq!(histogram([i64::MAX, i64::MAX])[0].total, i64::MAX);
 }

@@ -41,7 +41,7 @@ impl Sketch {
     /// Microseconds of one kind in a span.
     fn within(&self, kind: Disturbance, (start, end): (i64, i64)) -> i64 {
         let scope = Scope::new(&self.trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-        let found = of(&scope, &tree::build(&self.trace));
+        let found = find_disturbances(&scope, &tree::build(&self.trace));
         let track = self.trace.slices.track[0];
         found.length_within(kind, track, (1000 * start, 1000 * end)) / 1000
     }

@@ -1,12 +1,12 @@
 use trace::store::Trace;
 
-use super::of;
+use super::build_frames;
 
 /// What is innermost on the one thread: from, to, line.
 fn check(events: &str, expected: &[(i64, i64, &str)]) -> Trace {
     let text = format!("{{\"traceEvents\": [{events}]}}");
     let trace = trace::open::parse(text.as_bytes()).unwrap();
-    let frames = of(&trace);
+    let frames = build_frames(&trace);
     let track = trace.slices.track[0];
     let found: Vec<_> = frames
         .within(track, (0, 1_000_000))
@@ -100,7 +100,7 @@ fn recorded_frames_are_cut_where_an_inner_one_runs() {
         (95, 99, "train.py(9): log"),
     ];
     let trace = check(&events.join(","), &expected);
-    let frames = of(&trace);
+    let frames = build_frames(&trace);
     let innermost = frames.at(trace.slices.track[0], 35_000).unwrap();
     assert_eq!(
         frames.stack(innermost).map(|frame| frame.row).collect::<Vec<_>>(),

@@ -89,7 +89,7 @@ impl<'a> RankFacts<'a> {
 
     /// The owners of the window's device work.
     pub fn attribution(&self) -> &Attribution {
-        self.attribution.get_or_init(|| attribution::of(self.scope, self.tree()))
+        self.attribution.get_or_init(|| attribution::attribute_device_work(self.scope, self.tree()))
     }
 
     /// The clocks of the devices against their host's.
@@ -108,7 +108,7 @@ impl<'a> RankFacts<'a> {
 
     /// The steps of the trace.
     pub fn steps(&self) -> &[StepRow] {
-        self.steps.get_or_init(|| steps::of(self.scope))
+        self.steps.get_or_init(|| steps::list_steps(self.scope))
     }
 
     pub(super) fn know_tensors(&mut self, row: u32, tensors: Tensors) {
@@ -165,12 +165,14 @@ impl<'a> RankFacts<'a> {
 
     /// Where the time of the window goes.
     pub fn breakdown(&self) -> &Breakdown {
-        self.breakdown.get_or_init(|| breakdown::of(self.scope))
+        self.breakdown.get_or_init(|| breakdown::compute_breakdown(self.scope))
     }
 
     /// Idle time of streams and devices, its owners and every gap.
     pub fn idle(&self) -> &Idle {
-        self.idle.get_or_init(|| idle::of(self.scope, self.tree(), &idle::IdleSettings::USUAL))
+        self.idle.get_or_init(|| {
+            idle::compute_idle_time(self.scope, self.tree(), &idle::IdleSettings::USUAL)
+        })
     }
 
     /// Each stretch in which a device did nothing.
@@ -230,7 +232,8 @@ impl<'a> RankFacts<'a> {
 
     /// Launches with their delays.
     pub fn launches(&self) -> &[LaunchRow<'a>] {
-        self.launches.get_or_init(|| launches::of(self.scope, &launches::LaunchSettings::USUAL))
+        self.launches
+            .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
     }
 
     /// Runtime and driver calls that start in the window, by start.
@@ -272,13 +275,13 @@ impl<'a> RankFacts<'a> {
         self.python.get_or_init(|| {
             let trace = self.scope.trace;
             let is_empty = trace.slices.python.is_empty();
-            if is_empty { OperatorTree::default() } else { tree::of_python(trace) }
+            if is_empty { OperatorTree::default() } else { tree::build_python_tree(trace) }
         })
     }
 
     /// When the host did what a running job does not do again.
     pub fn disturbances(&self) -> &Disturbances {
-        self.disturbances.get_or_init(|| disturbance::of(self.scope, self.tree()))
+        self.disturbances.get_or_init(|| disturbance::find_disturbances(self.scope, self.tree()))
     }
 
     /// The place of the step a time lies in.

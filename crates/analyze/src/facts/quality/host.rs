@@ -57,7 +57,7 @@ fn inferred_steps(rank: &RankFacts<'_>) -> Option<Issue> {
 
 fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let of_rank = Some(rank.scope.trace.rank);
-    let rows = steps::of(rank.scope);
+    let rows = steps::list_steps(rank.scope);
     let whole = rows.iter().filter(|step| step.is_whole).count();
     let matters = "nothing can be said per step, and the window is the whole recording";
     let hint = match crate::facts::cpu_run::is_cpu_run(rank.scope.trace) {
@@ -161,7 +161,7 @@ fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
         .min_by_key(|row| (trace.slices.start(*row), *row))
         .filter(|row| {
             // A call that launches or waits may wait for the device.
-            let is_plain = !calls::of_name(trace.name(*row)).waits();
+            let is_plain = !calls::classify_call(trace.name(*row)).waits();
             let launches = !rank.scope.links().work(*row).is_empty();
             is_plain && !launches && trace.slices.duration[*row as usize] >= CONTEXT_NS
         });

@@ -62,7 +62,7 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
 }
 
 fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
-    let what = coverage::of_one(rank.scope.trace)?;
+    let what = coverage::describe_gap(rank.scope.trace)?;
     let kind = IssueKind {
         id: "cut-recording",
         severity: Severity::Broken,

@@ -66,7 +66,7 @@ pub(super) fn blocking(
     let names = calls::names(trace);
     let does = |row: u32| names[trace.slices.name[row as usize].0 as usize];
     let recorded = RecordedWaits::new(trace, does);
-    let mut witnesses = Witnesses { scope, streams, ahead, recorded };
+    let mut sync_points = SyncPoints { scope, streams, ahead, recorded };
     let mut found = Vec::new();
     for call in trace.rows() {
         if !trace.kind(call).is_call() || !scope.starts_inside(call) {
@@ -80,12 +80,14 @@ pub(super) fn blocking(
                 found.extend(blocking.map(|work| (call, *work)));
             }
             CallKind::StreamSync | CallKind::DeviceSync => {
-                found.extend(witnesses.of_stream(call, does).map(|work| (call, work)));
+                found.extend(sync_points.find_stream_work(call, does).map(|work| (call, work)));
             }
-            CallKind::EventSync => found.extend(witnesses.of_event(call).map(|work| (call, work))),
+            CallKind::EventSync => {
+                found.extend(sync_points.find_event_work(call).map(|work| (call, work)))
+            }
             CallKind::EventRecord => {
                 let track = trace.slices.track[call as usize];
-                witnesses.recorded.last.insert(track, trace.slices.start(call));
+                sync_points.recorded.last.insert(track, trace.slices.start(call));
             }
             CallKind::Free | CallKind::StreamWait | CallKind::Execute => {}
         }
@@ -126,18 +128,18 @@ impl RecordedWaits {
     }
 }
 
-struct Witnesses<'a, 'b> {
+struct SyncPoints<'a, 'b> {
     scope: &'a Scope<'b>,
     streams: &'a Streams,
     ahead: &'a BTreeMap<i32, i64>,
     recorded: RecordedWaits,
 }
 
-impl Witnesses<'_, '_> {
+impl SyncPoints<'_, '_> {
     /// What a wait for a stream or a device was for, where that is beyond doubt: the stream is
     /// named, or there is no other one, or the times leave one answer. Work on other streams says
     /// nothing of a wait that returns before it.
-    fn of_stream(&self, call: u32, does: CallKind) -> Option<u32> {
+    fn find_stream_work(&self, call: u32, does: CallKind) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let named = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id)?.0);
         let launched = self.streams.last(slices.start(call));
@@ -152,7 +154,7 @@ impl Witnesses<'_, '_> {
     }
 
     /// What a wait for an event was for: the last work of its stream when it was recorded.
-    fn of_event(&self, call: u32) -> Option<u32> {
+    fn find_event_work(&self, call: u32) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let wait = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id));
         if let Some((Some(stream), Some(record))) = wait {

@@ -25,7 +25,7 @@ fn skews(rows: &[Row<'_>]) -> Vec<Skew> {
         let slice = NewSlice::new(row.category, row.name, track, row.span);
         trace.push(&NewSlice { correlation: Some(row.id), ..slice });
     }
-    of(&Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category)))
+    measure_skews(&Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category)))
 }
 
 const LAUNCH: Row<'_> = row("cuda_runtime", "hipLaunchKernel", (0, 10), 1);

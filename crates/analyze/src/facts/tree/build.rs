@@ -147,7 +147,7 @@ fn finish(tree: &mut OperatorTree, track: usize, first: u32) {
 ///
 /// # Cost
 /// `O(n log n)` in the frames.
-pub fn of_python(trace: &Trace) -> OperatorTree {
+pub fn build_python_tree(trace: &Trace) -> OperatorTree {
     let slices = &trace.slices;
     let mut frames: Vec<Frame> = slices
         .python

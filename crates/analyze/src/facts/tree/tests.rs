@@ -108,7 +108,7 @@ fn frames_of_python_follow_their_ids() {
         let frame = trace::store::PythonFrame { id, parent, module: None };
         trace.slices.python.push(row as u32, frame);
     }
-    let tree = of_python(&trace);
+    let tree = build_python_tree(&trace);
     assert_eq!(drawn(&trace, &tree), "main .early ..inner .late lost");
     assert_eq!(tree.clipped.len(), 1);
 }

@@ -78,7 +78,7 @@ fn stepped(steps: &[Calls<'_>]) -> Trace {
 }
 
 fn lacks(trace: &Trace) -> Vec<Option<Lack>> {
-    let (links, frames) = (Links::new(trace), crate::facts::frames::of(trace));
+    let (links, frames) = (Links::new(trace), crate::facts::frames::build_frames(trace));
     steps(trace, || &links, || &frames).1.iter().map(|step| step.lack).collect()
 }
 
@@ -148,7 +148,7 @@ fn host_rows(rows: &[(&str, i64)]) -> Trace {
 
 /// The annotations that delimit a trace's steps, and the steps' spans.
 fn steps_of(trace: &Trace) -> (Option<StepMark>, Vec<(i64, i64)>) {
-    let (links, frames) = (Links::new(trace), crate::facts::frames::of(trace));
+    let (links, frames) = (Links::new(trace), crate::facts::frames::build_frames(trace));
     let (mark, steps) = steps(trace, || &links, || &frames);
     (mark, steps.iter().map(|step| (step.start, step.end)).collect())
 }

@@ -42,6 +42,6 @@ pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
     if rank.scope.trace.allocations.is_empty() {
         return Vec::new();
     }
-    let peaks = memory::of(rank.scope.trace, rank.tree()).peaks;
+    let peaks = memory::measure_memory(rank.scope.trace, rank.tree()).peaks;
     peaks.into_iter().filter(|peak| peak.device >= 0).collect()
 }

@@ -194,7 +194,7 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>
         for run in rows.chunk_by(follows) {
             let run: Vec<&WindowKernel> =
                 run.iter().filter_map(|row| kernels.get(row).copied()).collect();
-            for part in of_one_size(rank, &run) {
+            for part in keep_one_size(rank, &run) {
                 let most = (limits.value("kernels_fused") as usize).max(1);
                 let parts = part.chunks(most);
                 let parts = parts.filter(|part| operators(part) as f64 >= limits.value("kernels"));
@@ -220,7 +220,7 @@ fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
 }
 
 /// Parts of a run in which the largest tensor has one number of elements, as far as it is known.
-fn of_one_size<'a, 'b>(
+fn keep_one_size<'a, 'b>(
     rank: &RankFacts<'_>,
     run: &'b [&'a WindowKernel],
 ) -> Vec<&'b [&'a WindowKernel]> {

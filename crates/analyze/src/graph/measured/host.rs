@@ -67,7 +67,8 @@ pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThre
     let rows = tree.rows_of(thread);
     let mut cut = SegmentCutter { scope, found: Segments::default(), from: i64::MIN };
     let mut open: Vec<OpenSegment> = Vec::new();
-    let waits = |row: &u32| trace.kind(*row).is_call() && calls::of_name(trace.name(*row)).waits();
+    let waits =
+        |row: &u32| trace.kind(*row).is_call() && calls::classify_call(trace.name(*row)).waits();
     let mut at = 0;
     while at < rows.len() {
         let row = rows[at];
@@ -163,7 +164,7 @@ pub(super) fn chain(
             launched = rank.scope.links().work(segment.row);
             add_call(draft, rank, &mut order, (segment, &mut steps));
         } else {
-            let awaited = rank.waits.of_own_operator(segment, launched, rank.device);
+            let awaited = rank.waits.find_pool_work(segment, launched, rank.device);
             add_step(draft, rank, &mut steps, (segment, NodeKind::HostWork, awaited));
         }
     }
@@ -196,7 +197,7 @@ fn add_call(
     let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
     let split = begins.filter(is_inside).min();
     let mut awaited =
-        rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
+        rank.waits.find_awaited_work((segment, call), &works, (rank.device, &mut draft.evidence));
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {

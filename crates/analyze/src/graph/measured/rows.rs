@@ -46,7 +46,7 @@ impl RowNodes {
     }
 
     /// The nodes of a row, by id; `scope` is the place of its rank among the scopes.
-    pub fn of_row(&self, scope: usize, row: u32) -> &[NodeId] {
+    pub fn get_nodes(&self, scope: usize, row: u32) -> &[NodeId] {
         let (from, to) = (self.first[scope][row as usize], self.first[scope][row as usize + 1]);
         &self.nodes[scope][from as usize..to as usize]
     }

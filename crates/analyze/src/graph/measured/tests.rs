@@ -44,7 +44,7 @@ impl Sketch {
     fn graph(&self) -> MeasuredGraph {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = Scope::new(&self.trace, WindowRule::All, &classifier);
-        of(&[RankFacts::new(&scope)], &Collectives::default())
+        build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default())
     }
 }
 
@@ -163,7 +163,8 @@ fn spent(trace: &Trace) -> Vec<(PathCategory, i64)> {
 fn after(trace: &Trace, edit: &str) -> i64 {
     let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
     let edit = crate::graph::what_if::parse(edit).unwrap();
-    crate::graph::what_if::of(&crate::facts::job::JobFacts::new(&scopes), &[edit]).windows[0]
+    crate::graph::what_if::answer_questions(&crate::facts::job::JobFacts::new(&scopes), &[edit])
+        .windows[0]
         .new_window_ns
 }
 
@@ -223,7 +224,7 @@ fn frames_of_python_tell_of_a_pinning_thread_too() {
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
     let trace = trace::open::parse(text.as_bytes()).unwrap();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let graph = of(&[RankFacts::new(&scope)], &Collectives::default());
+    let graph = build_measured_graph(&[RankFacts::new(&scope)], &Collectives::default());
     let hand_off = graph.graph.edges().iter().find(|edge| edge.kind == EdgeKind::Data).unwrap();
     let row = |node: NodeId| graph.origins[node.index()].row;
     assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));

@@ -90,7 +90,7 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// The works a call waited for before it returned.
-    pub fn of_call(
+    pub fn find_awaited_work(
         &self,
         (segment, call): (&ThreadSegment, CallKind),
         launched: &[u32],
@@ -102,7 +102,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             _ => match self.recorded(segment.row) {
                 Some(sync) => {
                     evidence.host_waits_recorded += 1;
-                    return self.of_sync(segment, (sync, call), device);
+                    return self.find_recorded_work(segment, (sync, call), device);
                 }
                 None => self.inferred(segment, call, device),
             },
@@ -116,7 +116,7 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// The work an operator of our own runs waited for: its thread takes part in the work, so a
     /// kernel that ends inside the operator that launched it was awaited there.
-    pub fn of_own_operator(
+    pub fn find_pool_work(
         &self,
         segment: &ThreadSegment,
         launched: &[u32],
@@ -159,7 +159,7 @@ impl<'a, 'b> Waits<'a, 'b> {
     }
 
     /// The works a recorded wait of the host was for.
-    fn of_sync(
+    fn find_recorded_work(
         &self,
         segment: &ThreadSegment,
         (sync, call): (u32, CallKind),
@@ -244,7 +244,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             CallKind::EventRecord => order.recorded = Some(segment.start),
             CallKind::StreamWait => match self.recorded(segment.row) {
                 Some(sync) => {
-                    if let Some(wait) = self.of_stream_wait(segment, sync, device) {
+                    if let Some(wait) = self.find_stream_wait(segment, sync, device) {
                         device.stream_waits.push(wait);
                         evidence.stream_waits_recorded += 1;
                     }
@@ -278,7 +278,7 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// The works a recorded wait of a stream joins: the next of the waiting stream, and the last
     /// launched on the other one before the event was recorded.
-    fn of_stream_wait(
+    fn find_stream_wait(
         &self,
         segment: &ThreadSegment,
         sync: u32,

@@ -27,7 +27,7 @@ fn after(edit: &str) -> (i64, WhatIf) {
     let trace = step();
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
-    let found = of(&JobFacts::new(&scopes), &[parse(edit).unwrap()]);
+    let found = answer_questions(&JobFacts::new(&scopes), &[parse(edit).unwrap()]);
     (found.windows[0].new_window_ns, found)
 }
 

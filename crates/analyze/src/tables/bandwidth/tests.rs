@@ -23,7 +23,7 @@ fn example() -> trace::store::Trace {
 fn rates_are_bytes_over_time() {
     let trace = example();
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let rows = of(&scope);
+    let rows = measure_bandwidth(&scope);
     let expected = Bandwidth {
         rank: 0,
         device: 0,

@@ -23,7 +23,10 @@ struct UnitParts {
 }
 
 /// The parts that add up to the unit, and those that overlap.
-pub fn of(before: &[RankUnits<'_>], after: &[RankUnits<'_>]) -> (Vec<PartChange>, Vec<PartChange>) {
+pub fn compare_parts(
+    before: &[RankUnits<'_>],
+    after: &[RankUnits<'_>],
+) -> (Vec<PartChange>, Vec<PartChange>) {
     let sides = [parts(before), parts(after)];
     let units = [lengths(before), lengths(after)];
     let windows = units.each_ref().map(|units| units.iter().sum::<i64>());

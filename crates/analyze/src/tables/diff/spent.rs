@@ -58,7 +58,7 @@ impl SpentRow {
 }
 
 /// What the ranks of a side spent on the things of a subject.
-pub fn of(samples: &[RankUnits<'_>], subject: DiffSubject) -> Spent {
+pub fn collect_spent(samples: &[RankUnits<'_>], subject: DiffSubject) -> Spent {
     let units = samples.iter().map(|sample| sample.units.len()).sum();
     let mut spent = Spent { units, rows: BTreeMap::new() };
     for sample in samples {

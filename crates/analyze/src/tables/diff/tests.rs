@@ -45,11 +45,11 @@ fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
     let scopes = [before, after].map(|traces| {
         traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
     });
-    of(&JobFacts::new(&scopes[0]), &JobFacts::new(&scopes[1]))
+    compare_jobs(&JobFacts::new(&scopes[0]), &JobFacts::new(&scopes[1]))
 }
 
 fn change<'a>(diff: &'a Diff, subject: DiffSubject, name: &str) -> &'a SpentChange {
-    diff.of_subject(subject).find(|change| change.name == name).expect(name)
+    diff.filter_subject(subject).find(|change| change.name == name).expect(name)
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn subjects_are_told_apart_by_name_shape_and_place() {
     let diff = diff(&[run(&[20, 20, 20])], &[other], WindowRule::Steps);
 
     let kernels: Vec<_> = diff
-        .of_subject(DiffSubject::Kernel)
+        .filter_subject(DiffSubject::Kernel)
         .map(|change| (change.shape.as_str(), change.presence, change.delta_ns))
         .collect();
     let expected = [
@@ -114,7 +114,7 @@ fn subjects_are_told_apart_by_name_shape_and_place() {
     let addmm = change(&diff, DiffSubject::Operator, "aten::addmm");
     assert_eq!((addmm.before_count, addmm.after_count), (3, 4));
     let paths: Vec<_> = diff
-        .of_subject(DiffSubject::Path)
+        .filter_subject(DiffSubject::Path)
         .map(|change| (change.name.as_str(), change.before_count, change.after_count))
         .collect();
     let expected =
@@ -158,7 +158,7 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
     );
     assert_eq!(verdict.text, "1.00 → 1.33 µs: no change beyond the noise (±334 ns)");
     let after = long(&[0, 1_500, 3_000, 4_500, 6_000, 7_500]);
-    let verdict = super::of(&JobFacts::new(&[]), &JobFacts::new(&[])).verdict;
+    let verdict = super::compare_jobs(&JobFacts::new(&[]), &JobFacts::new(&[])).verdict;
     assert_eq!((verdict.outcome, verdict.delta_pct), (DiffOutcome::Same, None));
     let slower = text(&[before], &[after], WindowRule::Steps);
     let expected =

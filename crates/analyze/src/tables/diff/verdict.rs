@@ -70,7 +70,7 @@ pub struct Cause {
 
 /// The verdict on what changed. `unit` is the change of the mean unit, beside the medians of both
 /// sides; `shared_pct` is how much of the time is under names that both have.
-pub fn of(
+pub fn judge_change(
     unit: &Shift,
     [before_median_ns, after_median_ns]: [i64; 2],
     parts: &[PartChange],

@@ -135,7 +135,7 @@ pub(super) struct DeviceIdleTime {
     pub gaps: Vec<Gap>,
 }
 
-pub(super) fn of(
+pub(super) fn compute_device_idle(
     scope: &Scope<'_>,
     tree: &OperatorTree,
     settings: &IdleSettings,

@@ -27,7 +27,7 @@ pub(super) struct IdleShare {
 
 impl IdleShare {
     pub fn new(scope: &Scope<'_>, mut gaps: Vec<i64>, idle_ns: i64) -> Self {
-        let spread = distribution::of(&mut gaps);
+        let spread = distribution::describe_values(&mut gaps);
         Self {
             idle_pct: percent(spread.total, idle_ns),
             window_pct: percent(spread.total, scope.window.length()),

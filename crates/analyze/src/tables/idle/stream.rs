@@ -52,7 +52,7 @@ struct IdleStream {
     gaps: BTreeMap<StreamCause, Vec<i64>>,
 }
 
-pub(super) fn of(scope: &Scope<'_>, settings: &IdleSettings) -> Vec<StreamIdle> {
+pub(super) fn compute_stream_idle(scope: &Scope<'_>, settings: &IdleSettings) -> Vec<StreamIdle> {
     let (start, end) = (scope.window.start, scope.window.end);
     let mut streams = BTreeMap::new();
     for &row in &scope.device_rows {

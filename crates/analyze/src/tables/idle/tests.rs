@@ -46,7 +46,7 @@ impl Sketch {
     /// The causes of device 0 in µs, the sum checked against the breakdown.
     fn causes(&self) -> Vec<(DeviceCause, i64)> {
         let scope = self.scope(WindowRule::All);
-        let idle = of(&scope, &tree::build(&self.trace), &IdleSettings::USUAL);
+        let idle = compute_idle_time(&scope, &tree::build(&self.trace), &IdleSettings::USUAL);
         sums_match(&scope, &idle);
         let of_first = idle.devices.iter().filter(|row| row.device == 0);
         of_first.map(|row| (row.cause, row.idle_ns / 1000)).collect()
@@ -87,7 +87,7 @@ fn a_gap_is_split_by_what_the_launching_thread_did() {
     ];
     assert_eq!(causes, expected);
     let scope = sketch.scope(WindowRule::All);
-    let idle = of(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
+    let idle = compute_idle_time(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
     let after_sync = idle.devices.iter().map(|row| row.after_sync_ns / 1000);
     assert_eq!(after_sync.sum::<i64>(), 37);
     let top = idle.owners.iter().take(2).map(|row| row.owner.as_deref().unwrap());
@@ -127,7 +127,7 @@ fn an_idle_stream_of_a_busy_device_is_no_gap_of_the_device() {
         .kernel((20, 21), (1, 7), (25, 50));
     assert_eq!(sketch.causes(), []);
     let scope = sketch.scope(WindowRule::All);
-    let idle = of(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
+    let idle = compute_idle_time(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
     let rows = idle.streams.iter();
     let seen: Vec<_> =
         rows.map(|row| (row.device, row.stream, row.cause, row.idle_ns / 1000)).collect();
@@ -145,7 +145,7 @@ fn a_row_inside_another_of_its_stream_makes_no_negative_gap() {
     let mut sketch = Sketch::default();
     sketch.orphan((0, 7), (0, 50)).orphan((0, 7), (10, 20)).orphan((0, 7), (55, 60));
     let scope = sketch.scope(WindowRule::All);
-    let idle = of(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
+    let idle = compute_idle_time(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
     let row = &idle.streams[0];
     assert_eq!((row.cause, row.gap_count, row.idle_ns), (StreamCause::Unlinked, 1, 5000));
 }
@@ -164,7 +164,7 @@ fn gaps_at_the_edge_of_whole_steps_are_labelled_by_what_lies_outside() {
     sketch.orphan((0, 7), (60, 61)).host("cuda_runtime", "cudaLaunchKernel", (395, 396));
     let scope = sketch.scope(WindowRule::Steps);
     assert_eq!((scope.window.start, scope.window.end), (100_000, 300_000));
-    let idle = of(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
+    let idle = compute_idle_time(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
     sums_match(&scope, &idle);
     let seen: Vec<_> = idle.devices.iter().map(|row| (row.cause, row.idle_ns / 1000)).collect();
     assert_eq!(seen, [(CpuWork, 100), (Runtime, 4), (Untraced, 20), (LaunchDelay, 4)]);
@@ -203,7 +203,7 @@ fn each_gap_inside_many_nested_operators_has_the_innermost_as_its_owner() {
         sketch.kernel((start, start + 1), (0, 7), (start + 1, start + 10));
     }
     let scope = sketch.scope(WindowRule::All);
-    let idle = of(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
+    let idle = compute_idle_time(&scope, &tree::build(&sketch.trace), &IdleSettings::USUAL);
     sums_match(&scope, &idle);
     let owned = idle.owners.iter().find(|row| row.cause == CpuWork).expect("work");
     assert_eq!((owned.owner.as_deref(), owned.idle_ns), (Some("aten::mm"), (DEEP - 1) * 30_000));

@@ -51,7 +51,7 @@ fn rows_of_a_name_are_one_and_shares_are_of_busy_and_window() {
         trace.slices.launch_shape.push(row, shape(grid, grid as f32));
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let rows = of(&scope);
+    let rows = list_kernels(&scope);
     let plain: Vec<_> = rows.iter().map(|row| (&*row.name, row.count, row.total_ns)).collect();
     assert_eq!(plain, [("b", 3, 40), ("a", 1, 30)]);
     let b = &rows[0];
@@ -71,7 +71,7 @@ fn bytes_stop_at_the_greatest_integer() {
         trace.slices.bytes.push(row, u64::MAX);
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    assert_eq!(of(&scope)[0].bytes, Some(u64::MAX));
+    assert_eq!(list_kernels(&scope)[0].bytes, Some(u64::MAX));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_table_shows_no_label_twice() {
         trace.push(&NewSlice::new("kernel", name, (0, 7), (start, start + 5)));
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let mut rows = of(&scope);
+    let mut rows = list_kernels(&scope);
     distinguish(&mut rows);
     let mut short: Vec<&str> = rows.iter().map(|row| row.short_name.as_str()).collect();
     short.sort_unstable();

@@ -31,7 +31,7 @@ fn the_peak_names_its_operator_and_the_share_no_tensor_uses() {
     event(&mut trace, 15, 200, (200, 500));
     event(&mut trace, 25, 200, (400, 1000));
     event(&mut trace, 90, 100, (400, 1000));
-    let memory = of(&trace, &tree::build(&trace));
+    let memory = measure_memory(&trace, &tree::build(&trace));
     let times: Vec<i64> = memory.timeline.iter().map(|point| point.time_ns).collect();
     assert_eq!(times, [15, 25, 62, 90]);
     let peak = &memory.peaks[0];
@@ -53,10 +53,13 @@ fn without_totals_bytes_count_from_nothing() {
     for (time, bytes) in [(1, 50), (2, 70), (3, -50)] {
         event(&mut trace, time, bytes, (0, 0));
     }
-    let memory = of(&trace, &tree::build(&trace));
+    let memory = measure_memory(&trace, &tree::build(&trace));
     assert_eq!(memory.peaks[0].allocated_bytes_max, 120);
     assert_eq!(memory.peaks[0].unused_pct, None);
-    assert_eq!(of(&Trace::default(), &tree::build(&Trace::default())), MemoryFacts::default());
+    assert_eq!(
+        measure_memory(&Trace::default(), &tree::build(&Trace::default())),
+        MemoryFacts::default()
+    );
 }
 
 #[test]
@@ -65,7 +68,7 @@ fn sums_stop_at_the_greatest_integer() {
     trace.push(&NewSlice::new("cpu_op", "aten::empty", (1, 1), (0, 100)));
     event(&mut trace, 1, i64::MAX, (0, i64::MIN));
     event(&mut trace, 2, i64::MAX, (0, i64::MIN));
-    let memory = of(&trace, &tree::build(&trace));
+    let memory = measure_memory(&trace, &tree::build(&trace));
     assert_eq!(memory.peaks[0].allocated_bytes_max, i64::MAX);
     assert_eq!(memory.operators[0].allocated_bytes, i64::MAX);
 }

@@ -49,7 +49,7 @@ fn several_streams_of_one_class_count_once() {
 fn rows_name_their_classes() {
     let trace = trace(&[(0, 0, 10), (1, 4, 6), (2, 4, 5)]);
     let scope = Scope::new(&trace, WindowRule::Hta, &Classifier::new(ClassRule::Hta));
-    let rows = of(&scope);
+    let rows = compute_overlap(&scope);
     let text: Vec<String> = rows
         .iter()
         .filter(|row| row.exclusive_ns > 0)

@@ -21,7 +21,7 @@ fn trace(launches: &[(i64, &[i64])]) -> Trace {
 fn points(trace: &Trace) -> (StreamQueue, Vec<(i64, u32)>) {
     let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
     let series = series(&scope).iter().map(|point| (point.time_ns, point.length)).collect();
-    (of(&scope).remove(0), series)
+    (measure_queues(&scope).remove(0), series)
 }
 
 #[test]

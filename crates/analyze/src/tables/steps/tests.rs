@@ -18,7 +18,7 @@ fn work_counts_for_the_step_in_which_it_runs() {
         trace.push(&NewSlice::new("kernel", name, (0, stream), (start, end)));
     }
     let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
-    let rows = of(&scope);
+    let rows = list_steps(&scope);
     let plain: Vec<_> = rows
         .iter()
         .map(|row| {
@@ -40,11 +40,11 @@ fn work_counts_for_the_step_in_which_it_runs() {
 fn a_trace_without_steps_or_devices_has_no_figures() {
     let empty = Trace::default();
     let classifier = Classifier::new(ClassRule::Category);
-    let rows = of(&Scope::new(&empty, WindowRule::All, &classifier));
+    let rows = list_steps(&Scope::new(&empty, WindowRule::All, &classifier));
     assert_eq!(rows, []);
     assert_eq!(summary(3, &rows), StepSummary { rank: 3, ..StepSummary::default() });
     let mut host = Trace::default();
     host.push(&NewSlice::new("user_annotation", "ProfilerStep#1", (1, 1), (0, 100)));
-    let rows = of(&Scope::new(&host, WindowRule::All, &classifier));
+    let rows = list_steps(&Scope::new(&host, WindowRule::All, &classifier));
     assert_eq!((rows[0].host_ns, rows[0].busy_ns, rows[0].busy_pct), (100, None, None));
 }

@@ -30,10 +30,10 @@ impl Era {
     /// The era of the first trace with events.
     pub(super) fn new<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Self {
         let filled = traces.into_iter().find(|trace| !trace.slices.is_empty());
-        filled.map_or(Self::Unknown, Self::of_trace)
+        filled.map_or(Self::Unknown, Self::from_trace)
     }
 
-    fn of_trace(trace: &Trace) -> Self {
+    fn from_trace(trace: &Trace) -> Self {
         let is_old = |name: &str| matches!(name, "Operator" | "Kernel" | "Runtime");
         if trace.tracks.iter().any(|track| track.process_name == "rowmill") {
             return Self::Rowmill;

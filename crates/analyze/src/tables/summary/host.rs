@@ -40,7 +40,10 @@ pub struct ThreadTime {
 /// The operators with most time of their own.
 pub(super) fn own_times(ranks: &[RankFacts<'_>], top: usize) -> Vec<OwnTime> {
     let mut found: BTreeMap<String, OwnTime> = BTreeMap::new();
-    for row in ranks.iter().flat_map(|rank| ops::of(rank.scope, rank.tree(), rank.attribution())) {
+    for row in ranks
+        .iter()
+        .flat_map(|rank| ops::list_operators(rank.scope, rank.tree(), rank.attribution()))
+    {
         let sums = found.entry(row.name.clone()).or_insert_with(|| OwnTime {
             name: row.name.clone(),
             count: 0,
@@ -62,12 +65,12 @@ pub(super) fn own_times(ranks: &[RankFacts<'_>], top: usize) -> Vec<OwnTime> {
 
 /// The threads, the busiest first.
 pub(super) fn threads(ranks: &[RankFacts<'_>]) -> Vec<ThreadTime> {
-    let mut rows: Vec<ThreadTime> = ranks.iter().flat_map(of_rank).collect();
+    let mut rows: Vec<ThreadTime> = ranks.iter().flat_map(list_thread_times).collect();
     rows.sort_by_key(|row| (-row.operator_ns, row.rank));
     rows
 }
 
-fn of_rank(rank: &RankFacts<'_>) -> Vec<ThreadTime> {
+fn list_thread_times(rank: &RankFacts<'_>) -> Vec<ThreadTime> {
     let trace = rank.scope.trace;
     let of_thread = |thread: &tree::TreeThread| {
         let is_operator =

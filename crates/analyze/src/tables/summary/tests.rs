@@ -6,7 +6,7 @@ use crate::facts::scope::Scope;
 
 fn summary(trace: &Trace) -> Summary {
     let scope = Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category));
-    of(&JobFacts::new(&[scope]), 1)
+    summarize_job(&JobFacts::new(&[scope]), 1)
 }
 
 #[test]
@@ -15,7 +15,7 @@ fn nothing_sums_up_to_nothing() {
     assert_eq!(nothing.job.era, Era::Unknown);
     assert_eq!((nothing.job.busy_pct, nothing.job.step_p50_ns), (None, None));
     assert_eq!((nothing.kernels.len(), nothing.operators.len()), (0, 0));
-    assert_eq!(of(&JobFacts::new(&[]), 5).job.rank_count, 0);
+    assert_eq!(summarize_job(&JobFacts::new(&[]), 5).job.rank_count, 0);
 }
 
 #[test]

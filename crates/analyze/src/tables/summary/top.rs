@@ -44,7 +44,8 @@ pub struct TopOperator {
 
 pub(super) fn kernels(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
     let mut found: BTreeMap<(String, WorkClass), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
-    let mut rows: Vec<KernelRow> = ranks.iter().flat_map(|rank| kernels::of(rank.scope)).collect();
+    let mut rows: Vec<KernelRow> =
+        ranks.iter().flat_map(|rank| kernels::list_kernels(rank.scope)).collect();
     kernels::distinguish(&mut rows);
     for row in rows {
         let by_rank = found.entry((row.short_name, row.class)).or_default();

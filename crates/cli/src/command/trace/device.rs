@@ -17,7 +17,9 @@ pub fn breakdown(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
+        BreakdownBy::Rank => {
+            look.put(&each(&job, |rank| [breakdown::compute_recorded_breakdown(rank.scope)]))
+        }
         BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
     }
 }
@@ -27,7 +29,7 @@ pub fn idle(look: &TraceLook<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(),
     let settings = IdleSettings { kernel_wait_ns, ..IdleSettings::USUAL };
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
-    let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
+    let of = |rank: &RankFacts<'_>| idle::compute_idle_time(rank.scope, rank.tree(), &settings);
     match by {
         IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
         IdleBy::Stream => look.put(&each(&job, |rank| of(rank).streams)),
@@ -41,7 +43,7 @@ pub fn overlap(look: &TraceLook<'_>, by: BreakdownBy) -> Result<(), Error> {
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = JobFacts::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
+        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::compute_overlap(rank.scope))),
         BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
     }
 }
@@ -52,7 +54,7 @@ pub fn kernels(look: &TraceLook<'_>, by: KernelsBy) -> Result<(), Error> {
     let job = JobFacts::new(&scopes);
     match by {
         KernelsBy::Name => {
-            let mut rows = each(&job, |rank| kernels::of(rank.scope));
+            let mut rows = each(&job, |rank| kernels::list_kernels(rank.scope));
             kernels::distinguish(&mut rows);
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
@@ -89,7 +91,7 @@ pub fn queue(look: &TraceLook<'_>, by: QueueBy) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let job = JobFacts::new(&scopes);
     match by {
-        QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
+        QueueBy::Stream => look.put(&each(&job, |rank| queue::measure_queues(rank.scope))),
         QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
     }
 }

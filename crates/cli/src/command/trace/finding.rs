@@ -64,7 +64,7 @@ pub(super) fn run(
 /// The findings of a job; what its files know of tensors is read for them.
 pub fn find(job: &mut JobFacts<'_>, settings: &RuleSettings) -> Result<FindingReport, Error> {
     job.know_shapes(shapes(job));
-    Ok(findings::of(job, settings)?)
+    Ok(findings::collect_findings(job, settings)?)
 }
 
 fn settings(path: Option<&Path>) -> Result<RuleSettings, Error> {
