@@ -163,11 +163,11 @@ pub fn of(
         summary: summary::summarize_job(job, TOP),
         findings: finding::of(scopes, found, &zero),
         steps: step::of(job, &zero),
-        idle: idle::compute_idle_time(job, &zero),
+        idle: idle::of(job, &zero),
         device: device::of(scopes),
         host: host::of(job),
         network: network::of(job, &zero),
-        memory: memory::measure_memory(job, &zero),
+        memory: memory::of(job, &zero),
         path,
         timeline: timeline::of(scopes, &marked, &zero, options)?,
     })
