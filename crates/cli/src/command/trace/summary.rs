@@ -61,7 +61,7 @@ fn page(chosen: &Chosen, top: usize) -> Result<SummaryPage, Error> {
     let scopes = chosen.scopes();
     let mut job = JobFacts::new(&scopes);
     let findings = finding::find(&mut job, &RuleSettings::default())?;
-    let summary = page::of(&job, top);
+    let summary = page::summarize_job(&job, top);
     Ok(SummaryPage { summary, findings, finding_count: FINDINGS })
 }
 
