@@ -104,12 +104,12 @@ pub fn collect_findings(
         ..FindingReport::default()
     };
     findings.retain(|finding| {
-        let known = settings.suppression(&finding.rule, &finding.key);
-        report.suppressed.extend(
-            known
-                .map(|known| Suppressed { key: finding.key.clone(), reason: known.reason.clone() }),
-        );
-        known.is_none()
+        let suppression = settings.suppression(&finding.rule, &finding.key);
+        report.suppressed.extend(suppression.map(|suppression| Suppressed {
+            key: finding.key.clone(),
+            reason: suppression.reason.clone(),
+        }));
+        suppression.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
         let mut pricer = Pricer::new(job.scopes(), job.measured());
@@ -152,8 +152,8 @@ fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
 fn found_by(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
-            let of = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
-            let found: Vec<(u32, RuleFindings)> = job.ranks.iter().filter_map(of).collect();
+            let apply = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let found: Vec<(u32, RuleFindings)> = job.ranks.iter().filter_map(apply).collect();
             together(job, limits, found).into_iter().collect()
         }
         Detect::Job(detect) => {
@@ -312,13 +312,13 @@ fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
 
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
 fn noise(ranks: &[RankFacts<'_>]) -> i64 {
-    let of = |rank: &RankFacts<'_>| {
+    let spread_ns = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::facts::distribution::describe_values(&mut lengths);
         spread.p95 - spread.p50
     };
-    ranks.iter().map(of).max().unwrap_or_default()
+    ranks.iter().map(spread_ns).max().unwrap_or_default()
 }
 
 fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {

@@ -1,6 +1,6 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
-//! [`of`] runs every analysis once and keeps what the page shows; [`diff::compare_jobs`] does so for two
+//! [`of`] runs every analysis once and keeps what the page shows; [`diff::of`] does so for two
 //! jobs, [`training::of`] for the figures of a training run. [`html`] renders the result as one
 //! file that needs no network. Pure: the same traces and options give the same bytes. Knows nothing
 //! of where traces come from or where the page goes.

@@ -62,15 +62,15 @@ impl Classifier {
     /// The classes of `rows`, each name looked at once.
     pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
         let mut by_name: Vec<Option<NameClass>> = vec![None; trace.strings.len()];
-        let of = |row: &u32| {
+        let class_of = |row: &u32| {
             let name = trace.slices.name[*row as usize];
-            let known = &mut by_name[name.0 as usize];
-            match *known.get_or_insert_with(|| self.by_name(trace.strings.get(name))) {
+            let cached = &mut by_name[name.0 as usize];
+            match *cached.get_or_insert_with(|| self.by_name(trace.strings.get(name))) {
                 NameClass::Decided(class) => class,
                 NameClass::OfKernels(class) => by_category(trace, *row, class),
             }
         };
-        rows.iter().map(of).collect()
+        rows.iter().map(class_of).collect()
     }
 
     /// What a name says of the rows that have it.

@@ -52,11 +52,11 @@ pub(crate) fn are_apart<'a>(windows: impl Iterator<Item = &'a TimeWindow>) -> bo
 pub fn skew(ends: &[Vec<Option<i64>>], ranks: &[u32]) -> Vec<RankClock> {
     let mut differences = vec![Vec::new(); ranks.len()];
     for of_collective in ends {
-        let mut known: Vec<i64> = of_collective.iter().flatten().copied().collect();
-        if known.len() < 2 {
+        let mut ends_ns: Vec<i64> = of_collective.iter().flatten().copied().collect();
+        if ends_ns.len() < 2 {
             continue;
         }
-        let Some(middle) = distribution::integer_median(&mut known) else { continue };
+        let Some(middle) = distribution::integer_median(&mut ends_ns) else { continue };
         for (of_rank, end) in differences.iter_mut().zip(of_collective) {
             of_rank.extend(end.map(|end| end - middle));
         }

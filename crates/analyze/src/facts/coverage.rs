@@ -96,9 +96,10 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
     let files: u64 = traces.iter().map(|trace| lost(trace)).sum();
     let mut parts: Vec<String> = traces.iter().filter_map(|trace| behind_the_end(trace)).collect();
     if files > 0 {
-        let told = traces.iter().flat_map(|trace| trace.losses.iter());
-        let told = told.filter(|(loss, _)| *loss == Loss::LostFile);
-        let first = told.flat_map(|(_, count)| &count.first).next().cloned().unwrap_or_default();
+        let lost_files = traces.iter().flat_map(|trace| trace.losses.iter());
+        let lost_files = lost_files.filter(|(loss, _)| *loss == Loss::LostFile);
+        let first =
+            lost_files.flat_map(|(_, count)| &count.first).next().cloned().unwrap_or_default();
         parts.push(format!("{files} of the job's files cannot be read ({first})"));
     }
     if cuts.len() > 1 {

@@ -60,13 +60,13 @@ pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -
     for at in 1..ends.len() {
         ends[at] = ends[at].max(ends[at - 1]);
     }
-    let of = |(step, ends): (&TrainingStep, &[Option<i64>])| {
+    let device_length = |(step, ends): (&TrainingStep, &[Option<i64>])| {
         let host = step.end - step.start;
         let device = ends[1]? - ends[0]?;
         let differs = (device - host).abs() as f64 > LONGER * host as f64;
         differs.then_some(device)
     };
-    steps.iter().zip(ends.windows(2)).map(of).collect()
+    steps.iter().zip(ends.windows(2)).map(device_length).collect()
 }
 
 /// The last end of the device work that was launched before the recording began: of all work

@@ -77,9 +77,10 @@ pub struct Disturbances {
 impl Disturbances {
     /// How much of a span of a thread was disturbed in one way.
     pub fn length_within(&self, kind: Disturbance, track: TrackId, span: Interval) -> i64 {
-        let of = |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
+        let spans_of =
+            |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
         // What concerns all threads may lie inside what concerns one.
-        let both = [of(None), of(Some(track))];
+        let both = [spans_of(None), spans_of(Some(track))];
         both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
     }
 
@@ -294,14 +295,14 @@ fn measured(
     let trace = scope.trace;
     let rows: Vec<u32> =
         tree.rows_of(thread).iter().copied().filter(|row| trace.kind(*row).is_call()).collect();
-    let taken: Vec<usize> =
+    let timed: Vec<usize> =
         (0..rows.len()).filter(|at| is_named(trace, takes_time, rows[*at])).collect();
-    if taken.len() < MEASURED_MIN {
+    if timed.len() < MEASURED_MIN {
         return;
     }
     let span = |from: u32, to: u32| (trace.slices.start(from), trace.slices.end(to));
     let mut inside: BTreeMap<u32, usize> = BTreeMap::new();
-    for at in &taken {
+    for at in &timed {
         if let Some(operator) = tree.operator(trace, rows[*at]) {
             *inside.entry(operator).or_default() += 1;
         }
@@ -313,7 +314,7 @@ fn measured(
     let is_between = |from: usize, to: usize| {
         rows[from + 1..to].iter().all(|row| scope.links().work(*row).is_empty())
     };
-    for run in taken.chunk_by(|a, b| is_between(*a, *b)) {
+    for run in timed.chunk_by(|a, b| is_between(*a, *b)) {
         if run.len() >= MEASURED_MIN
             && let Some(first) = first_measured(scope, &rows[..run[0]], run.len())
         {

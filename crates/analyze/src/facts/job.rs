@@ -74,11 +74,11 @@ impl<'a> JobFacts<'a> {
     /// The dependency graph of all ranks.
     pub fn measured(&self) -> &MeasuredGraph {
         let apart = Collectives::default();
-        let of = || match self.is_one_job() {
+        let build = || match self.is_one_job() {
             true => measured::build_measured_graph(&self.ranks, self.collectives()),
             false => measured::build_measured_graph(&self.ranks, &apart),
         };
-        self.measured.get_or_init(of)
+        self.measured.get_or_init(build)
     }
 
     /// The critical paths of the job and of each rank, with all contributors.
@@ -88,8 +88,8 @@ impl<'a> JobFacts<'a> {
 
     /// Who arrived late at collectives, and why.
     pub fn stragglers(&self) -> &Stragglers {
-        let of = || stragglers::find_stragglers(self.scopes, self.collectives(), self.measured());
-        self.stragglers.get_or_init(of)
+        let find = || stragglers::find_stragglers(self.scopes, self.collectives(), self.measured());
+        self.stragglers.get_or_init(find)
     }
 
     /// Whether the ranks belong to one job that was recorded at one time: else the collectives of

@@ -131,9 +131,9 @@ impl CallIndex {
         let first = if most - least >= SPREAD * calls.len() as u64 {
             calls.sort_unstable();
             for same in calls.chunk_by(|a, b| a.id == b.id) {
-                let taken = same.iter().filter(|call| call.is_driver == same[0].is_driver);
-                if taken.clone().nth(1).is_some() {
-                    repeated.extend(taken.map(|call| one(call.id, call.row)));
+                let same_side = same.iter().filter(|call| call.is_driver == same[0].is_driver);
+                if same_side.clone().nth(1).is_some() {
+                    repeated.extend(same_side.map(|call| one(call.id, call.row)));
                 }
             }
             calls.dedup_by_key(|call| call.id);

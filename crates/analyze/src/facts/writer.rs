@@ -88,7 +88,7 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
         ProgramMark::Process(text) => has_process(text),
         ProgramMark::Header(key) => trace.header.rest.contains_key(*key),
     };
-    let known = PROGRAMS.iter().find(|(mark, _)| is_there(mark)).map(|(_, program)| *program);
+    let program = PROGRAMS.iter().find(|(mark, _)| is_there(mark)).map(|(_, program)| *program);
     let is_host = |row: u32| {
         let kind = trace.kind(row);
         kind.is_call() || matches!(kind, EventKind::Operator | EventKind::Annotation)
@@ -96,10 +96,10 @@ pub fn foreign(trace: &Trace) -> Option<&'static str> {
     let has =
         |is_kind: &dyn Fn(EventKind) -> bool| trace.rows().any(|row| is_kind(trace.kind(row)));
     let has_calls_and_work = || has(&|kind| kind.is_call()) && has(&|kind| kind.is_device_work());
-    match known {
+    match program {
         Some(program) if !trace.rows().any(is_host) => Some(program),
         _ if 2 * unknown.count > trace.slices.len() as u64 && !has_calls_and_work() => {
-            Some(known.unwrap_or("an unknown program"))
+            Some(program.unwrap_or("an unknown program"))
         }
         _ => None,
     }

@@ -203,7 +203,7 @@ fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
     if table == TraceTable::Collectives {
         return flat(job.collectives().rows());
     }
-    let of = |rank: &RankFacts<'_>| match table {
+    let rank_rows = |rank: &RankFacts<'_>| match table {
         TraceTable::Breakdown => flat([rank.breakdown()]),
         TraceTable::Idle => flat(&rank.idle().devices),
         TraceTable::Kernels => flat(kernels::list_kernels(rank.scope)),
@@ -214,7 +214,7 @@ fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
         TraceTable::Steps => flat(steps::list_steps(rank.scope)),
         TraceTable::Collectives => Vec::new(),
     };
-    job.ranks.iter().flat_map(of).collect()
+    job.ranks.iter().flat_map(rank_rows).collect()
 }
 
 /// Rows by the names of their columns.

@@ -48,8 +48,8 @@ const DEVICES: [(&str, f64, f64); 24] = [
 
 /// The limits of a device of this name, if known.
 pub(super) fn peak(name: &str) -> Option<Peak> {
-    let known = DEVICES.iter().find(|(part, ..)| name.contains(part))?;
-    Some(Peak { memory_gb_per_s: known.1, link_gb_per_s: known.2 })
+    let device = DEVICES.iter().find(|(part, ..)| name.contains(part))?;
+    Some(Peak { memory_gb_per_s: device.1, link_gb_per_s: device.2 })
 }
 
 /// Who made a device.

@@ -10,8 +10,11 @@ use crate::text::time;
 /// Sets [`Finding::sides`] of a priced finding, and says them of communication.
 pub(super) fn tell(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let (Some(_), Some(remedy)) = (finding.saving, &finding.remedy) else { return };
-    let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
-    let Some(at) = job.ranks.iter().position(|rank| Some(rank.rank()) == told) else { return };
+    let worst_rank =
+        finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
+    let Some(at) = job.ranks.iter().position(|rank| Some(rank.rank()) == worst_rank) else {
+        return;
+    };
     let steps = job.ranks[at].step_count();
     let measured = pricer.measured();
     let Some(device_ns) = measured.device_ns(at, &measured.times) else { return };

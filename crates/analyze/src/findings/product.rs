@@ -140,8 +140,8 @@ pub(super) fn uses_matrix_units(name: &str) -> bool {
 pub(super) fn data_type(name: &str, tensors: Option<&Tensors>) -> Option<DataType> {
     by_name(name).or_else(|| {
         let is_matrix = |(dims, _): &(&Vec<u64>, &String)| dims.len() >= 2;
-        let known = tensors?;
-        let (_, of) = known.dims.iter().zip(&known.types).rfind(is_matrix)?;
+        let tensors = tensors?;
+        let (_, of) = tensors.dims.iter().zip(&tensors.types).rfind(is_matrix)?;
         by_tensor(of)
     })
 }
@@ -182,8 +182,8 @@ fn by_name(name: &str) -> Option<DataType> {
 /// Of `Ailk_Bljk_BBS_BH_Bias_…`: indices of both factors, then the letter of their type. Complex
 /// types have none here.
 fn parse_tensile(rest: &str) -> Option<DataType> {
-    let of = rest.split('_').nth(2)?;
-    match of.as_bytes() {
+    let types = rest.split('_').nth(2)?;
+    match types.as_bytes() {
         [b'F', b'8', ..] | [b'B', b'8', ..] | [b'I', ..] | [b'4', ..] => Some(DataType::Small),
         [b'D', ..] => Some(DataType::Float64),
         [b'S', ..] => Some(DataType::Float32),

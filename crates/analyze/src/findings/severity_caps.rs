@@ -26,8 +26,8 @@ pub(super) fn find_severity_cap(
         rows(found, job, &mut by_kind)
     } else {
         // The spans are those of the rank that is told of.
-        let told = found.proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
-        let facts = told.and_then(|rank| job.rank(rank))?;
+        let rank = found.proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+        let facts = rank.and_then(|rank| job.rank(rank))?;
         found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
     };
     let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);

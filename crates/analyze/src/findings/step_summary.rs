@@ -63,8 +63,8 @@ fn shares(path: &[CategoryPart], window_ns: i64) -> String {
         part @ 100.05.. => format!("{part:.1} %"),
         part => format!("only {part:.1} %"),
     };
-    let of = by_party(path.iter().map(|part| (part.category, part.duration_ns)));
-    let named = of.into_iter().filter(|(_, ns)| *ns > 0).map(|(party, ns)| {
+    let parties = by_party(path.iter().map(|part| (part.category, part.duration_ns)));
+    let named = parties.into_iter().filter(|(_, ns)| *ns > 0).map(|(party, ns)| {
         let name = match party {
             Party::Host => "host",
             Party::Device => "device",

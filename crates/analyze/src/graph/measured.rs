@@ -92,8 +92,8 @@ pub fn build_measured_graph(facts: &[RankFacts<'_>], collectives: &Collectives) 
     let loaders: Vec<BTreeSet<TrackId>> = scopes().map(loader::tracks).collect();
     for (at, rank) in facts.iter().enumerate() {
         let clocks = device::RankClocks { skews: rank.skews(), meetings: &meetings };
-        let known = KnownRank { clocks: &clocks, loaders: &loaders[at] };
-        let (markers, named) = add_rank(&mut draft, (at as u32, rank), &known);
+        let inputs = KnownRank { clocks: &clocks, loaders: &loaders[at] };
+        let (markers, named) = add_rank(&mut draft, (at as u32, rank), &inputs);
         ranks.push(markers);
         labels.push(named);
     }
@@ -181,12 +181,12 @@ impl MeasuredGraph {
 /// Per track: when any frame of Python ran.
 fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
     let all = (i64::MIN, i64::MAX);
-    let of = |track: usize| {
+    let framed_in = |track: usize| {
         let stretches = scope.frames().within(TrackId(track as u32), all);
         interval::union(stretches.map(|one| (one.start, one.end)).collect())
     };
     let count = if scope.frames().is_empty() { 0 } else { scope.trace.tracks.len() };
-    (0..count).map(of).collect()
+    (0..count).map(framed_in).collect()
 }
 
 /// What is known of a rank before its graph is drafted.

@@ -136,8 +136,9 @@ fn peak(
     let open = tree.deepest_at(events[at].track, point.time_ns);
     let name = |row: u32| trace.name(row).to_owned();
     let reserved_bytes_max = points.iter().map(|point| point.reserved_bytes).max()?;
-    let known = trace.header.device(i64::from(point.device));
-    let size = known.map_or(0, |known| i64::try_from(known.memory_bytes).unwrap_or(i64::MAX));
+    let properties = trace.header.device(i64::from(point.device));
+    let size = properties
+        .map_or(0, |properties| i64::try_from(properties.memory_bytes).unwrap_or(i64::MAX));
     Some(MemoryPeak {
         rank: point.rank,
         device: point.device,

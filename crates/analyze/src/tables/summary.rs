@@ -178,7 +178,7 @@ fn build_job_summary(
     steps: &[StepSummary],
 ) -> JobSummary {
     let traces = || ranks.iter().map(|rank| rank.scope.trace);
-    let known = || traces().filter_map(|trace| trace.header.distributed.as_ref());
+    let distributed = || traces().filter_map(|trace| trace.header.distributed.as_ref());
     let names: BTreeSet<String> =
         ranks.iter().flat_map(device_names).map(|(_, name)| name).collect();
     let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
@@ -199,8 +199,8 @@ fn build_job_summary(
         foreign_writer: traces().find_map(crate::facts::writer::foreign),
         is_pool: crate::facts::cpu_run::are_cpu_runs(traces()),
         rank_count: ranks.len() as u64,
-        world_size: known().filter_map(|job| job.world_size).max(),
-        backend: known().map(|job| job.backend.clone()).find(|backend| !backend.is_empty()),
+        world_size: distributed().filter_map(|job| job.world_size).max(),
+        backend: distributed().map(|job| job.backend.clone()).find(|backend| !backend.is_empty()),
         devices: names.join(", "),
         device_count: breakdowns.iter().map(|row| u64::from(row.device_count)).sum(),
         event_count: traces().map(trace::store::Trace::event_count).sum(),

@@ -52,7 +52,7 @@ pub fn compared(before: &Job, after: &Job) -> String {
     let names = [HOSTILE, "after.json"];
     let side = |at: usize| RecordingSide { name: names[at], job: &jobs[at] };
     let found = analyze::diff::compare_jobs(&jobs[0], &jobs[1]);
-    let report = report::diff::compare_jobs([side(0), side(1)], &found, &options).unwrap();
+    let report = report::diff::of([side(0), side(1)], &found, &options).unwrap();
     html::diff_page(&report).unwrap()
 }
 

@@ -48,9 +48,7 @@ fn view(edits: &[Edit]) -> Predicted {
     collect::add(&mut calibration, &step, &[0]);
     let setting = step.recorded.setting(&step.program);
     let draws = Draws { count: 4, seed: 0 };
-    let found =
-        what_if::answer_questions((&step.program, &setting), &calibration, ("", edits), draws)
-            .unwrap();
+    let found = what_if::of((&step.program, &setting), &calibration, ("", edits), draws).unwrap();
     let text = format!("{:?}", Edits { edit: edits.to_vec() });
     predicted::of("a step <b>", &step, (&found, text))
 }

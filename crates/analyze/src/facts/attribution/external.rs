@@ -44,9 +44,9 @@ pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowO
     }
     let is_known =
         |at: &usize| matches!(methods[*at], OwnerMethod::Correlation | OwnerMethod::ExternalId);
-    let known = (0..rows.len()).filter(is_known);
+    let places = (0..rows.len()).filter(is_known);
     let mut by_node: Vec<(u64, u32)> =
-        known.filter_map(|at| Some((node(rows[at])?, owners[at]))).collect();
+        places.filter_map(|at| Some((node(rows[at])?, owners[at]))).collect();
     by_node.sort_unstable();
     for (at, row) in rows.iter().enumerate() {
         let Some(node) = node(*row).filter(|_| methods[at] == OwnerMethod::Orphan) else {

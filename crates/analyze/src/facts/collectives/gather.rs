@@ -93,7 +93,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
         trace.slices.collective.get(around)
     });
     let text = |id: StringId| trace.strings.get(id);
-    let of = |take: fn(&Collective) -> StringId| {
+    let name_from = |take: fn(&Collective) -> StringId| {
         collective.map_or_else(String::new, |collective| text(take(collective)).to_owned())
     };
     let operation = message::operation(collective.map(|c| text(c.name)), trace.name(row));
@@ -120,14 +120,14 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[CollectiveRow]) -> Collecti
         name: plain_name(trace.name(row)),
         operation,
         group: CollectiveGroup {
-            name: of(|c| c.group),
-            ranks: of(|c| c.group_ranks),
-            description: of(|c| c.group_description),
+            name: name_from(|c| c.group),
+            ranks: name_from(|c| c.group_ranks),
+            description: name_from(|c| c.group_description),
         },
         group_size: collective.and_then(|collective| collective.group_size),
         sequence,
         bytes,
-        dtype: of(|c| c.dtype),
+        dtype: name_from(|c| c.dtype),
     }
 }
 

@@ -30,8 +30,9 @@ fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
 
 /// Traces whose files name no rank, or one that another file has.
 fn conflicts(ranks: &[RankFacts<'_>]) -> u64 {
-    let of = |rank: &RankFacts<'_>| rank.scope.trace.losses.count_of(Loss::RankConflict);
-    ranks.iter().map(of).sum()
+    let conflict_count =
+        |rank: &RankFacts<'_>| rank.scope.trace.losses.count_of(Loss::RankConflict);
+    ranks.iter().map(conflict_count).sum()
 }
 
 /// Whether the recordings are apart in time.

@@ -108,14 +108,14 @@ fn devices_by_kind(rank: &RankFacts<'_>) -> Option<Issue> {
     let devices = rank.scope.devices();
     let mut guessed = devices.iter().filter(|id| !header.lists_device(i64::from(**id)));
     let first = *guessed.next()?;
-    let known = header.device(i64::from(first))?;
+    let device = header.device(i64::from(first))?;
     let kind = IssueKind {
         id: "devices-by-kind",
         severity: Severity::Info,
         matters: "limits of the device are those of the devices that the file lists",
         hint: "nothing to do if all devices of the host are alike",
     };
-    let name = &known.name;
+    let name = &device.name;
     let what =
         format!("device {first} is not among those the file lists; taken for a {name} as they are");
     Some(kind.issue(Some(rank.rank()), 1 + guessed.count() as u64, what))

@@ -38,10 +38,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let is_move = |row: u32| {
         let copies = rank.attribution().rows(rank.tree(), row);
         let to_device = |work: &u32| {
-            let known = rank.copies().binary_search_by_key(&(rank.start(*work), *work), |copy| {
+            let copy = rank.copies().binary_search_by_key(&(rank.start(*work), *work), |copy| {
                 (rank.start(copy.row), copy.row)
             });
-            known.is_ok_and(|at| rank.copies()[at].direction == Direction::ToDevice)
+            copy.is_ok_and(|at| rank.copies()[at].direction == Direction::ToDevice)
         };
         copies.iter().any(to_device)
     };

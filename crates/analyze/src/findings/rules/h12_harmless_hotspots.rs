@@ -21,12 +21,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFindings)> {
-    let of = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
+    let hotspots = |(rank, path): (&RankFacts<'_>, &crate::graph::critical_path::Path)| {
         let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
     // One rank's will do: it is information.
-    job.ranks.iter().zip(&job.paths().ranks).filter_map(of).take(1).collect()
+    job.ranks.iter().zip(&job.paths().ranks).filter_map(hotspots).take(1).collect()
 }
 
 fn harmless(

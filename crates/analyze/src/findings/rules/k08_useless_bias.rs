@@ -26,8 +26,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for row in convolutions.into_iter().filter(|row| is_normed(rank, *row)) {
         let inside = rank.tree().subtree(row).iter().copied();
         let added: Vec<u32> = inside.filter(|row| rank.is_named(&adds, *row)).collect();
-        let known = rank.tensors(row);
-        let is_given = known.is_some_and(|of| of.dims.get(2).is_some_and(|bias| !bias.is_empty()));
+        let tensors = rank.tensors(row);
+        let is_given =
+            tensors.is_some_and(|of| of.dims.get(2).is_some_and(|bias| !bias.is_empty()));
         if !added.is_empty() || is_given {
             layers.push(row);
             biases.extend(added);

@@ -199,8 +199,8 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         kernel.blocks_per_sm().is_none_or(|blocks| blocks < limits.value("blocks_per_sm"))
     };
     let group = |modules: Vec<u32>| {
-        let of = |module: &u32| kernels.get(module).cloned().unwrap_or_default();
-        let kernels: Vec<Vec<&WindowKernel>> = modules.iter().map(of).collect();
+        let module_kernels = |module: &u32| kernels.get(module).cloned().unwrap_or_default();
+        let kernels: Vec<Vec<&WindowKernel>> = modules.iter().map(module_kernels).collect();
         let mut streams = kernels.iter().flatten().map(|one| rank.scope.trace.stream(one.row));
         let first = streams.next()?;
         let is_one = streams.all(|stream| stream == first);

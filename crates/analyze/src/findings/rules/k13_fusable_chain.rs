@@ -249,8 +249,8 @@ fn chain<'a>(
     for (at, kernel) in kernels.iter().enumerate() {
         // An operator's tensors are moved once, whatever the number of its kernels.
         let is_second = at > 0 && kernel.owner == kernels[at - 1].owner;
-        let known = if is_second { None } else { traffic(rank, kernel).zip(good) };
-        let Some((Traffic { read, passed, written }, good)) = known else {
+        let measured = if is_second { None } else { traffic(rank, kernel).zip(good) };
+        let Some((Traffic { read, passed, written }, good)) = measured else {
             // Half of what it moves is read, half written.
             moved += kernel.duration as f64 * good.unwrap_or_default();
             let ends = i32::from(at == 0) + i32::from(at == last);

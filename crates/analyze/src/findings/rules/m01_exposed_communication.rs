@@ -112,8 +112,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 
 /// What cannot be said where the other ranks of a job are not there.
 fn unseen(rank: &RankFacts<'_>) -> Option<String> {
-    let known = rank.scope.trace.header.distributed.as_ref()?;
-    let size = known.world_size.filter(|size| *size > 1 && !rank.has_peers())?;
+    let distributed = rank.scope.trace.header.distributed.as_ref()?;
+    let size = distributed.world_size.filter(|size| *size > 1 && !rank.has_peers())?;
     Some(format!(
         " How much of it is waiting for other ranks cannot be told: of {size} ranks only rank {} was \
          read.",

@@ -85,8 +85,8 @@ fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     // Per step: where its forward pass ends, if it has a backward pass, too.
     let forward_end = |at: usize| {
         let inside = |row: &&u32| rank.step_at(rank.start(**row)) == Some(at);
-        let of = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);
-        of(BACKWARD).and(of(FORWARD)).map(|row| rank.end(*row))
+        let range = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);
+        range(BACKWARD).and(range(FORWARD)).map(|row| rank.end(*row))
     };
     let ends: Vec<Option<i64>> = (0..steps.len()).map(forward_end).collect();
     let is_ahead = |row: &u32| {

@@ -46,11 +46,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let size = |row: u32| message_bytes(rank, row);
     let sizes: Option<Vec<u64>> = firsts.iter().map(|row| size(*row)).collect();
     let largest = sizes?.into_iter().max()?;
-    let known = |row: &u32| {
+    let message = |row: &u32| {
         let one = slices.collective.get(*row)?;
         Some((one.elements_in, one.elements_out, one.splits_in, one.splits_out))
     };
-    let is_same = firsts.windows(2).all(|pair| known(&pair[0]) == known(&pair[1]));
+    let is_same = firsts.windows(2).all(|pair| message(&pair[0]) == message(&pair[1]));
     let found: Vec<MetadataExchange> =
         firsts.iter().filter_map(|row| exchange(rank, *row)).collect();
     let is_metadata = largest as f64 <= limits.value("bytes") && found.len() == firsts.len();

@@ -60,8 +60,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         return None;
     }
     let rows: Vec<u32> = small.iter().map(|(row, _)| *row).collect();
-    let taken = rank.total(&rows);
-    let lost = (taken - merged_ns(rank, &small, limits)).max(0);
+    let total_ns = rank.total(&rows);
+    let lost = (total_ns - merged_ns(rank, &small, limits)).max(0);
     let moved: u64 = small.iter().filter_map(|(_, size)| *size).sum();
     let unknown = small.iter().filter(|(_, size)| size.is_none()).count();
     let name = match kin {
@@ -79,11 +79,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         "{} {name} per step {sizes} {} {} per step, most of it latency.",
         each(per_step),
         agreeing(per_step, "takes", "take"),
-        time(rank.per_step(taken))
+        time(rank.per_step(total_ns))
     );
     let advice = "Coalesce them: a larger bucket_cap_mb, one flat buffer, \
                   torch.distributed._coalescing_manager or all_reduce_coalesced.";
-    let share = 1.0 - lost as f64 / taken.max(1) as f64;
+    let share = 1.0 - lost as f64 / total_ns.max(1) as f64;
     let edits = vec![rank.edit(rows.clone(), Action::Scale(share))];
     let found = RuleFindings::new(what, advice)
         .number("collectives_per_step", per_step)

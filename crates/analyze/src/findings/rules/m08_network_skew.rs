@@ -59,8 +59,8 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         let late = one.participants.iter().filter(|p| Some(p.end_ns) == last_end(one));
         for p in late.filter_map(|p| Some((job.rank(p.rank)?, p))) {
             let (rank, p) = p;
-            let taken = (p.end_ns - p.arrival_ns).max(1);
-            let share = 1.0 - one.end_spread_ns as f64 / taken as f64;
+            let duration_ns = (p.end_ns - p.arrival_ns).max(1);
+            let share = 1.0 - one.end_spread_ns as f64 / duration_ns as f64;
             edits.push(rank.edit(vec![p.row], Action::Scale(share.max(0.0))));
         }
     }

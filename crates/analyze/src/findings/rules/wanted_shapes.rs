@@ -15,7 +15,7 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
     /// ones, because steps are alike.
     const MOST: usize = 4096;
-    let of = |rank: &RankFacts<'_>| {
+    let owners = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
         let mut longest = Vec::new();
         let mut rows = Vec::new();
@@ -39,7 +39,7 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
         rows.dedup();
         rows
     };
-    job.ranks.iter().map(of).collect()
+    job.ranks.iter().map(owners).collect()
 }
 
 /// Whether a rule needs the tensor sizes of a kernel: long movers, and products that may use tensor

@@ -26,7 +26,7 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
     if !loading.contains(&true) || !fetching.contains(&true) {
         return BTreeSet::new();
     }
-    let of = |names: &[bool]| -> BTreeSet<TrackId> {
+    let tracks_named = |names: &[bool]| -> BTreeSet<TrackId> {
         let is_host = |row: &u32| {
             matches!(
                 trace.kind(*row),
@@ -36,7 +36,7 @@ pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
         let rows = trace.rows().filter(|row| names[trace.slices.name[*row as usize].0 as usize]);
         rows.filter(is_host).map(|row| trace.slices.track[row as usize]).collect()
     };
-    &of(&loading) - &of(&fetching)
+    &tracks_named(&loading) - &tracks_named(&fetching)
 }
 
 /// What such a thread did of which only frames of Python tell: each time it put something into a

@@ -288,8 +288,8 @@ fn pauses(
                 }
             })
         };
-        let taken: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
-        found.extend(pauses.within(at as u32, frames.spans(|frame| taken[frame as usize])));
+        let is_selected: Vec<bool> = (0..frames.all().len() as u32).map(takes).collect();
+        found.extend(pauses.within(at as u32, frames.spans(|frame| is_selected[frame as usize])));
     }
     found
 }

@@ -65,11 +65,11 @@ fn parts(samples: &[RankUnits<'_>]) -> UnitParts {
     let mut parts = UnitParts::default();
     for sample in samples {
         let scope = sample.scope;
-        let of = |class| interval::union(scope.spans(|_, found| found == class));
+        let class_spans = |class| interval::union(scope.spans(|_, found| found == class));
         let busy = interval::union(scope.spans(|_, _| true));
         let [compute, communication, memory, other] =
             [WorkClass::Compute, WorkClass::Communication, WorkClass::Memory, WorkClass::Other]
-                .map(of);
+                .map(class_spans);
         let exposed_communication = interval::difference(&communication, &compute);
         let rest = interval::difference(&memory, &compute);
         let exposed_memory = interval::difference(&rest, &communication);

@@ -38,9 +38,9 @@ pub(super) struct HostThreads<'a> {
     trace: &'a Trace,
     tree: &'a OperatorTree,
     /// Per node of `tree`.
-    known: Vec<RowContext>,
+    row_contexts: Vec<RowContext>,
     frames: &'a Frames,
-    of_frames: Vec<RowContext>,
+    frame_contexts: Vec<RowContext>,
     /// Per name.
     traits: Vec<Traits>,
 }
@@ -52,7 +52,7 @@ struct Traits {
     is_sync: bool,
 }
 
-/// What a row is part of.
+/// The input loading and the owner that a row belongs to.
 #[derive(Clone, Copy, Default)]
 struct RowContext {
     /// The outermost row around that fetches the next batch.
@@ -78,16 +78,16 @@ impl<'a> HostThreads<'a> {
             is_sync: calls::is_synchronization(name),
         };
         let traits: Vec<Traits> = trace.strings.iter().map(traits).collect();
-        let known = known_of(trace, tree, &traits);
-        let of_frames = known_of_frames(frames, &traits);
-        Self { trace, tree, known, frames, of_frames, traits }
+        let row_contexts = contexts_of_rows(trace, tree, &traits);
+        let frame_contexts = contexts_of_frames(frames, &traits);
+        Self { trace, tree, row_contexts, frames, frame_contexts, traits }
     }
 
     /// The innermost operator or range of the user around a row; the row itself if there is none.
     pub(super) fn owner(&self, row: u32) -> Option<StringId> {
         let place = self.tree.position(row);
-        let known = place.map(|place| self.known[place as usize]);
-        known.unwrap_or_else(|| known_in(self.trace, &self.traits, row, None)).owner
+        let context = place.map(|place| self.row_contexts[place as usize]);
+        context.unwrap_or_else(|| context_of_row(self.trace, &self.traits, row, None)).owner
     }
 
     /// Cuts `span` into stretches of one activity and one owner, in order.
@@ -108,9 +108,10 @@ impl<'a> HostThreads<'a> {
                 if from < inner.start {
                     visit((from, inner.start), activity, owner);
                 }
-                let known = self.of_frames[inner.frame as usize];
-                let activity = if known.input.is_some() { Activity::Input } else { Activity::Work };
-                visit((inner.start, inner.end), activity, known.owner);
+                let context = self.frame_contexts[inner.frame as usize];
+                let activity =
+                    if context.input.is_some() { Activity::Input } else { Activity::Work };
+                visit((inner.start, inner.end), activity, context.owner);
                 from = inner.end;
             }
             if from < piece.1 {
@@ -166,12 +167,13 @@ impl<'a> HostThreads<'a> {
 
     fn open(&self, row: u32) -> OpenRow {
         let place = self.tree.position(row);
-        let known = place.map_or_else(RowContext::default, |place| self.known[place as usize]);
+        let context =
+            place.map_or_else(RowContext::default, |place| self.row_contexts[place as usize]);
         let traits = self.traits[self.trace.slices.name[row as usize].0 as usize];
         let is_call = self.trace.kind(row).is_call();
         let activity = if is_call && traits.is_sync {
             Activity::Sync
-        } else if known.input.is_some() {
+        } else if context.input.is_some() {
             Activity::Input
         } else if is_call {
             Activity::Call
@@ -181,35 +183,40 @@ impl<'a> HostThreads<'a> {
             Activity::Work
         };
         let end = self.tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
-        OpenRow { end, activity, owner: known.owner }
+        OpenRow { end, activity, owner: context.owner }
     }
 }
 
-/// What is known of each node of a tree: parents come before their children.
-fn known_of(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Vec<RowContext> {
-    let mut known: Vec<RowContext> = Vec::with_capacity(tree.nodes.len());
+/// Contexts of all nodes of a tree. Parents come before their children.
+fn contexts_of_rows(trace: &Trace, tree: &OperatorTree, traits: &[Traits]) -> Vec<RowContext> {
+    let mut contexts: Vec<RowContext> = Vec::with_capacity(tree.nodes.len());
     for row in &tree.nodes {
         let parent = tree.parent(*row).and_then(|parent| tree.position(parent));
-        let around = parent.map(|parent| known[parent as usize]);
-        known.push(known_in(trace, traits, *row, around));
+        let around = parent.map(|parent| contexts[parent as usize]);
+        contexts.push(context_of_row(trace, traits, *row, around));
     }
-    known
+    contexts
 }
 
-/// What is known of each frame: a caller comes before what it called.
-fn known_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
-    let mut known: Vec<RowContext> = Vec::with_capacity(frames.all().len());
+/// Contexts of all frames. A caller comes before the frames it called.
+fn contexts_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
+    let mut contexts: Vec<RowContext> = Vec::with_capacity(frames.all().len());
     for (frame, at) in frames.all().iter().zip(0..) {
-        let around = frames.caller(at).map(|caller| known[caller as usize]).unwrap_or_default();
+        let around = frames.caller(at).map(|caller| contexts[caller as usize]).unwrap_or_default();
         let is_input = traits[frame.name.0 as usize].is_input;
         let input = around.input.or(is_input.then_some(frame.name));
-        known.push(RowContext { input, owner: input.or(Some(frame.name)) });
+        contexts.push(RowContext { input, owner: input.or(Some(frame.name)) });
     }
-    known
+    contexts
 }
 
-/// What is known of a row by its name and what is around it.
-fn known_in(trace: &Trace, traits: &[Traits], row: u32, around: Option<RowContext>) -> RowContext {
+/// The context of a row, from its name and the context of its parent.
+fn context_of_row(
+    trace: &Trace,
+    traits: &[Traits],
+    row: u32,
+    around: Option<RowContext>,
+) -> RowContext {
     let name = trace.slices.name[row as usize];
     let traits = traits[name.0 as usize];
     let is_call = trace.kind(row).is_call();
