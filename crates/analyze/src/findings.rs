@@ -39,11 +39,11 @@ use price::Pricer;
 use rule::{Detect, RuleLimits};
 
 pub use crate::graph::edit::Action;
-pub use custom_rule::{OwnRule, TraceTable};
+pub use custom_rule::{CustomRule, TraceTable};
 pub use custom_rules::Condition;
 pub use finding::{
-    Bound, Confidence, Finding, FindingCategory, HeldBack, Number, Proof, Remedy, RowEdit, Saving,
-    SavingSource, Severity, Sides, WaitFor,
+    Confidence, Evidence, Finding, FindingCategory, HeldBack, HostDeviceSplit, LimitingFactor,
+    Number, Remedy, RowEdit, Saving, SavingSource, Severity, WaitFor,
 };
 pub use rule::{CureSide, Limit, Rule};
 pub use rules::{rows_with_shapes, rules};
@@ -69,7 +69,8 @@ pub struct FindingReport {
     /// What the critical path of the rank with the longest steps is spent on: all of its window.
     pub path: Vec<CategoryPart>,
     /// How that rank's steps, its window and its critical path fit together, in words.
-    pub account: String,
+    #[serde(rename = "account")]
+    pub step_summary: String,
 }
 
 /// A finding that was suppressed.
@@ -119,7 +120,7 @@ pub fn collect_findings(
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.iter_mut().for_each(severity_caps::lower);
-    (report.path, report.account) = step_summary::summarize_step(job);
+    (report.path, report.step_summary) = step_summary::summarize_step(job);
     sort(&mut findings);
     relate(&mut findings);
     report.findings = findings;
@@ -200,7 +201,7 @@ fn finding(
     mut found: RuleFindings,
 ) -> Finding {
     let rule = limits.rule;
-    let told = told(job, &ranks, &found.proofs);
+    let told = told(job, &ranks, &found.evidence);
     let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
         let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
@@ -255,11 +256,11 @@ fn finding(
         what,
         advice,
         held_back,
-        bound: None,
+        limiting_factor: None,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),
-        sides: None,
+        split: None,
         numbers,
-        proofs: found.proofs,
+        evidence: found.evidence,
         limits: limits.used(),
         key: match found.subject.is_empty() {
             true => rule.id.to_owned(),
@@ -271,7 +272,7 @@ fn finding(
 
 /// Prices a finding on the graph, never above what its rows add up to.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
-    let told = told(job, &finding.ranks, &finding.proofs);
+    let told = told(job, &finding.ranks, &finding.evidence);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
     let ranks = &job.ranks[told.clone()];
     let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
@@ -287,7 +288,8 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 /// Says why a remedy brings far less than its rows add up to.
 fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let Some(remedy) = finding.remedy.as_ref() else { return };
-    let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
+    let told =
+        finding.evidence.first().map(|evidence| evidence.rank).or(finding.ranks.first().copied());
     let at = job.ranks.iter().position(|rank| Some(rank.rank()) == told);
     let Some(at) = at.filter(|_| limiting_factor::contradicts(finding, job.step_ns())) else {
         return;
@@ -301,8 +303,8 @@ fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 
 /// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
 /// gain nothing from each other: then the one that is told of.
-fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
-    let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+fn told(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
+    let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
     let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
     match at.filter(|_| !job.is_one_job()) {
         Some(at) => at..at + 1,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use analyze::Scope;
 use analyze::findings::{
-    Bound, Confidence, Finding, FindingCategory, FindingReport, HeldBack, Number, Proof, Saving,
-    Severity, Suppressed,
+    Confidence, Evidence, Finding, FindingCategory, FindingReport, HeldBack, LimitingFactor,
+    Number, Saving, Severity, Suppressed,
 };
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub struct FindingView {
     /// Why the advice is held back.
     pub held_back: Option<HeldBack>,
     /// What would decide without its rows, where the saving is far below what they add up to.
-    pub bound: Option<Bound>,
+    pub bound: Option<LimitingFactor>,
     /// What a step would gain.
     pub saving: Option<Saving>,
     pub numbers: Vec<Number>,
@@ -54,7 +54,7 @@ pub struct FindingView {
     pub key: String,
 }
 
-/// A row that shows it; see [`Proof`].
+/// A row that shows it; see [`Evidence`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ProofView {
     pub rank: u32,
@@ -84,11 +84,11 @@ pub(crate) fn of(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zero) -> Fi
         what: finding.what.clone(),
         advice: finding.advice.clone(),
         held_back: finding.held_back,
-        bound: finding.bound.clone(),
+        bound: finding.limiting_factor.clone(),
         saving: finding.saving,
         numbers: finding.numbers.clone(),
         proofs: finding
-            .proofs
+            .evidence
             .iter()
             .map(|proof| proof_view(proof, by_rank.get(&proof.rank).copied(), zero))
             .collect(),
@@ -99,22 +99,22 @@ pub(crate) fn of(scopes: &[Scope<'_>], found: &FindingReport, zero: &Zero) -> Fi
         suppressed: found.suppressed.clone(),
         step_ns: found.step_ns,
         joint_saving_ns: found.joint_saving_ns,
-        account: found.account.clone(),
+        account: found.step_summary.clone(),
     }
 }
 
-fn proof_view(proof: &Proof, scope: Option<&Scope<'_>>, zero: &Zero) -> ProofView {
-    let at = proof.row.zip(scope).map(|(row, scope)| {
+fn proof_view(evidence: &Evidence, scope: Option<&Scope<'_>>, zero: &Zero) -> ProofView {
+    let at = evidence.row.zip(scope).map(|(row, scope)| {
         let slices = &scope.trace.slices;
-        (zero.at(proof.rank, slices.start(row)), slices.duration[row as usize])
+        (zero.at(evidence.rank, slices.start(row)), slices.duration[row as usize])
     });
     ProofView {
-        rank: proof.rank,
-        name: proof.name.clone(),
-        within: proof.within.clone(),
-        source: proof.source.clone(),
+        rank: evidence.rank,
+        name: evidence.name.clone(),
+        within: evidence.within.clone(),
+        source: evidence.source.clone(),
         at,
-        count: proof.count,
-        total_ns: proof.total_ns,
+        count: evidence.count,
+        total_ns: evidence.total_ns,
     }
 }

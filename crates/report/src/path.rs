@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use analyze::critical_path::{CategoryPart, Contributor, CriticalPath, Path, PathCategory};
-use analyze::graph::measured::Evidence;
+use analyze::graph::measured::WaitEvidence;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -19,7 +19,7 @@ pub struct PathPart {
     /// The job's first, if there are several ranks, then each rank's.
     pub paths: Vec<PathView>,
     /// What the dependencies rest on.
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// One path.

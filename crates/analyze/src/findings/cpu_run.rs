@@ -68,8 +68,8 @@ pub(super) fn reword(findings: &mut Vec<Finding>) {
             *text = worded(text);
         }
         // A pool's launch carries a runtime's name, so that readers of devices' traces know it.
-        for proof in &mut finding.proofs {
-            for name in proof.within.iter_mut().chain([&mut proof.name]) {
+        for evidence in &mut finding.evidence {
+            for name in evidence.within.iter_mut().chain([&mut evidence.name]) {
                 if name.starts_with("cudaLaunchKernel") {
                     "start of the pool's work".clone_into(name);
                 }

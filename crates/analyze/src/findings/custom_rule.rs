@@ -8,7 +8,7 @@ use crate::error::Error;
 /// A rule of the user's: rows of a table that meet a condition.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct OwnRule {
+pub struct CustomRule {
     /// Its name in reports; no built-in one.
     pub id: String,
     /// What it is called.

@@ -5,8 +5,8 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::custom_rule::{OwnRule, TraceTable, wrong};
-use super::finding::{Confidence, Finding, FindingCategory, Number, Proof};
+use super::custom_rule::{CustomRule, TraceTable, wrong};
+use super::finding::{Confidence, Evidence, Finding, FindingCategory, Number};
 use crate::error::Error;
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::tables::bandwidth;
@@ -120,7 +120,7 @@ impl Condition {
 /// [`Error::Rules`] if the table lacks a column.
 pub(super) fn find(
     job: &JobFacts<'_>,
-    rule: &OwnRule,
+    rule: &CustomRule,
     conditions: &[Condition],
 ) -> Result<Option<Finding>, Error> {
     let rows = table(job, rule.table);
@@ -159,11 +159,11 @@ pub(super) fn find(
         what,
         advice: rule.advice.clone(),
         held_back: None,
-        bound: None,
+        limiting_factor: None,
         saving: None,
-        sides: None,
+        split: None,
         numbers: vec![Number { name: "rows", value: met.len() as f64 }],
-        proofs: met.iter().take(5).map(|row| proof(row)).collect(),
+        evidence: met.iter().take(5).map(|row| build_evidence(row)).collect(),
         limits: Vec::new(),
         key: format!("{}:{subject}", rule.id),
         remedy: None,
@@ -184,10 +184,10 @@ fn name(row: &Map<String, Value>) -> String {
     })
 }
 
-fn proof(row: &Map<String, Value>) -> Proof {
+fn build_evidence(row: &Map<String, Value>) -> Evidence {
     const TIMES: [&str; 5] = ["total_ns", "host_ns", "idle_ns", "time_ns", "duration_ns"];
     let number = |column: &str| row.get(column).and_then(Value::as_i64);
-    Proof {
+    Evidence {
         rank: rank(row).unwrap_or_default(),
         row: None,
         name: name(row),

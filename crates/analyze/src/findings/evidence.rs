@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::store::{EventKind, StringId, TrackId};
 
-use super::finding::{Proof, RowEdit};
+use super::finding::{Evidence, RowEdit};
 use crate::facts::interval::Interval;
 use crate::facts::job::RankFacts;
 use crate::graph::edit::Action;
@@ -29,12 +29,15 @@ impl RankFacts<'_> {
     }
 
     /// The names that take longest, with their longest rows.
-    pub fn proofs(&self, rows: impl IntoIterator<Item = u32>) -> Vec<Proof> {
-        self.proofs_of(rows.into_iter().map(|row| (row, self.duration(row))))
+    pub fn collect_evidence(&self, rows: impl IntoIterator<Item = u32>) -> Vec<Evidence> {
+        self.collect_timed_evidence(rows.into_iter().map(|row| (row, self.duration(row))))
     }
 
     /// The same where each row stands for a time that is not its own.
-    pub fn proofs_of(&self, rows: impl IntoIterator<Item = (u32, i64)>) -> Vec<Proof> {
+    pub fn collect_timed_evidence(
+        &self,
+        rows: impl IntoIterator<Item = (u32, i64)>,
+    ) -> Vec<Evidence> {
         // Per name: count, sum, the longest row and its time.
         let mut named: BTreeMap<StringId, (u64, i64, u32, i64)> = BTreeMap::new();
         for (row, ns) in rows {
@@ -46,10 +49,13 @@ impl RankFacts<'_> {
         let mut named: Vec<_> = named.into_values().collect();
         named.sort_by_key(|(_, total, row, _)| (std::cmp::Reverse(*total), *row));
         named.truncate(SHOWN);
-        named.into_iter().map(|(count, total, row, _)| self.proof(row, (count, total))).collect()
+        named
+            .into_iter()
+            .map(|(count, total, row, _)| self.build_evidence(row, (count, total)))
+            .collect()
     }
 
-    fn proof(&self, row: u32, (count, total_ns): (u64, i64)) -> Proof {
+    fn build_evidence(&self, row: u32, (count, total_ns): (u64, i64)) -> Evidence {
         let trace = self.scope.trace;
         let host =
             if trace.kind(row).is_device_work() { self.scope.links().call(row) } else { Some(row) };
@@ -57,7 +63,7 @@ impl RankFacts<'_> {
         let mut within: Vec<String> =
             around.iter().map(|around| trace.name(*around).to_owned()).collect();
         within.reverse();
-        Proof {
+        Evidence {
             rank: self.rank(),
             row: Some(row),
             name: trace.name(row).to_owned(),

@@ -75,15 +75,18 @@ pub struct Finding {
     /// Why it weighs less than its rows, if it does.
     pub held_back: Option<HeldBack>,
     /// What would decide without its rows, where the saving is far below what they add up to.
-    pub bound: Option<Bound>,
+    #[serde(rename = "bound")]
+    pub limiting_factor: Option<LimitingFactor>,
     /// What a step would gain; `None` where nothing can be saved or priced.
     pub saving: Option<Saving>,
     /// The same of host and devices apart, where the devices' steps are longer.
-    pub sides: Option<Sides>,
+    #[serde(rename = "sides")]
+    pub split: Option<HostDeviceSplit>,
     /// What was measured; per step where the name says so.
     pub numbers: Vec<Number>,
     /// The rows that show it, the most telling first.
-    pub proofs: Vec<Proof>,
+    #[serde(rename = "proofs")]
+    pub evidence: Vec<Evidence>,
     /// The limits it was held against.
     pub limits: Vec<Number>,
     /// What a suppression names: stable from run to run.
@@ -175,7 +178,7 @@ impl Saving {
 /// A step on the host and on its devices, which run behind it, with and without what was found: of
 /// the rank that is told of, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Sides {
+pub struct HostDeviceSplit {
     /// A step of the host.
     pub host_ns: i64,
     /// It would take with the cure.
@@ -208,7 +211,7 @@ pub struct Number {
 
 /// A row that shows what was found, for all of its name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Proof {
+pub struct Evidence {
     pub rank: u32,
     /// The longest such row of the trace.
     pub row: Option<u32>,
@@ -255,7 +258,7 @@ pub(super) struct RuleFindings {
     /// What it is about, by name: with the rule it makes the key.
     pub subject: String,
     pub numbers: Vec<Number>,
-    pub proofs: Vec<Proof>,
+    pub evidence: Vec<Evidence>,
     /// Over the whole window.
     pub high_ns: Option<i64>,
     pub edits: Vec<RowEdit>,
@@ -275,7 +278,7 @@ impl RuleFindings {
             advice: advice.into(),
             subject: String::new(),
             numbers: Vec::new(),
-            proofs: Vec::new(),
+            evidence: Vec::new(),
             high_ns: None,
             edits: Vec::new(),
             severity: Severity::Info,
@@ -306,11 +309,12 @@ impl RuleFindings {
     }
 
     /// The rows that show it; the first one's name becomes the subject.
-    pub fn shown_by(mut self, proofs: Vec<Proof>) -> Self {
+    pub fn shown_by(mut self, evidence: Vec<Evidence>) -> Self {
         if self.subject.is_empty() {
-            self.subject = proofs.first().map_or_else(String::new, |proof| proof.name.clone());
+            self.subject =
+                evidence.first().map_or_else(String::new, |evidence| evidence.name.clone());
         }
-        self.proofs = proofs;
+        self.evidence = evidence;
         self
     }
 
@@ -345,7 +349,7 @@ fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
 
 /// What a rank's step would consist of without the rows of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Bound {
+pub struct LimitingFactor {
     pub rank: u32,
     /// The host's share of its critical path, percent.
     pub host_pct: f64,

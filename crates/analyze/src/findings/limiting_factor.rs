@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Bound, Finding, FindingCategory, WaitFor};
+use super::finding::{Finding, FindingCategory, LimitingFactor, WaitFor};
 use crate::facts::job::JobFacts;
 use crate::graph::critical_path::{Reach, by_party, walk};
 use crate::graph::measured::MeasuredGraph;
@@ -31,7 +31,7 @@ pub(super) fn find_limiting_factor(
     measured: &MeasuredGraph,
     (graph, times): (&DependencyGraph, &NodeTimes),
     at: usize,
-) -> Bound {
+) -> LimitingFactor {
     let path = walk(measured, graph, times, (at, Reach::Rank));
     let spent = path.iter().map(|stretch| (stretch.category, stretch.end - stretch.start));
     let [(_, host), (_, mut device), (_, wait)] = by_party(spent);
@@ -41,7 +41,7 @@ pub(super) fn find_limiting_factor(
     let whole = (host + device + wait).max(1) as f64;
     let share = |ns: i64| (1e3 * ns as f64 / whole).round() / 10.0;
     let rank = measured.ranks[at].rank;
-    Bound {
+    LimitingFactor {
         rank,
         host_pct: share(host),
         device_pct: share(device),
@@ -69,7 +69,7 @@ fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
 }
 
 /// Says why a finding's remedy brings little.
-pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Bound) {
+pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: LimitingFactor) {
     let Some(saving) = finding.saving else { return };
     let rank = match job.ranks.len() {
         1 => String::new(),
@@ -101,11 +101,11 @@ pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Bound) {
         bound.host_pct,
         bound.device_pct
     );
-    finding.bound = Some(bound);
+    finding.limiting_factor = Some(bound);
 }
 
 /// What decides, in words.
-fn decides(bound: &Bound) -> &'static str {
+fn decides(bound: &LimitingFactor) -> &'static str {
     /// From this share on waits are named, percent.
     const WAITS_PCT: f64 = 10.0;
     let is_host = bound.host_pct >= bound.device_pct;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::custom_rule::{OwnRule, wrong};
+use super::custom_rule::{CustomRule, wrong};
 use super::custom_rules::{self, Condition};
 use super::rule::Rule;
 use super::rules::rules;
@@ -23,7 +23,7 @@ pub struct RuleSettings {
     pub suppressions: Vec<Suppression>,
     /// Rules of the user's.
     #[serde(default, rename = "rule")]
-    pub own: Vec<OwnRule>,
+    pub custom: Vec<CustomRule>,
 }
 
 /// A finding that is known.
@@ -41,7 +41,7 @@ impl RuleSettings {
     /// # Errors
     /// [`Error::Rules`] for a rule or a limit that is not there, a name that is taken, a limit that
     /// is no number, and a condition that cannot be read; [`Error::Pattern`] in a condition.
-    pub fn conditions(&self) -> Result<Vec<(&OwnRule, Vec<Condition>)>, Error> {
+    pub fn conditions(&self) -> Result<Vec<(&CustomRule, Vec<Condition>)>, Error> {
         for (id, limits) in &self.limits {
             let rule = known(id)?;
             for (name, value) in limits {
@@ -50,14 +50,14 @@ impl RuleSettings {
         }
         for suppression in &self.suppressions {
             let rule = suppression.key.split(':').next().unwrap_or_default();
-            let is_own = self.own.iter().any(|own| own.id == rule);
+            let is_own = self.custom.iter().any(|own| own.id == rule);
             if !is_own {
                 known(rule)?;
             }
         }
-        let read = |(at, rule): (usize, &'_ OwnRule)| {
+        let read = |(at, rule): (usize, &'_ CustomRule)| {
             let is_taken = rules().any(|known| known.id == rule.id)
-                || self.own[..at].iter().any(|other| other.id == rule.id);
+                || self.custom[..at].iter().any(|other| other.id == rule.id);
             if is_taken || rule.id.is_empty() || rule.id.contains(':') {
                 let expected = "an id that no other rule has, without a colon";
                 return Err(wrong("rule.id", expected.to_owned(), &rule.id));
@@ -65,7 +65,7 @@ impl RuleSettings {
             custom_rules::parse(&rule.condition)
         };
         let mut found = Vec::new();
-        for (at, rule) in self.own.iter().enumerate() {
+        for (at, rule) in self.custom.iter().enumerate() {
             found.push((rule, read((at, rule))?));
         }
         Ok(found)

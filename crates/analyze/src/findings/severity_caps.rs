@@ -26,7 +26,7 @@ pub(super) fn find_severity_cap(
         rows(found, job, &mut by_kind)
     } else {
         // The spans are those of the rank that is told of.
-        let rank = found.proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+        let rank = found.evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
         let facts = rank.and_then(|rank| job.rank(rank))?;
         found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
     };
@@ -90,8 +90,8 @@ fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     for edit in &found.edits {
         job.rank(edit.rank).into_iter().for_each(|facts| add(facts, &edit.rows));
     }
-    for proof in found.proofs.iter().filter(|_| found.edits.is_empty()) {
-        if let (Some(facts), Some(row)) = (job.rank(proof.rank), proof.row) {
+    for evidence in found.evidence.iter().filter(|_| found.edits.is_empty()) {
+        if let (Some(facts), Some(row)) = (job.rank(evidence.rank), evidence.row) {
             add(facts, &[row]);
         }
     }

@@ -127,7 +127,7 @@ fn rules_of_the_users_are_conditions_on_tables() {
     let report = found(&trace, &rule("name=~^gem count>=4 total_ns>1000")).unwrap();
     let own = report.findings.iter().find(|one| one.rule == "own").unwrap();
     assert_eq!((own.severity, own.category), (Severity::High, FindingCategory::Own));
-    assert_eq!(own.proofs[0].total_ns, 1340);
+    assert_eq!(own.evidence[0].total_ns, 1340);
     assert!(!rules_of(&found(&trace, &rule("name=~^gem count>4")).unwrap()).contains(&"own"));
 }
 
@@ -217,7 +217,7 @@ fn what_was_lost_decides_on_title_and_remedy() {
 
 #[test]
 fn steps_and_what_lies_beside_them_add_up_to_the_window() {
-    let account = |trace: &Trace| found(trace, "").unwrap().account;
+    let account = |trace: &Trace| found(trace, "").unwrap().step_summary;
     let whole = account(&reading());
     assert!(whole.starts_with("2 steps of 1.00 µs (mean) make a window of 2.00 µs"), "{whole}");
     let mut beside = reading();

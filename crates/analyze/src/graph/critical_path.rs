@@ -13,7 +13,7 @@ use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
 use crate::facts::scope::Scope;
-use crate::graph::measured::{CATEGORIES, Evidence, MeasuredGraph, ThreadLabel};
+use crate::graph::measured::{CATEGORIES, MeasuredGraph, ThreadLabel, WaitEvidence};
 use crate::graph::{EdgeKind, NodeTimes};
 use crate::percent::percent;
 
@@ -29,7 +29,7 @@ pub struct CriticalPath {
     /// `None` with one rank, whose path is the job's.
     pub job: Option<Path>,
     /// What the dependencies rest on.
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// A path that tiles `window_start_ns..window_end_ns`.

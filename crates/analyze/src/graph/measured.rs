@@ -35,7 +35,7 @@ use crate::facts::scope::Scope;
 use draft::{Candidate, Draft};
 use label::PlacedRank;
 
-pub use label::{CATEGORIES, Evidence, NodeOrigin, Party, PathCategory, ThreadLabel};
+pub use label::{CATEGORIES, NodeOrigin, Party, PathCategory, ThreadLabel, WaitEvidence};
 pub use pause::Pauses;
 pub use rows::RowNodes;
 
@@ -70,14 +70,14 @@ pub struct MeasuredGraph {
     /// Per rank: the threads that load input for others.
     loaders: Vec<BTreeSet<TrackId>>,
     /// What the dependencies rest on.
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// Builds the graph of the windows of some ranks and what joins them.
 ///
 /// Edges are: the order of each thread; launches; the order of each stream; waits of streams and
-/// of the host, as the profiler recorded them, else inferred (`Evidence` counts both); hand-offs
-/// between the threads of forward and backward; and the matched collectives.
+/// of the host, as the profiler recorded them, else inferred (`WaitEvidence` counts both);
+/// hand-offs between the threads of forward and backward; and the matched collectives.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the windows.

@@ -62,8 +62,8 @@ pub fn measure_queues(scope: &Scope<'_>) -> Vec<StreamQueue> {
     each(scope).map(|(key, stream)| stream.queue(scope, key)).collect()
 }
 
-/// The lengths behind [`measure_queues`]: one point at the beginning of the window and one at each time of
-/// change, by device, stream and time.
+/// The lengths behind [`measure_queues`]: one point at the beginning of the window and one at each
+/// time of change, by device, stream and time.
 pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     let rank = scope.trace.rank;
     let points = |((device, stream), waiting): (StreamKey, QueuedStream)| {

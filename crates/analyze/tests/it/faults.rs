@@ -196,7 +196,7 @@ fn a_step_that_covers_half_of_the_work_is_no_unit_of_the_window() {
     let scopes = [Scope::new(&one, WindowRule::Steps, &classifier)];
     let report =
         findings::collect_findings(&JobFacts::new(&scopes), &RuleSettings::default()).unwrap();
-    assert!(report.account.contains("without named steps"), "{}", report.account);
+    assert!(report.step_summary.contains("without named steps"), "{}", report.step_summary);
     let texts = report.findings.iter().map(|found| &found.what);
     assert!(texts.clone().count() > 0 && texts.clone().all(|text| !text.contains("per step")));
 }

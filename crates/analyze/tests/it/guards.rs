@@ -38,7 +38,7 @@ fn issue_24_exposed_communication_says_who_waits_for_whom() {
     let truth: serde_json::Value = serde_json::from_str(&truth).unwrap();
     let report = found(&job, WindowRule::Steps);
     let exposed = find_finding(&report, "M01");
-    let bound = exposed.bound.as_ref().expect("an explanation");
+    let bound = exposed.limiting_factor.as_ref().expect("an explanation");
     let mut waits: BTreeMap<u64, i64> = BTreeMap::new();
     for one in truth["collectives"].as_array().unwrap() {
         let wait_us = one["wait_us"][bound.rank.to_string()].as_i64().unwrap();
@@ -62,12 +62,12 @@ fn issue_24_exposed_communication_says_who_waits_for_whom() {
 fn a_saving_that_its_rows_bear_out_needs_no_explanation() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let report = found(&job, WindowRule::Steps);
-    assert_eq!(find_finding(&report, "H02").bound, None);
+    assert_eq!(find_finding(&report, "H02").limiting_factor, None);
     // The user's line, not the profiler's or PyTorch's.
-    let source = find_finding(&report, "H02").proofs[0].source.as_deref();
+    let source = find_finding(&report, "H02").evidence[0].source.as_deref();
     assert_eq!(source, Some("resnet50_profiler_api.py(42): <module>"));
     // 60.9 ms a step of products without tensor cores, and the host decides.
-    let bound = find_finding(&report, "K06").bound.as_ref().expect("an explanation");
+    let bound = find_finding(&report, "K06").limiting_factor.as_ref().expect("an explanation");
     assert!(bound.host_pct > 90.0 && bound.waits.is_empty(), "{bound:?}");
 }
 
@@ -96,12 +96,15 @@ fn issue_24_a_device_that_lags_behind_has_its_step_beside_the_hosts() {
     let job_ = summed_up(&job).job;
     assert_eq!((job_.step_p50_ns, job_.device_step_p50_ns), (Some(15_950_958), Some(18_980_345)));
     let report = found(&job, WindowRule::Steps);
-    assert!(report.account.contains("the device needs 56.5 ms for the same steps"), "{report:?}");
+    assert!(
+        report.step_summary.contains("the device needs 56.5 ms for the same steps"),
+        "{report:?}"
+    );
     // All that was launched counts, what runs behind the window too: then the host's 16.2 bind.
     let exposed = find_finding(&report, "M01");
     assert!(exposed.saving.expect("a saving").mid_pct > 13.0, "{exposed:?}");
     // The finding itself says what the device gains, and what the host.
-    let sides = exposed.sides.expect("a device that lags behind");
+    let sides = exposed.split.expect("a device that lags behind");
     assert!((sides.device_ns - all / 3).abs() < 10_000, "{sides:?}");
     let halved = sides.halved_device_ns.expect("transfers");
     let shorter = 100.0 * (sides.device_ns - halved) as f64 / sides.device_ns as f64;
@@ -141,7 +144,7 @@ fn issue_24_a_recording_of_a_host_alone_is_not_idle() {
     assert_eq!(own, expected);
     let report = found(&job, WindowRule::Steps);
     assert!(report.findings.iter().all(|one| one.rule.starts_with('Q')), "{:?}", report.findings);
-    assert!(report.account.ends_with("covers all of the window: 100.0 % host"), "{report:?}");
+    assert!(report.step_summary.ends_with("covers all of the window: 100.0 % host"), "{report:?}");
     let scope = &scopes(&job, WindowRule::Steps)[0];
     assert_eq!(breakdown::compute_recorded_breakdown(scope).idle_pct, Some(0.0));
 }

@@ -83,7 +83,7 @@ pub(super) fn blocking(
                 found.extend(sync_points.find_stream_work(call, does).map(|work| (call, work)));
             }
             CallKind::EventSync => {
-                found.extend(sync_points.find_event_work(call).map(|work| (call, work)))
+                found.extend(sync_points.find_event_work(call).map(|work| (call, work)));
             }
             CallKind::EventRecord => {
                 let track = trace.slices.track[call as usize];

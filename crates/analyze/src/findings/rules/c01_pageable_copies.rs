@@ -92,7 +92,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .number("blocked_max_ns", blocked as f64)
         .number("gb_per_s", moved as f64 / device_ns.max(1) as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
 /// How long the call of a copy waits for work that its stream still has to do before the copy.

@@ -78,5 +78,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("calls_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(calls)).saves(time_ns, edits))
 }

@@ -57,10 +57,10 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let advice = "Copy the next batch on a side stream while this one is computed (a prefetching \
                   loader, pinned memory, non_blocking=True and an event to wait for).";
     let rows: Vec<u32> = open.iter().map(|copy| copy.row).collect();
-    let proofs = rank.proofs_of(open.iter().map(|copy| (copy.row, bare(copy))));
+    let evidence = rank.collect_timed_evidence(open.iter().map(|copy| (copy.row, bare(copy))));
     let edits = vec![rank.edit(rows, Action::Overlap)];
     let found = RuleFindings::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share);
-    Some(found.shown_by(proofs).saves(exposed, edits))
+    Some(found.shown_by(evidence).saves(exposed, edits))
 }

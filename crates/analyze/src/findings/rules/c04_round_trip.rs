@@ -51,7 +51,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("trips_per_step", per_step)
         .number("bytes_per_step", moved as f64 / rank.step_count() as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
 /// Copies that are remembered.

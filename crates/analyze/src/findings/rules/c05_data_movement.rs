@@ -91,7 +91,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("moving_per_step_ns", rank.per_step(moving) as f64)
         .number("moving_pct", share);
     let high = (moving as f64 * avoidable) as i64;
-    Some(found.shown_by(rank.proofs(rows)).saves(high, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(high, edits))
 }
 
 /// The time of copies that compiled functions make where graphs are replayed.

@@ -51,5 +51,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("fills_each", each_time)
         .number("host_per_step_ns", rank.per_step(host_ns) as f64)
         .number("device_per_step_ns", rank.per_step(device_ns) as f64);
-    Some(found.shown_by(rank.proofs(fills)).saves(host_ns.max(device_ns), edits))
+    Some(found.shown_by(rank.collect_evidence(fills)).saves(host_ns.max(device_ns), edits))
 }

@@ -92,7 +92,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
             .flat_map(move |track| rest.clone().into_iter().map(move |span| (track, span)))
     });
     let found = found.rests_on(spans.collect());
-    Some(found.shown_by(rank.proofs(rows)).saves(waited, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(waited, edits))
 }
 
 /// What the device waited for besides: before its first work, and in first launches of kernels.

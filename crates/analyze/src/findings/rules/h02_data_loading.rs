@@ -59,7 +59,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rows.is_empty() || share < limits.value("idle_pct") {
         return None;
     }
-    let proofs = rank.proofs_of(rows.iter().map(|row| (*row, idle(*row))));
+    let evidence = rank.collect_timed_evidence(rows.iter().map(|row| (*row, idle(*row))));
     let single = rank.names(|name| name.contains("_SingleProcessDataLoaderIter"));
     let is_single = rank.whole(&rows).into_iter().any(|row| rank.is_named(&single, row));
     let fetching: i64 = rows.iter().map(|row| rank.scope.clipped(*row)).map(|(a, b)| b - a).sum();
@@ -67,7 +67,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         "{} waits {} per step ({share:.1} % of the window) while {} fetches the next batch{}.",
         if is_host_only { "The model" } else { "The device" },
         time(rank.per_step(waited)),
-        proofs.first().map_or("the host", |proof| &proof.name),
+        evidence.first().map_or("the host", |evidence| &evidence.name),
         match (is_single, is_training(rank)) {
             (true, true) => ", in the training process itself (num_workers=0)",
             (true, false) => ", in the process that runs the model (num_workers=0)",
@@ -103,7 +103,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("fetching_per_step_ns", rank.per_step(fetching) as f64)
         .number("idle_pct", share);
-    Some(found.shown_by(proofs).saves(waited.min(hidden), edits))
+    Some(found.shown_by(evidence).saves(waited.min(hidden), edits))
 }
 
 /// Whether the recording shows that weights are updated or gradients computed.

@@ -67,14 +67,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     let advice = "Log, evaluate metrics or checkpoint less often, in a background thread, or from \
                   tensors copied asynchronously; do not wait for files between steps.";
-    let proofs =
-        rank.proofs_of(stalls.iter().filter_map(|stall| Some((stall.ended_by?, stall.ns))));
+    let evidence = rank.collect_timed_evidence(
+        stalls.iter().filter_map(|stall| Some((stall.ended_by?, stall.ns))),
+    );
     let found = RuleFindings::new(what, advice)
         .number("every_steps", period as f64)
         .number("stall_ns", (idle_ns / stalls.len() as i64) as f64)
         .number("usual_ns", usual as f64)
         .about(owner.clone().unwrap_or_else(|| "untraced".to_owned()))
-        .shown_by(proofs);
+        .shown_by(evidence);
     Some(if is_host_only {
         let track = |row: u32| rank.scope.trace.slices.track[row as usize];
         let spans: Vec<_> =

@@ -66,5 +66,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("reads_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(blocked) as f64);
-    Some(found.shown_by(rank.proofs_of(reads)).saves(blocked, edits))
+    Some(found.shown_by(rank.collect_timed_evidence(reads)).saves(blocked, edits))
 }

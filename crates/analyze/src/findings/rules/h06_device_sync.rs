@@ -55,5 +55,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("waits_per_step", per_step)
         .number("blocked_per_step_ns", rank.per_step(rank.total(&waits)) as f64)
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64);
-    Some(found.shown_by(rank.proofs(waits)).saves(idle_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(waits)).saves(idle_ns, edits))
 }

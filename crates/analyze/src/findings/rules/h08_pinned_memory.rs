@@ -45,5 +45,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
                   (pin_memory=True) rather than calling .pin_memory() on every tensor.";
     let edits = vec![rank.edit(calls.clone(), Action::Scale(0.0))];
     let found = RuleFindings::new(what, advice).number("calls_per_step", per_step);
-    Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(calls)).saves(time_ns, edits))
 }

@@ -47,5 +47,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("queries_per_step", per_step)
         .number("time_pct", share);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }

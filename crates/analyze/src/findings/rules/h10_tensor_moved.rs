@@ -83,7 +83,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let edits =
         vec![rank.edit(calls, Action::Unblock), rank.edit(rank.whole(&rows), Action::Scale(0.2))];
     let found = RuleFindings::new(what, advice).number("moves_per_step", per_step);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
 /// The row that ran directly before a row under the same parent.

@@ -71,7 +71,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("repeats_max", *repeated as f64)
         .number("loops_per_step", rank.count_per_step(loops.len()))
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
 /// Stretches of siblings that repeat a group beginning with a select, and how often they do.

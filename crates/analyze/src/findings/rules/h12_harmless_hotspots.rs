@@ -56,8 +56,8 @@ fn harmless(
     named.retain(|_, ns| ns.is_some_and(is_large));
     rows.retain(|(row, _)| named.contains_key(&trace.slices.name[*row as usize]));
     let total: i64 = named.values().flatten().sum();
-    let proofs = rank.proofs_of(rows);
-    let names: Vec<&str> = proofs.iter().take(3).map(|proof| proof.name.as_str()).collect();
+    let evidence = rank.collect_timed_evidence(rows);
+    let names: Vec<&str> = evidence.iter().take(3).map(|evidence| evidence.name.as_str()).collect();
     let what = format!(
         "{} take {} of the host per step and never lie on the critical path.",
         names.join(", "),
@@ -66,5 +66,5 @@ fn harmless(
     let advice = "Leave them: making them faster would not shorten a step.";
     let found =
         RuleFindings::new(what, advice).number("time_per_step_ns", rank.per_step(total) as f64);
-    (!named.is_empty()).then(|| found.shown_by(proofs))
+    (!named.is_empty()).then(|| found.shown_by(evidence))
 }

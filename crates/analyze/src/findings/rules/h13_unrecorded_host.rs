@@ -84,7 +84,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         Some(_) => cure.to_owned(),
         None => format!("Record with with_stack=True to see the lines. {cure}"),
     };
-    let proofs = rank.proofs_of(found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0)));
+    let evidence = rank
+        .collect_timed_evidence(found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0)));
     // Without a device, pairs of recordings show that moving such code to a worker removes it.
     let factor = if is_host_only { 0.0 } else { 1.0 / limits.value("faster").max(1.0) };
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
@@ -94,7 +95,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("time_per_step_ns", rank.per_step(lost) as f64)
         .number("time_pct", share)
         .rests_on(spans);
-    Some(found.shown_by(proofs).saves(lost, edits))
+    Some(found.shown_by(evidence).saves(lost, edits))
 }
 
 /// Whether the device idles for most of a stretch, and no rule about operators has that time.

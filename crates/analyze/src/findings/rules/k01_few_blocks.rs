@@ -46,7 +46,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let blocks: f64 = small.iter().map(|(kernel, blocks)| kernel.duration as f64 * blocks).sum();
     let blocks = blocks / time_ns.max(1) as f64;
     let rows: Vec<u32> = small.iter().map(|(kernel, _)| kernel.row).collect();
-    let proofs = rank.proofs(rows.iter().copied());
+    let evidence = rank.collect_evidence(rows.iter().copied());
     let sms = rank.device_info(small[0].0.device).map_or(0, |device| device.sm_count);
     let what = format!(
         "{share:.0} % of compute time ({} per step) is spent in kernels that fill {:.0} % of the \
@@ -54,7 +54,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         time(rank.per_step(time_ns)),
         100.0 * blocks,
         if sms > 0 { format!(" ({:.0} of {sms})", blocks * f64::from(sms)) } else { String::new() },
-        proofs.first().map_or("", |proof| short_name(&proof.name))
+        evidence.first().map_or("", |evidence| short_name(&evidence.name))
     );
     // Two kernels run side by side only where the first leaves half of the multiprocessors free.
     let streams = match 2.0 * blocks <= most {
@@ -70,7 +70,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("time_pct_of_compute", share)
         .number("blocks_per_sm_mean", blocks);
-    Some(found.shown_by(proofs).saves(high as i64, edits))
+    Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
 /// Per kernel, the share of its time in which no other kernel or copy runs on its device.

@@ -47,18 +47,18 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let high: f64 = coarse.iter().map(lost).sum();
     let elements = coarse.iter().map(|(.., each)| *each).fold(0.0, f64::max);
     let rows: Vec<u32> = coarse.iter().map(|(kernel, ..)| kernel.row).collect();
-    let proofs = rank.proofs(rows.iter().copied());
+    let evidence = rank.collect_evidence(rows.iter().copied());
     let what = format!(
         "{} works on up to {elements:.0} elements per thread with fewer than {most} blocks per \
          multiprocessor; such kernels take {} per step ({share:.1} % of the window).",
-        proofs.first().map_or("", |proof| short_name(&proof.name)),
+        evidence.first().map_or("", |evidence| short_name(&evidence.name)),
         time(rank.per_step(time_ns))
     );
     let advice = "Launch more blocks and loop less in each thread (a grid-stride loop over smaller \
                   chunks); for reductions, reduce in two passes.";
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
     let found = RuleFindings::new(what, advice).number("elements_per_thread_max", elements);
-    Some(found.shown_by(proofs).saves(high as i64, edits))
+    Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
 /// Whether a kernel treats every element alike, or reduces them.

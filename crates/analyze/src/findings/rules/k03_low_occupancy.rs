@@ -70,5 +70,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("time_pct_of_compute", share)
         .number("registers", f64::from(shape.registers))
         .number("shared_bytes", f64::from(shape.shared_memory));
-    Some(found.shown_by(rank.proofs(rows)).saves((time_ns as f64 * gain) as i64, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves((time_ns as f64 * gain) as i64, edits))
 }

@@ -65,7 +65,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let (&(name, [x, y, z]), worst) = most?;
     let rows: Vec<u32> = tails.iter().map(|(kernel, _)| kernel.row).collect();
     let time_ns = rank.total(&rows);
-    let proofs = rank.proofs_of(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
+    let evidence =
+        rank.collect_timed_evidence(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
     let per_step = rank.count_per_step(tails.len());
     let what = format!(
         "{} per step {} a nearly empty last wave; with waves of equal length that takes \
@@ -87,7 +88,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("kernels_per_step", rank.count_per_step(tails.len()))
         .number("lost_per_step_ns", rank.per_step(high as i64) as f64)
         .about(short_name(name));
-    Some(found.shown_by(proofs).saves(high as i64, edits))
+    Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
 /// How often a kernel's blocks fill the device, by its theoretical occupancy; `None` within the

@@ -72,7 +72,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("worst_gb_per_s", worst.2)
         .number("peak_gb_per_s", peak)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(high as i64, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(high as i64, edits))
 }
 
 /// Operators that read their inputs and write as much as the largest.

@@ -59,7 +59,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     let high: f64 = plain.iter().map(lost).sum();
     let rows: Vec<u32> = plain.iter().map(|one| one.kernel.row).collect();
-    let proofs = rank.proofs(rows.iter().copied());
+    let evidence = rank.collect_evidence(rows.iter().copied());
     let named: Vec<&str> = types.keys().map(|of| of.name()).collect();
     let what = format!(
         "{share:.0} % of compute time ({} per step) goes to {} matrix products and convolutions \
@@ -67,13 +67,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         time(rank.per_step(time_ns)),
         named.join(" and "),
         units(main.maker),
-        proofs.first().map_or("", |proof| short_name(&proof.name))
+        evidence.first().map_or("", |evidence| short_name(&evidence.name))
     );
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
     let found = RuleFindings::new(what, advice(rank, main))
         .number("time_pct_of_compute", share)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(proofs).saves(high as i64, edits))
+    Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
 /// A kernel that is a product, shows no matrix units, and could use some.

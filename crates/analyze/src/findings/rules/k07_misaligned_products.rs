@@ -57,7 +57,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, if sizes.is_attention { FUSE } else { PAD })
         .about(owner)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves((time_ns as f64 * gain) as i64, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves((time_ns as f64 * gain) as i64, edits))
 }
 
 /// What is wrong with the sizes of a product.

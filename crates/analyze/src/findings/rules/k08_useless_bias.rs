@@ -55,7 +55,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         rank.edit(rank.whole(&biases), Action::Scale(0.0)),
     ];
     let found = RuleFindings::new(what, advice).number("layers_per_step", per_step);
-    Some(found.shown_by(rank.proofs(layers)).saves(high, edits))
+    Some(found.shown_by(rank.collect_evidence(layers)).saves(high, edits))
 }
 
 /// Whether the next operator under the same parent is a batch norm.

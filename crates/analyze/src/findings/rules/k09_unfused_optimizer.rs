@@ -63,7 +63,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("kernels_each", each as f64)
         .number("host_per_step_ns", rank.per_step(host_ns) as f64);
     let high = (host_ns as f64 * (1.0 - keep)) as i64;
-    Some(found.shown_by(rank.proofs(many)).saves(high, edits))
+    Some(found.shown_by(rank.collect_evidence(many)).saves(high, edits))
 }
 
 /// Operators inside a row that ran no other one; none where a fused or foreach implementation is

@@ -65,7 +65,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let behind_first = calls.get(1..).unwrap_or_default();
     let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
     let found = RuleFindings::new(what, advice).number("kernels_per_step", per_step);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
 /// Without a device: lookups and their backward by the operators, one of each kind for each table.
@@ -97,5 +97,5 @@ fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFind
         edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
     }
     let found = RuleFindings::new(what, advice).number("lookups_per_step", per_step);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost as i64, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost as i64, edits))
 }

@@ -152,7 +152,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .about(kind(rank.name(largest.modules[0])))
         .number("branches_max", largest.modules.len() as f64);
-    let found = found.shown_by(rank.proofs(rows));
+    let found = found.shown_by(rank.collect_evidence(rows));
     // What the recording does not prove is a question, and promises nothing.
     Some(if are_proven { found.saves(high, edits) } else { found })
 }
@@ -172,15 +172,15 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
     let module_above =
         |row: u32| python.ancestors(row).find(|around| rank.is_named(&modules, *around));
     // Modules by the run of their parent and their kind.
-    let mut sides: BTreeMap<(u32, &str), Vec<u32>> = BTreeMap::new();
+    let mut branches: BTreeMap<(u32, &str), Vec<u32>> = BTreeMap::new();
     for row in python.nodes.iter().filter(|row| rank.is_named(&modules, **row)) {
         let parent = module_above(*row);
         let is_chain = |parent: &u32| CHAINS.iter().any(|part| rank.name(*parent).contains(part));
         if let Some(parent) = parent.filter(|parent| !is_chain(parent)) {
-            sides.entry((parent, kind(rank.name(*row)))).or_default().push(*row);
+            branches.entry((parent, kind(rank.name(*row)))).or_default().push(*row);
         }
     }
-    sides.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
+    branches.retain(|_, modules| modules.len() as f64 >= limits.value("branches"));
     // The nearest module of each kernel, and those around it; and when each thread launched.
     let mut kernels: BTreeMap<u32, Vec<&WindowKernel>> = BTreeMap::new();
     let mut launches: Vec<(TrackId, i64)> = Vec::new();
@@ -211,7 +211,7 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         let is_known = path == BranchPath::RuledOut || group.fill().is_some();
         (is_one && all_small && is_known).then_some(group)
     };
-    sides.into_values().filter_map(group).collect()
+    branches.into_values().filter_map(group).collect()
 }
 
 /// Whether a path of operators may lead from each module to the one behind it: through operators

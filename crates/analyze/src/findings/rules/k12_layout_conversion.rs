@@ -40,5 +40,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
                   the same for the batch; check for operators that fall back.";
     let edits = vec![rank.edit(rows.clone(), Action::Scale(0.0))];
     let found = RuleFindings::new(what, advice).number("time_pct_of_compute", share);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::k05_slow_memory::{Traffic, traffic};
 use crate::facts::job::{RankFacts, WindowKernel};
-use crate::findings::finding::{Confidence, FindingCategory, Proof, RuleFindings};
+use crate::findings::finding::{Confidence, Evidence, FindingCategory, RuleFindings};
 use crate::findings::hardware;
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
@@ -130,9 +130,9 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("bytes_per_step", moved / rank.step_count() as f64)
         .number("sized_pct", 100.0 * sized as f64 / kernels.max(1) as f64);
     let edits = vec![rank.edit(rows, Action::Scale(factor))];
-    let proofs = proofs(rank, &chains);
-    let first = proofs.first().map_or("", |proof| short_name(&proof.name)).to_owned();
-    Some(found.about(first).shown_by(proofs).saves(high, edits))
+    let evidence = collect_evidence(rank, &chains);
+    let first = evidence.first().map_or("", |evidence| short_name(&evidence.name)).to_owned();
+    Some(found.about(first).shown_by(evidence).saves(high, edits))
 }
 
 /// Where the figures come from.
@@ -164,12 +164,12 @@ fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> 
 }
 
 /// What launched the first kernel of each chain, for all that the chain would save.
-fn proofs(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Proof> {
+fn collect_evidence(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Evidence> {
     let first = |chain: &Chain<'_>| {
         let kernel = chain.kernels.first()?;
         Some((kernel.owner.unwrap_or(kernel.row), chain.saved_ns()))
     };
-    rank.proofs_of(chains.iter().filter_map(first))
+    rank.collect_timed_evidence(chains.iter().filter_map(first))
 }
 
 /// All chains of all streams.

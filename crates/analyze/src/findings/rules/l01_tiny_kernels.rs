@@ -49,7 +49,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let middle = periods.len().checked_sub(1)? / 2;
     let each = *periods.select_nth_unstable(middle).1;
     let owners = calls.iter().map(|call| rank.range_around(*call).unwrap_or(*call));
-    let proofs = rank.proofs_of(owners.zip(tiny.iter().map(|(_, period)| *period)));
+    let evidence = rank.collect_timed_evidence(owners.zip(tiny.iter().map(|(_, period)| *period)));
     let what = format!(
         "{per_step:.0} of {:.0} kernels per step ({share:.0} %) take less time than the call that \
          launches them, and nothing else waits on their stream then. Half of them are launched {} or \
@@ -66,7 +66,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("tiny_launch_pct", share)
         .number("launch_period_ns", each as f64)
         .number("idle_pct", idle_pct);
-    Some(found.shown_by(proofs).saves(lost.min(idle_ns), edits))
+    Some(found.shown_by(evidence).saves(lost.min(idle_ns), edits))
 }
 
 /// Launches of kernels shorter than their call, with nothing else waiting on their stream, and the

@@ -73,7 +73,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("bytes_mean", moved as f64 / copies.max(1) as f64)
         .number("lost_per_step_ns", rank.per_step(lost) as f64)
         .about(longest[0].2);
-    Some(found.shown_by(rank.proofs(all)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(all)).saves(lost, edits))
 }
 
 /// Copies that follow each other on a thread: one direction, one issuer, short pauses, small.

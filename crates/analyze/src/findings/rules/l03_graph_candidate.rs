@@ -71,7 +71,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("runs_per_step", rank.count_per_step(best.rows.len()))
         .number("host_ns", (best.host_ns / runs) as f64)
         .number("device_ns", (best.device_ns / runs) as f64);
-    Some(found.shown_by(rank.proofs(best.rows.iter().copied())).saves(gain(best), edits))
+    Some(found.shown_by(rank.collect_evidence(best.rows.iter().copied())).saves(gain(best), edits))
 }
 
 /// All steps, where each launches the same work: then a part of them is not worth a graph of its
@@ -123,7 +123,7 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
                   torch.compile(mode=\"reduce-overhead\")): keep its inputs in tensors that stay where \
                   they are, and copy each batch into them before the graph is replayed.";
     let share = gain as f64 / host_ns.max(1) as f64;
-    let proofs = rank.proofs(rows.iter().copied());
+    let evidence = rank.collect_evidence(rows.iter().copied());
     let edits = vec![rank.edit(rank.whole(&rows), Action::Scale(1.0 - share))];
     let found = RuleFindings::new(what, advice)
         .about("step")
@@ -131,7 +131,7 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
         .number("runs_per_step", 1.0)
         .number("host_ns", rank.per_step(host_ns) as f64)
         .number("device_ns", rank.per_step(device_ns) as f64);
-    Some(found.shown_by(proofs).saves(gain, edits))
+    Some(found.shown_by(evidence).saves(gain, edits))
 }
 
 /// Annotations and outermost operators of the window by name, those that run in several steps.

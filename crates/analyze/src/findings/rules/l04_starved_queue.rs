@@ -39,14 +39,15 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let rows: Vec<u32> = waits.iter().map(|wait| wait.call).collect();
     let owners = rows.iter().map(|call| rank.range_around(*call).unwrap_or(*call));
-    let proofs = rank.proofs_of(owners.zip(rows.iter().map(|call| rank.duration(*call))));
+    let evidence =
+        rank.collect_timed_evidence(owners.zip(rows.iter().map(|call| rank.duration(*call))));
     let launches = waits.iter().map(|wait| wait.launches).max().unwrap_or_default();
     let what = format!(
         "The launching thread waits {} per step for the device in {}, with up to {launches} \
          launches of other regions behind it; the device is idle {} per step afterwards ({share:.1} \
          % of the window).",
         time(rank.per_step(rank.total(&rows))),
-        proofs.first().map_or("a call", |proof| &proof.name),
+        evidence.first().map_or("a call", |evidence| &evidence.name),
         time(rank.per_step(lost))
     );
     let advice = "Move the stage that waits (input distribution, metrics) to a thread and stream \
@@ -56,7 +57,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("waits_per_step", rank.count_per_step(rows.len()))
         .number("blocked_per_step_ns", rank.per_step(rank.total(&rows)) as f64)
         .number("idle_per_step_ns", rank.per_step(lost) as f64);
-    Some(found.shown_by(proofs).saves(lost, edits))
+    Some(found.shown_by(evidence).saves(lost, edits))
 }
 
 fn waits(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Wait> {

@@ -39,7 +39,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     );
     let advice = "Nothing to do on the host: the device decides. Long launch calls are \
                   back-pressure, not overhead; beware of memory held by work in flight.";
-    let proofs = rank.proofs_of(inside().map(|wait| (wait.call, wait.waited_ns)));
-    let found = RuleFindings::new(what, advice).about("queue").shown_by(proofs);
+    let evidence = rank.collect_timed_evidence(inside().map(|wait| (wait.call, wait.waited_ns)));
+    let found = RuleFindings::new(what, advice).about("queue").shown_by(evidence);
     Some(found.number("waited_pct", share).number("length_max", f64::from(longest)))
 }

@@ -78,13 +78,13 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let advice = "Warm up before measuring (CUDA_MODULE_LOADING=EAGER loads code early), keep the \
                   allocator away from the driver (H07), and give the launching thread a core of \
                   its own.";
-    let proofs = rank.proofs(slow.iter().copied());
+    let evidence = rank.collect_evidence(slow.iter().copied());
     let edits = vec![rank.edit(slow, Action::ShortenTo(usual))];
     let found = RuleFindings::new(what, advice)
         .number("p99_ns", p99 as f64)
         .number("p50_ns", usual as f64)
         .number("held_up", held_up as f64);
-    Some(found.shown_by(proofs).saves(excess, edits))
+    Some(found.shown_by(evidence).saves(excess, edits))
 }
 
 /// The first launch of each kernel in the trace, which loads its code: no step does that again.

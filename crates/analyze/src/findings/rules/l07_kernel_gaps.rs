@@ -44,10 +44,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let advice = "Fuse kernels or replay them as a CUDA graph, which starts its nodes without the \
                   queue; avoid event waits between kernels of one stream.";
     let rows: Vec<u32> = gaps.iter().filter_map(|gap| gap.ending_row).collect();
-    let proofs = rank.proofs_of(gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns))));
+    let evidence = rank
+        .collect_timed_evidence(gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns))));
     let edits = vec![rank.edit(rows, Action::CloseGap)];
     let found = RuleFindings::new(what, advice)
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("gap_mean_ns", mean as f64);
-    Some(found.shown_by(proofs).saves(lost / devices, edits))
+    Some(found.shown_by(evidence).saves(lost / devices, edits))
 }

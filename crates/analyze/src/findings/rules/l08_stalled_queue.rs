@@ -66,11 +66,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         );
     }
     let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
-    let proofs = rank.proofs_of(ending());
+    let evidence = rank.collect_timed_evidence(ending());
     let found = RuleFindings::new(what, WAITS)
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));
-    let found = found.shown_by(proofs);
+    let found = found.shown_by(evidence);
     Some(found.saves(idle_ns, vec![rank.edit(rows, Action::CloseGap)]))
 }

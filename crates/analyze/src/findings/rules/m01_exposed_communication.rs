@@ -93,7 +93,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
                   (bucket_cap_mb, gradient_as_bucket_view), the next batch's input exchange \
                   (TrainPipelineSparseDist), all-to-all split from its wait; or move less \
                   (quantised collectives, fewer bytes).";
-    let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
+    let evidence = rank.collect_timed_evidence(rows.iter().map(|row| (*row, bare(*row))));
     let found = RuleFindings::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
@@ -104,7 +104,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
     }
     let edits = vec![rank.edit(rows, Action::Overlap)];
-    let found = found.shown_by(proofs).saves(exposed, edits);
+    let found = found.shown_by(evidence).saves(exposed, edits);
     // Where kernels of graphs may be missing, compute that hides some of it may be missing too.
     let is_sure = rank.partial_graphs().is_none();
     Some(found.sure(if is_sure { Confidence::High } else { Confidence::Medium }))

@@ -68,12 +68,12 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         "Exchange the next batch while this one is computed: TrainPipelineSparseDist, or start the \
          input distribution earlier on a stream and thread of its own."
     };
-    let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
+    let evidence = rank.collect_timed_evidence(rows.iter().map(|row| (*row, bare(*row))));
     let edits = vec![rank.edit(rows.clone(), Action::Overlap)];
     let found = RuleFindings::new(what, advice)
         .number("collectives_per_step", rank.count_per_step(rows.len()))
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64);
-    let found = found.shown_by(proofs);
+    let found = found.shown_by(evidence);
     Some(if is_pipelined { found } else { found.saves(exposed, edits) })
 }
 

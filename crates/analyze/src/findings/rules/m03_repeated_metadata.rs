@@ -72,7 +72,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let edits =
         vec![rank.edit(waits, Action::Unblock), rank.edit(rows.clone(), Action::Scale(0.0))];
     let found = RuleFindings::new(what, advice).number("bytes", largest as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
 /// The exchange if a copy to the host and a wait follow it before the next one.

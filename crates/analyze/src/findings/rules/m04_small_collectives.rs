@@ -89,7 +89,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("collectives_per_step", per_step)
         .number("unknown_sizes_per_step", rank.count_per_step(unknown))
         .number("bytes_mean", moved as f64 / (small.len() - unknown).max(1) as f64);
-    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
 fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {

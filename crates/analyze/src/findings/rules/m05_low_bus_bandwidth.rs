@@ -52,7 +52,7 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
     ranks.sort_unstable();
     ranks.dedup();
     let mut edits = Vec::new();
-    let mut proofs = Vec::new();
+    let mut evidence = Vec::new();
     for rank in ranks.iter().filter_map(|rank| job.rank(*rank)) {
         let rows = |one: &Matched| {
             let own = one.participants.iter().filter(|p| p.rank == rank.rank());
@@ -62,14 +62,14 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         for (one, reached, link) in &slow {
             edits.push(rank.edit(rows(one), Action::Scale(reached / link)));
         }
-        proofs.extend(rank.proofs(all));
+        evidence.extend(rank.collect_evidence(all));
     }
-    proofs.truncate(5);
+    evidence.truncate(5);
     let found = RuleFindings::new(what, advice)
         .number("collectives", slow.len() as f64)
         .number("worst_gb_per_s", *reached)
         .number("link_gb_per_s", *link);
-    vec![(ranks, found.shown_by(proofs).saves(lost_ns, edits))]
+    vec![(ranks, found.shown_by(evidence).saves(lost_ns, edits))]
 }
 
 /// What it reaches and what its links give, if that is far apart.

@@ -1,7 +1,7 @@
 //! M06: one rank comes last to collectives again and again, and all others wait for it.
 
 use crate::facts::job::JobFacts;
-use crate::findings::finding::{Confidence, FindingCategory, Proof, RuleFindings};
+use crate::findings::finding::{Confidence, Evidence, FindingCategory, RuleFindings};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, limit, page};
 use crate::graph::edit::Action;
 use crate::text::{counted, time};
@@ -79,12 +79,13 @@ fn late(
             Some(rank.edit(rows, Action::ArriveEarlier(matched.late_by_ns)))
         })
         .collect();
-    let proofs: Vec<Proof> =
-        rank.proofs_of(late.filter_map(|matched| Some((own(matched)?, matched.late_by_ns))));
+    let evidence: Vec<Evidence> = rank.collect_timed_evidence(
+        late.filter_map(|matched| Some((own(matched)?, matched.late_by_ns))),
+    );
     let found = RuleFindings::new(what, advice)
         .about(format!("rank {}", one.rank))
         .number("times_last", one.times_last as f64)
         .number("collectives", one.collectives as f64)
         .number("delay_per_step_ns", rank.per_step(one.caused_delay_ns) as f64);
-    Some((vec![one.rank], found.shown_by(proofs).saves(one.caused_delay_ns, edits)))
+    Some((vec![one.rank], found.shown_by(evidence).saves(one.caused_delay_ns, edits)))
 }

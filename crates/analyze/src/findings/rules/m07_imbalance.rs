@@ -101,7 +101,7 @@ fn uneven(
         .number("excess_per_step_ns", (ns - mean) as f64);
     Some((
         vec![rank.rank()],
-        found.shown_by(rank.proofs(rows.iter().copied())).saves(excess, edits),
+        found.shown_by(rank.collect_evidence(rows.iter().copied())).saves(excess, edits),
     ))
 }
 

@@ -65,10 +65,10 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         }
     }
     let own = skewed.iter().flat_map(|one| &one.participants).filter(|p| p.rank == slowest);
-    let proofs = rank.proofs(own.map(|p| p.row));
+    let evidence = rank.collect_evidence(own.map(|p| p.row));
     let found = RuleFindings::new(what, advice)
         .about(format!("rank {slowest}"))
         .number("collectives", skewed.len() as f64)
         .number("spread_max_ns", worst.end_spread_ns as f64);
-    vec![(vec![slowest], found.shown_by(proofs).saves(lost, edits))]
+    vec![(vec![slowest], found.shown_by(evidence).saves(lost, edits))]
 }

@@ -50,5 +50,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .at_least(Severity::Medium);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns / 2, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns / 2, edits))
 }

@@ -58,5 +58,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64)
         .number("time_pct", share);
-    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+    Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }

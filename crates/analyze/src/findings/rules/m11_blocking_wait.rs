@@ -64,5 +64,5 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let found = RuleFindings::new(what, advice)
         .number("waits_per_step", rank.count_per_step(waits.len()))
         .number("blocked_per_step_ns", rank.per_step(blocked) as f64);
-    Some(found.shown_by(rank.proofs_of(waits)).saves(blocked, edits))
+    Some(found.shown_by(rank.collect_timed_evidence(waits)).saves(blocked, edits))
 }

@@ -3,7 +3,7 @@
 
 use crate::facts::job::JobFacts;
 use crate::facts::quality::{self, Issue, losses};
-use crate::findings::finding::{Confidence, FindingCategory, Proof, RuleFindings, Severity};
+use crate::findings::finding::{Confidence, Evidence, FindingCategory, RuleFindings, Severity};
 use crate::findings::rule::{CureSide, Detect, Rule, RuleLimits, page};
 
 macro_rules! quality_rule {
@@ -96,8 +96,8 @@ fn found(
     };
     let whats: Vec<String> = quality::by_kind(&own).iter().map(words).collect();
     let what = format!("{} Hurts: {}.", whats.join(" "), worst.matters);
-    let proofs = issues.iter().filter(|issue| !issue.place.is_empty()).take(5);
-    let proofs = proofs.map(|issue| Proof {
+    let evidence = issues.iter().filter(|issue| !issue.place.is_empty()).take(5);
+    let evidence = evidence.map(|issue| Evidence {
         rank: issue.rank.unwrap_or_default(),
         row: None,
         name: issue.place.clone(),
@@ -117,7 +117,7 @@ fn found(
             quality::Severity::Warning => Severity::Medium,
             quality::Severity::Info => Severity::Info,
         });
-    vec![(ranks, found.shown_by(proofs.collect()))]
+    vec![(ranks, found.shown_by(evidence.collect()))]
 }
 
 /// The title of a finding about an issue, where that of its rule is too general.

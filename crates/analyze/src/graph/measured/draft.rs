@@ -1,7 +1,7 @@
 //! Nodes with their measured times while a graph is built, and the one rule by which edges get
 //! their weights. Knows no trace.
 
-use super::label::{Evidence, NodeOrigin, PathCategory};
+use super::label::{NodeOrigin, PathCategory, WaitEvidence};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 
 /// A graph being built.
@@ -9,7 +9,7 @@ use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 pub(super) struct Draft {
     pub nodes: Vec<DraftNode>,
     pub edges: Vec<Edge>,
-    pub evidence: Evidence,
+    pub evidence: WaitEvidence,
 }
 
 /// A node and when it was measured.

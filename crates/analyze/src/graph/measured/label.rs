@@ -89,7 +89,7 @@ pub struct ThreadLabel {
 
 /// What the dependencies of a graph rest on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Evidence {
+pub struct WaitEvidence {
     /// Device work with its launch in the window.
     pub launches: u64,
     /// Device work that was launched before the window or unseen.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trace::store::{EventKind, TrackKey};
 
 use super::device::DeviceWork;
-use super::label::Evidence;
+use super::label::WaitEvidence;
 use super::segment::ThreadSegment;
 use crate::facts::calls::{self, CallKind, Direction};
 use crate::facts::scope::Scope;
@@ -94,7 +94,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         &self,
         (segment, call): (&ThreadSegment, CallKind),
         launched: &[u32],
-        (device, evidence): (&DeviceWork, &mut Evidence),
+        (device, evidence): (&DeviceWork, &mut WaitEvidence),
     ) -> Vec<u32> {
         let mut awaited = match call {
             CallKind::Plain | CallKind::BlockingCopy => self.copies(call, launched, device),
@@ -238,7 +238,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         order: &mut ThreadOrder,
         (segment, call): (&ThreadSegment, CallKind),
         launched: &[u32],
-        (device, evidence): (&mut DeviceWork, &mut Evidence),
+        (device, evidence): (&mut DeviceWork, &mut WaitEvidence),
     ) {
         match call {
             CallKind::EventRecord => order.recorded = Some(segment.start),
@@ -306,7 +306,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         &self,
         segment: &ThreadSegment,
         copy: u32,
-        (device, evidence): (&mut DeviceWork, &mut Evidence),
+        (device, evidence): (&mut DeviceWork, &mut WaitEvidence),
     ) -> bool {
         let start = device.works[copy as usize].start;
         let streams = self.reached(segment.row);

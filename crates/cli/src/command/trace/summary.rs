@@ -149,8 +149,8 @@ fn job(page: &SummaryPage) -> Vec<(&'static str, String)> {
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
         ("step", step(job)),
     ];
-    if !page.findings.account.is_empty() && !is_unknown(&page.summary) {
-        facts.push(("adds up", page.findings.account.clone()));
+    if !page.findings.step_summary.is_empty() && !is_unknown(&page.summary) {
+        facts.push(("adds up", page.findings.step_summary.clone()));
     }
     if !job.is_of_host {
         let busy = if is_pool { "pool busy" } else { "device busy" };

@@ -67,7 +67,7 @@ fn result(finding: &Finding, job: &Job) -> Value {
             "severity": finding.severity,
             "confidence": finding.confidence,
             "heldBack": finding.held_back,
-            "bound": finding.bound,
+            "bound": finding.limiting_factor,
             "saving": finding.saving,
             "ranks": finding.ranks,
         },
