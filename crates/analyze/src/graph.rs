@@ -41,20 +41,20 @@ pub use node::{Edge, EdgeId, EdgeKind, GraphNode, NodeId, NodeKind};
 #[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
     nodes: Vec<GraphNode>,
-    /// By target; those of one target in the order in which they were given.
+    /// Sorted by target; edges of one target keep their given order.
     edges: Vec<Edge>,
-    /// Per node: its first edge; one entry more than nodes.
+    /// First edge of each node; one entry more than nodes.
     first_edge: Vec<u32>,
     /// Nodes in topological order.
     order: Vec<NodeId>,
-    /// Per node: its place in `order`.
+    /// Place of each node in `order`.
     place: Vec<u32>,
     /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
     leaving: Vec<u32>,
     first_leaving: Vec<u32>,
 }
 
-/// When each node starts and ends; the entries are those of the graph's nodes.
+/// Start and end times of all nodes of a graph, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTimes {
     /// When nodes without predecessors start.
@@ -84,7 +84,7 @@ impl DependencyGraph {
         built.unwrap_or_default()
     }
 
-    /// The same for edges that may form a cycle, such as those of an edited program.
+    /// Builds a graph from edges that may form a cycle, such as those of an edited program.
     ///
     /// # Errors
     /// [`Cycle`] names the nodes of one.
@@ -110,17 +110,17 @@ impl DependencyGraph {
         Ok(Self { nodes, edges: sorted, first_edge, order, place, leaving, first_leaving })
     }
 
-    /// How many nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The nodes, by id.
+    /// Returns the nodes, by id.
     pub fn nodes(&self) -> &[GraphNode] {
         &self.nodes
     }
@@ -130,12 +130,12 @@ impl DependencyGraph {
         &self.edges
     }
 
-    /// A node.
+    /// Returns the node with this id.
     pub fn node(&self, id: NodeId) -> GraphNode {
         self.nodes[id.index()]
     }
 
-    /// An edge.
+    /// Returns the edge with this id.
     pub fn edge(&self, id: EdgeId) -> Edge {
         self.edges[id.0 as usize]
     }
@@ -172,7 +172,7 @@ impl DependencyGraph {
     }
 }
 
-/// When everything starts and ends if nothing waits longer than it must.
+/// Computes the start and end of every node if none waits longer than its predecessors require.
 ///
 /// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
 /// `end(n) = start(n) + weight(n)`.
@@ -274,7 +274,7 @@ fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u
     (first, places)
 }
 
-/// The nodes so that each follows all it waits for; without those that wait for themselves.
+/// Sorts the nodes topologically. Nodes on or behind a cycle are left out.
 ///
 /// The last node made ready goes first, which follows a thread as long as it can: neighbours in
 /// the order are neighbours in memory.

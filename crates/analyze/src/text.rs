@@ -1,4 +1,4 @@
-//! Numbers as words of a sentence. Knows no rule.
+//! Formats numbers as words of a sentence: times, sizes, counts with their nouns.
 
 use schema::unit::plural;
 
@@ -44,7 +44,7 @@ pub(crate) fn counted(count: f64, noun: &str) -> String {
     format!("{} {noun}", each(count))
 }
 
-/// What follows a count: `is` behind 1, `are` behind other counts.
+/// Chooses the verb that agrees with a count: `one` for 1, else `other`.
 pub(crate) fn agreeing<'a>(count: f64, one: &'a str, other: &'a str) -> &'a str {
     if is_one(count) { one } else { other }
 }

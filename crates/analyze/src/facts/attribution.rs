@@ -22,9 +22,9 @@ pub use method::OwnerMethod;
 /// The owners of a scope's device rows, and sums per operator.
 #[derive(Clone, Debug)]
 pub struct Attribution {
-    /// Per place among the scope's device rows: how its owner was found.
+    /// One entry per device row of the scope.
     pub methods: Vec<OwnerMethod>,
-    /// Per place among the scope's device rows: an operator or an annotation.
+    /// An operator or an annotation for each device row of the scope.
     owners: Vec<u32>,
     /// Owned rows under the node where they were launched, by node, then start.
     launched: PlacedRows,
@@ -35,14 +35,14 @@ pub struct Attribution {
 /// Device rows in the order of the nodes of a tree.
 #[derive(Clone, Debug, Default)]
 struct PlacedRows {
-    /// Per node, and one behind: its first place.
+    /// First place of each node; one entry more than nodes.
     first: Vec<u32>,
     rows: Vec<u32>,
     /// Nanoseconds of all rows before a place; one more entry than rows.
     before: Vec<i64>,
 }
 
-/// Device work of an operator.
+/// Number and total duration of the device rows of an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperatorWork {
     pub count: u64,
@@ -50,23 +50,28 @@ pub struct OperatorWork {
     pub device_ns: i64,
 }
 
-/// How much of a rank's device work was attributed by one method.
+/// Share of a rank's device work whose owner was found by one [`OwnerMethod`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Coverage {
     pub rank: u32,
     pub method: OwnerMethod,
-    /// Rows of device work.
     pub count: u64,
     /// Sum of their durations.
     pub device_ns: i64,
     pub count_pct: Option<f64>,
-    /// Of the sum of all durations.
+    /// Relative to the sum of all durations, in percent.
     pub device_pct: Option<f64>,
 }
 
-/// Attributes the scope's device rows: its call's innermost operator on the thread of the call,
-/// else the operator with its external id, else as other work of its graph node, else the
-/// annotation around it.
+/// Finds the owner of each device row of the scope. The first rule that applies decides:
+///
+/// 1. the innermost operator around its call, on the thread of the call;
+///
+/// 2. the operator with its external id;
+///
+/// 3. the owner of other work of the same graph node;
+///
+/// 4. the annotation around it.
 ///
 /// External ids count only in files where they are not the correlation ids under another name, as
 /// they were up to 2023.
@@ -115,23 +120,23 @@ impl Attribution {
         Some(self.owners[place]).filter(|owner| *owner != NONE)
     }
 
-    /// Device work launched inside a host row, its children included.
+    /// Returns the device work launched inside a host row, its children included.
     pub fn inclusive(&self, tree: &OperatorTree, row: u32) -> OperatorWork {
         self.launched.work(tree.range(row))
     }
 
-    /// Device work of which a host row is the owner.
+    /// Returns the device work that a host row owns itself, without its children.
     pub fn exclusive(&self, tree: &OperatorTree, row: u32) -> OperatorWork {
         let node = tree.range(row).start;
         self.owned.work(node..node + u32::from(tree.contains(row)))
     }
 
-    /// Device rows launched inside a host row, in the order of their launches.
+    /// Returns the device rows launched inside a host row, in launch order.
     pub fn rows(&self, tree: &OperatorTree, row: u32) -> &[u32] {
         &self.launched.rows[self.launched.places(tree.range(row))]
     }
 
-    /// How much was attributed by each method that occurs, in the order they are tried.
+    /// Returns the share of each method that occurs, in the order in which methods are tried.
     pub fn coverage(&self, scope: &Scope<'_>) -> Vec<Coverage> {
         let duration =
             |place: usize| scope.trace.slices.duration[scope.device_rows[place] as usize];
@@ -156,12 +161,13 @@ impl Attribution {
             .collect()
     }
 
-    /// How many of the rows have an operator.
+    /// Returns the number of device rows that an operator owns.
     pub fn covered_count(&self) -> u64 {
         self.methods.iter().filter(|method| method.is_covered()).count() as u64
     }
 
-    /// Share of the rows that have an operator, in percent; `None` without device work.
+    /// Returns the share of device rows that an operator owns, in percent, or `None` without device
+    /// work.
     pub fn covered_pct(&self) -> Option<f64> {
         percent(self.covered_count() as i64, self.methods.len() as i64)
     }

@@ -15,43 +15,44 @@ use crate::facts::interval;
 use crate::facts::scope::Scope;
 use crate::facts::skew::{self, Skew};
 
-/// How many times as long as quick ones of its name a call takes at least that waited, where it
-/// alone says so.
+/// A call this many times as long as quick calls of its name waited, even if no other call confirms
+/// it.
 const STRETCHED: i64 = 10;
-/// How long a call takes at least that waited, where it alone says so.
+/// Minimum duration of a call that counts as waiting without confirmation by others.
 const STRETCHED_NS: i64 = 50_000;
-/// How many times as long as quick ones it takes at least where others agree with it on a distance.
+/// A call this many times as long as quick calls of its name waited, if others agree with it on a
+/// queue length.
 const LONG: i64 = 2;
-/// By how much a call takes longer than quick ones at least, where others agree with it.
+/// Minimum excess over quick calls, if others agree on a queue length.
 const LONGER_NS: i64 = 8_000;
-/// The part of long calls that must agree on a distance where none is stretched.
+/// Share of long calls that must agree on a queue length if none is stretched.
 const PART: f64 = 0.5;
-/// How soon after the end of work a call returns that waited for it.
+/// A call that waited for work returns within this time after the work ended.
 const RETURN_NS: i64 = 20_000;
-/// Fewest works between a launch and what it waited for: shorter queues do not fill.
+/// Minimum queue length: shorter queues do not fill.
 const DISTANCE_MIN: u32 = 8;
-/// Fewest calls that must agree on a distance.
+/// Minimum number of calls that must agree on a queue length.
 const AGREEING: usize = 20;
-/// How far distances that agree lie apart at most.
+/// Queue lengths that differ by at most this factor agree.
 const AGREEMENT: f64 = 1.02;
 
 const NONE: u32 = u32::MAX;
 
-/// The launches of a rank that waited for a full queue.
+/// Launches of a rank that waited because the queue of their device was full.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Pressure {
     pub waits: Vec<PressureWait>,
-    /// By device; only devices whose calls agree.
+    /// Sorted by device. Devices whose calls do not agree on a length have no entry.
     pub limits: Vec<QueueLimit>,
-    /// Per device with a limit: how its queue gets room.
+    /// For each device with a limit, the times at which its queue gets room.
     rooms: BTreeMap<i32, Vec<QueueRoom>>,
-    /// Per row of the trace, its place among its device's works in the order of their launches;
-    /// empty where no call is long.
+    /// For each row of the trace, its place in the launch order of its device. Empty if no call is
+    /// long.
     place: Vec<u32>,
 }
 
-/// When the queue of a device gets room: the first of a list when one work has left it, the second
-/// when two have.
+/// The time at which a queue gets room. Entry 0 of a list is the time at which one work has left,
+/// entry 1 two works.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct QueueRoom {
     at: i64,
@@ -59,18 +60,17 @@ struct QueueRoom {
     work: u32,
 }
 
-/// A long call, and how many works may have lain between it and what it waited for.
+/// A long call and the range of queue lengths that would explain it.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     wait: PressureWait,
-    /// The most works that may have; the fewest are `wait.distance`.
+    /// Longest queue that explains the call; the shortest is `wait.distance`.
     most: u32,
 }
 
-/// A launch that waited.
+/// A launch call that waited for a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PressureWait {
-    /// Row of the call.
     pub call: u32,
     /// Row of the work whose end it waited for.
     pub work: u32,
@@ -79,11 +79,11 @@ pub struct PressureWait {
     pub distance: u32,
     /// Median duration of calls of its name that did not wait.
     pub typical_ns: i64,
-    /// By how much the call took longer than that.
+    /// Excess of the call over `typical_ns`.
     pub waited_ns: i64,
 }
 
-/// How many works a device's queue holds.
+/// Length of a device's queue, inferred from launches that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct QueueLimit {
     pub device: i32,
@@ -94,20 +94,21 @@ pub struct QueueLimit {
 }
 
 impl Pressure {
-    /// The wait of a call.
+    /// Returns the wait of a call, if it waited for a full queue.
     pub fn wait(&self, call: u32) -> Option<&PressureWait> {
         let at = self.waits.binary_search_by_key(&call, |wait| wait.call).ok()?;
         Some(&self.waits[at])
     }
 
-    /// The work that must have ended before work of a row can be launched, by the device's limit.
+    /// Returns the work that must end before a row's work can be launched, given the queue length
+    /// of the device.
     pub fn held_by(&self, device: i32, row: u32) -> Option<u32> {
         let limit = self.limits.iter().find(|limit| limit.device == device)?;
         Some(self.room(limit, row)?.work)
     }
 
-    /// How far the clock of a device is ahead of its host's at least, because calls that waited for
-    /// room returned after they had got it.
+    /// Returns a lower bound of how far a device's clock is ahead of its host's. Calls that waited
+    /// for room returned after they had got it, so room that seems to come later proves the skew.
     pub fn ahead_ns(&self, device: i32, scope: &Scope<'_>) -> Option<i64> {
         let slices = &scope.trace.slices;
         let waits = self.waits.iter().filter(|wait| wait.device == device);
@@ -149,7 +150,7 @@ pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
             found.rooms.insert(*device, queue.rooms);
         }
     }
-    // Where the depth is known, what ended there is what was waited for.
+    // With a known queue length, the work at that distance is the one that was awaited.
     for call in long {
         let alone = || stretched.get(&call.0).copied();
         found.waits.extend(at_limit(scope, &found, call).or_else(alone));
@@ -158,7 +159,8 @@ pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     found
 }
 
-/// The clocks and queues of a rank's devices: launches that waited for room tell of the clocks too.
+/// Measures clock skew and queue lengths together, because launches that waited for room bound the
+/// skew too.
 ///
 /// # Cost
 /// Of [`skew::measure_skews`] and [`find_back_pressure`].
@@ -175,14 +177,14 @@ pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
     (skews, pressure)
 }
 
-/// A call that took longer than usual, and what it usually takes.
+/// A call that took longer than usual, with the usual times of its name.
 type LongCall = (u32, UsualCallTimes);
 
-/// A device's queue by one rule of how it gets room.
+/// A candidate: a device's queue under one rule of how it gets room.
 struct DeviceQueue {
     rooms: Vec<QueueRoom>,
     limit: Option<QueueLimit>,
-    /// Calls so long that they waited whatever the others say.
+    /// Calls so long that they waited even without confirmation.
     suspects: Vec<PressureWait>,
 }
 
@@ -192,8 +194,8 @@ impl DeviceQueue {
     }
 }
 
-/// The queue by which most calls agree, of the rules by which it may get room and the times that
-/// the device's clock allows.
+/// Chooses between the two rules by which a queue may get room, and between the skews that the
+/// clock bounds allow: the one that explains most calls wins.
 fn likeliest(
     scope: &Scope<'_>,
     places: &[u32],
@@ -206,7 +208,7 @@ fn likeliest(
         .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
     let queues = all.map(|rooms| queue(scope, places, (device, rooms), calls));
     let explained = |queue: &DeviceQueue| (queue.agreeing(), queue.suspects.len());
-    // The first of those that are alike.
+    // Equal candidates: the first one wins.
     queues.reduce(|best, other| if explained(&other) > explained(&best) { other } else { best })
 }
 
@@ -229,7 +231,7 @@ fn queue(
     DeviceQueue { rooms, limit, suspects: stretched.iter().map(|one| one.wait).collect() }
 }
 
-/// The calls that launched work, by start.
+/// Returns the calls that launched device work, by start.
 fn launches(scope: &Scope<'_>) -> Vec<u32> {
     let trace = scope.trace;
     let is_launch = |row: &u32| trace.kind(*row).is_call() && !scope.links().work(*row).is_empty();
@@ -238,10 +240,11 @@ fn launches(scope: &Scope<'_>) -> Vec<u32> {
     rows
 }
 
-/// What calls of a name take.
+/// Usual durations of the launch calls of one name.
 #[derive(Clone, Copy)]
 struct UsualCallTimes {
-    /// Where so many wait that half of them do, the quickest tenth still tells what a call takes.
+    /// The tenth percentile. Even if half of the calls wait, it is the time of a call that does
+    /// not.
     quick_ns: i64,
     /// The median of those that are not long.
     typical_ns: i64,
@@ -260,18 +263,18 @@ impl UsualCallTimes {
         usual
     }
 
-    /// How long a call takes at least of which is certain that it waited.
+    /// Returns the duration from which on a call certainly waited.
     fn stretched_from(&self) -> i64 {
         STRETCHED_NS.max(STRETCHED * self.quick_ns)
     }
 
-    /// How long a call takes at least that may have waited.
+    /// Returns the duration from which on a call may have waited.
     fn long_from(&self) -> i64 {
         (LONG * self.quick_ns).max(self.quick_ns + LONGER_NS)
     }
 }
 
-/// What launches take, by name.
+/// Computes the usual duration of launch calls, by name.
 fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, UsualCallTimes> {
     let mut durations: BTreeMap<StringId, Vec<i64>> = BTreeMap::new();
     for &row in launches {
@@ -281,7 +284,7 @@ fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, UsualCallTimes> 
     durations.into_iter().map(|(name, durations)| (name, UsualCallTimes::new(durations))).collect()
 }
 
-/// The calls that are longer than usual, for no other reason that is known.
+/// Returns the calls that took longer than usual for no other known reason.
 fn long(
     scope: &Scope<'_>,
     launches: &[u32],
@@ -317,7 +320,7 @@ fn long(
     long
 }
 
-/// The works of each device in the order of their launches.
+/// Returns the works of each device in launch order.
 fn works(scope: &Scope<'_>, launches: &[u32]) -> BTreeMap<i32, Vec<u32>> {
     let mut works: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
     for &row in launches.iter().flat_map(|call| scope.links().work(*call)) {
@@ -338,8 +341,8 @@ fn device_of(scope: &Scope<'_>, call: u32) -> Option<i32> {
     scope.links().work(call).first().map(|work| scope.trace.device(*work))
 }
 
-/// The queue's places become free in the order of the launches: a work that has ended keeps its
-/// place until all before it have.
+/// Assumes that places become free in launch order: a finished work keeps its place until all
+/// before it have finished.
 fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     let mut last = QueueRoom { at: i64::MIN, work: NONE };
     let rooms = works.iter().map(|work| {
@@ -352,7 +355,7 @@ fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     rooms.collect()
 }
 
-/// A place becomes free when its work has ended.
+/// Assumes that a place becomes free as soon as its work has ended.
 fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     let room = |work: &u32| QueueRoom { at: scope.trace.slices.end(*work) - shift, work: *work };
     let mut rooms: Vec<QueueRoom> = works.iter().map(room).collect();
@@ -360,8 +363,8 @@ fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<QueueRoom> {
     rooms
 }
 
-/// The wait of a long call for the room that the depth of its queue names, if it returned just
-/// after there was some.
+/// Returns the wait of a long call for the room that the known queue length gives, if it returned
+/// just after there was some.
 fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Option<PressureWait> {
     let slices = &scope.trace.slices;
     let own = *scope.links().work(call).first()?;
@@ -375,7 +378,7 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
     is_awaited.then_some(PressureWait { call, work, device, distance, typical_ns, waited_ns })
 }
 
-/// The wait of a long call, if it returned just after there was room in the queue.
+/// Returns a long call as a suspect if it returned just after there was room in the queue.
 fn suspect(
     scope: &Scope<'_>,
     places: &[u32],
@@ -391,7 +394,7 @@ fn suspect(
     if room.at <= start || room.at < end - RETURN_NS {
         return None;
     }
-    // What ends together may have been waited for together.
+    // Works that end together give room together.
     let from = rooms.partition_point(|other| other.at < room.at) as u32;
     let until = (until as u32).min(place.checked_sub(DISTANCE_MIN)? + 1);
     if from >= until {
@@ -404,10 +407,10 @@ fn suspect(
     Some(Suspect { wait, most: place - from })
 }
 
-/// The distance that most suspects of a device agree on, if at least [`AGREEING`] and at least
-/// `least` of them do.
+/// Finds the queue length that most suspects of a device agree on. At least [`AGREEING`] suspects
+/// and at least `least` must agree.
 fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
-    // What a suspect agrees with begins and ends.
+    // Each suspect is an interval of lengths: sort its begin and its end.
     let first = |one: &Suspect| (f64::from(one.wait.distance) / AGREEMENT).ceil() as u32;
     let begin = suspects.iter().map(|one| (first(one), 1i64));
     let mut changes: Vec<(u32, i64)> =
@@ -415,7 +418,7 @@ fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
     changes.sort_unstable();
     let (mut now, mut most, mut best) = (0, 0, 0);
     for (at, change) in changes {
-        // The last distance of those that most agree on.
+        // The longest of the lengths on which most suspects agree.
         if change < 0 && now > most {
             (most, best) = (now, at - 1);
         }

@@ -1,21 +1,19 @@
-//! What calls of a device's runtime and copies do to the order of things, by their names. Knows no
-//! times.
+//! Classifies runtime calls and copies by name: which of them launch, wait or block, and in which
+//! direction a copy goes. It uses names only, never times.
 
 #[cfg(test)]
 mod tests;
 
 use trace::store::Trace;
 
-/// What a call does to the order of things.
+/// How a runtime call orders work: what it waits for, or what it makes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// Nothing, or it launches.
+    /// Launches work, or has no effect on order.
     Plain,
-    /// Waits for a stream.
     StreamSync,
     /// Waits for a recorded event.
     EventSync,
-    /// Waits for all streams.
     DeviceSync,
     /// Frees memory, which waits for all streams.
     Free,
@@ -29,20 +27,18 @@ pub enum CallKind {
     StreamWait,
 }
 
-/// Which way a copy goes.
+/// Direction of a copy between host and devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// From the host to a device.
     ToDevice,
-    /// From a device to the host.
     ToHost,
     OnDevice,
     /// Between devices, or its row does not say.
     Other,
 }
 
-/// Which way a copy goes, by the name of its row: `Memcpy DtoH (Device -> Pinned)` of CUDA and of
-/// HIP, `CopyDeviceToHost` of older HIP.
+/// Returns the direction of a copy from the name of its row: `Memcpy DtoH (Device -> Pinned)` of
+/// CUDA and HIP, `CopyDeviceToHost` of older HIP.
 pub fn direction(copy: &str) -> Direction {
     let has = |part: &str| copy.contains(part);
     if has("HtoD") || has("HostToDevice") {
@@ -56,12 +52,12 @@ pub fn direction(copy: &str) -> Direction {
     }
 }
 
-/// Whether the host's side of a copy is memory that the operating system may move.
+/// Returns whether the host memory of a copy is pageable, so that the driver must stage it.
 pub fn is_pageable(copy: &str) -> bool {
     copy.contains("Pageable")
 }
 
-/// Whether a call waits for a device and does nothing else, whatever the vendor.
+/// Returns whether a call is a pure synchronization, for any vendor.
 pub fn is_synchronization(call: &str) -> bool {
     call.contains("Synchronize") || call == MTIA_WAIT
 }
@@ -72,13 +68,13 @@ const MTIA_WAIT: &str = "synchronizeStream";
 const MTIA_EXECUTE: [&str; 2] = ["gif_merge", "gif_remote"];
 
 impl CallKind {
-    /// Whether the host may wait in such a call.
+    /// Returns whether the host may wait for device work inside such a call.
     pub fn waits(self) -> bool {
         !matches!(self, Self::Plain | Self::EventRecord | Self::StreamWait)
     }
 }
 
-/// Calls that set things up: memory from the driver and code loaded late.
+/// Calls that allocate driver memory or load code, as programs do during set-up.
 pub(crate) const SET_UP: [&str; 16] = [
     "cudaMalloc",
     "cudaMallocAsync",
@@ -98,7 +94,7 @@ pub(crate) const SET_UP: [&str; 16] = [
     "Runtime Triggered Module Loading",
 ];
 
-/// What a call does, for each text of a trace.
+/// Classifies each string of a trace as if it were the name of a call.
 ///
 /// # Cost
 /// Linear in the texts.
@@ -106,7 +102,7 @@ pub fn names(trace: &Trace) -> Vec<CallKind> {
     trace.strings.iter().map(classify_call).collect()
 }
 
-/// What a call of a name does.
+/// Classifies a runtime call by its name.
 pub fn classify_call(name: &str) -> CallKind {
     if name == MTIA_WAIT {
         return CallKind::StreamSync;

@@ -1,4 +1,5 @@
-//! When graphs were captured. Knows no scope.
+//! Finds the times in which a thread captured a CUDA graph. Launches in those times are recorded
+//! into the graph and do not run, so they have no device work.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use crate::facts::named::names;
 /// Frames of Python that capture a graph.
 const CAPTURING: &str = "torch/cuda/graphs.py(";
 
-/// When graphs were captured, by thread: what a thread launches then is recorded into the graph and
-/// does not run.
+/// Times of graph capture, by thread. A launch in such a time is recorded into the graph and does
+/// not run.
 pub struct Captures {
     /// Per thread, by time, disjoint.
     spans: BTreeMap<TrackId, Vec<Interval>>,
@@ -40,8 +41,8 @@ impl Captures {
         Self::from_spans(found)
     }
 
-    /// Finds captures whose begin and end are both there. Where rows of a recording are missing, an
-    /// end alone does not tell since when the thread captured.
+    /// Finds captures with both their begin and their end. In a recording with missing rows, an end
+    /// alone does not show when the capture began.
     ///
     /// # Cost
     /// Linear in the rows of the trace.
@@ -60,14 +61,14 @@ impl Captures {
         Self { spans }
     }
 
-    /// Whether a call was captured into a graph.
+    /// Returns whether a call was captured into a graph instead of run.
     pub fn contains(&self, trace: &Trace, call: u32) -> bool {
         let start = trace.slices.start(call);
         let spans = self.spans.get(&trace.slices.track[call as usize]);
         spans.is_some_and(|spans| interval::length_within(spans, (start, start + 1)) > 0)
     }
 
-    /// The captures of each thread, by time.
+    /// Iterates over the captures of each thread, by time.
     pub fn by_thread(&self) -> impl Iterator<Item = (TrackId, &[Interval])> {
         self.spans.iter().map(|(track, spans)| (*track, spans.as_slice()))
     }

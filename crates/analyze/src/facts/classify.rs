@@ -1,4 +1,4 @@
-//! Compute, communication or memory: what a row of device work is for.
+//! Classifies device work as compute, communication or memory.
 
 mod communication;
 
@@ -8,7 +8,7 @@ use trace::store::{EventKind, Trace};
 
 use crate::error::Error;
 
-/// What device work is for.
+/// Purpose of device work, the unit of every breakdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkClass {
@@ -17,18 +17,18 @@ pub enum WorkClass {
     Communication,
     /// A copy or a set.
     Memory,
-    /// None of these: only the rules of Holistic Trace Analysis know such.
+    /// Neither of the above. Only [`ClassRule::Hta`] yields it.
     Other,
 }
 
-/// How device work is classified.
+/// Classifies device work by a rule and the patterns that a user adds.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     rule: ClassRule,
     names: Vec<(Regex, WorkClass)>,
 }
 
-/// Which rules decide.
+/// The rule set that decides the class of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassRule {
     /// The user's names, then category, then collective arguments, then known names.
@@ -38,7 +38,7 @@ pub enum ClassRule {
 }
 
 impl Classifier {
-    /// Rules without a user's names.
+    /// Creates a classifier without patterns of the user.
     pub fn new(rule: ClassRule) -> Self {
         Self { rule, names: Vec::new() }
     }
@@ -59,7 +59,7 @@ impl Classifier {
         self.rule
     }
 
-    /// The classes of `rows`, each name looked at once.
+    /// Returns the class of each row. Each distinct name is classified once.
     pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<WorkClass> {
         let mut by_name: Vec<Option<NameClass>> = vec![None; trace.strings.len()];
         let class_of = |row: &u32| {
@@ -73,7 +73,7 @@ impl Classifier {
         rows.iter().map(class_of).collect()
     }
 
-    /// What a name says of the rows that have it.
+    /// The class of all rows with a name, or the reason why a row's category decides.
     fn by_name(&self, name: &str) -> NameClass {
         let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
         match (user, self.rule) {

@@ -7,9 +7,9 @@ use serde::Serialize;
 use crate::facts::distribution;
 use crate::facts::window::TimeWindow;
 
-/// Fewer common collectives tell chance from skew no more.
+/// Minimum number of common collectives: with fewer, chance and skew cannot be distinguished.
 const LEAST: usize = 3;
-/// Of the differences, this share lies within the spread: nine tenths.
+/// Share of the differences that the spread covers.
 const WITHIN: (usize, usize) = (9, 10);
 
 /// One rank's clock against the others'.

@@ -23,7 +23,7 @@ pub use refute::Reason;
 /// Every collective of a job's windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Collectives {
-    /// In the order in which they could begin: by last arrival.
+    /// Sorted by last arrival, the time at which a collective could begin.
     pub matched: Vec<Matched>,
     /// Kernels that belong to no matched collective, counted.
     pub unmatched: Vec<Unmatched>,
@@ -43,7 +43,7 @@ pub struct Matched {
     pub group_description: String,
     /// Ranks that take part: as the trace says, else as many as were seen.
     pub group_size: u32,
-    /// Ranks that were seen.
+    /// Number of ranks whose kernel of this collective was recorded.
     pub ranks_seen: u32,
     /// Place in the group's sequence, if the trace has it.
     pub sequence: Option<u64>,
@@ -75,7 +75,6 @@ pub struct Participant {
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
-    /// Row of its kernel.
     pub row: u32,
     /// Bytes of the larger side of its message.
     pub bytes: Option<u64>,
@@ -101,21 +100,17 @@ pub struct Unmatched {
 /// One collective on one rank, flat.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CollectiveRow {
-    /// See [`Matched::index`].
     pub index: u32,
     pub rank: u32,
-    /// See [`Matched::name`].
     pub name: String,
     pub operation: CollectiveOperation,
     /// Name of the process group.
     pub group: String,
-    /// Ranks that take part.
     pub group_size: u32,
     /// Place in the group's sequence.
     pub sequence: Option<u64>,
     /// Bytes of the larger side of this rank's message.
     pub bytes: Option<u64>,
-    /// Type of the elements.
     pub dtype: String,
     pub device: i32,
     pub stream: i32,
@@ -123,21 +118,14 @@ pub struct CollectiveRow {
     pub arrival_ns: i64,
     /// When it ended, absolute nanoseconds.
     pub end_ns: i64,
-    /// How long it lasted.
     pub duration_ns: i64,
     /// How long this rank waited for the last one.
     pub wait_ns: i64,
-    /// See [`Matched::transfer_ns`].
     pub transfer_ns: i64,
-    /// See [`Matched::last_rank`].
     pub last_rank: Option<u32>,
-    /// See [`Matched::late_by_ns`].
     pub late_by_ns: i64,
-    /// See [`Matched::arrival_spread_ns`].
     pub arrival_spread_ns: i64,
-    /// See [`Matched::end_spread_ns`].
     pub end_spread_ns: i64,
-    /// See [`Matched::bus_bandwidth_gb_per_s`].
     pub bus_bandwidth_gb_per_s: Option<f64>,
 }
 
@@ -218,7 +206,7 @@ impl Collectives {
     }
 }
 
-/// When the last rank arrived.
+/// Returns the arrival of the last rank.
 pub fn last_arrival(matched: &Matched) -> i64 {
     matched.participants.iter().map(|rank| rank.arrival_ns).max().unwrap_or_default()
 }
@@ -234,7 +222,7 @@ fn members(scopes: &[Scope<'_>], calls: &[gather::CollectiveCall]) -> BTreeMap<u
             let read = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
             named.into_iter().filter(read).collect()
         } else {
-            // A rank whose recording was cut may have taken part without a row that says so.
+            // A rank whose recording was cut may have taken part although its row is missing.
             let cut = scopes.iter().filter(|scope| scope.trace.cut.is_some());
             let seen = group.iter().map(|call| call.rank);
             seen.chain(cut.map(|scope| scope.trace.rank)).collect()

@@ -17,22 +17,22 @@ use crate::facts::refuted;
 use crate::facts::window;
 use crate::percent::percent;
 
-/// A recording of which less is covered gives no figures, percent.
+/// Below this covered share, in percent, a recording yields no figures.
 const COVERED_PCT: f64 = 50.0;
 /// Most percent of the text or events that may be unreadable while the missing part is still known.
 const SKIPPED_PCT: f64 = 0.1;
 /// Share of launches without device rows that the end of any recording may leave, percent.
 const UNFINISHED_PCT: f64 = 1.0;
 
-/// Decides what the cut recordings of a job cover. Does nothing to whole ones, or to those that
-/// were judged.
+/// Decides the covered part of each truncated recording of a job. Complete recordings, and those
+/// already decided, stay as they are.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of cut traces.
 pub fn judge_all(traces: &mut [Trace]) {
     traces.iter_mut().for_each(judge);
-    // Some writers put the time that all others count from behind the events. Without it a rank's
-    // times cannot be compared with those of other ranks.
+    // Some writers put the base time behind the events. Without it, times cannot be compared with
+    // those of other ranks.
     let has_base = |trace: &Trace| trace.header.base_time_ns != 0;
     if !traces.iter().any(has_base) {
         return;
@@ -88,7 +88,7 @@ pub fn trim(trace: &mut Trace) {
     }
 }
 
-/// What is missing of a job's recordings, in one line; `None` if they are whole.
+/// Describes in one line what a job's recordings lack, or returns `None` if they are complete.
 pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String> {
     let traces: Vec<&Trace> = traces.into_iter().collect();
     let lost = |trace: &Trace| trace.losses.count_of(Loss::LostFile);
@@ -109,7 +109,7 @@ pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// Events of a file behind the end of its first document, which were not read.
+/// Describes events after the end of the file's first document, which were not read.
 fn behind_the_end(trace: &Trace) -> Option<String> {
     let (_, counted) = trace.losses.iter().find(|(loss, _)| *loss == Loss::BehindTheEnd)?;
     let (count, first) = (counted.count, counted.first.first()?);
@@ -119,7 +119,7 @@ fn behind_the_end(trace: &Trace) -> Option<String> {
     ))
 }
 
-/// What is missing of one recording.
+/// Describes the missing part of one truncated recording, or returns `None` if it is complete.
 pub fn describe_gap(trace: &Trace) -> Option<String> {
     let cut = trace.cut.as_ref()?;
     let CutRecording { byte, why, .. } = cut;
@@ -146,7 +146,7 @@ pub fn describe_gap(trace: &Trace) -> Option<String> {
     Some(format!("{}: {found}; {covered}", trace.origin))
 }
 
-/// What tells that events are missing in places nobody knows; `None` of a whole recording.
+/// Returns evidence that events are missing at unknown places, or `None` if there is none.
 fn damage(trace: &Trace) -> Option<String> {
     let is_over = |part: u64, whole: u64| {
         percent(part as i64, whole as i64).is_some_and(|share| share > SKIPPED_PCT)
@@ -154,7 +154,7 @@ fn damage(trace: &Trace) -> Option<String> {
     let (skipped, events) = (trace.losses.skipped_bytes(), trace.event_count().max(1));
     let broken = trace.losses.count_of(Loss::BrokenEvent);
     let is_much = is_over(skipped, trace.origin.text_bytes) || is_over(broken, events);
-    // A single row of usual length costs itself where all others have their partners.
+    // One broken row of usual length loses only itself, if all other rows have their partners.
     let is_one_row = broken == 1 && skipped <= 2 * trace.origin.text_bytes / events;
     if is_much && !(is_one_row && hole::is_paired(trace)) {
         return Some(format!(
@@ -169,7 +169,7 @@ fn damage(trace: &Trace) -> Option<String> {
 fn until(trace: &Trace, links: &Links) -> Option<i64> {
     let (start, end) = window::recorded(trace)?;
     let is_launched = |row: u32| trace.kind(row).is_device_work() && links.call(row).is_some();
-    // Without launches nothing tells which device rows are missing.
+    // Without launches, missing device rows cannot be detected.
     if !trace.rows().any(is_launched) {
         return None;
     }

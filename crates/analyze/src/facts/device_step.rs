@@ -1,6 +1,6 @@
-//! The step of a rank's devices: from the end of the last work launched in one step of the host to
-//! that of the next. Where it is longer than the host's, the host runs ahead, and the device
-//! decides how long a job takes. Knows no causes.
+//! Measures the steps of a rank's devices: from the end of the last work launched in one host step
+//! to that of the next. If they are longer than the host's steps, the host runs ahead and the
+//! device determines the length of the job.
 
 use trace::store::Trace;
 
@@ -8,7 +8,7 @@ use crate::facts::interval::Interval;
 use crate::facts::links::Links;
 use crate::facts::window::{self, TimeWindow, TrainingStep, WindowRule};
 
-/// By how much the devices' steps are longer than the host's, of the latter, at least.
+/// Minimum excess of the devices' steps over the host's, relative to the latter.
 const LONGER: f64 = 0.01;
 
 /// The span of the devices' work for the steps of a window, by their own clocks, where it is longer
@@ -37,15 +37,16 @@ pub fn span(trace: &Trace, links: &Links, window: &TimeWindow) -> Option<Interva
     (longer > LONGER * window.length() as f64).then_some((start, end))
 }
 
-/// How long the devices take for each of some steps, by start: from the end of all work launched
-/// before it to the end of all launched in it. `None` where nothing was launched before, for nobody
-/// knows how far behind a device was whose earlier work was not recorded, and where the two differ
-/// by 1 % of the host's step or less.
+/// Measures the device time of each step: from the end of all work launched before it to the end of
+/// all work launched in it.
+///
+/// It is `None` if nothing was launched before, because the backlog of the device is then unknown,
+/// and if the two lengths differ by 1 % of the host's step or less.
 ///
 /// # Cost
 /// Linear in the rows of the trace, times the logarithm of the steps.
 pub fn find_device_steps(trace: &Trace, links: &Links, steps: &[TrainingStep]) -> Vec<Option<i64>> {
-    // Per step, and one before: the last end of what was launched.
+    // For each step, and one before, the last end of the work launched in it.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
     ends[0] = earlier_end(trace, links);
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {

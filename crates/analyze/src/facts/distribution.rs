@@ -1,4 +1,4 @@
-//! How values spread: exact integer quantiles and histograms by powers of two. Knows no units.
+//! Summarizes integers: exact quantiles, mean, deviation, and histograms by powers of two.
 
 #[cfg(test)]
 mod tests;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 pub use schema::median::{float_median as median, integer_median};
 
-/// The spread of some integers; all zero of none.
+/// Summary of a set of integers. All fields are zero for an empty set.
 ///
 /// The median of an even number of values is the mean of the two in the middle, rounded down. Any
 /// other quantile is a value that occurs: `p` is the smallest value with at least `p` percent of
@@ -17,23 +17,19 @@ pub struct Distribution {
     pub count: u64,
     pub total: i64,
     pub min: i64,
-    /// 5 percent are no greater.
     pub p5: i64,
-    /// A quarter is no greater.
     pub p25: i64,
     pub p50: i64,
-    /// Three quarters are no greater.
     pub p75: i64,
-    /// 95 percent are no greater.
     pub p95: i64,
     pub max: i64,
-    /// The mean, three decimals.
+    /// Rounds to three decimals, as table columns show them.
     pub mean: f64,
     /// The sample standard deviation (`n − 1`), three decimals; 0 of fewer than two.
     pub std: f64,
 }
 
-/// The spread of durations, as the columns of a table.
+/// A [`Distribution`] of durations whose field names carry the unit, for tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Durations {
     pub min_ns: i64,
@@ -74,7 +70,7 @@ pub struct Bin {
     pub total: i64,
 }
 
-/// The spread of values, which are sorted on the way.
+/// Summarizes values. Sorts them in place.
 ///
 /// # Cost
 /// `O(n log n)`.
@@ -106,7 +102,8 @@ pub fn describe_values(values: &mut [i64]) -> Distribution {
     }
 }
 
-/// The bins that have values, ascending. Values below 1 are in the first, `0..1`.
+/// Counts values by powers of two. Returns the non-empty bins, ascending; values below 1 are in the
+/// first one, `0..1`.
 pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     let mut bins = [(0u64, 0i64); 64];
     for value in values {

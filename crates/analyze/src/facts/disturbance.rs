@@ -1,5 +1,5 @@
-//! When a host did what a running job does not do again: setting up, loading kernels at their first
-//! launch, trying variants of kernels, capturing graphs; and what the profiler itself did.
+//! Finds host time that a job in steady state does not repeat: set-up, loading of kernels at their
+//! first launch, autotuning, graph capture, and the profiler's own work.
 //!
 //! Knows names and times of rows, and no rule.
 
@@ -19,7 +19,7 @@ use crate::facts::named::{is_named, names};
 use crate::facts::scope::Scope;
 use crate::facts::tree::{self, OperatorTree};
 
-/// What disturbs a recording.
+/// A kind of host work that steady steps do not repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbance {
@@ -36,7 +36,7 @@ pub enum Disturbance {
     Profiler,
 }
 
-/// All, in the order in which they are named.
+/// All kinds, in the order in which reports name them.
 pub const DISTURBANCES: [Disturbance; 5] = [
     Disturbance::Profiler,
     Disturbance::GraphCapture,
@@ -45,7 +45,7 @@ pub const DISTURBANCES: [Disturbance; 5] = [
     Disturbance::WarmUp,
 ];
 
-/// A first launch takes this many times a usual call of its name, at least.
+/// Minimum ratio of a first launch to a usual call of its name.
 const FIRST_LAUNCH_RATIO: i64 = 10;
 /// And as long as this.
 const FIRST_LAUNCH_NS: i64 = 50_000;
@@ -67,30 +67,30 @@ const TUNING: [&str; 8] = [
     "rocblas_gemm_tune",
 ];
 
-/// When which threads were disturbed.
+/// The disturbed times of each thread, by kind.
 #[derive(Clone, Debug, Default)]
 pub struct Disturbances {
-    /// Per kind and thread, `None` for all threads: by time, disjoint.
+    /// Disjoint spans by time. The thread is `None` for disturbances of all threads.
     spans: BTreeMap<(Disturbance, Option<TrackId>), Vec<Interval>>,
 }
 
 impl Disturbances {
-    /// How much of a span of a thread was disturbed in one way.
+    /// Returns the time within a span in which a thread was disturbed in one way.
     pub fn length_within(&self, kind: Disturbance, track: TrackId, span: Interval) -> i64 {
         let spans_of =
             |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
-        // What concerns all threads may lie inside what concerns one.
+        // A disturbance of all threads may lie inside one of this thread.
         let both = [spans_of(None), spans_of(Some(track))];
         both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
     }
 
-    /// When any thread was disturbed in one way, by time, disjoint.
+    /// Returns the disjoint times in which any thread was disturbed in one way.
     pub fn intervals(&self, kind: Disturbance) -> Vec<Interval> {
         let spans = self.spans.iter().filter(|((of, _), _)| *of == kind);
         interval::union(spans.flat_map(|(_, spans)| spans.iter().copied()).collect())
     }
 
-    /// Whether there are none.
+    /// Returns whether the recording has no disturbance.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
@@ -100,7 +100,7 @@ impl Disturbances {
     }
 }
 
-/// Finds them in a whole recording; `tree` is that of its trace.
+/// Finds all disturbances of a recording. `tree` must be that of its trace.
 ///
 /// # Cost
 /// `O(n log n)` in the host rows of the trace.
@@ -128,8 +128,8 @@ pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances
     found
 }
 
-/// Its rows, and waits for the whole device before all work of the recording or behind it, outside
-/// operators and the user's annotations.
+/// Adds the profiler's rows, and device synchronizations before or after all other work that no
+/// operator or annotation of the user contains.
 fn profiler(scope: &Scope<'_>, tree: &OperatorTree, found: &mut Disturbances) {
     let trace = scope.trace;
     let set_up = |row: u32| calls::SET_UP.contains(&trace.name(row));
@@ -259,9 +259,8 @@ fn is_compilation(name: &str) -> bool {
     is_triton || name.contains("(dynamo_timed)") || name.contains("torch/_dynamo/convert_frame.py(")
 }
 
-/// What a thread does behind a capture before it launches a graph or captures the next one: it
-/// warms up and compiles what it captures next. Nothing counts behind the end of the step with the
-/// capture.
+/// Adds the time after a capture in which a thread warms up and compiles the next one, until it
+/// launches a graph or the step ends.
 fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturbances) {
     let trace = scope.trace;
     let is_replay = names(trace, |name| name.contains("GraphLaunch"));

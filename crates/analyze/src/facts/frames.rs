@@ -20,20 +20,19 @@ const NONE: u32 = u32::MAX;
 pub struct Frame {
     /// Such as `train.py(12): step`; `train.py: step` if the line is unknown.
     pub name: StringId,
-    /// Its row; `None` where only stacks of operators tell of it.
+    /// `None` if only the stacks of operators name the frame.
     pub row: Option<u32>,
     /// The frame it was called from.
     parent: u32,
 }
 
-/// A time in which one frame was the innermost of its thread.
+/// A stretch of time in which one frame was the innermost of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStretch {
     /// Absolute nanoseconds.
     pub start: i64,
     /// Absolute nanoseconds.
     pub end: i64,
-    /// Place of the frame.
     pub frame: u32,
 }
 
@@ -45,7 +44,7 @@ pub struct Frames {
     stretches: Vec<Vec<FrameStretch>>,
 }
 
-/// The frames that were recorded, else those that the stacks of operators tell of.
+/// Builds the frames of a trace from recorded Python rows, or else from the stacks of operators.
 ///
 /// # Cost
 /// `O(n log n)` in the frames, or in the operators with a stack.
@@ -65,7 +64,7 @@ impl Frames {
         self.frames.is_empty()
     }
 
-    /// All frames; a caller comes before those it called.
+    /// Returns all frames, callers before callees.
     pub fn all(&self) -> &[Frame] {
         &self.frames
     }
@@ -88,7 +87,7 @@ impl Frames {
         stretches.get(at).filter(|one| one.start <= time).map(|one| one.frame)
     }
 
-    /// What was innermost on a thread within a span, by start, cut to it.
+    /// Iterates over the innermost frames of a thread within a span, by start and clipped to it.
     pub fn within(&self, track: TrackId, span: Interval) -> impl Iterator<Item = FrameStretch> {
         let all = self.stretches.get(track.0 as usize).map_or(&[][..], Vec::as_slice);
         let first = all.partition_point(|one| one.end <= span.0);
@@ -100,7 +99,7 @@ impl Frames {
         })
     }
 
-    /// When innermost frames ran that a predicate takes, by thread and time.
+    /// Returns the times, by thread, in which the innermost frame satisfies a predicate.
     pub fn spans(&self, takes: impl Fn(u32) -> bool) -> impl Iterator<Item = (TrackId, Interval)> {
         let tracks = (0u32..).map(TrackId).zip(&self.stretches);
         let all = tracks.flat_map(|(track, of)| of.iter().map(move |one| (track, one)));
@@ -108,7 +107,7 @@ impl Frames {
             .map(|(track, one)| (track, (one.start, one.end)))
     }
 
-    /// How long any frame ran on a thread within a span.
+    /// Returns the time within a span in which any frame ran on a thread.
     pub fn length_within(&self, track: TrackId, span: Interval) -> i64 {
         self.within(track, span).map(|one| one.end - one.start).sum()
     }
@@ -137,7 +136,7 @@ fn recorded(trace: &Trace, found: &mut Frames) {
     }
 }
 
-/// Paints what is innermost at each time.
+/// Builds the stretches of a thread from begins and ends of frames.
 #[derive(Default)]
 struct Painter {
     stretches: Vec<FrameStretch>,
@@ -176,9 +175,9 @@ impl Painter {
     }
 }
 
-/// Lines that stacks of operators name: those that two operators in a row have in common ran all
-/// the time between them, the others from the first to the last operator that names them. Between
-/// two lines of one function that function ran.
+/// Builds frames from the stacks of operators. Lines that two consecutive operators share ran all
+/// the time between them; other lines ran from the first to the last operator that names them.
+/// Between two lines of one function, that function ran.
 fn from_stacks(trace: &Trace, found: &mut Frames) {
     let is_host =
         |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
@@ -203,7 +202,7 @@ struct FrameLine {
 
 fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
     let mut stretches: Vec<FrameStretch> = Vec::new();
-    // Outermost first.
+    // The open lines, outermost first.
     let mut open: Vec<FrameLine> = Vec::new();
     let mut painted = i64::MIN;
     let mut paint = |frame: Option<u32>, until: i64| {
@@ -224,16 +223,16 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
         let lines = trace.stack(row).iter().rev();
         let common =
             open.iter().zip(lines.clone()).take_while(|(line, new)| line.of == **new).count();
-        // The line of a function that was left, of which another one may follow.
+        // The last closed line of a function, which another line of it may follow.
         let mut left: Option<StackLine> = None;
-        // What this one was not called from has ended with the last it called itself, or goes on
-        // where that has not: an operator inside another one.
+        // Lines that are not on this stack have ended with their last operator, unless that
+        // operator is still open around this one.
         while open.len() > common && open.last().is_some_and(|line| line.until <= start) {
             paint(innermost(&open), open[open.len() - 1].until);
             left = open.pop().filter(|_| open.len() == common).map(|line| line.of);
         }
-        // Nothing tells when a function went from one of its lines to the next, and by which. From
-        // a later line to an earlier one it was called anew.
+        // The stacks do not show when a function moved to its next line. A smaller line number
+        // means that it was called anew.
         let next = lines.clone().nth(common).filter(|next| {
             let goes_on = |left: StackLine| {
                 left.function == next.function
@@ -261,7 +260,7 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<FrameStretch> {
     stretches
 }
 
-/// The number of a line such as `train.py(12): step`; 0 if it has none.
+/// Parses the line number of `train.py(12): step`; 0 if it has none.
 fn number(trace: &Trace, line: StackLine) -> u32 {
     let text = trace.strings.get(line.line).split_once('(').map_or("", |(_, rest)| rest);
     text.split_once(')').and_then(|(number, _)| number.parse().ok()).unwrap_or_default()

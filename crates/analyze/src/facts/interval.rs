@@ -1,6 +1,6 @@
 //! Sets of time as sorted, disjoint, half-open intervals.
 
-/// `start..end` in nanoseconds.
+/// A half-open span `start..end` in nanoseconds.
 pub type Interval = (i64, i64);
 
 /// The union: sorted, disjoint, not touching. Empty intervals vanish.
@@ -34,7 +34,7 @@ pub fn length(disjoint: &[Interval]) -> i64 {
     disjoint.iter().map(|(start, end)| end - start).sum()
 }
 
-/// How much of a span a union fills.
+/// Returns the time of a span that a union covers.
 ///
 /// # Cost
 /// `O(log n)` and the intervals that overlap it.
@@ -44,7 +44,7 @@ pub fn length_within(union: &[Interval], (start, end): Interval) -> i64 {
     inside.map(|(from, to)| (*to).min(end) - (*from).max(start)).sum()
 }
 
-/// What two unions share.
+/// Returns the times that two unions share.
 pub fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let (mut i, mut j) = (0, 0);
     let mut shared = Vec::new();
@@ -62,7 +62,7 @@ pub fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     shared
 }
 
-/// What the union `a` has and the union `b` has not.
+/// Returns the times of the union `a` outside the union `b`.
 pub fn difference(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let mut rest = Vec::new();
     let mut j = 0;

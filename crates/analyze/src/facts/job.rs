@@ -1,5 +1,5 @@
-//! A job: its ranks, and facts of each and of all together, computed once, on first use. Every
-//! analysis of a whole job takes one. Knows no rule, no page and no file.
+//! A job and its ranks, with facts computed lazily and once. Every analysis of a whole job takes
+//! one.
 
 mod copies;
 mod kernel;
@@ -20,7 +20,8 @@ pub(crate) use copies::Copy;
 pub(crate) use kernel::WindowKernel;
 pub use rank::{OperatorTensors, RankFacts, Tensors};
 
-/// What is known of a job.
+/// Facts of a job that several analyses share. Each is computed on first use; [`RankFacts`] holds
+/// those of one rank.
 #[derive(Debug)]
 pub struct JobFacts<'a> {
     /// Each rank, in the order of the scopes.
@@ -47,7 +48,8 @@ impl<'a> JobFacts<'a> {
         }
     }
 
-    /// The tensors of operators, which no column of a trace holds: the door reads them.
+    /// Adds the tensors of operators, which no column of a trace holds. The caller reads them from
+    /// the file.
     pub fn know_shapes(&mut self, shapes: OperatorTensors) {
         for ((rank, row), tensors) in shapes {
             if let Some(facts) = self.ranks.iter_mut().find(|facts| facts.rank() == rank) {
@@ -56,22 +58,22 @@ impl<'a> JobFacts<'a> {
         }
     }
 
-    /// The windows, one per rank.
+    /// Returns the analyzed windows, one per rank.
     pub fn scopes(&self) -> &'a [Scope<'a>] {
         self.scopes
     }
 
-    /// The facts of a rank.
+    /// Returns the facts of the rank with this number.
     pub fn rank(&self, rank: u32) -> Option<&RankFacts<'a>> {
         self.ranks.iter().find(|facts| facts.rank() == rank)
     }
 
-    /// Matched collectives.
+    /// Returns the collectives, matched across ranks.
     pub fn collectives(&self) -> &Collectives {
         self.collectives.get_or_init(|| collectives::match_collectives(self.scopes))
     }
 
-    /// The dependency graph of all ranks.
+    /// Returns the dependency graph of all ranks.
     pub fn measured(&self) -> &MeasuredGraph {
         let apart = Collectives::default();
         let build = || match self.is_one_job() {
@@ -86,35 +88,35 @@ impl<'a> JobFacts<'a> {
         self.paths.get_or_init(|| critical_path::find_critical_paths(self.scopes, self.measured()))
     }
 
-    /// Who arrived late at collectives, and why.
+    /// Returns which ranks arrived late at collectives, and why.
     pub fn stragglers(&self) -> &Stragglers {
         let find = || stragglers::find_stragglers(self.scopes, self.collectives(), self.measured());
         self.stragglers.get_or_init(find)
     }
 
-    /// Whether the ranks belong to one job that was recorded at one time: else the collectives of
-    /// one are not those of another.
+    /// Returns whether the ranks belong to one job recorded at one time. Otherwise their
+    /// collectives are not matched.
     pub fn is_one_job(&self) -> bool {
         const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
         !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
-    /// What is wrong with the recordings, worst first.
+    /// Returns the defects of the recordings, worst first.
     pub fn issues(&self) -> &[Issue] {
         self.issues.get_or_init(|| quality::find_issues(&self.ranks))
     }
 
-    /// What the issues amount to.
+    /// Returns the overall quality verdict of the recordings.
     pub fn verdict(&self) -> QualityVerdict {
         quality::verdict(self.issues())
     }
 
-    /// The mean step of the slowest rank; the window where there are no steps.
+    /// Returns the mean step of the slowest rank, or its window if it has no steps.
     pub fn step_ns(&self) -> i64 {
         self.ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default()
     }
 
-    /// Lets each rank know how long its collectives waited for others.
+    /// Passes each rank the time that its collectives waited for other ranks.
     pub(crate) fn tell_waits(&self) {
         for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1 && self.is_one_job()) {
             let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);

@@ -7,9 +7,9 @@ const NONE: u32 = u32::MAX;
 /// Calls and the device work they launched. One call may launch many (a graph).
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Per row of device work: the call.
+    /// The call of each row of device work.
     call: Vec<u32>,
-    /// Per row of a call: its place in `work`.
+    /// First place in `work` of each row.
     first: Vec<u32>,
     work: Vec<u32>,
     /// Device rows of which several calls have the id.
@@ -74,7 +74,7 @@ impl Links {
                 *place += 1;
             }
         }
-        // Each place has moved to its end, which is the next one's beginning.
+        // Filling moved each place to its end, which is where the next one begins.
         first.copy_within(..rows, 1);
         first[0] = 0;
         Self { call, first, work, contested }
@@ -105,7 +105,7 @@ struct Numbered {
     row: u32,
 }
 
-/// From ids to rows of calls.
+/// Index from correlation ids to rows of calls.
 struct CallIndex {
     first: First,
     /// Calls of ids that several calls of the kind that is taken have: id, start, row; sorted.
@@ -171,7 +171,8 @@ impl CallIndex {
         }
     }
 
-    /// Of several calls with an id: the last until the work starts, else the first.
+    /// Finds the call for an id that several calls share: the last one before the work starts, else
+    /// the first.
     fn find_repeated(&self, id: u64, start: impl Fn() -> i64) -> Option<u32> {
         if self.repeated.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Rows by tests of their names. Knows no test.
+//! Tests rows by name. Each distinct name is tested once.
 
 use trace::store::Trace;
 

@@ -20,7 +20,7 @@ use crate::facts::job::RankFacts;
 
 pub use issue::{Issue, Severity};
 
-/// What all issues of a job amount to.
+/// Overall quality of a job's recordings, from the worst issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QualityVerdict {
@@ -33,7 +33,7 @@ pub enum QualityVerdict {
 }
 
 impl QualityVerdict {
-    /// In words, the same wherever it is shown.
+    /// Returns the sentence that every report shows for this verdict.
     pub fn words(self) -> &'static str {
         match self {
             Self::Good => "good: its figures can be trusted",
@@ -44,7 +44,7 @@ impl QualityVerdict {
     }
 }
 
-/// All issues of a job, worst first, then by kind and rank.
+/// Finds all issues of a job, worst first, then by kind and rank.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
@@ -62,8 +62,7 @@ pub fn find_issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     issues
 }
 
-/// What is wrong with whole recordings and not with the part of them that is looked at: it changes
-/// no figure, and no verdict.
+/// Finds issues that exist only outside the analyzed window. They change no figure and no verdict.
 ///
 /// # Cost
 /// As [`find_issues`].
@@ -81,7 +80,7 @@ pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
     find_issues(whole).into_iter().filter(is_new).map(note).collect()
 }
 
-/// What the issues amount to.
+/// Returns the verdict that the issues imply.
 pub fn verdict(issues: &[Issue]) -> QualityVerdict {
     match issues.iter().map(|issue| issue.severity).min() {
         Some(Severity::Broken) => QualityVerdict::Broken,
@@ -91,7 +90,7 @@ pub fn verdict(issues: &[Issue]) -> QualityVerdict {
     }
 }
 
-/// All issues of one kind and severity, as one; losses of different kinds apart.
+/// Issues of one kind and severity, merged over ranks. Losses of different kinds stay separate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IssueKind {
     pub id: &'static str,
@@ -126,14 +125,14 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     kinds.map(kind).collect()
 }
 
-/// How many ranks have such an issue.
+/// Counts the ranks that have a matching issue.
 fn ranks(issues: &[Issue], is_such: impl Fn(&Issue) -> bool) -> u64 {
     let such = issues.iter().filter(|issue| is_such(issue));
     such.filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len() as u64
 }
 
 impl IssueKind {
-    /// What is wrong, and of which ranks of how many.
+    /// Describes the issue and the ranks that have it.
     pub fn words(&self, of_ranks: u64) -> String {
         match (self.rank, self.rank_count) {
             (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),

@@ -15,7 +15,7 @@ pub(crate) const REFUTED_NS: i64 = 1_000_000;
 /// A recording of fewer rows does not show when it ended.
 const ROWS_MIN: usize = 10;
 
-/// A row that ends long after all other rows of its recording.
+/// A host row that ends long after all other rows of its recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Straggler {
     pub row: u32,

@@ -45,9 +45,7 @@ pub struct Scope<'a> {
     pub device_span: Option<Interval>,
     /// Then, the work behind the window that was launched before its end, by start.
     pub late_work: Vec<(u32, WorkClass)>,
-    /// See [`Scope::links`].
     links: OnceLock<Links>,
-    /// See [`Scope::frames`].
     frames: OnceLock<Frames>,
 }
 
@@ -91,9 +89,9 @@ impl<'a> Scope<'a> {
                     (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
                     _ => window::recorded(trace).unwrap_or_default(),
                 };
-                // No step of the job: nothing is a mean over it.
+                // Not a step of the job, so means must not include it.
                 steps.retain(|step| step.lack != Some(Lack::Launches));
-                // What lies beside the steps would count as theirs.
+                // Time outside the steps would be counted as theirs.
                 let inside: i64 = steps.iter().map(|step| step.end - step.start).sum();
                 if rule != applied && 100 * inside < STEPS_PCT * (end - start) {
                     steps.clear();
@@ -180,7 +178,7 @@ impl<'a> Scope<'a> {
         devices.into_iter().collect()
     }
 
-    /// How long the steps of the window take: the host's, or the devices' where those are longer.
+    /// Returns the length of the window's steps on the host, or on the devices if that is longer.
     pub fn length_ns(&self) -> i64 {
         let device = self.device_span.map_or(0, |(start, end)| end - start);
         self.window.length().max(device)

@@ -1,5 +1,5 @@
-//! The clock of a device against the clock of its host, from what cannot be otherwise: a call that
-//! blocks returns after the work it waits for has ended, and no work begins before its launch.
+//! Bounds the clock skew of a device against its host. A call that blocks returns after the work it
+//! waits for has ended, and work never begins before its launch.
 //!
 //! Each gives a bound of the device's clock minus the host's; the true difference lies between the
 //! largest lower and the smallest upper one. Knows no clock of another host.
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::facts::scope::Scope;
 use sync_points::{LaunchedWork, Streams};
 
-/// How far a device's clock is ahead of its host's, as far as a recording shows.
+/// Bounds of how far a device's clock is ahead of its host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Skew {
     pub rank: u32,

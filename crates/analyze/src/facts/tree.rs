@@ -1,4 +1,4 @@
-//! What ran inside what on each thread of the host: operators, annotations and calls, nested.
+//! Nests the operators, annotations and calls of each host thread.
 //!
 //! Parents come from the order in which things started, never from durations alone: in files of
 //! whole microseconds an operator and its child often start and end in the same one. Bad nesting
@@ -28,17 +28,17 @@ pub struct OperatorTree {
     pub threads: Vec<TreeThread>,
     /// Rows that reached past their parent and were clipped, in pre-order.
     pub clipped: Vec<Clip>,
-    /// Per node: its parent's node.
+    /// Parent of each node.
     parent: Vec<u32>,
-    /// Per node: 1 for a root.
+    /// Depth of each node, 1 for a root.
     depth: Vec<u32>,
-    /// Per node: the first node behind its subtree.
+    /// End of each node's subtree, as a place among the nodes.
     behind: Vec<u32>,
-    /// Per node: never decreases within a thread.
+    /// Never decreases within a thread.
     start: Vec<i64>,
-    /// Per node: never later than the parent's.
+    /// Never later than the parent's.
     end: Vec<i64>,
-    /// Per row of the trace: its node.
+    /// Node of each row of the trace.
     node: Vec<u32>,
 }
 
@@ -56,11 +56,12 @@ pub struct TreeThread {
 pub struct Clip {
     pub row: u32,
     pub parent: u32,
-    /// How far, nanoseconds.
+    /// Nanoseconds.
     pub excess_ns: i64,
 }
 
-/// Whether a row only names what runs inside it: an annotation, or an operator that is one by name.
+/// Returns whether a row is only a label of the rows inside it: an annotation, or an operator that
+/// is one by name.
 ///
 /// # Source
 /// arXiv:2201.07821, whose event tree looks through the same names.
@@ -72,7 +73,7 @@ pub fn is_label(trace: &Trace, row: u32) -> bool {
     }
 }
 
-/// Whether an operator of a name only names what runs inside it: before 2022 the profiler wrote its
+/// Returns whether an operator with this name is only a label: before 2022 the profiler wrote its
 /// own annotations as operators.
 pub fn is_label_name(name: &str) -> bool {
     const LABELS: [&str; 7] =
@@ -81,86 +82,86 @@ pub fn is_label_name(name: &str) -> bool {
 }
 
 impl OperatorTree {
-    /// Whether a row is in the tree.
+    /// Returns whether a row is in the tree.
     pub fn contains(&self, row: u32) -> bool {
         self.place(row).is_some()
     }
 
-    /// What a row ran inside of.
+    /// Returns the parent of a row.
     pub fn parent(&self, row: u32) -> Option<u32> {
         let parent = self.parent[self.place(row)?];
         (parent != NONE).then(|| self.nodes[parent as usize])
     }
 
-    /// 1 for a root, 0 for rows that are not in the tree.
+    /// Returns the depth of a row: 1 for a root, 0 for rows outside the tree.
     pub fn depth(&self, row: u32) -> u32 {
         self.place(row).map_or(0, |node| self.depth[node])
     }
 
-    /// End of a row, clipped to its parents'; `None` for rows that are not in the tree.
+    /// Returns the end of a row, clipped to its parents, or `None` for rows outside the tree.
     pub fn end(&self, row: u32) -> Option<i64> {
         self.place(row).map(|node| self.end[node])
     }
 
-    /// The rows around a row, innermost first.
+    /// Iterates over the ancestors of a row, innermost first.
     pub fn ancestors(&self, row: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(self.parent(row), |parent| self.parent(*parent))
     }
 
-    /// Nanoseconds from a row's start to its clipped end; 0 for rows that are not in the tree.
+    /// Returns the time from a row's start to its clipped end, or 0 for rows outside the tree.
     pub fn length(&self, trace: &Trace, row: u32) -> i64 {
         self.end(row).map_or(0, |end| end - trace.slices.start(row))
     }
 
-    /// The same without what ran directly inside.
+    /// Returns the length of a row without its children.
     pub fn own_length(&self, trace: &Trace, row: u32) -> i64 {
         let inside = self.children(row).map(|child| self.length(trace, child));
         self.length(trace, row) - inside.sum::<i64>()
     }
 
-    /// The row and everything inside it, in pre-order; empty for rows that are not in the tree.
+    /// Returns a row and everything inside it, in pre-order; empty for rows outside the tree.
     pub fn subtree(&self, row: u32) -> &[u32] {
         self.place(row).map_or(&[], |node| &self.nodes[node..self.behind[node] as usize])
     }
 
-    /// The place of a row among [`OperatorTree::nodes`].
+    /// Returns the place of a row among [`OperatorTree::nodes`].
     pub fn position(&self, row: u32) -> Option<u32> {
         self.place(row).map(|node| node as u32)
     }
 
-    /// The places of a row's subtree among [`OperatorTree::nodes`]; empty for rows not in the tree.
+    /// Returns the places of a row's subtree among [`OperatorTree::nodes`].
     pub fn range(&self, row: u32) -> Range<u32> {
         self.place(row).map_or(0..0, |node| node as u32..self.behind[node])
     }
 
-    /// What ran directly inside a row, by start.
+    /// Iterates over the children of a row, by start.
     pub fn children(&self, row: u32) -> impl Iterator<Item = u32> {
         let range = self.place(row).map_or(0..0, |node| node + 1..self.behind[node] as usize);
         self.siblings(range.start, range.end)
     }
 
-    /// What ran inside nothing, thread by thread, by start.
+    /// Iterates over the rows without a parent, by thread and start.
     pub fn roots(&self) -> impl Iterator<Item = u32> {
         self.siblings(0, self.nodes.len())
     }
 
-    /// What ran inside nothing on one thread, by start.
+    /// Iterates over the rows of one thread without a parent, by start.
     pub fn roots_of(&self, thread: &TreeThread) -> impl Iterator<Item = u32> {
         self.siblings(thread.first as usize, thread.behind as usize)
     }
 
-    /// All rows of one thread, in pre-order.
+    /// Returns all rows of one thread, in pre-order.
     pub fn rows_of(&self, thread: &TreeThread) -> &[u32] {
         &self.nodes[thread.first as usize..thread.behind as usize]
     }
 
-    /// The thread of a track.
+    /// Returns the thread of a track, if the tree has rows on it.
     pub fn thread(&self, track: TrackId) -> Option<&TreeThread> {
         let at = self.threads.binary_search_by_key(&track, |thread| thread.track);
         at.ok().map(|at| &self.threads[at])
     }
 
-    /// The innermost row that ran on a thread at a time: `start ≤ time < end`.
+    /// Returns the innermost row on a thread at a time: `start ≤ time < end`.
     ///
     /// # Cost
     /// `O(log n + depth)`.
@@ -176,7 +177,7 @@ impl OperatorTree {
         Some(self.nodes[node])
     }
 
-    /// The innermost operator a row ran inside of, the row itself included.
+    /// Returns the innermost operator around a row, or the row itself if it is one.
     pub fn operator(&self, trace: &Trace, row: u32) -> Option<u32> {
         let of_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
         std::iter::once(row)
@@ -185,7 +186,7 @@ impl OperatorTree {
             .find(of_operator)
     }
 
-    /// The outermost rows that are no labels, operators and calls, in pre-order.
+    /// Returns the outermost operators and calls, labels skipped, in pre-order.
     pub fn top_rows(&self, trace: &Trace) -> Vec<u32> {
         let mut top = Vec::new();
         let mut node = 0;
@@ -201,7 +202,7 @@ impl OperatorTree {
         top
     }
 
-    /// The operators of [`OperatorTree::top_rows`].
+    /// Returns the operators among [`OperatorTree::top_rows`].
     pub fn top_operators(&self, trace: &Trace) -> Vec<u32> {
         let is_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
         self.top_rows(trace).into_iter().filter(is_operator).collect()

@@ -1,4 +1,4 @@
-//! The analysed part of a trace.
+//! The analyzed part of a trace: its rule, its ends and its steps.
 
 mod optimizer;
 mod step;
@@ -42,7 +42,7 @@ pub struct TimeWindow {
 }
 
 impl TimeWindow {
-    /// Nanoseconds of the window.
+    /// Returns the length of the window in nanoseconds.
     pub fn length(&self) -> i64 {
         self.end - self.start
     }
@@ -98,10 +98,10 @@ pub(crate) fn named_steps(trace: &Trace) -> Vec<TrainingStep> {
     steps
 }
 
-/// Whether the marks of steps cover almost none of the recorded time and work, as where
-/// `prof.step()` is called once behind the loop. Such marks are no steps of the job.
+/// Returns whether the step marks cover almost none of the recorded time and work, as if
+/// `prof.step()` was called once behind the loop.
 pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool {
-    /// Parts of time and work of which the steps have to cover one.
+    /// Steps must cover at least one part in this many of the time and the work.
     const PARTS: usize = 10;
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return false };
     let (from, to) = recorded(trace).unwrap_or_default();
@@ -131,11 +131,11 @@ pub(crate) fn are_beside_the_work(trace: &Trace, steps: &[TrainingStep]) -> bool
 
 /// Launches without device work, of those in a step, that are more than chance, percent.
 const LOST_PCT: usize = 1;
-/// A step that launches nothing is none of the job's below this part of the shortest other one.
+/// A step without launches is dropped if it is shorter than this part of the shortest other step.
 const BEGUN_PART: i64 = 10;
 
-/// A recording cuts its first and its last steps: work that was launched before it began runs among
-/// that of the first, launches of the last have no device work, or it ends as a step begins.
+/// Marks steps that the recording cut: earlier work ran among that of the first step, launches of
+/// the last steps have no device work, or the recording ended as a step began.
 fn mark_incomplete<'a>(
     trace: &Trace,
     (links, frames): (&Links, impl FnOnce() -> &'a Frames),
@@ -164,20 +164,19 @@ fn mark_incomplete<'a>(
     }
 }
 
-/// What the steps of a trace launched, by place of the step.
+/// Launches of each step that have no device work.
 struct StepLaunches {
     count: Vec<usize>,
-    /// Those without device work.
     lost: Vec<usize>,
-    /// Of those, the ones behind the last launch that has device work.
+    /// Those behind the last launch that has device work.
     trailing: Vec<usize>,
     /// The span of the device work of the first step.
     first: Option<(i64, i64)>,
 }
 
 impl StepLaunches {
-    /// Launches while a graph is captured are none, and where no launch of a name ever has device
-    /// work, none of them lost it.
+    /// Collects launches without device work. Captured launches do not count, nor do calls whose
+    /// name never has device work.
     fn new<'a>(
         trace: &Trace,
         (links, frames): (&Links, impl FnOnce() -> &'a Frames),
@@ -225,7 +224,7 @@ impl StepLaunches {
         let arrived = arrived(trace);
         let empty = empty_memsets(trace, &arrived);
         lost.retain(|(row, _)| {
-            // The call inside another one has its id, and the work is linked to one of them.
+            // Nested calls share an id, and the work is linked to one of them.
             let id = slices.correlation(*row);
             !captures.contains(trace, *row)
                 && !empty.contains(row)
@@ -238,8 +237,8 @@ impl StepLaunches {
         found
     }
 
-    /// Whether device work that was launched before the recording began ran among that of the first
-    /// step. Work whose launch is never recorded, as on some vendors' streams, says nothing.
+    /// Returns whether work launched before the recording began ran among that of the first step.
+    /// Streams whose launches are never recorded do not count.
     fn is_mixed_with_earlier(&self, trace: &Trace, links: &Links) -> bool {
         let slices = &trace.slices;
         self.first.is_some_and(|(from, to)| {
@@ -252,8 +251,8 @@ impl StepLaunches {
     }
 }
 
-/// Calls that set no bytes: they launch nothing, so they did not lose device work. Traces do not
-/// record the size, but such calls return in a tenth of the usual time.
+/// Finds memset calls of zero bytes. They launch nothing, so they did not lose device work. Traces
+/// do not record the size, but such calls return in a tenth of the usual time.
 ///
 /// # Cost
 /// `O(n log n)` in the calls that set memory.
@@ -273,7 +272,7 @@ pub(crate) fn empty_memsets(trace: &Trace, arrived: &[u64]) -> BTreeSet<u32> {
     without.into_iter().filter(|row| PART * duration(*row) <= median).collect()
 }
 
-/// The ids of all device work, ascending.
+/// Returns the correlation ids of all device work, ascending.
 pub(crate) fn arrived(trace: &Trace) -> Vec<u64> {
     let works = trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let mut ids: Vec<u64> = works.filter_map(|row| trace.slices.correlation(row)).collect();
@@ -281,7 +280,7 @@ pub(crate) fn arrived(trace: &Trace) -> Vec<u64> {
     ids
 }
 
-/// Whether a call of this name puts work on a device.
+/// Returns whether a call of this name launches device work.
 ///
 /// # Source
 /// CUDA runtime and driver API, HIP runtime API; the names Kineto writes.
@@ -316,8 +315,8 @@ pub fn is_launch(call: &str) -> bool {
     vendor.is_some_and(|call| LAUNCHES.contains(&call))
 }
 
-/// The span of everything recorded: operators, calls, annotations and device work. `None` of an
-/// empty trace.
+/// Returns the span of all operators, calls, annotations and device work, or `None` of an empty
+/// trace.
 pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
     let lost = lost_start(trace);
     // Overhead rows may lie anywhere.

@@ -11,7 +11,6 @@ use crate::error::Error;
 pub struct CustomRule {
     /// Its name in reports; no built-in one.
     pub id: String,
-    /// What it is called.
     pub title: String,
     pub table: TraceTable,
     /// Conditions on its columns, all of which a row must meet: `name=~gemm total_ns>1000000`.
@@ -35,7 +34,6 @@ pub enum TraceTable {
     Queue,
     Memory,
     Steps,
-    /// `trace collectives --by rank`.
     Collectives,
 }
 

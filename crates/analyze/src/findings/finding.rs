@@ -58,11 +58,8 @@ pub struct Finding {
     pub rule: String,
     /// What was found in a few words; the rule's title, unless it has one for each kind of finding.
     pub title: String,
-    /// What it is about.
     pub category: FindingCategory,
-    /// How much is at stake.
     pub severity: Severity,
-    /// How sure it is.
     pub confidence: Confidence,
     /// The ranks that have it, ascending; empty where it is the job's.
     pub ranks: Vec<u32>,
@@ -224,7 +221,6 @@ pub struct Evidence {
     pub start_ns: Option<i64>,
     /// How many rows of this name.
     pub count: u64,
-    /// Nanoseconds of them.
     pub total_ns: i64,
 }
 
@@ -365,7 +361,6 @@ pub struct LimitingFactor {
 pub struct WaitFor {
     /// The rank that comes last.
     pub rank: u32,
-    /// Nanoseconds per step.
     pub wait_ns: i64,
     /// Collectives it comes last to.
     pub count: u64,

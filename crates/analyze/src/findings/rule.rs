@@ -10,7 +10,6 @@ pub struct Rule {
     pub id: &'static str,
     /// Such as `tiny-kernel storm`.
     pub title: &'static str,
-    /// What it is about.
     pub category: FindingCategory,
     /// Whose time its cure saves.
     pub side: CureSide,
@@ -35,7 +34,6 @@ pub enum CureSide {
 /// A number above or below which a rule fires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Its name, which says the unit.
     pub name: &'static str,
     /// Unless the user says otherwise.
     pub default: f64,

@@ -15,7 +15,7 @@ use crate::error::Error;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSettings {
-    /// Per rule: limits by name.
+    /// For each rule, limits by name.
     #[serde(default)]
     pub limits: BTreeMap<String, BTreeMap<String, f64>>,
     /// What is known and not to be reported.

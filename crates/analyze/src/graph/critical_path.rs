@@ -1,4 +1,4 @@
-//! The critical path: what a window's length consisted of, from its end back to its start.
+//! Finds the critical path of a window: the chain of events that determined its length.
 //!
 //! From the last moment of a window, each step back goes to what that moment waited for. The
 //! stretches on the way tile the window, so their sums are the window to the nanosecond, untraced
@@ -44,7 +44,7 @@ pub struct Path {
     pub window_end_ns: i64,
     /// Their difference: what the parts sum to.
     pub window_ns: i64,
-    /// By category, those with any time.
+    /// Sorted by category; categories without time are left out.
     pub parts: Vec<CategoryPart>,
     /// What takes longest on the path, by category and name, the longest first.
     pub contributors: Vec<Contributor>,
@@ -52,7 +52,7 @@ pub struct Path {
     pub segments: Vec<PathSegment>,
 }
 
-/// What of a window a category takes on the path.
+/// Time of a category on the critical path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CategoryPart {
     /// The rank; `None` for the job's path.
@@ -60,11 +60,11 @@ pub struct CategoryPart {
     pub category: PathCategory,
     /// Nanoseconds on the path.
     pub duration_ns: i64,
-    /// Share of the window.
+    /// Percent of the window.
     pub window_pct: Option<f64>,
 }
 
-/// What of a window a name takes on the path.
+/// Time of a named row on the critical path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Contributor {
     /// The rank; `None` for the job's path.
@@ -75,7 +75,7 @@ pub struct Contributor {
     pub count: u64,
     /// Nanoseconds on the path.
     pub duration_ns: i64,
-    /// Share of the window.
+    /// Percent of the window.
     pub window_pct: Option<f64>,
 }
 
@@ -87,7 +87,7 @@ pub struct PathSegment {
     /// What ran; of gaps and delays what waited; of untraced time the annotation around it; of
     /// Python its frame, if that has a row.
     pub row: Option<u32>,
-    /// Of time in a frame of Python: its place among [`Scope::frames`].
+    /// For Python time, the frame's place among [`Scope::frames`].
     pub frame: Option<u32>,
     /// The thread or stream, by place among the trace's tracks.
     pub track: Option<u32>,
@@ -106,21 +106,15 @@ pub struct PathSegment {
 /// A stretch of a path, flat and with names.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SegmentRow {
-    /// Place on the path.
     pub index: u32,
-    /// See [`PathSegment::rank`].
     pub rank: u32,
-    /// See [`PathSegment::category`].
     pub category: PathCategory,
     /// Name of [`PathSegment::row`]; empty if there is none.
     pub name: String,
     /// Process and thread, or device and stream.
     pub track: String,
-    /// See [`PathSegment::row`].
     pub row: Option<u32>,
-    /// See [`PathSegment::via`].
     pub via: Option<EdgeKind>,
-    /// See [`PathSegment::peer`].
     pub peer: Option<u32>,
     /// Absolute nanoseconds.
     pub start_ns: i64,
@@ -130,7 +124,7 @@ pub struct SegmentRow {
     pub duration_ns: i64,
 }
 
-/// Finds the critical paths of the windows of one job's ranks in the graph of them.
+/// Finds the critical paths of the ranks of one job, and of the job.
 ///
 /// # Cost
 /// Linear in the paths, and `O(n log n)` in the names on them.
@@ -296,7 +290,7 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
     }
 }
 
-/// What a segment is called; empty if by nothing.
+/// Returns the name of a segment, or an empty string.
 fn name_of(scope: &Scope<'_>, one: &PathSegment) -> StringId {
     let of_frame = |frame: u32| scope.frames().all()[frame as usize].name;
     let of_row = |row: u32| scope.trace.slices.name[row as usize];

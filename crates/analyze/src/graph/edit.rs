@@ -32,7 +32,6 @@ pub enum Action {
 /// One action on some nodes and edges of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Edit {
-    /// What it happens to.
     pub nodes: Vec<NodeId>,
     /// Edges that are scaled with them, and how many nanoseconds of each; other actions find theirs
     /// by the nodes.
@@ -45,9 +44,7 @@ pub struct Edit {
 pub struct Effect {
     /// How many weights there were.
     pub changed: u64,
-    /// Nanoseconds before.
     pub old_ns: i64,
-    /// Nanoseconds after.
     pub new_ns: i64,
 }
 

@@ -59,15 +59,15 @@ pub struct MeasuredGraph {
     pub graph: DependencyGraph,
     /// What was measured, absolute nanoseconds, cut to the windows.
     pub times: NodeTimes,
-    /// Per node: its label.
+    /// For each node, its label.
     pub origins: Vec<NodeOrigin>,
     /// Per rank, in the order of the scopes.
     pub ranks: Vec<Markers>,
-    /// Per rank and track: what names the thread's time between nodes, by start.
+    /// For each rank and track, what names the thread's time between nodes, by start.
     pub labels: Vec<Vec<Vec<ThreadLabel>>>,
-    /// Per rank and track: when frames of Python were recorded, by start.
+    /// For each rank and track, when frames of Python were recorded, by start.
     framed: Vec<Vec<Vec<Interval>>>,
-    /// Per rank: the threads that load input for others.
+    /// For each rank, the threads that load input for others.
     loaders: Vec<BTreeSet<TrackId>>,
     /// What the dependencies rest on.
     pub evidence: WaitEvidence,

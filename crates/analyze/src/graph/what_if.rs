@@ -1,4 +1,4 @@
-//! What if something had been faster: edits of a measured graph, and what the window would be.
+//! Answers what-if questions: how long the window would be if some work were faster.
 //!
 //! A question selects nodes, or the edges of a category, and says what happens to them; then
 //! everything is relaxed anew. What was not recorded stays as it was measured, and work that
@@ -22,7 +22,7 @@ use crate::percent::percent;
 
 pub use question::{Pattern, Question, Selector, parse};
 
-/// What would have happened.
+/// Answers to some what-if questions, with the new length of each window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WhatIf {
     /// What the edits changed, in their order.
@@ -33,19 +33,18 @@ pub struct WhatIf {
     pub parts: Vec<NewPart>,
 }
 
-/// What an edit changed.
+/// Nodes and time that one edit changed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Edited {
-    /// As it was given.
     pub edit: String,
     /// Nodes it selected: 0 means that it named nothing there is.
     pub nodes: u64,
     pub edges: u64,
     /// Times it changed: 0 where what it selected has nothing of the kind, such as no wait.
     pub changed: u64,
-    /// Nanoseconds they took before.
+    /// Nanoseconds before.
     pub old_ns: i64,
-    /// Nanoseconds they would take.
+    /// Nanoseconds after.
     pub new_ns: i64,
 }
 
@@ -56,21 +55,21 @@ pub struct NewWindow {
     pub rank: Option<u32>,
     /// Nanoseconds measured.
     pub window_ns: i64,
-    /// Nanoseconds it would take.
+    /// Nanoseconds with the edits applied.
     pub new_window_ns: i64,
     /// Their difference; negative if it would take longer.
     pub saving_ns: i64,
     /// Share of the measured window.
     pub saving_pct: Option<f64>,
-    /// Of the window, on the host; of the job, of the rank where it takes longest.
+    /// Host time of the window; for the job, of the rank that takes longest.
     pub host_ns: i64,
-    /// It would take on the host.
+    /// Host time with the edits applied.
     pub new_host_ns: i64,
     /// The steps of the devices, where they are longer than the host's by more than 1 %: then they
     /// are the window.
     pub device_ns: Option<i64>,
     pub new_device_ns: Option<i64>,
-    /// By how much the devices' steps would be shorter, of what they took.
+    /// Saving of the devices' steps, in percent.
     pub device_saving_pct: Option<f64>,
 }
 

@@ -11,7 +11,7 @@ use crate::facts::distribution::{self, Distribution};
 use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 
-/// All annotations of one name on one rank that start in the window.
+/// One row per rank and annotation name: all its occurrences that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AnnotationRow {
     pub rank: u32,
@@ -20,15 +20,11 @@ pub struct AnnotationRow {
     pub count: u64,
     /// Their durations on the host.
     pub host_ns: i64,
-    /// Shortest on the host.
     pub min_ns: i64,
-    /// Median on the host.
     pub p50_ns: i64,
     /// 95th percentile on the host.
     pub p95_ns: i64,
-    /// Longest on the host.
     pub max_ns: i64,
-    /// Mean on the host.
     pub mean_ns: f64,
     /// Sample standard deviation on the host.
     pub std_ns: f64,
@@ -40,7 +36,7 @@ pub struct AnnotationRow {
     pub device_any_thread_ns: i64,
     /// How often the profiler wrote its span on a device.
     pub device_span_count: u64,
-    /// Durations of these spans.
+    /// Total duration of these spans.
     pub device_span_ns: i64,
 }
 
@@ -118,7 +114,8 @@ fn row(rank: u32, name: &str, spread: &Distribution, sums: &AnnotationSums) -> A
     }
 }
 
-/// Per process: start of each launch, ascending, and the durations of all device work up to it.
+/// For each process, the start of each launch, ascending, and the total duration of all device work
+/// up to it.
 fn launched_by_process<'a>(scope: &Scope<'a>) -> BTreeMap<&'a TrackKey, Vec<(i64, i64)>> {
     let trace = scope.trace;
     let mut launched: BTreeMap<&TrackKey, Vec<(i64, i64)>> = BTreeMap::new();

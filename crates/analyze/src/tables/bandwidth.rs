@@ -1,4 +1,4 @@
-//! What copies and sets achieve: bytes, time, rate, and how many run at once, by kind.
+//! Bandwidth of copies and sets by kind: bytes, time, rate, and how many run at once.
 //!
 //! Rows count whole where they reach out of the window, since their bytes cannot be cut.
 
@@ -22,7 +22,6 @@ pub struct Bandwidth {
     pub count: u64,
     /// How many of these say no bytes; they count in nothing else.
     pub without_bytes_count: u64,
-    /// All bytes.
     pub bytes: u64,
     pub time_ns: i64,
     /// Time in which any of them runs.
@@ -48,10 +47,8 @@ pub struct SizeClass {
     /// The largest size here: one less than the next power of two.
     pub bytes_to: u64,
     pub count: u64,
-    /// All bytes.
     pub bytes: u64,
     pub time_ns: i64,
-    /// Bytes over time.
     pub gb_per_s: Option<f64>,
 }
 
@@ -68,7 +65,8 @@ pub fn measure_bandwidth(scope: &Scope<'_>) -> Vec<Bandwidth> {
     rows
 }
 
-/// The same by powers of two of their sizes: by device, kind and size; empty classes are left out.
+/// Groups copies and sets by powers of two of their sizes, one row per device, kind and size class;
+/// empty classes are left out.
 pub fn by_size(scope: &Scope<'_>) -> Vec<SizeClass> {
     let trace = scope.trace;
     let mut classes = BTreeMap::<(i32, &str, u32), (u64, u64, i64)>::new();
@@ -110,7 +108,7 @@ fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), BandwidthGroup> {
     for &row in scope.device_rows.iter().filter(moves) {
         let key = (trace.device(row), trace.slices.name[row as usize]);
         let group = groups.entry(key).or_default();
-        // Of a copy that ends behind the covered part, the bytes are whole and the time is not.
+        // A copy that ends behind the covered part has all its bytes but not all its time.
         let is_whole = trace.slices.unfinished.get(row).is_none();
         match trace.slices.bytes.get(row).filter(|_| is_whole) {
             Some(&bytes) => {
@@ -146,7 +144,8 @@ impl BandwidthGroup {
     }
 }
 
-/// How many of these spans, sorted by start, hold one moment at most. Empty ones hold none.
+/// Returns the maximum number of spans that overlap. They must be sorted by start; empty ones do
+/// not count.
 fn most_at_once(spans: &[Interval]) -> u32 {
     let mut most = 0;
     let mut heap = BinaryHeap::new();

@@ -1,4 +1,4 @@
-//! Where a rank's window goes: busy or idle, and busy with what. Knows no causes.
+//! Breaks down a rank's window: busy or idle, and which class of work the device was busy with.
 
 use serde::Serialize;
 
@@ -20,7 +20,6 @@ pub struct Breakdown {
     /// How many devices worked; of more than one, busy is the time in which any worked; of none,
     /// see [`compute_recorded_breakdown`].
     pub device_count: u32,
-    /// Rows of device work.
     pub device_row_count: u64,
     pub window_ns: i64,
     pub busy_ns: i64,
@@ -31,7 +30,7 @@ pub struct Breakdown {
     pub communication_ns: i64,
     /// Communication runs, and no compute.
     pub exposed_communication_ns: i64,
-    /// Copies or sets run.
+    /// Time in which copies or sets run.
     pub memory_ns: i64,
     /// Copies or sets run, and neither compute nor communication.
     pub exposed_memory_ns: i64,
@@ -39,7 +38,7 @@ pub struct Breakdown {
     pub other_ns: i64,
     /// Work of no class runs, and nothing else.
     pub exposed_other_ns: i64,
-    /// Communication and compute run.
+    /// Time in which communication and compute overlap.
     pub overlap_ns: i64,
     pub busy_pct: Option<f64>,
     pub idle_pct: Option<f64>,
@@ -58,8 +57,8 @@ pub fn compute_breakdown(scope: &Scope<'_>) -> Breakdown {
     Breakdown { device_count: scope.devices().len() as u32, ..row }
 }
 
-/// The same, but where no work of any device was recorded the host is the device: it computes in
-/// operators, and what it does between them is work of no class. Nobody is idle then.
+/// Breaks down a recording that may lack device work. Without any, the host counts as the device:
+/// it computes in operators, the time between them has no class, and nothing is idle.
 pub fn compute_recorded_breakdown(scope: &Scope<'_>) -> Breakdown {
     if is_of_host(scope) { compute_host_breakdown(scope) } else { compute_breakdown(scope) }
 }
@@ -69,7 +68,7 @@ pub fn is_of_host(scope: &Scope<'_>) -> bool {
     let trace = scope.trace;
     let is_host =
         |row: &u32| matches!(trace.kind(*row), EventKind::Operator | EventKind::Annotation);
-    // Of a cut recording nobody knows that.
+    // A truncated recording may have lost its device rows.
     scope.device_rows.is_empty()
         && trace.cut.is_none()
         && !trace.rows().any(|row| trace.kind(row).is_device_work() || trace.kind(row).is_call())

@@ -1,4 +1,4 @@
-//! What changed between two recordings of a job, and how much of the step it explains.
+//! Compares two recordings of a job: what changed, and how much of the step each change explains.
 //!
 //! Both sides are cut into units, steps or whole windows, and each figure is the mean over the
 //! units of all ranks. A change smaller than the scatter of the units explains is noise. Knows no
@@ -28,7 +28,6 @@ pub use verdict::{Cause, DiffOutcome, DiffVerdict};
 /// Two recordings of a job beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
-    /// What it comes to.
     pub verdict: DiffVerdict,
     /// What times and counts are per.
     pub unit: DiffUnit,
@@ -46,12 +45,10 @@ pub struct Diff {
     pub changes: Vec<SpentChange>,
 }
 
-/// One of the recordings.
+/// One of the two compared recordings, with the spread of its units.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffSide {
-    /// Ranks with a trace.
     pub rank_count: u64,
-    /// Units of all ranks.
     pub unit_count: u64,
     pub window_ns: i64,
     #[serde(flatten)]
@@ -90,7 +87,7 @@ pub fn compare_jobs(before: &JobFacts<'_>, after: &JobFacts<'_>) -> Diff {
     Diff { verdict, unit, shared_pct, before, after, parts, totals, changes }
 }
 
-/// How much of the operators' time, else of the kernels', is under names that both sides have.
+/// Returns the share of operator time, or else kernel time, under names that both sides have.
 fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
     let shared = |subject: DiffSubject| {
         let filter_subject = changes.iter().filter(|change| change.subject == subject);
@@ -101,7 +98,7 @@ fn shared_pct(changes: &[SpentChange]) -> Option<f64> {
     shared(DiffSubject::Host).or_else(|| shared(DiffSubject::Kernel))
 }
 
-/// Each unit of the ranks, in their order and that of time.
+/// Returns the length of each unit, by rank and time.
 pub fn unit_lengths(job: &JobFacts<'_>, unit: DiffUnit) -> Vec<i64> {
     lengths(&unit::samples(&job.ranks, unit))
 }

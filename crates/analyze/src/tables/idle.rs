@@ -1,4 +1,4 @@
-//! Why streams and devices do nothing: the gaps between device rows, by cause.
+//! Explains idle time: the gaps between device rows of each stream and device, by cause.
 //!
 //! For a stream, the cause follows from times alone; for a device, from what the thread did that
 //! launched the work ending the gap. Knows no remedies.
@@ -25,7 +25,7 @@ pub use stream::{StreamCause, StreamIdle};
 /// The idle time of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Idle {
-    /// By stream and cause; a stream's rows sum to the window without its busy time.
+    /// One row per stream and cause; a stream's rows sum to the window without its busy time.
     pub streams: Vec<StreamIdle>,
     /// By device and cause; a device's rows sum to its `idle_ns` in
     /// [`breakdown::by_device`](crate::tables::breakdown::by_device).
@@ -36,7 +36,8 @@ pub struct Idle {
     pub gaps: Vec<Gap>,
 }
 
-/// The idle time of streams and devices with work in the window; `tree` is that of the trace.
+/// Computes the idle time of streams and devices with work in the window. `tree` must be that of
+/// the trace.
 ///
 /// # Cost
 /// `O(n log n)` in the device rows and the host rows inside gaps.

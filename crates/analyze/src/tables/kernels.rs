@@ -1,4 +1,4 @@
-//! Device work by name: how often, how long, in which shapes.
+//! Lists device work by name: how often, how long, and with which launch shapes.
 //!
 //! Statistics are of whole durations, also of the work that a window's ends cut. Knows no
 //! operators.
@@ -22,19 +22,18 @@ use crate::tables::breakdown;
 
 const NONE: u32 = u32::MAX;
 
-/// All work of one name and class on one rank.
+/// One row per rank, name and class of device work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelRow {
     pub rank: u32,
     /// Name without types and arguments, and what tells it from others of the same one: see
     /// [`distinguish`].
     pub short_name: String,
-    /// What it is for.
     pub class: WorkClass,
     pub count: u64,
     /// Sum of the durations.
     pub total_ns: i64,
-    /// Of the busy time of the window; together more than 100 where streams overlap.
+    /// Percent of the busy time of the window; together more than 100 if streams overlap.
     pub busy_pct: Option<f64>,
     pub window_pct: Option<f64>,
     #[serde(flatten)]
@@ -57,7 +56,6 @@ pub struct KernelRow {
     pub occupancy_pct: Option<f64>,
     /// Blocks per SM, mean over time.
     pub blocks_per_sm: Option<f64>,
-    /// Bytes copied or set.
     pub bytes: Option<u64>,
     pub name: String,
 }
@@ -73,17 +71,14 @@ pub struct HistogramRow {
     /// First value behind it.
     pub high: i64,
     pub count: u64,
-    /// Sum of the values.
     pub total: i64,
 }
 
-/// What a histogram counts.
+/// Quantity of a histogram: durations or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
-    /// Durations in nanoseconds.
     DurationNs,
-    /// Bytes copied or set.
     Bytes,
 }
 
@@ -93,7 +88,7 @@ struct KernelGroup {
     rows: Vec<u32>,
 }
 
-/// All device work of a scope by name and class, most time first.
+/// Lists the device work of a scope by name and class, most time first.
 ///
 /// # Cost
 /// `O(n log n)` in the device rows.
@@ -202,7 +197,7 @@ fn joined<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> St
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(between)
 }
 
-/// What the launch shapes of some rows have in common.
+/// The common launch shape of some rows, if they agree.
 struct LaunchShapes {
     usual: Option<LaunchShape>,
     count: u64,

@@ -1,4 +1,4 @@
-//! How device work was launched: the call, the work, and the delay between them.
+//! Lists the launches of device work: the call, the work, and the delay between them.
 //!
 //! A delay is the start of the work less the END of its call, as everywhere in rowmill. It is
 //! negative where work starts before its call returns, which is usual, and before its call even
@@ -12,7 +12,7 @@ use crate::facts::distribution;
 use crate::facts::scope::Scope;
 use crate::facts::window;
 
-/// What counts as short, slow and late.
+/// Thresholds for short work, slow calls and late work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchSettings {
     /// A call that takes longer is slow.
@@ -30,9 +30,7 @@ impl LaunchSettings {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LaunchRow<'a> {
     pub rank: u32,
-    /// Row of the call.
     pub call_row: u32,
-    /// Row of the work.
     pub device_row: u32,
     /// The call, such as `cudaLaunchKernel`.
     pub call: &'a str,
@@ -41,9 +39,7 @@ pub struct LaunchRow<'a> {
     pub stream: i32,
     /// Start of the call, absolute nanoseconds.
     pub start_ns: i64,
-    /// Duration of the call.
     pub call_ns: i64,
-    /// Duration of the work.
     pub device_ns: i64,
     /// Start of the work less end of the call.
     pub delay_ns: i64,
@@ -53,9 +49,7 @@ pub struct LaunchRow<'a> {
     pub is_first: bool,
     /// The work takes less time than its call, and the call is not slow.
     pub is_short: bool,
-    /// The call is slow.
     pub is_slow_call: bool,
-    /// The work is late.
     pub is_late: bool,
 }
 
@@ -92,7 +86,7 @@ pub struct LaunchSummary {
     pub delay_ns: i64,
 }
 
-/// What a distribution is grouped by.
+/// Key of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GroupedBy {
@@ -102,13 +96,12 @@ pub enum GroupedBy {
     Work,
 }
 
-/// What is distributed.
+/// Quantity of a distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     /// Duration of calls, each counted once.
     Call,
-    /// Duration of the work.
     Device,
     /// Delay of the first work of each call.
     Delay,
@@ -229,8 +222,8 @@ fn calls_without_work(scope: &Scope<'_>) -> u64 {
     trace.rows().filter(is_lost).count() as u64
 }
 
-/// Distributions by name of the call and by name of the work; each by the time of its work, the
-/// longest first, then by name.
+/// Computes distributions by name of the call and by name of the work; each ordered by total time,
+/// the longest first, then by name.
 ///
 /// # Cost
 /// `O(n log n)` in the rows.

@@ -11,14 +11,14 @@ use trace::store::{Allocation, Trace};
 use crate::facts::tree::OperatorTree;
 use crate::percent::percent;
 
-/// What the memory profiler's events of one rank say.
+/// Memory use of one rank, from the memory profiler's events.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemoryFacts {
     /// Every change, by device, then time.
     pub timeline: Vec<MemoryPoint>,
     /// One per device with events, by device.
     pub peaks: Vec<MemoryPeak>,
-    /// By device, then bytes allocated, most first.
+    /// Sorted by device, then bytes allocated, most first.
     pub operators: Vec<AllocatorRow>,
 }
 
@@ -32,13 +32,13 @@ pub struct MemoryPoint {
     pub time_ns: i64,
     /// Allocated by this event; negative: freed.
     pub change_bytes: i64,
-    /// Allocated to tensors afterwards.
+    /// Allocated to tensors after the event.
     pub allocated_bytes: i64,
     /// Held by the allocator afterwards.
     pub reserved_bytes: i64,
 }
 
-/// When a device held most.
+/// Peak memory of one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPeak {
     pub rank: u32,
@@ -62,7 +62,7 @@ pub struct MemoryPeak {
     pub outermost: Option<String>,
 }
 
-/// What operators of one name allocated on one device.
+/// Memory that operators of one name allocated on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AllocatorRow {
     pub rank: u32,
@@ -71,10 +71,8 @@ pub struct AllocatorRow {
     /// The innermost operator or annotation; empty where none was open.
     pub operator: String,
     pub allocation_count: u64,
-    /// Bytes of them.
     pub allocated_bytes: i64,
     pub free_count: u64,
-    /// Bytes of them.
     pub freed_bytes: i64,
     /// Bytes allocated less bytes freed.
     pub net_bytes: i64,

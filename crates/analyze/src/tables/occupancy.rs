@@ -1,4 +1,4 @@
-//! How full devices are while they compute, estimated from launch shapes. Knows no names.
+//! Estimates how full devices are while they compute, from launch shapes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::facts::classify::WorkClass;
 use crate::facts::distribution::thousandths;
 use crate::facts::scope::Scope;
 
-/// One device of one rank.
+/// Occupancy of one device of one rank.
 ///
 /// Means are over the durations of compute kernels whose launch shape was recorded, clipped to the
 /// window; `None` where there are none.
@@ -23,9 +23,9 @@ pub struct Occupancy {
     pub unknown_count: u64,
     /// SMs that have a block to run: `Σ duration · min(1, blocks per SM) / Σ duration`.
     pub sm_efficiency_pct: Option<f64>,
-    /// Of the warps an SM can hold, as the profiler estimated it.
+    /// Percent of the warps that an SM can hold, as the profiler estimated it.
     pub occupancy_pct: Option<f64>,
-    /// Of `kernel_ns`, in kernels with less than one block per SM.
+    /// Share of `kernel_ns` in kernels with less than one block per SM, in percent.
     pub few_blocks_pct: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Operators by name: what they cost the host and what they put on the device. Knows no causes.
+//! Lists operators by name: what they cost on the host and what they launch on the device.
 
 use serde::Serialize;
 use trace::store::EventKind;
@@ -12,7 +12,7 @@ use crate::tables::breakdown;
 
 const NONE: u32 = u32::MAX;
 
-/// All operators of one name on one rank that start in the window.
+/// One row per rank and operator name: all its calls that start in the window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpRow {
     pub rank: u32,
@@ -33,12 +33,12 @@ pub struct OpRow {
     /// Pieces of device work it launched itself.
     pub kernel_self_count: u64,
     pub kernels_per_call: f64,
-    /// Of one call on the host.
+    /// Host durations of single calls.
     #[serde(flatten)]
     pub durations: Durations,
 }
 
-/// What is summed for one name.
+/// Running sums of one operator name.
 #[derive(Clone, Debug, Default)]
 struct OperatorSums {
     name: u32,

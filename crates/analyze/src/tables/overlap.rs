@@ -1,5 +1,5 @@
-//! Which classes of work run at the same time: every nanosecond of a device's busy time under
-//! exactly one set of classes. Knows no steps and no streams.
+//! Splits the busy time of a device by the set of classes that run at the same time: every
+//! nanosecond is under exactly one set.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct ExclusiveClass {
     pub exclusive_ns: i64,
     /// Share of the busy time.
     pub busy_pct: Option<f64>,
-    /// Share of the window.
+    /// Percent of the window.
     pub window_pct: Option<f64>,
 }
 
@@ -41,7 +41,6 @@ pub struct ExclusiveClass {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Exclusive {
     ns: [i64; 1 << CLASSES.len()],
-    /// Rows of device work.
     pub(crate) row_count: u64,
 }
 
@@ -61,7 +60,7 @@ pub fn compute_overlap(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
     rows(scope, None, &Exclusive::new(scope))
 }
 
-/// The same for each device with work in the window, by device.
+/// Computes the overlap of each device with work in the window, by device.
 pub fn by_device(scope: &Scope<'_>) -> Vec<ExclusiveClass> {
     let each = Exclusive::by_device(scope);
     each.into_iter().flat_map(|(device, times)| rows(scope, Some(device), &times)).collect()
@@ -89,7 +88,7 @@ fn bit(class: WorkClass) -> ClassSet {
 }
 
 impl Exclusive {
-    /// Of all devices of the scope together.
+    /// Builds the unions over all devices of the scope.
     pub(crate) fn new(scope: &Scope<'_>) -> Self {
         let mut unions = Unions::default();
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {
@@ -98,7 +97,7 @@ impl Exclusive {
         Self::from_unions(&unions)
     }
 
-    /// Of each device, by device.
+    /// Builds the unions of each device.
     pub(crate) fn by_device(scope: &Scope<'_>) -> Vec<(i32, Self)> {
         let mut devices = BTreeMap::<i32, Unions>::new();
         for (row, class) in scope.device_rows.iter().zip(&scope.classes) {

@@ -1,4 +1,4 @@
-//! How much launched work waits for each stream, weighted by time.
+//! Measures the queue of each stream: launched work that has not started, weighted by time.
 //!
 //! Work waits from the start of its call to its own start; a graph's work counts once, until its
 //! first row starts. Knows no causes.
@@ -11,7 +11,7 @@ use crate::facts::interval::Interval;
 use crate::facts::scope::Scope;
 use crate::percent::percent;
 
-/// From this length on the next launch blocks its thread.
+/// At this queue length the next launch blocks its thread.
 ///
 /// # Source
 /// The depth of CUDA's launch queue, as Holistic Trace Analysis takes it.
@@ -79,12 +79,12 @@ pub fn series(scope: &Scope<'_>) -> Vec<QueuePoint> {
     each(scope).flat_map(points).collect()
 }
 
-/// Device and stream.
+/// Key of a stream: its device and its number.
 type StreamKey = (i32, i32);
 
 #[derive(Default)]
 struct QueuedStream {
-    /// From call to work, clipped to the window, not empty.
+    /// Non-empty spans from call to work, clipped to the window.
     waits: Vec<Interval>,
     before_call_count: u64,
 }
@@ -94,7 +94,7 @@ fn each(scope: &Scope<'_>) -> impl Iterator<Item = (StreamKey, QueuedStream)> {
     let trace = scope.trace;
     let (start, end) = (scope.window.start, scope.window.end);
     let mut streams = BTreeMap::<StreamKey, QueuedStream>::new();
-    // From the call to its work, so that a graph's work is seen together.
+    // Follow calls to their work, so that the work of a graph counts once.
     for call in trace.rows().filter(|row| trace.kind(*row).is_call()) {
         let work = scope.links().work(call).iter();
         let Some(row) = work.min_by_key(|row| (trace.slices.start(**row), **row)) else { continue };

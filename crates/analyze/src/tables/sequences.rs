@@ -1,5 +1,4 @@
-//! Which kernels an operator launches one after the other, and how often the same ones. Fusing
-//! what always runs together is what this is read for. Knows no savings.
+//! Finds sequences of kernels that an operator launches repeatedly: candidates for fusion.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +24,7 @@ pub struct SequenceRow {
     pub device_ns: i64,
     /// Host time of the operators.
     pub host_ns: i64,
-    /// Of all device time in the window.
+    /// Relative to all device time in the window, in percent.
     pub device_pct: Option<f64>,
     /// The short names, in order of launch, with ` | ` between; `name ×n` for n in a row.
     pub sequence: String,

@@ -1,4 +1,4 @@
-//! Each step of a rank, and how steady they are. Knows no causes.
+//! Lists the steps of a rank and measures how steady they are.
 
 #[cfg(test)]
 mod tests;
@@ -22,19 +22,18 @@ use crate::percent::percent;
 pub struct StepRow {
     pub rank: u32,
     pub number: i64,
-    /// Start, absolute nanoseconds.
     pub start_ns: i64,
-    /// From its start to its end on the host.
+    /// Host time from its start to its end.
     pub host_ns: i64,
-    /// From the end of the last device work launched before it to that of the last launched in it,
-    /// where that differs from `host_ns` by more than 1 %: see
+    /// Device time: from the end of the last work launched before the step to that of the last
+    /// launched in it, if it differs from `host_ns` by more than 1 %. See
     /// [`device_step::find_device_steps`](crate::facts::device_step::find_device_steps).
     pub device_ns: Option<i64>,
-    /// From its start to the start of the next; `None` for the last.
+    /// Time from its start to the start of the next step; `None` for the last.
     pub period_ns: Option<i64>,
     /// Whether all of it was recorded; the first and the last often are not.
     pub is_whole: bool,
-    /// Any device work runs.
+    /// Time in which any device work runs.
     pub busy_ns: Option<i64>,
     pub idle_ns: Option<i64>,
     pub compute_ns: Option<i64>,
@@ -46,7 +45,7 @@ pub struct StepRow {
     pub busy_pct: Option<f64>,
 }
 
-/// How steady the steps of a rank are.
+/// Spread of the steps of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepSummary {
     pub rank: u32,
@@ -59,14 +58,14 @@ pub struct StepSummary {
     /// Median step of the devices, of those steps in which it differs from the host's by more than
     /// 1 %; `None` where most do not.
     pub device_p50_ns: Option<i64>,
-    /// Of one step on the host.
+    /// Host durations of single steps.
     #[serde(flatten)]
     pub durations: Durations,
     /// Coefficient of variation: `std_ns` of `mean_ns`; `None` of fewer than two.
     pub cv_pct: Option<f64>,
 }
 
-/// All steps of the trace, by start.
+/// Lists all steps of the trace, by start.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the trace.

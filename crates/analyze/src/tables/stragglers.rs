@@ -1,5 +1,5 @@
-//! Who came last to the collectives, how long the others waited for it, and why it was late.
-//! Knows no remedy.
+//! Finds which rank came last to the collectives, how long the others waited for it, and why it was
+//! late.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,13 +21,13 @@ pub struct Stragglers {
     pub arrivals: Vec<LateArrival>,
 }
 
-/// How often one rank came last.
+/// How often one rank came last to a collective, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Straggler {
     pub rank: u32,
     /// Collectives it came last to.
     pub times_last: u64,
-    /// Of how many it took part in.
+    /// Number of collectives in which the rank took part.
     pub collectives: u64,
     pub last_pct: Option<f64>,
     /// How much later than the second last it came, summed: what the job would have saved at most
@@ -50,7 +50,6 @@ pub struct Straggler {
 /// Why the last rank came last to one collective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LateArrival {
-    /// See [`Matched::index`](crate::facts::collectives::Matched::index).
     pub index: u32,
     pub name: String,
     pub last_rank: u32,
@@ -61,8 +60,8 @@ pub struct LateArrival {
     /// How much later than that of any other rank its window began, if they had not met
     /// before: lateness from before the recording.
     pub began_late_ns: i64,
-    /// On its way from there, what it spent more time on than the mean of the other ranks; `None`
-    /// if nothing, if it began late by more than that, or if the clocks disagree.
+    /// Category in which its path exceeds the mean of the other ranks most. `None` if it exceeds in
+    /// none, if the rank began late by more than that, or if the clocks disagree.
     pub cause: Option<PathCategory>,
     /// Nanoseconds more than that mean.
     pub cause_ns: i64,
@@ -131,7 +130,7 @@ fn rank(
     }
 }
 
-/// Time by category beyond that of others, and the names it went to.
+/// Time by category in excess of the other ranks' mean, with the names it went to.
 #[derive(Debug, Default)]
 struct Excess {
     more: BTreeMap<PathCategory, i64>,
@@ -219,7 +218,7 @@ impl StragglerJob<'_, '_> {
         (arrival, excess)
     }
 
-    /// What a rank spent its time on from a time to its arrival, along its critical path.
+    /// Returns the stretches of a rank's critical path from a time to its arrival.
     fn way(&self, arrival: NodeId, since: i64) -> Way {
         let measured = self.measured;
         let graph = (measured, &measured.graph, &measured.times);
@@ -233,8 +232,8 @@ impl StragglerJob<'_, '_> {
         way
     }
 
-    /// What ran; of untraced time the annotation around its end, of Python its frame there; else
-    /// what waited.
+    /// Names a stretch by its row; untraced time by the annotation around its end, Python time by
+    /// its frame, and a wait by what waited.
     fn name(&self, stretch: &WalkStretch) -> String {
         let node = match stretch.what {
             StretchPlace::Node(node) => node,
@@ -268,7 +267,7 @@ fn beyond(values: &[(bool, i64)]) -> i64 {
     others.map(|(_, value)| own - value).min().unwrap_or_default()
 }
 
-/// What the last rank's way has beyond the mean of the others'.
+/// Returns the time of the last rank's path in excess of the mean of the others.
 fn excess(ways: &[(u32, Way)], last_rank: u32) -> Excess {
     let mut excess = Excess::default();
     let others = ways.iter().filter(|(rank, _)| *rank != last_rank).count() as i64;

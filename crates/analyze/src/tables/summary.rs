@@ -25,9 +25,8 @@ use crate::tables::steps::{self, StepSummary};
 /// A job in one page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// What the traces are of.
+    /// The recorded job: program, hardware and ranks.
     pub job: JobSummary,
-    /// Each rank, by rank.
     pub ranks: Vec<RankSummary>,
     /// The breakdown of each rank's window.
     pub breakdowns: Vec<Breakdown>,
@@ -47,7 +46,7 @@ pub struct Summary {
     pub issues: Vec<Issue>,
     /// What the issues amount to.
     pub verdict: QualityVerdict,
-    /// The same in words.
+    /// The sentence for `verdict`.
     pub verdict_words: &'static str,
 }
 
@@ -60,7 +59,6 @@ pub struct JobSummary {
     pub foreign_writer: Option<&'static str>,
     /// Whether the devices are pools of CPU threads of our own runs.
     pub is_pool: bool,
-    /// Ranks with a trace.
     pub rank_count: u64,
     /// Ranks of the job, if the files name their number.
     pub world_size: Option<u32>,
@@ -68,7 +66,6 @@ pub struct JobSummary {
     pub backend: Option<String>,
     /// The names of the devices that worked; empty if unknown.
     pub devices: String,
-    /// How many devices worked.
     pub device_count: u64,
     /// Events of all files, metadata included.
     pub event_count: u64,
@@ -82,29 +79,26 @@ pub struct JobSummary {
     pub step_mark: Option<StepMark>,
     /// The rank with the longest median step; `None` without steps.
     pub step_rank: Option<u32>,
-    /// Its median step on the host.
+    /// Median step on the host.
     pub step_p50_ns: Option<i64>,
-    /// Its median step of the devices, where their steps are longer than the host's by more than
-    /// 1 %.
+    /// Median step of the devices, if their steps are longer than the host's by more than 1 %.
     pub device_step_p50_ns: Option<i64>,
     /// Whether no work of a device was recorded: then the host is the device.
     pub is_of_host: bool,
     pub window_ns: i64,
-    /// Of all windows, in which a device works.
+    /// Percent of all windows in which a device is busy.
     pub busy_pct: Option<f64>,
-    /// Of the device work, that has an operator.
+    /// Percent of the device work that an operator owns.
     pub attributed_pct: Option<f64>,
 }
 
-/// One rank.
+/// Summary of one rank: its steps, busy time and losses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankSummary {
     pub rank: u32,
-    /// Where its trace came from.
     pub origin: String,
     /// The devices that worked, by name and ordinal.
     pub devices: String,
-    /// Events of the file.
     pub event_count: u64,
     /// Events with a duration.
     pub slice_count: u64,
@@ -125,7 +119,7 @@ pub struct RankSummary {
     pub exposed_communication_pct: Option<f64>,
     /// Device work with an operator.
     pub attributed_pct: Option<f64>,
-    /// What the reader lost.
+    /// Events that the reader could not use.
     pub loss_count: u64,
 }
 
@@ -265,7 +259,7 @@ fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
 }
 
 fn whole_steps(steps: &StepSummary) -> u64 {
-    // Where none is whole, the spread is of the incomplete ones.
+    // If no step is complete, the spread is over the incomplete ones.
     if steps.count == steps.incomplete_count { 0 } else { steps.count }
 }
 
@@ -273,7 +267,8 @@ fn median_step(steps: &StepSummary) -> Option<i64> {
     (steps.count > 0).then_some(steps.durations.p50_ns)
 }
 
-/// Where the devices' steps are longer than the host's over the whole window.
+/// Returns the median device step if the devices' steps are longer than the host's over the whole
+/// window.
 fn device_step(rank: &RankFacts<'_>, steps: &StepSummary) -> Option<i64> {
     steps.device_p50_ns.filter(|_| rank.scope.device_span.is_some())
 }

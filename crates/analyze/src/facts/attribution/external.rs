@@ -4,19 +4,19 @@ use trace::store::{EventKind, Trace};
 
 use super::method::{NONE, OwnerMethod};
 
-/// What is found out per device row: method and owner.
+/// The methods and owners found so far, one entry per device row.
 type RowOwner<'a> = (&'a mut [OwnerMethod], &'a mut [u32]);
 
 fn is_open(method: OwnerMethod) -> bool {
     matches!(method, OwnerMethod::Call | OwnerMethod::Orphan)
 }
 
-/// By the external id of an operator.
+/// Attributes rows to the operator that has the same external id.
 pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
     let is_own = |row: &u32| slices.external_id(*row) != slices.correlation(*row);
     let has_id = |row: &u32| slices.external_id(*row).is_some_and(|id| id != 0);
-    // Where both ids are the same on all rows, the external id is no operator's.
+    // Up to 2023 the profiler wrote correlation ids as external ids: then they name no operator.
     if !methods.iter().any(|method| is_open(*method))
         || !rows.iter().any(|row| has_id(row) && is_own(row))
     {
@@ -36,7 +36,7 @@ pub(super) fn by_external_id(trace: &Trace, rows: &[u32], (methods, owners): Row
     }
 }
 
-/// By other work of the same node of a graph, whose launch is known.
+/// Attributes rows to the owner of other work of the same graph node, if its launch is known.
 pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let node = |row: u32| trace.slices.graph_node.get(row).copied();
     if trace.slices.graph_node.is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn by_graph_node(trace: &Trace, rows: &[u32], (methods, owners): RowO
     }
 }
 
-/// By the innermost annotation on its own stream that was open when it began.
+/// Attributes rows to the innermost annotation on their stream that was open when they began.
 pub(super) fn by_span_on_stream(trace: &Trace, rows: &[u32], (methods, owners): RowOwner<'_>) {
     let slices = &trace.slices;
     let is_span = |row: &u32| trace.kind(*row) == EventKind::DeviceAnnotation;

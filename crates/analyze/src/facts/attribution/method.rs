@@ -1,29 +1,30 @@
-//! How owners are found.
+//! The methods that attribute device work to its owner, from the surest to the weakest.
 
 use serde::Serialize;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// How the owner of a row of device work was found; the first that applies.
+/// How the owner of a device row was found. Methods are tried in this order, and the first that
+/// applies decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OwnerMethod {
-    /// Its call, by correlation id, ran inside an operator.
+    /// Its call, found by correlation id, ran inside an operator.
     Correlation,
     /// An operator has its external id.
     ExternalId,
     /// Other work of the same node of a graph has an operator.
     GraphNode,
-    /// No operator, but an annotation: around its call, or spanning it on its stream.
+    /// An annotation surrounds its call or spans it on its stream, but no operator does.
     Annotation,
-    /// Its call is known, and ran inside nothing.
+    /// Its call is known, but no operator or annotation surrounds it.
     Call,
-    /// Nothing is known: launched before the recording, or its call was lost.
+    /// Launched before the recording began, or its call was lost.
     Orphan,
 }
 
 impl OwnerMethod {
-    /// All, in the order they are tried.
+    /// All methods in the order in which they are tried.
     pub const ALL: [Self; 6] = [
         Self::Correlation,
         Self::ExternalId,
@@ -35,7 +36,7 @@ impl OwnerMethod {
 }
 
 impl OwnerMethod {
-    /// Whether it leads to an operator.
+    /// Returns whether the owner that this method finds is an operator.
     pub fn is_covered(self) -> bool {
         matches!(self, Self::Correlation | Self::ExternalId | Self::GraphNode)
     }

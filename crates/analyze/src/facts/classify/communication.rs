@@ -1,6 +1,6 @@
-//! Kernels that communicate, by the words of their names. The words count wherever they stand in
-//! the path of namespaces and function, in snake case or camel case; template arguments and
-//! parameters say what a kernel works on, not what it is, and do not count.
+//! Recognizes communication kernels by the words of their names. Words count anywhere in the path
+//! of namespaces and function, in snake case or camel case. Template arguments and parameters do
+//! not count: they name what a kernel works on.
 
 /// Words of kernels that reduce or exchange between devices, with a library that has such names.
 /// Words are written without separators.
@@ -68,7 +68,8 @@ pub(super) fn is_name_of(kernel: &str) -> bool {
     })
 }
 
-/// Whether a short word is not just the beginning of another one, such as `uccess` for `ucc`.
+/// Returns whether a short word stands alone and is not the beginning of another one, such as `ucc`
+/// in `uccess`.
 fn begins(words: &[String], word: &str) -> bool {
     const SHORT: usize = 4;
     word.len() > SHORT || word == "nccl" || words[0] == word || words.concat() == word

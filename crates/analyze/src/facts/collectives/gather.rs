@@ -27,7 +27,7 @@ pub(super) struct CollectiveCall {
     pub dtype: String,
 }
 
-/// What the ranks' kernels of one collective agree in.
+/// Identity of a collective: kernels of several ranks with the same key belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct CollectiveKey {
     /// The process group, by place among all groups.

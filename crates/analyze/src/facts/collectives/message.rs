@@ -1,9 +1,10 @@
-//! What a collective moves: operation, bytes, factors. Knows no times and no ranks' kernels.
+//! Operation, bytes and bandwidth factors of a collective, from its recorded arguments or its
+//! kernel name.
 
 use serde::{Deserialize, Serialize};
 use trace::store::{Collective, Trace};
 
-/// What a collective does.
+/// Operation of a collective, which decides its bus bandwidth factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CollectiveOperation {
@@ -89,7 +90,7 @@ pub fn bytes(trace: &Trace, collective: &Collective) -> Option<u64> {
     elements.checked_mul(element_bytes(trace.strings.get(collective.dtype))?)
 }
 
-/// Bytes of an element, by c10's name of its type.
+/// Returns the bytes of an element, given the c10 name of its type.
 fn element_bytes(dtype: &str) -> Option<u64> {
     let lower = dtype.to_ascii_lowercase();
     let bytes = match lower.as_str() {
@@ -104,7 +105,7 @@ fn element_bytes(dtype: &str) -> Option<u64> {
     Some(bytes)
 }
 
-/// The ranks of a text such as `[0, 1]`; `None` if it was cut short or is no list.
+/// Parses a list of ranks such as `[0, 1]`; returns `None` if it was truncated or is not a list.
 pub fn ranks(text: &str) -> Option<Vec<u32>> {
     let inside = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     inside.split(',').map(|rank| rank.trim().parse().ok()).collect()

@@ -1,5 +1,5 @@
-//! Matches that the times of their kernels refute. A collective in which every rank waits for every
-//! other one cannot end on a rank before the last rank has begun. Matches nothing itself.
+//! Rejects matches that contradict the times of their kernels: a collective in which every rank
+//! waits for every other one cannot end on a rank before the last rank has begun.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub enum Reason {
     EndsApart,
 }
 
-/// How far ends and begins may contradict each other: profilers round, and clocks jitter.
+/// Tolerance for contradictions: profilers round, and clocks jitter.
 const JITTER_NS: i64 = 20_000;
 
-/// What the times of the ranks' kernels say of matches.
+/// Collects the reasons for which matches were rejected.
 pub(super) struct Refuted {
     /// Ranks whose recordings share no time with that of another rank.
     apart: bool,
-    /// By how much the clock of a rank runs ahead.
+    /// Nanoseconds by which the clock of each rank runs ahead.
     ahead: BTreeMap<u32, i64>,
 }
 
@@ -56,7 +56,7 @@ impl Refuted {
         }
     }
 
-    /// Why the kernels are not those of one collective; `None` if nothing speaks against it.
+    /// Returns why these kernels cannot be one collective, or `None` if their times are consistent.
     pub fn reason(&self, together: &[CollectiveCall]) -> Option<Reason> {
         let first = &together[0];
         let mut ranks: Vec<u32> = together.iter().map(|call| call.rank).collect();

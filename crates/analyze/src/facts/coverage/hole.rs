@@ -1,6 +1,6 @@
-//! Rows missing inside a file whose text is complete: a byte range was lost, and what stands on its
-//! two sides reads as JSON again. The ids that rows share tell: profilers count them up, and each
-//! row that refers to another one names its id. Knows no file.
+//! Detects rows missing inside a syntactically complete file: a byte range was lost, and the two
+//! sides join to valid JSON. Shared ids reveal the hole, because profilers number them
+//! consecutively and each row that refers to another one names its id.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ const OUTLIER: u64 = 3;
 const ALIKE: usize = 3;
 /// Gaps that a sequence without gaps may have nevertheless.
 const STRAY_GAPS: usize = 5;
-/// A gap in such a sequence that is more than a stray id.
+/// A longer gap in a sequence of ids is a hole; shorter ones are stray ids.
 const GAP_MIN: u64 = 10;
 /// Operators between two calls that usually launch work and did not.
 const SILENT_MIN: usize = 3;
@@ -146,7 +146,8 @@ impl Calls {
         self.ids.iter().filter(is_launch).copied().collect()
     }
 
-    /// Launches that follow each other, none of which has device work, where most others have.
+    /// Finds consecutive launches without device work in a recording in which most launches have
+    /// it.
     fn lost_launches(&self, trace: &Trace, is_spliced: bool) -> Option<String> {
         let launches = self.launches(trace);
         let arrived = window::arrived(trace);

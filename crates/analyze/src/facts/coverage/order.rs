@@ -35,7 +35,7 @@ pub(super) fn launches(trace: &Trace, links: &Links) -> Vec<u32> {
     calls().filter(is_launch).collect()
 }
 
-/// Launches of which no device row was read, and which should have one.
+/// Returns the launches whose device row is missing although they should have one.
 fn lost_launches(trace: &Trace, links: &Links) -> Vec<u32> {
     let id = |row: u32| trace.slices.correlation(row);
     let is_work = |row: &u32| trace.kind(*row).is_device_work();
@@ -52,7 +52,7 @@ fn lost_launches(trace: &Trace, links: &Links) -> Vec<u32> {
         .collect()
 }
 
-/// Start of the first launch of which no device row was read, and which should have one.
+/// Returns the start of the first launch whose device row is missing although it should have one.
 pub(super) fn first_lost_launch(trace: &Trace, links: &Links) -> Option<i64> {
     let lost = lost_launches(trace, links);
     lost.into_iter().map(|row| trace.slices.start(row)).min()
@@ -64,17 +64,18 @@ pub(super) fn has_lost_launches(trace: &Trace, links: &Links, most_pct: f64) -> 
     100.0 * lost_launches(trace, links).len() as f64 > most_pct * all
 }
 
-/// Whether every launch without device work was captured into a graph, so that it never ran.
-/// `launches` are pairs of correlation id and row, and `lost[i]` tells whether launch `i` has none.
+/// Returns whether every launch without device work was captured into a graph and so never ran.
+/// `launches` holds pairs of correlation id and row; `lost[i]` is true if launch `i` has no device
+/// work.
 pub(super) fn has_only_captured(trace: &Trace, launches: &[(u64, u32)], lost: &[bool]) -> bool {
     let captures = Captures::from_pairs(trace);
     let mut rows = launches.iter().zip(lost).filter(|(_, is_lost)| **is_lost);
     rows.all(|((_, row), _)| captures.contains(trace, *row))
 }
 
-/// Per thread, until when its launches have passed: on each stream that it uses, a later launch has
-/// its row, and the rows of the stream stand in order. A stream runs its work in the order of the
-/// launches, so a row of an earlier launch would have been read.
+/// For each thread, the time until which its launches are known to be complete. On each stream it
+/// uses, a later launch has its row, and rows stand in launch order, so a row of an earlier launch
+/// would have been read.
 struct Passed(HashMap<TrackId, i64>);
 
 impl Passed {
@@ -124,7 +125,7 @@ pub(super) fn first_open_graph(trace: &Trace, links: &Links) -> Option<i64> {
     if is_by_stream(trace, &device) {
         return graphs.into_iter().map(start).min();
     }
-    // Per device row, the latest launch of it and of those behind it.
+    // For each device row, the latest launch among it and all rows behind it.
     let mut latest = vec![i64::MIN; device.len() + 1];
     for (at, row) in device.iter().enumerate().rev() {
         let launched = links.call(*row).map_or(i64::MIN, start);
@@ -149,8 +150,8 @@ fn is_by_stream(trace: &Trace, device: &[u32]) -> bool {
     runs > 1 && runs == streams.len()
 }
 
-/// Where device rows without a launch are many, only their order in the file tells which are
-/// missing: none that starts before the last one that was read, less what rows are out of order.
+/// Bounds the covered part by file order, for recordings with many device rows without a launch: no
+/// missing row starts before the last one that was read, apart from rows out of order.
 pub(super) fn last_orphan_bound(trace: &Trace, links: &Links) -> Option<i64> {
     let device: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
     let first_call = trace.rows().filter(|row| trace.kind(*row).is_call());

@@ -11,8 +11,8 @@ use super::order;
 use crate::facts::interval::Interval;
 use crate::facts::links::Links;
 
-/// How many different operators have to be silent. In whole recordings of PyTorch up to 2 are:
-/// those that leave the work to an operator on another device or on none.
+/// Minimum number of distinct silent operators. In complete recordings of PyTorch up to 2 are
+/// silent: those that delegate to another device or to none.
 const NAMES: usize = 3;
 /// Share of an operator's occurrences that launch work, from which on silence is odd, percent.
 const USUAL_PCT: u64 = 80;
@@ -20,7 +20,7 @@ const USUAL_PCT: u64 = 80;
 /// about what is usual, percent.
 const LARGE_PCT: u64 = 5;
 
-/// Operators of one thread between two of its calls.
+/// Consecutive operators of one thread between two of its launches.
 #[derive(Default)]
 struct OperatorStretch {
     start: i64,
@@ -29,7 +29,7 @@ struct OperatorStretch {
     is_large: bool,
 }
 
-/// How many operators that usually launch work ran within a span of time, and launched nothing.
+/// Counts the operators within a span of time that usually launch work but launched nothing.
 pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
     let (from, to) = span;
     let mut is_launch = vec![false; trace.slices.len()];
@@ -90,7 +90,7 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     stretches.iter().filter(is_lost).map(|stretch| stretch.start).min()
 }
 
-/// Operators and calls of each thread, by start, what is around before what is inside.
+/// Returns the operators and calls of each thread, by start, parents before children.
 fn threads(trace: &Trace) -> BTreeMap<TrackId, Vec<u32>> {
     let mut threads: BTreeMap<TrackId, Vec<u32>> = BTreeMap::new();
     for row in trace.rows() {
@@ -105,7 +105,7 @@ fn threads(trace: &Trace) -> BTreeMap<TrackId, Vec<u32>> {
     threads
 }
 
-/// How often each operator occurs, and how often it launches work itself.
+/// Counts how often each operator occurs and how often it launches work itself.
 fn count(
     trace: &Trace,
     rows: &[u32],
@@ -137,7 +137,7 @@ fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<OperatorStre
     let mut operators: Vec<u32> = Vec::new();
     for &row in rows {
         if trace.kind(row).is_call() {
-            // What is around a call is not silent.
+            // Operators around a call are not silent.
             let start = trace.slices.start(row);
             operators.retain(|operator| trace.slices.end(*operator) <= start);
             stretches.extend(stretch(trace, &operators));

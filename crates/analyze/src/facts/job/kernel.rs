@@ -1,4 +1,4 @@
-//! A kernel with what its launch says of it.
+//! A kernel of the window with its owner and launch shape.
 
 use trace::store::LaunchShape;
 
@@ -10,14 +10,14 @@ pub(crate) struct WindowKernel {
     pub row: u32,
     pub class: WorkClass,
     pub duration: i64,
-    /// The operator or annotation it belongs to.
+    /// Row of the operator or annotation that owns it.
     pub owner: Option<u32>,
     pub shape: Option<LaunchShape>,
     pub device: i32,
 }
 
 impl WindowKernel {
-    /// Blocks per multiprocessor, if known.
+    /// Returns the number of blocks per multiprocessor, if known.
     pub fn blocks_per_sm(&self) -> Option<f64> {
         let blocks = self.shape.map(|shape| f64::from(shape.blocks_per_sm))?;
         blocks.is_finite().then_some(blocks)

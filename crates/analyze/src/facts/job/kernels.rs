@@ -1,4 +1,4 @@
-//! Kernels with what their launch says of them.
+//! Collects the kernels of a window with their owners and launch shapes.
 
 use trace::store::EventKind;
 
@@ -22,7 +22,7 @@ fn kernels(facts: &RankFacts<'_>) -> Vec<WindowKernel> {
 }
 
 impl RankFacts<'_> {
-    /// Kernels in the window, by start.
+    /// Returns the kernels in the window, by start.
     pub(crate) fn kernels(&self) -> &[WindowKernel] {
         self.kernels.get_or_init(|| kernels(self))
     }
@@ -31,17 +31,17 @@ impl RankFacts<'_> {
         self.kernels().iter().filter(|kernel| kernel.class == WorkClass::Compute)
     }
 
-    /// The name of the operator a kernel belongs to; empty if unknown.
+    /// Returns the name of the operator that owns a kernel, or an empty string.
     pub(crate) fn owner_name(&self, kernel: &WindowKernel) -> &str {
         kernel.owner.map_or("", |owner| self.name(owner))
     }
 
-    /// Durations of all compute kernels.
+    /// Returns the total duration of all compute kernels.
     pub(crate) fn compute_ns(&self) -> i64 {
         self.compute_kernels().map(|kernel| kernel.duration).sum()
     }
 
-    /// What the header knows of a device.
+    /// Returns the properties that the header records of a device.
     pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::DeviceProperties> {
         self.scope.trace.header.device(i64::from(device))
     }

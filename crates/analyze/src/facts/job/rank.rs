@@ -1,4 +1,4 @@
-//! Facts of one rank, each computed once, on first use. Knows no other rank and no rule.
+//! Lazily computed facts of one rank. Facts that need other ranks are in [`super::JobFacts`].
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ use crate::tables::steps::{self, StepRow};
 /// Idle time below which a device counts as busy all the time, percent of the window.
 const DEVICE_BOUND_PCT: f64 = 5.0;
 
-/// The tensors of operators, by rank and row: what no column of a trace holds.
+/// The tensors of operators, by rank and row. No column of a trace holds them.
 pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
 
 /// The inputs of one operator.
@@ -35,7 +35,7 @@ pub struct Tensors {
     pub types: Vec<String>,
 }
 
-/// What is known of one rank.
+/// Facts of one rank that several analyses share, each computed on first use.
 #[derive(Debug)]
 pub struct RankFacts<'a> {
     /// The analysed part of its trace.
@@ -59,7 +59,7 @@ pub struct RankFacts<'a> {
 }
 
 impl<'a> RankFacts<'a> {
-    /// Of a window; nothing is computed yet.
+    /// Creates the facts of a window without computing any.
     pub fn new(scope: &'a Scope<'a>) -> Self {
         Self {
             scope,
@@ -82,22 +82,22 @@ impl<'a> RankFacts<'a> {
         }
     }
 
-    /// What ran inside what on the host.
+    /// Returns the nesting of host rows.
     pub fn tree(&self) -> &OperatorTree {
         self.tree.get_or_init(|| tree::build(self.scope.trace))
     }
 
-    /// The owners of the window's device work.
+    /// Returns the owners of the window's device work.
     pub fn attribution(&self) -> &Attribution {
         self.attribution.get_or_init(|| attribution::attribute_device_work(self.scope, self.tree()))
     }
 
-    /// The clocks of the devices against their host's.
+    /// Returns the clock skew of each device against its host.
     pub fn skews(&self) -> &[Skew] {
         &self.clocks().0
     }
 
-    /// Launches that waited for a full queue.
+    /// Returns the launches that waited for a full queue.
     pub fn pressure(&self) -> &Pressure {
         &self.clocks().1
     }
@@ -106,7 +106,7 @@ impl<'a> RankFacts<'a> {
         self.clocks.get_or_init(|| back_pressure::with_clocks(self.scope))
     }
 
-    /// The steps of the trace.
+    /// Returns the steps of the trace.
     pub fn steps(&self) -> &[StepRow] {
         self.steps.get_or_init(|| steps::list_steps(self.scope))
     }
@@ -115,12 +115,12 @@ impl<'a> RankFacts<'a> {
         self.tensors.insert(row, tensors);
     }
 
-    /// The inputs of an operator, if the door has read them.
+    /// Returns the inputs of an operator, if the caller has read them from the file.
     pub fn tensors(&self, row: u32) -> Option<&Tensors> {
         self.tensors.get(&row)
     }
 
-    /// Whether the inputs of any operator are known.
+    /// Returns whether the inputs of any operator are known.
     pub(crate) fn has_tensors(&self) -> bool {
         self.tensors.values().any(|tensors| !tensors.dims.is_empty())
     }
@@ -129,22 +129,23 @@ impl<'a> RankFacts<'a> {
         self.waits.get_or_init(|| waits.collect());
     }
 
-    /// How long a collective's kernel waited for other ranks; 0 where only one was seen.
+    /// Returns the time that a collective's kernel waited for other ranks; 0 if no other rank was
+    /// read.
     pub(crate) fn waited(&self, row: u32) -> i64 {
         self.waits.get().and_then(|waits| waits.get(&row).copied()).unwrap_or_default()
     }
 
-    /// The number of the rank.
+    /// Returns the number of the rank in its job.
     pub fn rank(&self) -> u32 {
         self.scope.trace.rank
     }
 
-    /// Steps in the window; 1 where none is named.
+    /// Returns the number of steps in the window, or 1 if it has no steps.
     pub fn step_count(&self) -> i64 {
         (self.scope.window.steps.len() as i64).max(1)
     }
 
-    /// The mean step: the host's, or the devices' where that is longer.
+    /// Returns the mean step of the host, or of the devices if that is longer.
     pub fn step_ns(&self) -> i64 {
         self.scope.length_ns() / self.step_count()
     }
@@ -153,39 +154,39 @@ impl<'a> RankFacts<'a> {
         ns / self.step_count()
     }
 
-    /// How many for each step.
+    /// Returns a count per step.
     pub(crate) fn count_per_step(&self, count: usize) -> f64 {
         count as f64 / self.step_count() as f64
     }
 
-    /// Of the window, in percent.
+    /// Returns a time relative to the window, in percent.
     pub(crate) fn share(&self, ns: i64) -> f64 {
         100.0 * ns as f64 / self.scope.window.length().max(1) as f64
     }
 
-    /// Where the time of the window goes.
+    /// Returns the breakdown of the window's time.
     pub fn breakdown(&self) -> &Breakdown {
         self.breakdown.get_or_init(|| breakdown::compute_breakdown(self.scope))
     }
 
-    /// Idle time of streams and devices, its owners and every gap.
+    /// Returns the idle time of streams and devices, with owners and gaps.
     pub fn idle(&self) -> &Idle {
         self.idle.get_or_init(|| {
             idle::compute_idle_time(self.scope, self.tree(), &idle::IdleSettings::USUAL)
         })
     }
 
-    /// Each stretch in which a device did nothing.
+    /// Returns each gap in which a device was idle.
     pub fn gaps(&self) -> &[Gap] {
         &self.idle().gaps
     }
 
-    /// The gap of any device that a time lies in.
+    /// Returns the gap of any device that contains a time.
     pub(crate) fn gap_at(&self, time: i64) -> Option<&Gap> {
         self.gaps_near((time, time)).find(|gap| gap.start_ns <= time && time < gap.end_ns)
     }
 
-    /// The gaps of all devices that touch a span.
+    /// Iterates over the gaps of all devices that touch a span.
     ///
     /// # Cost
     /// Two binary searches per device, because gaps are sorted by device and start.
@@ -203,7 +204,7 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// Idle time of some causes, the mean of the devices.
+    /// Returns the idle time of some causes, averaged over the devices.
     pub(crate) fn idle_by(&self, causes: &[DeviceCause]) -> i64 {
         self.idle_where(|cause| causes.contains(&cause))
     }
@@ -214,7 +215,8 @@ impl<'a> RankFacts<'a> {
         rows.map(|row| row.idle_ns).sum::<i64>() / devices
     }
 
-    /// Whether the devices are busy almost all the time of the window, its head and tail included.
+    /// Returns whether the devices are busy almost all the time of the window, its head and tail
+    /// included.
     pub(crate) fn is_device_bound(&self) -> bool {
         let has_devices = self.breakdown().device_count > 0;
         has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
@@ -230,7 +232,7 @@ impl<'a> RankFacts<'a> {
             && !trace.strings.iter().any(is_exchange)
     }
 
-    /// Launches with their delays.
+    /// Returns the launches of the window with their delays.
     pub fn launches(&self) -> &[LaunchRow<'a>] {
         self.launches
             .get_or_init(|| launches::list_launches(self.scope, &launches::LaunchSettings::USUAL))
@@ -251,7 +253,7 @@ impl<'a> RankFacts<'a> {
         self.copies.get_or_init(|| copies::copies(self.scope))
     }
 
-    /// The profiler's own work.
+    /// Returns the times of the profiler's own work.
     pub(crate) fn overhead(&self) -> &[Interval] {
         self.overhead.get_or_init(|| {
             let trace = self.scope.trace;
@@ -260,7 +262,8 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// When memory was taken from the driver or code loaded, by any thread, outside steady steps.
+    /// Returns the times outside steady steps in which any thread allocated driver memory or loaded
+    /// code.
     pub(crate) fn set_up(&self) -> &[Interval] {
         self.set_up.get_or_init(|| {
             let names = self.names(|name| calls::SET_UP.contains(&name));
@@ -270,7 +273,7 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// Frames of Python; empty where none were recorded.
+    /// Returns the nesting of Python frames, empty if none were recorded.
     pub(crate) fn python(&self) -> &OperatorTree {
         self.python.get_or_init(|| {
             let trace = self.scope.trace;
@@ -279,19 +282,19 @@ impl<'a> RankFacts<'a> {
         })
     }
 
-    /// When the host did what a running job does not do again.
+    /// Returns the host work that steady steps do not repeat.
     pub fn disturbances(&self) -> &Disturbances {
         self.disturbances.get_or_init(|| disturbance::find_disturbances(self.scope, self.tree()))
     }
 
-    /// The place of the step a time lies in.
+    /// Returns the index of the step that contains a time.
     pub(crate) fn step_at(&self, time: i64) -> Option<usize> {
         let steps = &self.scope.window.steps;
         let at = steps.partition_point(|step| step.end <= time);
         steps.get(at).filter(|step| step.start <= time).map(|_| at)
     }
 
-    /// Whether a time lies in a step after the first: where set-up is over.
+    /// Returns whether a time lies in a step after the first, when set-up is over.
     pub(crate) fn is_steady(&self, time: i64) -> bool {
         self.step_at(time).is_some_and(|step| step > 0)
     }
@@ -316,18 +319,18 @@ impl<'a> RankFacts<'a> {
         rows.iter().map(|row| self.duration(*row)).sum()
     }
 
-    /// Whether the launch of a graph launched a device row.
+    /// Returns whether a graph launch launched this device row.
     pub(crate) fn is_of_graph(&self, row: u32) -> bool {
         let call = self.scope.links().call(row);
         call.is_some_and(|call| self.name(call).contains("GraphLaunch"))
     }
 
-    /// Whether other ranks of its job were read.
+    /// Returns whether other ranks of the job were read.
     pub(crate) fn has_peers(&self) -> bool {
         self.waits.get().is_some()
     }
 
-    /// Some rows and all that ran inside them.
+    /// Returns some rows together with all rows inside them.
     pub(crate) fn whole(&self, rows: &[u32]) -> Vec<u32> {
         rows.iter().flat_map(|row| self.tree().subtree(*row).iter().copied()).collect()
     }

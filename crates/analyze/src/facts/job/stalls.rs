@@ -1,38 +1,38 @@
-//! Gaps of a device although its next work was launched before them. Knows no rule.
+//! Finds gaps in which a device was idle although its next work had been launched.
 
 use super::rank::RankFacts;
 use crate::tables::idle::{DeviceCause, Gap};
 
-/// Such gaps of a rank's window.
+/// Gaps of a rank's window in which the next work had already been launched.
 #[derive(Debug)]
 pub(crate) struct Stalls<'a> {
-    /// By device and start.
+    /// Sorted by device and start.
     pub gaps: Vec<&'a Gap>,
     /// Devices that worked, at least 1.
     pub device_count: i64,
     /// The time of the gaps, the mean of the devices.
     pub idle_ns: i64,
-    /// What of it ends with work of a graph.
+    /// The part of `idle_ns` in gaps that end with work of a graph.
     pub in_graphs_ns: i64,
     /// Gaps directly behind the start of a recording, in which work from before it may have run.
     pub left_out_ns: i64,
 }
 
 impl Stalls<'_> {
-    /// Whether most of the time ends with work of graphs. Profilers record some graphs in part:
-    /// the device may have worked there.
+    /// Returns whether most of the idle time ends with graph work. Profilers record some graphs
+    /// partially, so the device may have been busy there.
     pub fn is_doubtful(&self) -> bool {
         2 * self.in_graphs_ns > self.idle_ns
     }
 }
 
-/// All such gaps, percent of the window, from which on graphs count as recorded in part.
+/// If such gaps take this share of the window, in percent, graphs count as partially recorded.
 const IDLE_PCT: f64 = 5.0;
 /// A gap so near the start of a recording may hold work from before it.
 const START_NS: i64 = 1_000_000;
 
 impl RankFacts<'_> {
-    /// The gaps that show that kernels of graphs may be missing; `None` where nothing does.
+    /// Returns the gaps that suggest missing graph kernels, or `None` if there are none.
     pub(crate) fn partial_graphs(&self) -> Option<Stalls<'_>> {
         let trace = self.scope.trace;
         if !trace.strings.iter().any(|name| name.contains("GraphLaunch")) {
@@ -42,8 +42,8 @@ impl RankFacts<'_> {
         (stalls.is_doubtful() && self.share(stalls.idle_ns) >= IDLE_PCT).then_some(stalls)
     }
 
-    /// The gaps that end with work launched before them. Without steps, those that begin within
-    /// some nanoseconds of the start of the window are left out.
+    /// Returns the gaps that end with work launched before them. Without steps, gaps that begin
+    /// within `start_ns` of the window's start are left out.
     pub(crate) fn stalls(&self, start_ns: i64) -> Stalls<'_> {
         let window = &self.scope.window;
         let is_unknown =

@@ -1,5 +1,5 @@
-//! Kernels that behave like collectives and have a name that says nothing of it: the ranks begin
-//! them at different times and end them together.
+//! Finds kernels that behave like collectives although their names do not show it: ranks begin them
+//! at different times and end them together.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::tables::kernels::short_name;
 
 /// Fewer occurrences may end together by chance.
 const COUNT_MIN: usize = 3;
-/// Spread of the begins from which on waiting can be told from jitter.
+/// Minimum spread of the begins: below it, waiting cannot be distinguished from jitter.
 const SPREAD_NS: i64 = 50_000;
-/// How much nearer to each other the ends have to be than the begins.
+/// The ends must be this many times closer together than the begins.
 const CLOSER: i64 = 10;
 /// Share of the occurrences that have to show it, percent.
 const SHARE_PCT: usize = 80;
-/// Names that are told.
+/// Maximum number of names in the message.
 const SHOWN: usize = 3;
 
 /// The spans of the kernels of one name, by rank.

@@ -33,7 +33,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(place(rank.scope, longest)))
 }
 
-/// What the launches of graphs recorded, compared from step to step.
+/// Compares the recorded work of each graph launch from step to step.
 fn seen_of_graphs(rank: &RankFacts<'_>) -> String {
     let links = rank.scope.links();
     let steps = &rank.scope.window.steps;

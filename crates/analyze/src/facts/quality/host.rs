@@ -16,7 +16,7 @@ use crate::text::{agreeing, counted};
 
 /// Fewest whole steps that say how steady a job is.
 const STEPS_MIN: usize = 3;
-/// Coefficient of variation above which a mean step says little.
+/// Above this coefficient of variation, in percent, a mean step is not representative.
 const CV_PCT: f64 = 20.0;
 /// Share of the window above which the profiler's own work distorts.
 const OVERHEAD_PCT: f64 = 5.0;
@@ -65,7 +65,7 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         false => "call profiler.step() once per iteration, for at least three active steps",
     };
     if rows.is_empty() {
-        // Marks that cover none of the work are no steps.
+        // Step marks that cover none of the work do not delimit steps.
         let mut names = rank.scope.trace.strings.iter();
         let (severity, what) = match names.any(|name| name.starts_with("ProfilerStep#")) {
             true => (Severity::Warning, "the steps that the trace names cover none of its work"),
@@ -272,13 +272,13 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues
 }
 
-/// What the profiler itself warned of.
+/// Reports the warnings that the profiler wrote into the file.
 fn messages(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |key: &str| {
         let messages = trace.header.rest.get(key)?.as_array()?;
         let first = messages.first()?.as_str().unwrap_or_default();
-        // On a machine without a GPU of NVIDIA or AMD: nothing that was recorded is lost.
+        // This warning is harmless on a machine without an NVIDIA or AMD GPU.
         let counts_none = |message: &serde_json::Value| {
             message.as_str().is_some_and(|text| text.contains("gpuGetDeviceCount failed"))
         };

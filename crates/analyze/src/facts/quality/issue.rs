@@ -6,7 +6,7 @@ use trace::store::{Loss, Trace};
 use crate::facts::scope::Scope;
 use crate::tables::kernels::short_name;
 
-/// How bad an issue is.
+/// Severity of an issue, by its effect on the figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -14,7 +14,7 @@ pub enum Severity {
     Broken,
     Error,
     Warning,
-    /// Something cannot be said.
+    /// Some analysis lacks its data.
     Info,
 }
 
@@ -43,7 +43,7 @@ pub struct Issue {
     pub hint: &'static str,
 }
 
-/// What is the same for all issues of a kind.
+/// The parts of an issue that all issues of a kind share.
 pub(super) struct IssueKind {
     pub id: &'static str,
     pub severity: Severity,

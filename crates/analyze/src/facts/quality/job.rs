@@ -139,7 +139,7 @@ fn mixed_jobs(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 
 fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if mixed_jobs(ranks).is_some() {
-        // Each job has ranks of its own.
+        // Different jobs number their ranks independently.
         return None;
     }
     let size = world_sizes(ranks).last().copied()?;
@@ -162,7 +162,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 
 fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if mixed_jobs(ranks).is_some() {
-        // The same steps of different jobs have nothing in common.
+        // Equal step numbers of different jobs are unrelated.
         return None;
     }
     let numbers = |rank: &RankFacts<'_>| -> BTreeSet<i64> {

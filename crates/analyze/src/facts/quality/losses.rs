@@ -1,4 +1,5 @@
-//! What the reader could not read, each kind with what it hurts and what to do about it.
+//! Reports what the reader could not read: for each kind, which analyses it affects and what to do
+//! about it.
 
 use trace::store::{Loss, LossCount};
 
@@ -42,7 +43,7 @@ fn severity(loss: Loss) -> Severity {
     }
 }
 
-/// What stands behind the number of such losses, and what was done about them.
+/// Returns the noun for a count of such losses, with what the reader did about them.
 fn noun(loss: Loss) -> &'static str {
     match loss {
         Loss::Truncated => "file that ends early",
@@ -68,7 +69,7 @@ fn noun(loss: Loss) -> &'static str {
     }
 }
 
-/// What losses of a kind hurt, and what to do about them.
+/// Returns which analyses a kind of loss affects, and the remedy.
 fn remedy(loss: Loss) -> (&'static str, &'static str) {
     match loss {
         Loss::Truncated | Loss::Damaged | Loss::LostFile | Loss::BrokenEvent => (MISSING, COPY),

@@ -20,9 +20,9 @@ use crate::text::{agreeing, counted};
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
 const LOST_PCT_ERROR: f64 = 10.0;
-/// From how much on a device's clock that is ahead is felt in what is measured in microseconds.
+/// Minimum clock offset of a device that affects measurements in microseconds.
 const OFFSET_NS: i64 = 50_000;
-/// Share of the device rows with an operator below which attribution says little.
+/// Below this share of device rows with an operator, in percent, attribution is unreliable.
 const COVERED_PCT: f64 = 90.0;
 /// Share of the device time without an operator, launches known, below which nothing is hidden.
 const UNOWNED_PCT: f64 = 1.0;
@@ -37,7 +37,8 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let is_foreign = understood.as_ref().is_some_and(|issue| issue.severity == Severity::Error);
     issues.extend(understood);
     if !rank.scope.trace.rows().any(|row| is_work(rank.scope.trace.kind(row))) {
-        // Of a cut recording nobody knows that, and the rows of another program are its work.
+        // A truncated recording may have lost the rows, and rows of another program explain the
+        // rest.
         if rank.scope.trace.cut.is_none() && !is_foreign {
             issues.push(no_events(rank));
         }
@@ -45,7 +46,7 @@ pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     }
     issues.extend(zero_times(rank));
     if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
-        // Of a cut recording nobody knows that. Who records launches records devices, too.
+        // A truncated recording may have lost the rows.
         if rank.scope.trace.cut.is_none() {
             issues.push(lost_device_rows(rank).unwrap_or_else(|| no_device_work(rank)));
         }
@@ -181,7 +182,7 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let empty = window::empty_memsets(trace, &arrived);
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
-    // What a graph captures does not run.
+    // Captured launches do not run, so they have no device work.
     let captures = Captures::new(trace, rank.scope.frames());
     let runs = |row: &u32| !captures.contains(trace, *row) && !empty.contains(row);
     let calls: Vec<u32> = trace.rows().filter(is_call).filter(runs).collect();
@@ -221,7 +222,7 @@ fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
     Some(issue.at(place(rank.scope, *first)))
 }
 
-/// What the times of waits and launches say of the clocks of a rank's devices.
+/// Reports clock offsets of a rank's devices, from the times of waits and launches.
 fn clock_offsets(rank: &RankFacts<'_>) -> Vec<Issue> {
     rank.skews().iter().filter_map(clock_offset).collect()
 }
@@ -318,7 +319,7 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let could = rank.attribution().methods.len() as u64 - of_graphs;
     let covered = percent((could - others) as i64, could as i64);
     let covered = covered.filter(|covered| *covered < COVERED_PCT);
-    // Without operators there is nothing to attribute to.
+    // Without operators, device work cannot be attributed.
     let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
     if let Some(covered) = covered.filter(|_| has_operators) {
         let kind = IssueKind {
@@ -353,7 +354,7 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     issues
 }
 
-/// Device works without an operator: those that a graph launched, and the others.
+/// Counts device works without an operator: those launched by a graph, and others.
 fn without_operator(rank: &RankFacts<'_>) -> (u64, Vec<u32>) {
     let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
     let open = works.filter(|(_, method)| !method.is_covered());

@@ -11,7 +11,7 @@ use crate::percent::percent;
 const ERROR_PCT: f64 = 25.0;
 /// Share below which the rows are only mentioned, percent.
 const WARNING_PCT: f64 = 1.0;
-/// Categories that are named.
+/// Maximum number of categories in the message.
 const SHOWN: usize = 8;
 
 pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {

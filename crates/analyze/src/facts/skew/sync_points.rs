@@ -1,4 +1,5 @@
-//! Calls that returned only when work had ended, with that work: they witness a device's clock.
+//! Finds synchronization points: calls that returned only after certain work had ended. Each bounds
+//! the skew of a device's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +8,12 @@ use trace::store::{EventKind, Trace, TrackId};
 use crate::facts::calls::{self, CallKind, Direction};
 use crate::facts::scope::Scope;
 
-/// How long a call takes at least that certainly waited for a device.
+/// Minimum duration of a call that certainly waited for a device.
 const BLOCKED_NS: i64 = 50_000;
-/// How soon after the end of work a call returns that waited for it.
+/// A call that waited for work returns within this time after the work ended.
 const RETURN_NS: i64 = 20_000;
 
-/// Per device and stream, the works whose launch was recorded, by their start.
+/// For each device and stream, the works whose launch was recorded, by start.
 pub(super) struct Streams(BTreeMap<(i32, i32), Vec<LaunchedWork>>);
 
 /// Device work whose launch was recorded.
@@ -95,13 +96,13 @@ pub(super) fn blocking(
     found
 }
 
-/// What the profiler says of waits and events.
+/// Waits and events as the profiler recorded them.
 struct RecordedWaits {
-    /// By correlation id of the waiting call: the stream, and the call that recorded the event.
+    /// Stream and recording call of the event, by correlation id of the waiting call.
     waits: BTreeMap<u64, (Option<i64>, Option<u64>)>,
-    /// By correlation id: when a call recorded an event.
+    /// Time at which an event was recorded, by correlation id of the call.
     events: BTreeMap<u64, i64>,
-    /// Per thread: when it last recorded an event so far.
+    /// Time of the latest event that each thread recorded so far.
     last: BTreeMap<TrackId, i64>,
 }
 
@@ -136,9 +137,8 @@ struct SyncPoints<'a, 'b> {
 }
 
 impl SyncPoints<'_, '_> {
-    /// What a wait for a stream or a device was for, where that is beyond doubt: the stream is
-    /// named, or there is no other one, or the times leave one answer. Work on other streams says
-    /// nothing of a wait that returns before it.
+    /// Finds the work that a stream or device synchronization waited for, if it is beyond doubt:
+    /// the stream is named, there is only one stream, or the times leave one answer.
     fn find_stream_work(&self, call: u32, does: CallKind) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let named = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id)?.0);
@@ -153,7 +153,8 @@ impl SyncPoints<'_, '_> {
         last.or_else(|| named.is_none().then(by_times).flatten())
     }
 
-    /// What a wait for an event was for: the last work of its stream when it was recorded.
+    /// Finds the work that an event synchronization waited for: the last work on its stream when
+    /// the event was recorded.
     fn find_event_work(&self, call: u32) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let wait = slices.correlation(call).and_then(|id| self.recorded.waits.get(&id));
@@ -170,9 +171,9 @@ impl SyncPoints<'_, '_> {
         (!ends.any(|end| (from..=to).contains(&end))).then_some(found)
     }
 
-    /// What a long wait for work launched before a time was for, where its times leave one answer:
-    /// nothing that it may have waited for ended shortly before it returned, and by the device's
-    /// clock one work ended after it, by no more than that clock may be ahead.
+    /// Finds the awaited work from times alone. Exactly one work must qualify: no other candidate
+    /// ended shortly before the call returned, and by the device's clock this one ended after it by
+    /// no more than the clock may be ahead.
     fn by_times(&self, call: u32, before: i64) -> Option<u32> {
         let slices = &self.scope.trace.slices;
         let (start, end) = (slices.start(call), slices.end(call));

@@ -1,4 +1,4 @@
-//! Builds a [`OperatorTree`]: sorts each thread, then one stack. Knows no questions asked of trees.
+//! Builds an [`OperatorTree`] by sorting each thread and keeping a stack of open rows.
 
 use trace::store::{EventKind, Trace, TrackId};
 
@@ -14,7 +14,7 @@ struct Started {
     row: u32,
 }
 
-/// What goes first of rows that start together.
+/// Order of rows that start at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowRank {
     /// An annotation without an index: it is around what starts with it.
@@ -52,7 +52,7 @@ pub fn build(trace: &Trace) -> OperatorTree {
     tree
 }
 
-/// The host rows of each track.
+/// Collects the host rows of each track.
 fn started(trace: &Trace) -> Vec<Vec<Started>> {
     let slices = &trace.slices;
     let mut by_track = vec![Vec::new(); trace.tracks.len()];
@@ -83,14 +83,15 @@ fn started(trace: &Trace) -> Vec<Vec<Started>> {
     by_track
 }
 
-/// One thread: opens and closes rows in the order of their starts.
+/// Nests the rows of one thread by opening and closing them in start order.
 fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
     let mut open: Vec<u32> = Vec::new();
     for &Started { start, row, .. } in rows {
         let end = trace.slices.end(row);
         while let Some(&top) = open.last() {
             let top_end = tree.end[top as usize];
-            // What is empty may be the last thing in an operator; nothing starts in a past call.
+            // A row without duration may be the last child of an operator, but never starts inside
+            // a call that has ended.
             let is_past_call = || trace.kind(tree.nodes[top as usize]).is_call();
             let is_inside = top_end == start && end == start && !is_past_call();
             if top_end > start || is_inside {
@@ -183,7 +184,7 @@ struct Frame {
     parent: Option<u64>,
 }
 
-/// Per frame: its first child and its next sibling, as places among the frames.
+/// First child and next sibling of each frame, as places among the frames.
 struct Forest {
     child: Vec<u32>,
     sibling: Vec<u32>,

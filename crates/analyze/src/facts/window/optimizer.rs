@@ -12,7 +12,7 @@ use super::step::{StepMark, TrainingStep};
 /// Fewer inferred steps say too little to leave out what lies beside them.
 const STEPS_MIN: usize = 3;
 
-/// What every annotation of an optimizer begins with.
+/// Prefix of the annotations that PyTorch writes around optimizer methods.
 const OPTIMIZER: &str = "Optimizer.";
 
 /// Infers steps from repeated optimizer annotations: from the end of one `Optimizer.step` to the

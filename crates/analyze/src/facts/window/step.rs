@@ -15,7 +15,7 @@ pub enum StepMark {
 }
 
 impl StepMark {
-    /// The beginning of the annotation's name.
+    /// Returns the prefix of the annotation's name.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::ProfilerStep => "ProfilerStep#",
@@ -24,7 +24,7 @@ impl StepMark {
         }
     }
 
-    /// What the steps are inferred from, in words; `None` where the profiler names them.
+    /// Returns the source of inferred steps in words, or `None` if the profiler names the steps.
     pub fn source(self) -> Option<&'static str> {
         match self {
             Self::ProfilerStep => None,
@@ -55,18 +55,18 @@ pub struct TrainingStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lack {
-    /// It has no end.
+    /// The recording has no end of the step.
     End,
     /// Device work that was launched before the recording began ran among its own.
     EarlierLaunches,
     /// Launches of it have no device work.
     DeviceWork,
-    /// It launched nothing, where others did: the recording ended as it began.
+    /// It launched nothing although other steps did: the recording ended as it began.
     Launches,
 }
 
 impl Lack {
-    /// In words, of a step.
+    /// Returns the reason as a phrase about the step.
     pub fn words(self) -> &'static str {
         match self {
             Self::End => "has no end",

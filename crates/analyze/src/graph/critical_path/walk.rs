@@ -1,14 +1,15 @@
-//! The walk back from the end of a window along what decided. Knows no rows and no names.
+//! Walks the critical path backwards from the end of the window: from each event to the predecessor
+//! that finished last.
 
 use crate::graph::measured::{MeasuredGraph, PathCategory};
 use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes};
 
-/// How far a walk goes.
+/// Whether a walk stays on its rank or follows waits to other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It stays on its rank: waiting for a peer is a stretch.
+    /// Stays on its rank: waiting for a peer is a stretch.
     Rank,
-    /// It hops to the peer that was waited for.
+    /// Follows a wait to the peer that was awaited.
     Job,
 }
 
@@ -25,14 +26,15 @@ pub(crate) struct WalkStretch {
     pub peer: Option<NodeId>,
 }
 
-/// What a stretch lies on.
+/// The node or the edge that a stretch of the path lies on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StretchPlace {
     Node(NodeId),
     Edge(EdgeId),
 }
 
-/// Walks from the end of a rank's window to the start of the window of the rank where it arrives.
+/// Walks from the end of a rank's window back to the start of the window of the rank where it
+/// arrives.
 ///
 /// `graph` and `times` may be those of a what-if; the stretches tile what lies between.
 pub(crate) fn walk(

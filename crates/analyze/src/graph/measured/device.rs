@@ -1,4 +1,4 @@
-//! Streams: a node for each piece of device work, and what it waited for.
+//! Adds a node for each piece of device work, with edges to what it waited for.
 
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ pub(super) struct WorkPiece {
     pub launch: Option<NodeId>,
 }
 
-/// What puts the times of a rank's devices beside those of its host and of other ranks.
+/// Clock corrections of a rank: skews of its devices, and meetings with other ranks.
 #[derive(Clone, Copy)]
 pub(super) struct RankClocks<'a> {
     pub skews: &'a [Skew],
@@ -49,11 +49,12 @@ pub(super) struct DeviceWork {
     pub streams: Vec<Range<usize>>,
     /// Device and stream of each.
     pub names: Vec<(i32, i32)>,
-    /// Per work: when the last launch up to it on its stream began; ascends within a stream.
+    /// For each work, the start of the latest launch up to it on its stream; ascends within a
+    /// stream.
     pub launched: Vec<i64>,
     /// Waits of streams for other streams: (waiting work, awaited work), by waiting work.
     pub stream_waits: Vec<(u32, u32)>,
-    /// Per row of the trace: its work.
+    /// Work of each row of the trace.
     work_of: Vec<u32>,
 }
 
@@ -116,8 +117,8 @@ impl DeviceWork {
     }
 }
 
-/// When a piece of work ran, by the host's clock: cut to the window, unless the devices' steps end
-/// behind it; `None` outside.
+/// Returns the time of a piece of work by the host's clock, clipped to the window unless the
+/// devices' steps end behind it; `None` outside.
 fn span(scope: &Scope<'_>, row: u32, (shift, launched): (i64, Option<i64>)) -> Option<Interval> {
     let window = &scope.window;
     let is_late = scope.device_span.is_some() && launched.is_some_and(|at| at < window.end);
@@ -265,7 +266,7 @@ fn before(device: &DeviceWork, first: usize, at: usize) -> Option<usize> {
     nearest.or((at > first).then(|| at - 1))
 }
 
-/// What usually passes before device work.
+/// Usual delays before device work, for work without a known predecessor.
 struct UsualDelays {
     /// After a launch, on a stream with nothing to do.
     launch_delay: i64,
@@ -273,8 +274,8 @@ struct UsualDelays {
     gap: i64,
 }
 
-/// The medians of the window. What waited for another stream says nothing of launches, nor does a
-/// launch that was still under way when its work began.
+/// Returns the median delays of the window. Work that waited for another stream is left out, as are
+/// launches still running when their work began.
 fn usual(draft: &Draft, device: &DeviceWork) -> UsualDelays {
     let (mut delays, mut gaps) = (Vec::new(), Vec::new());
     let mut waits = device.stream_waits.iter().peekable();

@@ -13,7 +13,7 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::{self, OperatorTree, TreeThread};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 
-/// A thread's nodes.
+/// The nodes of one thread, in order.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub track: TrackId,
@@ -176,13 +176,14 @@ pub(super) fn chain(
     Chain { track, steps, works, hand_offs: Vec::new() }
 }
 
-/// The work of a call that is looked at.
+/// Returns the works that a call launched.
 fn works(rank: &RankDraft<'_, '_>, call: u32) -> Vec<u32> {
     let rows = rank.scope.links().work(call).iter();
     rows.filter_map(|row| rank.device.work(*row)).collect()
 }
 
-/// A call: up to the start of what it launched, if that began inside, and the rest.
+/// Adds the nodes of a call: one up to the start of the work it launched, if that began inside, and
+/// one for the rest.
 fn add_call(
     draft: &mut Draft,
     rank: &mut RankDraft<'_, '_>,
@@ -201,7 +202,7 @@ fn add_call(
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
-        // A copy the host waited for may itself have waited: then the call took no time before it.
+        // A blocking copy may have waited itself; then the call took no time before it.
         let is_held_up = match awaited.first() {
             Some(copy) => rank.waits.hold_up(segment, *copy, (rank.device, &mut draft.evidence)),
             None => false,
@@ -222,7 +223,7 @@ fn add_call(
     }
     let last = add_step(draft, rank, steps, (&rest, kind, awaited));
     if let Some(HeldUp { resume, .. }) = held_up {
-        // What waking up took belongs to the wait.
+        // The time to wake up belongs to the wait.
         let node = &mut draft.nodes[last.index()];
         node.start = node.start.max(resume);
     }

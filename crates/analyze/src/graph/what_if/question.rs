@@ -1,4 +1,4 @@
-//! What-ifs as typed, and the edits they mean. Knows no times.
+//! Parses what-if questions and finds the nodes and edges that they select.
 
 use regex::Regex;
 
@@ -11,16 +11,15 @@ use crate::graph::edit::{Action, Edit};
 use crate::graph::measured::{CATEGORIES, MeasuredGraph, Pauses};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 
-/// What if something happened to all that the selectors select?
+/// A what-if question: selectors that must all match, and what happens to the matching nodes.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// As it was given.
     pub text: String,
     pub selectors: Vec<Selector>,
     pub action: Action,
 }
 
-/// What to change.
+/// One condition on nodes.
 #[derive(Clone, Debug)]
 pub enum Selector {
     /// Device work of a name.
@@ -34,7 +33,7 @@ pub enum Selector {
     Rank(u32),
 }
 
-/// A name.
+/// A name to match exactly, or a regular expression.
 #[derive(Clone, Debug)]
 pub enum Pattern {
     Exact(String),
@@ -93,7 +92,7 @@ pub fn parse(text: &str) -> Result<Question, Error> {
     Ok(Question { text: text.to_owned(), selectors, action })
 }
 
-/// What a last word says that happens.
+/// Parses the action, the last word of a question.
 fn action(word: &str) -> Result<Action, &'static str> {
     if let Some(number) = word.strip_prefix(['x', '*', '×']) {
         let factor = number.parse::<f64>().map_err(|_| ACTIONS)?;
@@ -112,7 +111,7 @@ fn action(word: &str) -> Result<Action, &'static str> {
     }
 }
 
-/// Nanoseconds of a time such as `2.5ms`.
+/// Parses a time such as `2.5ms` into nanoseconds.
 fn time_ns(text: &str) -> Option<i64> {
     /// An hour: no window of a trace is longer.
     const MOST_NS: f64 = 3.6e12;
@@ -207,7 +206,7 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
 /// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
 pub(super) fn edit(job: &JobFacts<'_>, question: &Question) -> Edit {
     let (scopes, measured) = (job.scopes(), job.measured());
-    // Names are looked at once: per selector and rank, per name.
+    // Each distinct name is tested once: by selector and rank, then name.
     let named: Vec<Vec<Vec<bool>>> = question
         .selectors
         .iter()

@@ -1,4 +1,4 @@
-//! What changed between two jobs.
+//! Changes between two jobs, by subject.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::unit::RankUnits;
 /// A part of the unit's time on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartChange {
-    /// Its name, such as `exposed_communication`.
+    /// Such as `exposed_communication`.
     pub part: &'static str,
     /// Median over the units before.
     pub before_ns: i64,
@@ -19,12 +19,12 @@ pub struct PartChange {
     /// Mean over the units after.
     pub after_mean_ns: i64,
     pub mean_delta_ns: i64,
-    /// Of all windows, before.
+    /// Percent of all windows, before.
     pub before_pct: Option<f64>,
-    /// Of all windows, after.
+    /// Percent of all windows, after.
     pub after_pct: Option<f64>,
-    /// Of the time from the first to the last device work of each rank, before: without what a
-    /// recording has around it.
+    /// Percent of the span from the first to the last device work of each rank, before. It leaves
+    /// out idle time around the work.
     pub before_span_pct: Option<f64>,
     pub after_span_pct: Option<f64>,
     /// `mean_delta_ns` of the change of the mean unit.
@@ -35,7 +35,7 @@ pub struct PartChange {
     pub is_noise: bool,
 }
 
-/// What is compared.
+/// The kind of thing that is compared by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffSubject {
@@ -61,16 +61,15 @@ pub enum Presence {
     Removed,
 }
 
-/// What was spent on one thing on both sides.
+/// Time spent on one thing (a kernel, an operator, a call) on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpentChange {
     /// What is compared, and which time counts.
     pub subject: DiffSubject,
     /// Its name; the operators from the outermost to it for a path.
     pub name: String,
-    /// Its shape; empty where it has none.
+    /// Empty for things without a shape.
     pub shape: String,
-    /// On which sides it is.
     pub presence: Presence,
     /// How often in all windows, before.
     pub before_count: u64,
@@ -80,9 +79,9 @@ pub struct SpentChange {
     pub before_per_unit: f64,
     /// How often in a unit, after, three decimals.
     pub after_per_unit: f64,
-    /// Of a unit, before.
+    /// Mean per unit, before.
     pub before_ns: i64,
-    /// Of a unit, after.
+    /// Mean per unit, after.
     pub after_ns: i64,
     pub delta_ns: i64,
     /// `delta_ns` of the unit before.
@@ -92,7 +91,7 @@ pub struct SpentChange {
     /// Whether the change is within the noise.
     pub is_noise: bool,
 }
-/// How far the mean moved.
+/// Shift of a mean between the sides, with the scatter that decides whether it is noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Shift {
     pub before_ns: i64,
@@ -141,7 +140,7 @@ fn squared_error(values: &[i64]) -> Option<f64> {
     Some(squares / (count - 1.0) / count)
 }
 
-/// Lengths of all units.
+/// Returns the lengths of all units of a side.
 pub(super) fn lengths(samples: &[RankUnits<'_>]) -> Vec<i64> {
     let units = samples.iter().flat_map(|sample| &sample.units);
     units.map(|(start, end)| end - start).collect()

@@ -1,4 +1,4 @@
-//! Where each unit's time goes.
+//! Splits the time of each unit into the parts of a breakdown.
 
 use super::change::{PartChange, Shift, lengths};
 use super::unit::RankUnits;
@@ -22,7 +22,8 @@ struct UnitParts {
     totals: [Vec<i64>; TOTALS.len()],
 }
 
-/// The parts that add up to the unit, and those that overlap.
+/// Compares the parts of the units. Returns the parts that add up to the unit, and those that
+/// overlap.
 pub fn compare_parts(
     before: &[RankUnits<'_>],
     after: &[RankUnits<'_>],

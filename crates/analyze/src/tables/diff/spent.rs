@@ -1,4 +1,4 @@
-//! What was spent on each thing, unit by unit.
+//! Sums the time spent on each thing, unit by unit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -11,25 +11,24 @@ use super::unit::RankUnits;
 /// Between the operators of a path.
 const INSIDE: &str = " > ";
 
-/// A name without the number that tells its turns apart, as in `ProfilerStep#12`.
+/// Strips the step number of names such as `ProfilerStep#12`.
 fn unnumbered(name: &str) -> &str {
     let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
     if bare.ends_with('#') { bare } else { name }
 }
 
-/// Name and shape.
+/// Name and shape, which together identify a thing on both sides.
 pub type SpentKey = (String, String);
 
-/// What one side spent.
+/// Time that one side spent on all things of a subject.
 #[derive(Default)]
 pub struct Spent {
-    /// Units of all ranks.
     pub units: usize,
-    /// By name and shape.
+    /// Keyed by name and shape.
     pub rows: BTreeMap<SpentKey, SpentRow>,
 }
 
-/// What was spent on one thing.
+/// Time spent on one thing, one entry per unit.
 #[derive(Debug, Default)]
 pub struct SpentRow {
     pub count: u64,
@@ -57,7 +56,7 @@ impl SpentRow {
     }
 }
 
-/// What the ranks of a side spent on the things of a subject.
+/// Sums the time that the ranks of a side spent on each thing of a subject.
 pub fn collect_spent(samples: &[RankUnits<'_>], subject: DiffSubject) -> Spent {
     let units = samples.iter().map(|sample| sample.units.len()).sum();
     let mut spent = Spent { units, rows: BTreeMap::new() };
@@ -103,7 +102,7 @@ fn collect<K: Hash + Eq>(
     found
 }
 
-/// How a piece of device work was cut.
+/// Launch shape of device work, as part of its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shape {
     Grid([u32; 3], [u32; 3]),
@@ -135,12 +134,12 @@ fn device(sample: &RankUnits<'_>) -> HashMap<(StringId, Shape), SpentRow> {
     collect(sample, rows)
 }
 
-/// Time on the device of what an operator launched itself.
+/// Returns the device time that an operator launched itself.
 fn own_device(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.attribution.exclusive(sample.tree, row).device_ns
 }
 
-/// Time on the host outside what it called.
+/// Returns the host time of an operator outside its children.
 fn own_host(sample: &RankUnits<'_>, row: u32) -> i64 {
     sample.tree.own_length(sample.scope.trace, row)
 }

@@ -1,4 +1,4 @@
-//! A rank's window in units that can be compared: its steps, or itself.
+//! Cuts a rank's window into comparable units: its steps, or the whole window.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::facts::scope::Scope;
 use crate::facts::tree::OperatorTree;
 use crate::facts::window::WindowRule;
 
-/// What times are per.
+/// The unit that times are normalized by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiffUnit {
@@ -33,7 +33,6 @@ impl DiffUnit {
 /// A rank with its units.
 pub struct RankUnits<'a> {
     pub scope: &'a Scope<'a>,
-    /// What ran inside what.
     pub tree: &'a OperatorTree,
     /// Owners of the device work.
     pub attribution: &'a Attribution,

@@ -1,4 +1,4 @@
-//! The comparison in one line: by how much, and because of what. Knows no traces.
+//! Summarizes a comparison in one line: by how much the unit changed, and because of what.
 
 use serde::Serialize;
 
@@ -14,20 +14,15 @@ const WORTH_PCT: f64 = 10.0;
 /// percent.
 const SHARED_MIN_PCT: f64 = 50.0;
 
-/// What the comparison comes to.
+/// Conclusion of a comparison: the change of the unit, whether it is noise, and its causes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DiffVerdict {
-    /// All of it, in one line.
+    /// The conclusion in one line.
     pub text: String,
-    /// Which way it went.
     pub outcome: DiffOutcome,
-    /// The mean unit before.
     pub before_ns: i64,
-    /// The mean unit after.
     pub after_ns: i64,
-    /// The median unit before.
     pub before_median_ns: i64,
-    /// The median unit after.
     pub after_median_ns: i64,
     pub delta_ns: i64,
     /// `delta_ns` of the unit before.
@@ -53,18 +48,17 @@ pub enum DiffOutcome {
     Faster,
     /// The change may be chance.
     WithinNoise,
-    /// There is no change.
     Same,
 }
 
-/// One reason.
+/// A change that explains part of the change of the unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cause {
     /// A part of the unit, an operator or a call.
     pub name: String,
     /// Its change per unit.
     pub delta_ns: i64,
-    /// Of the change of the unit.
+    /// Relative to the change of the unit, in percent.
     pub explained_pct: Option<f64>,
 }
 
@@ -88,7 +82,7 @@ pub fn judge_change(
         .any(|part| part.part != "idle" && (part.before_mean_ns, part.after_mean_ns) != (0, 0));
     let mut causes = Vec::new();
     if has_device {
-        // The change of the mean unit is that of the means of its parts.
+        // The change of the mean unit equals the sum of the changes of its parts' means.
         let is_real = |part: &&PartChange| {
             let noise_ns = part.noise_ns.unwrap_or_default();
             part.mean_delta_ns != 0 && part.mean_delta_ns.abs() > noise_ns
@@ -127,7 +121,7 @@ fn words(part: &str) -> String {
     part.replace('_', " ")
 }
 
-/// What changed in the direction of the unit, the greatest first.
+/// Returns the things that changed in the same direction as the unit, the greatest first.
 fn names(unit: &Shift, changes: &[SpentChange], is_host: bool) -> Vec<Cause> {
     let is_asked = |subject| match is_host {
         true => matches!(subject, DiffSubject::Host | DiffSubject::Call),

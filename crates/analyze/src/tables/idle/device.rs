@@ -25,7 +25,7 @@ pub enum DeviceCause {
     CpuWork,
     /// The thread was in a call of the runtime or driver, the launch included.
     Runtime,
-    /// Nothing recorded ran on the thread, ranges of the user aside.
+    /// No recorded row ran on the thread, apart from ranges of the user.
     Untraced,
     /// From the end of a call made in the gap to the start of its work, if that is short.
     LaunchDelay,
@@ -47,10 +47,10 @@ pub struct DeviceIdle {
     pub rank: u32,
     pub device: i32,
     pub cause: DeviceCause,
-    /// In how many gaps it has a part.
+    /// Number of gaps that it contributes to.
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Of the device's idle time.
+    /// Relative to the device's idle time, in percent.
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
     /// What of it lies in gaps that began while the thread waited for the device.
@@ -62,7 +62,7 @@ pub struct DeviceIdle {
     pub max_ns: i64,
 }
 
-/// Who owns idle time of a device.
+/// Operator or frame in which a host thread spent the idle time of a device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IdleOwner {
     pub rank: u32,
@@ -74,7 +74,7 @@ pub struct IdleOwner {
     /// In how many gaps it has a part.
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Of the device's idle time.
+    /// Relative to the device's idle time, in percent.
     pub idle_pct: Option<f64>,
 }
 
@@ -196,7 +196,7 @@ fn owner_rows(
 
 /// A labelled gap; `None` where no part of it lies in the window.
 fn gap(scope: &Scope<'_>, bare: &Bare, parts: &GapParts) -> Option<Gap> {
-    // Of equal ones the first.
+    // Equal causes: the first one wins.
     let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
     let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
     let (start_ns, end_ns) = clip(scope, (bare.from, bare.to));

@@ -1,10 +1,10 @@
-//! What counts as idle time, and what rows of it have in common.
+//! Thresholds for idle time, and the columns that its rows share.
 
 use crate::facts::distribution::{self, Distribution};
 use crate::facts::scope::Scope;
 use crate::percent::percent;
 
-/// What counts as what.
+/// Thresholds that separate the causes of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleSettings {
     /// A shorter wait of work that was launched before is what the device needs between two rows.
@@ -18,7 +18,7 @@ impl IdleSettings {
     pub const USUAL: Self = Self { kernel_wait_ns: 30_000, owner_count: 10 };
 }
 
-/// What the rows of streams and devices have in common.
+/// The columns that rows of streams and of devices share.
 pub(super) struct IdleShare {
     pub spread: Distribution,
     pub idle_pct: Option<f64>,

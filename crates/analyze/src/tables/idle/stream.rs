@@ -13,16 +13,15 @@ use crate::facts::scope::Scope;
 pub enum StreamCause {
     /// The work ending the gap was launched after the gap began.
     HostWait,
-    /// It was launched before, and the gap is short.
+    /// The next work was already launched, and the gap is short.
     KernelWait,
-    /// It was launched before, and the gap is long: it waited for another stream or for room on the
-    /// device.
+    /// The next work was already launched, and the gap is long: it waited for another stream or for
+    /// room on the device.
     Other,
     /// The launch of the work ending the gap was not recorded.
     Unlinked,
     /// Before the first row of the stream in the window.
     Head,
-    /// Behind the last one.
     Tail,
 }
 
@@ -35,7 +34,7 @@ pub struct StreamIdle {
     pub cause: StreamCause,
     pub gap_count: u64,
     pub idle_ns: i64,
-    /// Of the stream's idle time.
+    /// Relative to the stream's idle time, in percent.
     pub idle_pct: Option<f64>,
     pub window_pct: Option<f64>,
     pub min_ns: i64,

@@ -1,4 +1,4 @@
-//! What a thread did in a stretch of time: at each moment the innermost row that ran.
+//! Finds what a thread did in a stretch of time: at each moment the innermost row that ran.
 
 use trace::store::{StringId, Trace, TrackId};
 
@@ -7,13 +7,13 @@ use crate::facts::frames::Frames;
 use crate::facts::interval::Interval;
 use crate::facts::tree::{self, OperatorTree};
 
-/// What occurs in the names of rows in which a loader fetches the next batch.
+/// Parts of the names of rows in which a loader fetches the next batch.
 const LOADERS: [&str; 3] = ["DataLoader", "DataPipe", "dataloader.py"];
-/// The same of ranges around them, which copy the batch to the device besides.
+/// Parts of the names of ranges around loader calls, which also copy the batch to the device.
 const RANGES: [&str; 2] = ["load_batch", "copy_batch"];
 
-/// Tells by name which rows of a trace fetch the next batch: those of loaders, and ranges around
-/// them only where no call of a loader was recorded.
+/// Returns a test by name for rows that fetch the next batch: rows of loaders, or, if no loader
+/// call was recorded, ranges around them.
 pub(crate) fn is_input(trace: &Trace) -> impl Fn(&str) -> bool + use<> {
     let has_loader = trace.strings.iter().any(|name| name.contains("(DataLoader)"));
     move |name| {
@@ -23,7 +23,7 @@ pub(crate) fn is_input(trace: &Trace) -> impl Fn(&str) -> bool + use<> {
 }
 const STEP: &str = "ProfilerStep#";
 
-/// What a thread does.
+/// Activity of a host thread at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Activity {
     Sync,
@@ -33,7 +33,7 @@ pub(super) enum Activity {
     Untraced,
 }
 
-/// The host's threads.
+/// The host threads of a trace, with the input and owner of each row precomputed.
 pub(super) struct HostThreads<'a> {
     trace: &'a Trace,
     tree: &'a OperatorTree,
@@ -41,7 +41,6 @@ pub(super) struct HostThreads<'a> {
     row_contexts: Vec<RowContext>,
     frames: &'a Frames,
     frame_contexts: Vec<RowContext>,
-    /// Per name.
     traits: Vec<Traits>,
 }
 
@@ -83,7 +82,8 @@ impl<'a> HostThreads<'a> {
         Self { trace, tree, row_contexts, frames, frame_contexts, traits }
     }
 
-    /// The innermost operator or range of the user around a row; the row itself if there is none.
+    /// Returns the innermost operator or user range around a row, or the row itself if there is
+    /// none.
     pub(super) fn owner(&self, row: u32) -> Option<StringId> {
         let place = self.tree.position(row);
         let context = place.map(|place| self.row_contexts[place as usize]);
@@ -133,7 +133,7 @@ impl<'a> HostThreads<'a> {
         let start = |row: &u32| self.trace.slices.start(*row);
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
-        // What began in the span, on top of what was open before: that one and those around it.
+        // The open rows: those that began in the span, above the row that was open before it.
         let mut stack: Vec<OpenRow> = Vec::new();
         let mut before = tree.deepest_at(track, from);
         let mut cursor = from;

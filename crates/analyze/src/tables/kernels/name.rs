@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The last part of a C++ name without template and call arguments; other names as they are.
+/// Shortens a C++ name to its last part without template and call arguments. Other names stay as
+/// they are.
 ///
 /// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`. Where that says nothing,
 /// as in `cutlass::Kernel<cutlass_80_gemm>(Params)`, the first template argument is taken.
@@ -19,7 +20,7 @@ pub fn short_name(name: &str) -> &str {
     if short.is_empty() { name } else { short }
 }
 
-/// Longest part of a name that tells kernels of one short name apart, in characters.
+/// Maximum length, in characters, of the part that distinguishes kernels with one short name.
 const DIFFERENCE: usize = 48;
 
 /// A label for each of some names, which are all different: the short name. Where several names
@@ -54,8 +55,8 @@ pub fn labels<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     labels
 }
 
-/// What tells each name from the others: the first word that differs if that is another one for
-/// each, else what is left without what all of them begin and end with.
+/// Returns the part that distinguishes each name: the first differing word if it is unique, else
+/// the name without the common beginning and end.
 fn differences(names: &[&str]) -> Vec<String> {
     const UNNAMED: &str = "(anonymous namespace)::";
     let all: Vec<Vec<char>> =
@@ -87,10 +88,10 @@ fn differences(names: &[&str]) -> Vec<String> {
     all.iter().map(text).collect()
 }
 
-/// What our own collectives say behind their names, for tools that go by names (decision 0006).
+/// Suffix that our own collectives carry for tools that classify by name (decision 0006).
 pub const IN_PLACE: &str = " (in place of ncclKernel)";
 
-/// A name without what is meant for other tools.
+/// Strips the suffix meant for other tools.
 pub fn plain_name(name: &str) -> &str {
     name.strip_suffix(IN_PLACE).unwrap_or(name)
 }
@@ -117,7 +118,7 @@ fn last_part(name: &str) -> (&str, &str) {
                 nested += 1;
             }
             b'>' | b'}' | b']' => nested = nested.saturating_sub(1),
-            // What was before belongs to a namespace or a result type.
+            // Everything before belongs to a namespace or a result type.
             b':' | b' ' if nested == 0 && at + 1 < bytes.len() => {
                 (from, to) = (at + 1, bytes.len());
             }
@@ -125,7 +126,7 @@ fn last_part(name: &str) -> (&str, &str) {
         }
         at += 1;
     }
-    // All cuts are beside ASCII characters.
+    // All cuts are next to ASCII characters, so they are character boundaries.
     let short = name.get(from..to.max(from)).unwrap_or(name).trim();
     (short, name.get(to.max(from) + 1..).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Which profiler wrote a trace, judged by its form. Knows no analysis.
+//! Identifies the profiler that wrote a trace, from the form of the file.
 
 use serde::Serialize;
 use trace::store::Trace;
@@ -7,7 +7,6 @@ use trace::store::Trace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Era {
-    /// Nothing to tell it by.
     Unknown,
     /// PyTorch 1.8 to 1.10: categories `Operator`, `Kernel`; whole microseconds.
     Kineto2021,
@@ -20,9 +19,8 @@ pub enum Era {
     /// `EventList.export_chrome_trace` of PyTorch's autograd profiler: no categories.
     Autograd,
     Ascend,
-    /// A run of ours.
+    /// A run of rowmill's own trainer.
     Rowmill,
-    /// Another program than PyTorch.
     Foreign,
 }
 

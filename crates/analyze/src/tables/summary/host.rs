@@ -1,5 +1,4 @@
-//! What takes the host's time where no device was recorded: operators without what they called, and
-//! threads.
+//! Host time of recordings without a device: operators without their children, and threads.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +16,11 @@ use crate::tables::ops;
 pub struct OwnTime {
     pub name: String,
     pub count: u64,
-    /// Outside what they called.
+    /// Time outside their children.
     pub own_ns: i64,
     /// With what they called; calls inside a call of the same name count once.
     pub host_ns: i64,
-    /// `own_ns` of all windows.
+    /// `own_ns` relative to all windows, in percent.
     pub window_pct: Option<f64>,
 }
 
@@ -33,7 +32,7 @@ pub struct ThreadTime {
     /// Operators that start in the window, those inside others included.
     pub operator_count: u64,
     pub operator_ns: i64,
-    /// Of the rank's window.
+    /// Relative to the rank's window, in percent.
     pub window_pct: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What takes most time over all ranks.
+//! Lists the device work and operators that take most time over all ranks.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,12 @@ use crate::tables::kernels::{self, KernelRow};
 pub struct TopKernel {
     /// Name without types and arguments, and what tells it from others of the same one.
     pub name: String,
-    /// What it is for.
     pub class: WorkClass,
     /// How often, on all ranks.
     pub count: u64,
-    /// Durations, on all ranks.
+    /// Total duration on all ranks.
     pub total_ns: i64,
-    /// Of the busy time of all ranks.
+    /// Relative to the busy time of all ranks, in percent.
     pub busy_pct: Option<f64>,
     /// The rank with most of it.
     pub rank_max: u32,
@@ -33,12 +32,12 @@ pub struct TopOperator {
     pub name: String,
     /// How often, on all ranks.
     pub count: u64,
-    /// Time on the hosts.
+    /// Total host time of all ranks.
     pub host_ns: i64,
     /// Pieces of device work launched inside.
     pub kernel_count: u64,
     pub device_ns: i64,
-    /// Of the busy time of all ranks.
+    /// Relative to the busy time of all ranks, in percent.
     pub busy_pct: Option<f64>,
 }
 
