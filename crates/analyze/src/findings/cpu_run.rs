@@ -1,4 +1,5 @@
-//! Findings on runs of ours on a pool of CPU threads: what can be true of one, in its words.
+//! Rewords findings for CPU runs of rowmill's own trainer, whose device is a pool of threads: which
+//! rules apply, and what to do there.
 
 use super::finding::{Finding, FindingCategory, HeldBack};
 use crate::tables::kernels::IN_PLACE;
@@ -82,7 +83,7 @@ fn advice(rule: &str) -> Option<&'static str> {
     APPLY.iter().find(|(id, _)| *id == rule).map(|(_, advice)| *advice)
 }
 
-/// The same with the pool in place of a device.
+/// Replaces the words for a device by those for the thread pool.
 fn worded(text: &str) -> String {
     let pairs = [
         (IN_PLACE, ""),

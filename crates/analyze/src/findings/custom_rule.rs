@@ -1,22 +1,21 @@
-//! A rule of the user's, as it is written.
+//! A custom rule as the user writes it in a settings file.
 
 use serde::Deserialize;
 
 use super::finding::Severity;
 use crate::error::Error;
 
-/// A rule of the user's: rows of a table that meet a condition.
+/// A rule that the user defines: it reports the rows of a table that meet its conditions.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CustomRule {
-    /// Its name in reports; no built-in one.
+    /// Must differ from the built-in ids.
     pub id: String,
     pub title: String,
     pub table: TraceTable,
-    /// Conditions on its columns, all of which a row must meet: `name=~gemm total_ns>1000000`.
+    /// Conditions that a row must all meet: `name=~gemm total_ns>1000000`.
     #[serde(rename = "where")]
     pub condition: String,
-    /// What to do about it.
     pub advice: String,
     #[serde(default = "medium")]
     pub severity: Severity,

@@ -1,5 +1,5 @@
-//! Rules of the user's: conditions on the columns of the tables `rowmill trace` prints. Knows no
-//! file and no built-in rule.
+//! Evaluates rules that the user defines: conditions on the columns of the tables that `rowmill
+//! trace` prints.
 
 use regex::Regex;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::tables::queue;
 use crate::tables::steps;
 use crate::text::{agreeing, counted};
 
-/// A column held against a value.
+/// A comparison of a table column with a value.
 #[derive(Clone, Debug)]
 pub struct Condition {
     column: String,
@@ -36,7 +36,7 @@ enum Comparison {
 
 const FORM: &str = "COLUMN and one of = != =~ < <= > >= and a value, such as total_ns>1000000";
 
-/// Reads conditions between blanks; `"…"` around a value with blanks.
+/// Parses conditions separated by blanks. Quotes `"…"` protect blanks in a value.
 ///
 /// # Errors
 /// [`Error::Rules`], [`Error::Pattern`].
@@ -114,7 +114,7 @@ impl Condition {
     }
 }
 
-/// What a rule of the user's finds: one finding for all rows that meet its conditions.
+/// Applies one custom rule. Returns one finding for all rows that meet its conditions.
 ///
 /// # Errors
 /// [`Error::Rules`] if the table lacks a column.
@@ -217,7 +217,7 @@ fn table(job: &JobFacts<'_>, table: TraceTable) -> Vec<Map<String, Value>> {
     job.ranks.iter().flat_map(rank_rows).collect()
 }
 
-/// Rows by the names of their columns.
+/// Serializes rows to maps from column name to value.
 fn flat<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Vec<Map<String, Value>> {
     let map = |row: T| match serde_json::to_value(row) {
         Ok(Value::Object(map)) => Some(map),

@@ -1,4 +1,5 @@
-//! Rows as evidence: grouped by name, the longest shown with what was around it.
+//! Collects the rows that support a finding: grouped by name, with the longest row of each and what
+//! surrounds it.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +10,11 @@ use crate::facts::interval::Interval;
 use crate::facts::job::RankFacts;
 use crate::graph::edit::Action;
 
-/// Names that are shown at most.
+/// Maximum number of names shown.
 const SHOWN: usize = 5;
 
 impl RankFacts<'_> {
-    /// An edit of rows of this rank.
+    /// Creates an edit of rows of this rank.
     pub fn edit(&self, rows: Vec<u32>, action: Action) -> RowEdit {
         RowEdit::new(self.rank(), rows, action)
     }
@@ -28,17 +29,18 @@ impl RankFacts<'_> {
         RowEdit { spans, ..self.edit(rows, action) }
     }
 
-    /// The names that take longest, with their longest rows.
+    /// Returns the names that take most time, each with its longest row.
     pub fn collect_evidence(&self, rows: impl IntoIterator<Item = u32>) -> Vec<Evidence> {
         self.collect_timed_evidence(rows.into_iter().map(|row| (row, self.duration(row))))
     }
 
-    /// The same where each row stands for a time that is not its own.
+    /// Returns evidence like [`Self::collect_evidence`], with a given time for each row instead of
+    /// its duration.
     pub fn collect_timed_evidence(
         &self,
         rows: impl IntoIterator<Item = (u32, i64)>,
     ) -> Vec<Evidence> {
-        // Per name: count, sum, the longest row and its time.
+        // For each name: count, sum, longest row and its time.
         let mut named: BTreeMap<StringId, (u64, i64, u32, i64)> = BTreeMap::new();
         for (row, ns) in rows {
             let name = self.scope.trace.slices.name[row as usize];
@@ -75,7 +77,7 @@ impl RankFacts<'_> {
         }
     }
 
-    /// The line of Python a row of the host ran under, of the user's code if there is any.
+    /// Returns the Python line around a host row, preferably in the user's code.
     fn source(&self, row: u32) -> Option<String> {
         let frames = self.scope.frames();
         let strings = &self.scope.trace.strings;
@@ -89,7 +91,7 @@ impl RankFacts<'_> {
         names().find(is_users).or_else(|| names().find(|name| is_line(name))).map(str::to_owned)
     }
 
-    /// The innermost operator or annotation around a row of the host.
+    /// Returns the innermost operator or annotation around a host row.
     pub fn range_around(&self, row: u32) -> Option<u32> {
         let trace = self.scope.trace;
         let is_range =

@@ -8,7 +8,7 @@ use crate::facts::disturbance::Disturbance;
 use crate::facts::interval::Interval;
 use crate::graph::edit::Action;
 
-/// How much is at stake, by the saving's share of a step; the worst first.
+/// Severity of a finding, by the share of a step that its remedy saves; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -22,7 +22,7 @@ pub enum Severity {
     Info,
 }
 
-/// How sure a finding is; the surest first.
+/// Confidence in a finding; the surest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
@@ -33,13 +33,13 @@ pub enum Confidence {
     Low,
 }
 
-/// What a finding is about.
+/// The subsystem that a finding concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingCategory {
     /// Whether the trace can be trusted.
     Quality,
-    /// Launches and their grain.
+    /// Launches: their number, size and delay.
     Launch,
     /// Devices that wait for the host.
     Host,
@@ -56,43 +56,43 @@ pub enum FindingCategory {
 pub struct Finding {
     /// The rule, such as `L01`.
     pub rule: String,
-    /// What was found in a few words; the rule's title, unless it has one for each kind of finding.
+    /// Short description; the title of the rule unless it has one for each kind of finding.
     pub title: String,
     pub category: FindingCategory,
     pub severity: Severity,
     pub confidence: Confidence,
-    /// The ranks that have it, ascending; empty where it is the job's.
+    /// Affected ranks, ascending; empty if the finding concerns the whole job.
     pub ranks: Vec<u32>,
-    /// The numbers of the steps that were looked at; empty without steps.
+    /// Numbers of the analyzed steps; empty without steps.
     pub steps: Vec<i64>,
-    /// What was found, with numbers, of the rank that has most of it.
+    /// Description with numbers, for the most affected rank.
     pub what: String,
     /// What to do about it.
     pub advice: String,
-    /// Why it weighs less than its rows, if it does.
+    /// Set if the finding is less important than the time of its rows suggests.
     pub held_back: Option<HeldBack>,
-    /// What would decide without its rows, where the saving is far below what they add up to.
+    /// Set if the saving is far below the time of the rows.
     #[serde(rename = "bound")]
     pub limiting_factor: Option<LimitingFactor>,
-    /// What a step would gain; `None` where nothing can be saved or priced.
+    /// `None` if nothing can be saved or priced.
     pub saving: Option<Saving>,
-    /// The same of host and devices apart, where the devices' steps are longer.
+    /// Set if the devices' steps are longer than the host's.
     #[serde(rename = "sides")]
     pub split: Option<HostDeviceSplit>,
-    /// What was measured; per step where the name says so.
+    /// Measurements; per step if the name says so.
     pub numbers: Vec<Number>,
-    /// The rows that show it, the most telling first.
+    /// Supporting rows, the most significant first.
     #[serde(rename = "proofs")]
     pub evidence: Vec<Evidence>,
-    /// The limits it was held against.
+    /// Thresholds that the rule used.
     pub limits: Vec<Number>,
-    /// What a suppression names: stable from run to run.
+    /// Identifies the finding in suppressions; stable from run to run.
     pub key: String,
-    /// The edit that removes it.
+    /// Graph edits that model the cure.
     pub remedy: Option<Remedy>,
 }
 
-/// Why a finding weighs less than its rows.
+/// Why a finding is less important than the time of its rows suggests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
@@ -111,7 +111,7 @@ pub enum HeldBack {
 }
 
 impl HeldBack {
-    /// In words.
+    /// Returns the phrase that reports show for this reason.
     pub fn words(self) -> &'static str {
         match self {
             Self::DeviceBound => "the device is busy",
@@ -137,7 +137,7 @@ impl From<Disturbance> for HeldBack {
 }
 
 impl Severity {
-    /// As it is written.
+    /// Returns the name used in settings and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Critical => "critical",
@@ -148,65 +148,62 @@ impl Severity {
     }
 }
 
-/// What a step would gain. Savings of several findings do not add up.
+/// Time that a step would save with the remedy. Savings of several findings do not add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Saving {
-    /// `mid_ns` less what steps differ by anyway; 0 where that is more: see
-    /// [`Saving::is_within_noise`].
+    /// `mid_ns` minus the usual variation of steps, at least 0; see [`Saving::is_within_noise`].
     pub low_ns: i64,
-    /// By the what-if on the dependency graph, never more than `high_ns`.
+    /// Result of the what-if on the dependency graph, at most `high_ns`.
     pub mid_ns: i64,
-    /// What the rows themselves add up to.
+    /// Total duration of the rows.
     pub high_ns: i64,
-    /// `mid_ns` of a step.
+    /// `mid_ns` relative to a step, in percent.
     pub mid_pct: f64,
     /// What `mid_ns` was found on.
     pub source: SavingSource,
 }
 
 impl Saving {
-    /// Whether steps differ by as much anyway, so that the saving is no gain that a user could
-    /// count on or measure.
+    /// Returns whether the saving is smaller than the usual variation of steps, so that a user
+    /// could not measure it.
     pub fn is_within_noise(&self) -> bool {
         self.mid_ns > 0 && self.low_ns == 0
     }
 }
 
-/// A step on the host and on its devices, which run behind it, with and without what was found: of
-/// the rank that is told of, nanoseconds.
+/// Step time of the host and of its devices, with and without the remedy. Reported for ranks whose
+/// devices lag behind the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostDeviceSplit {
-    /// A step of the host.
     pub host_ns: i64,
     /// It would take with the cure.
     pub cured_host_ns: i64,
-    /// A step of the devices.
     pub device_ns: i64,
     /// It would take with the cure.
     pub cured_device_ns: i64,
-    /// It would take with half of what is found, where that is time of transfers.
+    /// Device step with half of the found time removed, for time of transfers.
     pub halved_device_ns: Option<i64>,
 }
 
-/// What a saving was found on.
+/// The model that a saving was computed with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SavingSource {
-    /// A simulated step, in which what starts, waits and transfers follows from costs.
+    /// A simulated step, in which starts, waits and transfers follow from costs.
     Simulation,
     /// The graph of the recording, with its waits as they were measured.
     #[default]
     Recording,
 }
 
-/// A measurement or a limit with its name, which says the unit.
+/// A measurement or a limit. The name ends in the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Number {
     pub name: &'static str,
     pub value: f64,
 }
 
-/// A row that shows what was found, for all of its name.
+/// A row that supports a finding. It represents all such rows of its name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
     pub rank: u32,
@@ -219,18 +216,18 @@ pub struct Evidence {
     pub source: Option<String>,
     /// When the row starts, from the start of the window.
     pub start_ns: Option<i64>,
-    /// How many rows of this name.
+    /// Number of rows of this name.
     pub count: u64,
     pub total_ns: i64,
 }
 
-/// The edits of the dependency graph that stand for a cure. Computes nothing.
+/// Edits of the dependency graph that model a cure. Pricing applies them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Remedy {
     pub edits: Vec<RowEdit>,
 }
 
-/// What happens to the nodes of some rows of one rank.
+/// An edit of the graph nodes of some rows of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowEdit {
     pub rank: u32,
@@ -244,25 +241,25 @@ pub struct RowEdit {
     pub action: Action,
 }
 
-/// What a rule found on one rank, or in a job.
+/// Result of a rule for one rank or one job, before pricing.
 #[derive(Clone, Debug)]
 pub(super) struct RuleFindings {
-    /// Instead of the title of the rule.
+    /// Replaces the title of the rule.
     pub title: Option<&'static str>,
     pub what: String,
     pub advice: String,
-    /// What it is about, by name: with the rule it makes the key.
+    /// Subject of the finding by name. Rule and subject form the key.
     pub subject: String,
     pub numbers: Vec<Number>,
     pub evidence: Vec<Evidence>,
-    /// Over the whole window.
+    /// Total over the whole window.
     pub high_ns: Option<i64>,
     pub edits: Vec<RowEdit>,
-    /// At least this severe.
+    /// Lower bound of the severity.
     pub severity: Severity,
-    /// The time of threads it rests on, where that is not the time of its rows.
+    /// Sets the thread times that the finding rests on, if they differ from the time of its rows.
     pub spans: Vec<(TrackId, Interval)>,
-    /// At most as sure as this.
+    /// Sets an upper bound of the confidence.
     pub confidence: Confidence,
 }
 
@@ -283,7 +280,7 @@ impl RuleFindings {
         }
     }
 
-    /// A title that says more than that of the rule.
+    /// Sets a title more specific than that of the rule.
     pub fn titled(self, title: Option<&'static str>) -> Self {
         Self { title, ..self }
     }
@@ -304,7 +301,7 @@ impl RuleFindings {
         self
     }
 
-    /// The rows that show it; the first one's name becomes the subject.
+    /// Sets the evidence. The name of the first row becomes the subject, unless one is set.
     pub fn shown_by(mut self, evidence: Vec<Evidence>) -> Self {
         if self.subject.is_empty() {
             self.subject =
@@ -318,7 +315,7 @@ impl RuleFindings {
         Self { subject: subject.into(), ..self }
     }
 
-    /// Nanoseconds of the window, and the edits that would save them.
+    /// Sets the time that could be saved in the window, and the edits that would save it.
     pub fn saves(self, high_ns: i64, edits: Vec<RowEdit>) -> Self {
         Self { high_ns: Some(high_ns.max(0)), edits, ..self }
     }
@@ -329,7 +326,7 @@ impl RuleFindings {
 }
 
 impl RowEdit {
-    /// An edit of rows in any order.
+    /// Creates an edit. The rows may be in any order.
     pub(super) fn new(rank: u32, mut rows: Vec<u32>, action: Action) -> Self {
         rows.sort_unstable();
         rows.dedup();
@@ -337,36 +334,37 @@ impl RowEdit {
     }
 }
 
-/// Ascending rows as runs of neighbours.
+/// Serializes ascending rows as runs of consecutive numbers.
 fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
     let runs = rows.chunk_by(|a, b| a + 1 == *b);
     to.collect_seq(runs.filter_map(|run| Some((run.first()?, run.last()?))))
 }
 
-/// What a rank's step would consist of without the rows of a finding.
+/// What would limit a rank's step if the rows of a finding were gone: the shares of its critical
+/// path with the remedy applied.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitingFactor {
     pub rank: u32,
     /// The host's share of its critical path, percent.
     pub host_pct: f64,
     pub device_pct: f64,
-    /// Waiting for other ranks.
+    /// Share of waiting for other ranks, in percent.
     pub wait_pct: f64,
-    /// Of what was recorded: whom the rank waits for in collectives, the longest first.
+    /// The ranks that it waited for in recorded collectives, the longest wait first.
     pub waits: Vec<WaitFor>,
 }
 
-/// How long a rank waits for another one.
+/// Time that a rank waits for another one in collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitFor {
     /// The rank that comes last.
     pub rank: u32,
     pub wait_ns: i64,
-    /// Collectives it comes last to.
+    /// Number of collectives to which that rank comes last.
     pub count: u64,
 }
 
-/// How severe a saving is, by its share of a step in percent.
+/// Returns the severity of a saving, given its share of a step in percent.
 pub(super) fn severity_of(share: f64) -> Severity {
     match share {
         15.0.. => Severity::Critical,

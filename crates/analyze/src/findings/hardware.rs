@@ -1,16 +1,15 @@
-//! What known devices can do at most, who made them, and which matrix units they have: data, from
-//! the vendors' sheets. Knows no trace.
+//! Data from vendors' sheets: peak rates of known devices, their vendors, and their matrix units.
 
 use trace::store::DeviceProperties;
 
 use super::product::DataType;
 
-/// A device's limits.
+/// Peak memory and link bandwidth of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Peak {
     /// Memory of the device, GB/s.
     pub memory_gb_per_s: f64,
-    /// To its peers in a node, one direction, GB/s.
+    /// Link to its peers in a node, one direction, GB/s.
     pub link_gb_per_s: f64,
 }
 
@@ -52,7 +51,7 @@ pub(super) fn peak(name: &str) -> Option<Peak> {
     Some(Peak { memory_gb_per_s: device.1, link_gb_per_s: device.2 })
 }
 
-/// Who made a device.
+/// Vendor of a device, which decides the matrix units it can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Maker {
     Nvidia,
@@ -88,7 +87,7 @@ const MAKERS: [(&str, Maker); 22] = [
     ("Intel", Maker::Other),
 ];
 
-/// Who made a device of this name, if the name says so.
+/// Returns the vendor of a device, if its name reveals it.
 pub(super) fn maker(name: &str) -> Option<Maker> {
     MAKERS.iter().find(|(part, _)| name.contains(part)).map(|(_, maker)| *maker)
 }

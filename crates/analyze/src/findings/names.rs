@@ -6,7 +6,7 @@ use crate::facts::job::RankFacts;
 use crate::facts::named;
 
 impl RankFacts<'_> {
-    /// Per name of the trace whether a test holds for it.
+    /// Tests each name of the trace once; returns one result per string.
     pub fn names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
         named::names(self.scope.trace, is_meant)
     }

@@ -1,28 +1,27 @@
-//! A rule as data: what it is called, what it is held against, what finds it.
+//! A rule as data: its title, thresholds, page and detector.
 
 use std::collections::BTreeMap;
 
 use super::finding::{Confidence, FindingCategory, Number, RuleFindings};
 use crate::facts::job::{JobFacts, RankFacts};
 
-/// An antipattern that can be found.
+/// A built-in rule that detects one cause of waste.
 pub struct Rule {
     pub id: &'static str,
     /// Such as `tiny-kernel storm`.
     pub title: &'static str,
     pub category: FindingCategory,
-    /// Whose time its cure saves.
     pub side: CureSide,
-    /// How sure it can be.
+    /// Upper bound of the confidence of its findings.
     pub confidence: Confidence,
-    /// What it is held against.
+    /// Thresholds of the rule; users may change them.
     pub limits: &'static [Limit],
     /// The page that explains it, Markdown.
     pub page: &'static str,
     pub(super) detect: Detect,
 }
 
-/// Whose time a cure saves.
+/// The side whose time a cure saves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CureSide {
     /// The host's: worth nothing while the device is busy all the time.
@@ -31,33 +30,33 @@ pub enum CureSide {
     Device,
 }
 
-/// A number above or below which a rule fires.
+/// Threshold of a rule, with its default. The name ends in the unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
     pub name: &'static str,
-    /// Unless the user says otherwise.
+    /// Used unless the user changes it.
     pub default: f64,
     pub meaning: &'static str,
 }
 
-/// The ranks that have something, and what.
+/// Affected ranks with the finding that they share.
 pub(super) type OnRanks = (Vec<u32>, RuleFindings);
 
 pub(super) enum Detect {
-    /// Of each rank by itself.
+    /// Examines each rank separately.
     Rank(fn(&RankFacts<'_>, &RuleLimits<'_>) -> Option<RuleFindings>),
-    /// Of all together; with the ranks that have it.
+    /// Examines the whole job; returns the affected ranks of each finding.
     Job(fn(&JobFacts<'_>, &RuleLimits<'_>) -> Vec<OnRanks>),
 }
 
-/// The limits a rule is held against in this run.
+/// Thresholds of a rule in this run, with the user's changes applied.
 pub(super) struct RuleLimits<'a> {
     pub rule: &'a Rule,
     pub changed: Option<&'a BTreeMap<String, f64>>,
 }
 
 impl RuleLimits<'_> {
-    /// A limit of the rule, by name.
+    /// Returns a threshold by name.
     pub fn value(&self, name: &str) -> f64 {
         let changed = self.changed.and_then(|changed| changed.get(name).copied());
         let default = || self.rule.limits.iter().find(|limit| limit.name == name);
@@ -65,7 +64,7 @@ impl RuleLimits<'_> {
         changed.or_else(|| default().map(|limit| limit.default)).unwrap_or_default()
     }
 
-    /// The same in nanoseconds.
+    /// Returns a threshold in nanoseconds.
     pub fn ns(&self, name: &str) -> i64 {
         self.value(name) as i64
     }
@@ -76,12 +75,12 @@ impl RuleLimits<'_> {
     }
 }
 
-/// A [`Limit`], short.
+/// Creates a [`Limit`]; short for the tables of the rule files.
 pub(super) const fn limit(name: &'static str, default: f64, meaning: &'static str) -> Limit {
     Limit { name, default, meaning }
 }
 
-/// The page of a rule.
+/// Embeds the documentation page of a rule.
 macro_rules! page {
     ($id:literal) => {
         include_str!(concat!("../../../../../docs/rules/", $id, ".md"))

@@ -61,12 +61,12 @@ use super::rule::Rule;
 
 pub use wanted_shapes::rows_with_shapes;
 
-/// All rules, in the order of their ids within their groups.
+/// Iterates over all rules, by group and id.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     RULES.iter()
 }
 
-/// In the order of their ids within their groups.
+/// The order of this list is the order of reports and of `rowmill explain`.
 static RULES: &[Rule] = &[
     quality_rules::Q01,
     quality_rules::Q02,

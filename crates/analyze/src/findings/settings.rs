@@ -1,5 +1,5 @@
-//! What a user changes: limits, suppressions, rules of their own. Plain data, whatever file it
-//! came from.
+//! Settings of the user: changed thresholds, suppressions and custom rules, independent of the file
+//! format.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,21 @@ use super::rule::Rule;
 use super::rules::rules;
 use crate::error::Error;
 
-/// What a user changes.
+/// Settings of the user for the rules, as read from a rules file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSettings {
-    /// For each rule, limits by name.
+    /// Changed thresholds by rule and name.
     #[serde(default)]
     pub limits: BTreeMap<String, BTreeMap<String, f64>>,
-    /// What is known and not to be reported.
+    /// Findings that are known and must not be reported.
     #[serde(default, rename = "suppress")]
     pub suppressions: Vec<Suppression>,
-    /// Rules of the user's.
     #[serde(default, rename = "rule")]
     pub custom: Vec<CustomRule>,
 }
 
-/// A finding that is known.
+/// A known finding that must not be reported, with the reason.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suppression {
@@ -36,7 +35,7 @@ pub struct Suppression {
 }
 
 impl RuleSettings {
-    /// The rules of the user's with their conditions read.
+    /// Validates the settings and parses the conditions of the custom rules.
     ///
     /// # Errors
     /// [`Error::Rules`] for a rule or a limit that is not there, a name that is taken, a limit that
@@ -71,7 +70,7 @@ impl RuleSettings {
         Ok(found)
     }
 
-    /// Why a finding is not reported, if it is not.
+    /// Returns the suppression of a finding, if there is one.
     pub(super) fn suppression(&self, rule: &str, key: &str) -> Option<&Suppression> {
         self.suppressions.iter().find(|one| one.key == rule || one.key == key)
     }

@@ -1,5 +1,5 @@
-//! What a finding rests on that a running job does not do: then less is at stake than its rows say.
-//! Knows no rule.
+//! Caps the severity of findings that rest mostly on set-up, autotuning or the profiler, which a
+//! job in steady state does not repeat.
 
 use super::finding::{Finding, HeldBack, Number, RuleFindings, Severity, severity_of};
 use crate::facts::disturbance::{DISTURBANCES, Disturbance};
@@ -7,15 +7,16 @@ use crate::facts::interval::Interval;
 use crate::facts::job::{JobFacts, RankFacts};
 use trace::store::TrackId;
 
-/// A finding rests mostly on a disturbance from this share of its time on.
+/// From this share on, a finding rests mostly on disturbances.
 const MOSTLY: f64 = 0.5;
-/// The number of a finding that holds that share.
+/// Name of the number that holds the disturbed share.
 const SHARE: &str = "disturbed_pct";
 
 /// Nanoseconds by kind, in the order of [`DISTURBANCES`].
 type ByKind = [i64; DISTURBANCES.len()];
 
-/// What most of a finding's time is, if most of it is disturbed, and the share of all disturbances.
+/// Returns the dominant disturbance of a finding if disturbances make up most of its time, and
+/// their total share.
 pub(super) fn find_severity_cap(
     found: &RuleFindings,
     job: &JobFacts<'_>,
@@ -25,20 +26,21 @@ pub(super) fn find_severity_cap(
     let total = if found.spans.is_empty() {
         rows(found, job, &mut by_kind)
     } else {
-        // The spans are those of the rank that is told of.
+        // The spans belong to the rank of the first evidence.
         let rank = found.evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
         let facts = rank.and_then(|rank| job.rank(rank))?;
         found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
     };
     let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
-    // Of equal ones the first.
+    // Equal kinds: the first one wins.
     let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
     let value = (1e3 * share.min(1.0)).round() / 10.0;
     let number = Number { name: SHARE, value };
     (share >= MOSTLY).then(|| (HeldBack::from(DISTURBANCES[most]), number))
 }
 
-/// Lowers the severity of a finding that is held back by disturbances, and says so.
+/// Lowers the severity of a finding that rests mostly on disturbances, and adds the reason to its
+/// text.
 pub(super) fn lower(finding: &mut Finding) {
     let share = finding.numbers.iter().find(|number| number.name == SHARE);
     let Some((share, held)) = share.map(|number| number.value).zip(finding.held_back) else {
@@ -75,12 +77,13 @@ fn one_less(severity: Severity) -> Severity {
     }
 }
 
-/// The time of a finding's rows, those of its edits if it has any.
+/// Returns the total time of a finding's rows: the rows of its edits, or of its evidence if it has
+/// none.
 fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     let mut total = 0;
     let mut add = |facts: &RankFacts<'_>, rows: &[u32]| {
         for row in rows {
-            // What runs inside another row of the finding is in that one's time.
+            // A row inside another row of the finding is already counted.
             let parent = facts.tree().parent(*row);
             if parent.is_none_or(|parent| rows.binary_search(&parent).is_err()) {
                 total += row_time(facts, *row, by_kind);
@@ -98,7 +101,7 @@ fn rows(found: &RuleFindings, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     total
 }
 
-/// The time of a row in the window. Work of a device is what the call was that launched it.
+/// Returns the time of a row within the window. Device work counts as disturbed if its launch was.
 fn row_time(facts: &RankFacts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
     let trace = facts.scope.trace;
     let is_device = trace.kind(row).is_device_work();
@@ -117,7 +120,8 @@ fn row_time(facts: &RankFacts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
     span.1 - span.0
 }
 
-/// The time of a thread; how much of it is disturbed is added by kind, what several share once.
+/// Returns the length of a thread's span and adds its disturbed time by kind. Time that several
+/// kinds share counts once.
 fn host_time(facts: &RankFacts<'_>, track: TrackId, span: Interval, by_kind: &mut ByKind) -> i64 {
     let mut rest = span.1 - span.0;
     if !facts.disturbances().is_empty() {

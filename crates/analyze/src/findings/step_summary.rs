@@ -1,11 +1,11 @@
-//! How step, window and critical path fit together, in one line. Knows no rule.
+//! Explains in one line how step, window and critical path fit together.
 
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::graph::critical_path::{CategoryPart, Party, by_party};
 use crate::text::time;
 
-/// The parts of the critical path of the rank with the longest steps, the first of several, and how
-/// its steps, its window and that path fit together; empty without ranks.
+/// Returns the parts of the critical path of the rank with the longest steps, and one line that
+/// relates its steps, window and path. Both are empty without ranks.
 pub(super) fn summarize_step(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) {
     let longest = |at: &usize| (job.ranks[*at].step_ns(), std::cmp::Reverse(*at));
     let Some(at) = (0..job.ranks.len()).max_by_key(longest) else { return Default::default() };
@@ -27,7 +27,7 @@ pub(super) fn summarize_step(job: &JobFacts<'_>) -> (Vec<CategoryPart>, String) 
     (path, words)
 }
 
-/// The window and the steps in it.
+/// Describes the window and the steps in it.
 fn window(rank: &RankFacts<'_>) -> String {
     let window = &rank.scope.window;
     let whole = time(window.length());
@@ -76,7 +76,7 @@ fn shares(path: &[CategoryPart], window_ns: i64) -> String {
     format!("its critical path covers {covered} of the window: {named}")
 }
 
-/// Where the devices' steps are longer, they decide.
+/// Adds the device steps if they are longer than the host's and so determine the length of the job.
 fn device(rank: &RankFacts<'_>) -> String {
     rank.scope.device_span.map_or_else(String::new, |(start, end)| {
         format!(

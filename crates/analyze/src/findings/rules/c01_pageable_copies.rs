@@ -22,10 +22,11 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// So many times as long as the next longest is a call that stands alone, in so many steps.
+/// A call stands alone if it is this many times longer than the next longest, in at least this many
+/// steps.
 const LONE_TIMES: i64 = 4;
 const LONE_STEPS: i64 = 3;
-/// What even a small asynchronous copy takes on the host.
+/// Host time of even a small asynchronous copy.
 const CALL_NS: i64 = 10_000;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -95,7 +96,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// How long the call of a copy waits for work that its stream still has to do before the copy.
+/// Returns the time that a copy's call waits for earlier work of its stream.
 fn queued_ns(rank: &RankFacts<'_>, copy: &Copy) -> i64 {
     let Some(call) = copy.call else { return 0 };
     let (start, end) = (rank.start(call), rank.end(call));
@@ -107,8 +108,8 @@ fn queued_ns(rank: &RankFacts<'_>, copy: &Copy) -> i64 {
     before.map_or(0, |row| rank.end(*row).min(end).saturating_sub(start).max(0))
 }
 
-/// The call that is far longer than all others: a mean over the steps with it stands for none of
-/// them. Beside it the time of the next longest.
+/// Returns a call far longer than all others, with the time of the next longest: a mean that
+/// includes it represents none of the steps.
 fn lone_call(rank: &RankFacts<'_>, copies: &[&Copy]) -> (Option<u32>, i64) {
     let mut calls: Vec<(i64, u32)> = copies
         .iter()

@@ -37,7 +37,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         let span = rank.scope.clipped(copy.row);
         span.1 - span.0 - interval::length_within(&hidden, span)
     };
-    // On a stream of its own, a copy is in the open only if nothing at all runs beside it.
+    // A copy on its own stream is exposed only if nothing at all runs beside it.
     let is_open = |copy: &&Copy| {
         let on_compute_stream = working.contains(&(copy.device, copy.stream));
         on_compute_stream || bare(copy) == rank.duration(copy.row)

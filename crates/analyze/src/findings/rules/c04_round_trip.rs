@@ -54,11 +54,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(time_ns, edits))
 }
 
-/// Copies that are remembered.
+/// Maximum number of copies that wait for their return.
 const WAITING: usize = 256;
 
-/// Each copy to the host with the next copy to the device of its size, from the same thread and
-/// step; a copy back serves once.
+/// Pairs each copy to the host with the next copy to the device of the same size, from the same
+/// thread and step. Each copy back is used once.
 fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     let track = |copy: &Copy| copy.call.map(|call| rank.scope.trace.slices.track[call as usize]);
     let step = |copy: &Copy| rank.step_at(rank.start(copy.call.unwrap_or(copy.row)));
@@ -67,7 +67,7 @@ fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     for copy in rank.copies().iter().filter(|copy| copy.bytes >= least) {
         match copy.direction {
             Direction::ToHost => {
-                // What has not come back for long does not come back.
+                // A copy that has waited long will not return.
                 if waiting.len() == WAITING {
                     waiting.remove(0);
                 }

@@ -42,7 +42,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     } else {
         rank.launches().iter().map(|row| track(row.call_row)).collect()
     };
-    // What workers fetch on threads of their own blocks nobody.
+    // Fetches on the workers' own threads block nothing.
     let rows: Vec<u32> = rank
         .outermost_named(is_input(rank.scope.trace))
         .into_iter()
@@ -113,9 +113,11 @@ fn is_training(rank: &RankFacts<'_>) -> bool {
     rank.scope.trace.strings.iter().any(is_of_training)
 }
 
-/// How many workers prepare the next batches while the model works on this one, and how much time
-/// of the fetches they hide. Who does not train and fetches several times in a step begins to fetch
-/// anew in each step, with new workers: one is assumed, and nothing of the first fetch is hidden.
+/// Returns how many workers prepare batches while the model runs, and how much fetch time they
+/// hide.
+///
+/// A program that fetches several times per step without training starts new workers in each step:
+/// one worker is assumed, and nothing of its first fetch is hidden.
 fn hidden_by_workers(rank: &RankFacts<'_>, rows: &[u32], workers: f64) -> (f64, i64) {
     let spans = interval::union(rows.iter().map(|row| rank.scope.clipped(*row)).collect());
     let window = &rank.scope.window;
@@ -133,8 +135,8 @@ fn hidden_by_workers(rank: &RankFacts<'_>, rows: &[u32], workers: f64) -> (f64, 
     (workers, inside + of_first)
 }
 
-/// What ran next on the thread of each row: a range that only names its time has no node, and its
-/// time is the wait of what follows.
+/// Returns the next row on the thread of each row: a pure label has no node, so its time is the
+/// wait of the next row.
 fn following(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let next = |row: &u32| {
         let behind = rank.tree().range(*row).end as usize;

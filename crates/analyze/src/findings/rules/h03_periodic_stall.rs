@@ -1,5 +1,5 @@
-//! H03: the device idles around the ends of steps, or a host without one is in code that is no
-//! operator, again and again: logging, checkpoints, metrics.
+//! H03: the device idles around step boundaries again and again, for logging, checkpoints or
+//! metrics. Without a device, the host runs code outside operators there.
 
 use super::h13_unrecorded_host;
 use crate::facts::interval::Interval;
@@ -27,7 +27,7 @@ pub(super) const RULE: Rule = Rule {
 const CAUSES: [DeviceCause; 3] =
     [DeviceCause::Untraced, DeviceCause::CpuWork, DeviceCause::Runtime];
 
-/// How long work stood still around a step, and what a cure changes.
+/// A stall around a step boundary, and the rows that a cure would change.
 struct Stall {
     ns: i64,
     owner: Option<String>,
@@ -87,7 +87,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     })
 }
 
-/// For each step but the first, the longest gap at its start, on any device.
+/// Returns for each step but the first the longest device gap at its start.
 fn gaps_at_boundaries(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     let near = rank.step_ns() / 100;
     let stall = |gap: &Gap| Stall {
@@ -103,7 +103,8 @@ fn gaps_at_boundaries(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     rank.scope.window.steps.iter().skip(1).map(|step| at(step.start)).collect()
 }
 
-/// Without a device: for each step, the longest silence in it or before it.
+/// Returns for each step the longest time outside operators in it or before it, for recordings
+/// without a device.
 fn silence_of_steps(rank: &RankFacts<'_>) -> Vec<Option<Stall>> {
     let mut stalls: Vec<Option<Stall>> = Vec::new();
     stalls.resize_with(rank.scope.window.steps.len(), || None);

@@ -34,7 +34,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if waits.is_empty() || per_step < limits.value("waits_per_step") {
         return None;
     }
-    // The device idles from the end of its work until it is launched to again.
+    // The device idles from the end of its work until the next launch.
     let follows = |row: &u32| {
         let (start, end) = (rank.start(*row), rank.end(*row));
         let gap = rank.gap_at(end);

@@ -60,7 +60,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         pairs.extend(pair.map(|before| (before, row)));
     }
     let per_step = rank.count_per_step(pairs.len());
-    // What the first step alone makes is set-up.
+    // Tensors created in the first step alone are set-up.
     let step = |(_, row): &(u32, u32)| rank.step_at(rank.start(*row));
     let steps: BTreeSet<Option<usize>> = pairs.iter().map(step).collect();
     let is_once = 2 * steps.len() as i64 <= rank.step_count() && rank.step_count() > 1;

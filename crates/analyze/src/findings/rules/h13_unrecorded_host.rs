@@ -1,5 +1,5 @@
-//! H13: each step spends long in host code that is no operator, and nothing else works meanwhile.
-//! Knows nothing of what that code does: the profiler saw no operator and no span there.
+//! H13: each step spends long in host code outside operators, while nothing else works. The
+//! profiler recorded no operator there, so the rule cannot name the work.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     };
     let evidence = rank
         .collect_timed_evidence(found.iter().map(|one| (one.ended_by, one.span.1 - one.span.0)));
-    // Without a device, pairs of recordings show that moving such code to a worker removes it.
+    // Without a device, measured pairs of recordings show that moving such code to a worker removes
+    // its time.
     let factor = if is_host_only { 0.0 } else { 1.0 / limits.value("faster").max(1.0) };
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
     let spans: Vec<_> = found.iter().map(|one| (track(one.ended_by), one.span)).collect();
@@ -126,9 +127,8 @@ fn longest_line<'a>(rank: &RankFacts<'a>, found: &[SilentStretch]) -> Option<(&'
     Some((trace.strings.get(name), ns))
 }
 
-/// The function of Python, with what is built in and called by it, in which threads were for
-/// longest within some spans, and for how long; `None` where that is less than half of them, or
-/// frames were not recorded.
+/// Returns the Python function (callees included) in which threads spent most of some spans, and
+/// for how long. `None` if that is less than half of the time, or frames were not recorded.
 pub(super) fn longest_function<'a>(
     rank: &RankFacts<'a>,
     spans: impl Iterator<Item = (TrackId, Interval)>,

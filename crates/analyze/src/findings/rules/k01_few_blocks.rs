@@ -73,7 +73,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// Per kernel, the share of its time in which no other kernel or copy runs on its device.
+/// For each kernel, the share of its time in which no other kernel or copy runs on its device.
 pub(super) fn alone(rank: &RankFacts<'_>, small: &[&WindowKernel]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));

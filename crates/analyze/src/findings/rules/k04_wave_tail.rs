@@ -91,8 +91,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(evidence).saves(high as i64, edits))
 }
 
-/// How often a kernel's blocks fill the device, by its theoretical occupancy; `None` within the
-/// first wave, where the profiler's estimate is what the blocks themselves fill.
+/// Returns how many waves a kernel's blocks need at its theoretical occupancy. `None` within the
+/// first wave, where the profiler's estimate is only what the blocks themselves fill.
 fn waves(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<f64> {
     let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
     let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };

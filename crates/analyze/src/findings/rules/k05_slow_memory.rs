@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// A row, its duration and what it achieves, GB/s.
+/// A row with its duration and its memory bandwidth, GB/s.
 type Achieved = (u32, i64, f64);
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
@@ -39,7 +39,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let copies = rank.copies().iter().filter(|copy| copy.direction == Direction::OnDevice);
     let copies = copies.filter(|copy| copy.bytes > 0).map(|copy| {
         let duration = rank.duration(copy.row);
-        // Each byte is read and written.
+        // A device copy reads and writes each byte.
         (copy.row, duration, 2.0 * copy.bytes as f64 / duration.max(1) as f64)
     });
     let is_slow = |(_, duration, rate): &Achieved| {
@@ -89,18 +89,18 @@ fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
     traffic(rank, kernel).map(|traffic| traffic.read + traffic.written)
 }
 
-/// Bytes that a kernel moves at least, by the tensors of its operator.
+/// Lower bound of the bytes that a kernel moves, from the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// Of all that it reads.
+    /// Bytes read.
     pub read: u64,
-    /// Of the largest tensor that it reads: what the kernel before may have written.
+    /// Bytes of its largest input, which the previous kernel may have written.
     pub passed: u64,
     pub written: u64,
 }
 
-/// What an element-wise, reducing or copying kernel moves, if the tensors of its operator are
-/// known.
+/// Returns the bytes that an element-wise, reducing or copying kernel moves, if the tensors of its
+/// operator are known.
 pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Traffic> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
@@ -109,14 +109,14 @@ pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<Tra
     let (first, largest) = (*bytes.first()?, *bytes.iter().max()?);
     let operator = rank.owner_name(kernel);
     Some(match operator {
-        // What is overwritten is not read.
+        // The destination is overwritten without being read.
         "aten::copy_" => {
             let read = bytes.get(1).copied().unwrap_or(first);
             Traffic { read, passed: read, written: first }
         }
         "aten::fill_" | "aten::zero_" => Traffic { read: 0, passed: 0, written: first },
         _ => {
-            // In place, the first one is the result; a reduction's is small.
+            // In-place operators write their first tensor; the result of a reduction is small.
             let is_reduced = rank.name(kernel.row).contains("educe");
             let written = match operator.ends_with('_') {
                 true => first,

@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// A product without matrix units, and what it could be.
+/// A product that ran without matrix units although its device has them.
 #[derive(Clone, Copy)]
 struct Plain<'a> {
     kernel: &'a WindowKernel,
@@ -98,7 +98,8 @@ fn plain<'a>(
     (has_units || can_have_units).then_some(Plain { kernel, of, maker, has_units })
 }
 
-/// Who made a device: by its name, else by the versions in the header, else by the calls.
+/// Returns the vendor of a device: from its name, else the versions in the header, else the names
+/// of calls.
 fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
     let header = &rank.scope.trace.header.rest;
     let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
@@ -118,7 +119,7 @@ fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
     })
 }
 
-/// The limit that says how much faster it would be.
+/// Returns the name of the limit that holds the speedup by matrix units.
 fn speedup(one: &Plain<'_>) -> &'static str {
     match one.of {
         DataType::Float32 if one.has_units => "speedup_tf32",

@@ -60,16 +60,16 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves((time_ns as f64 * gain) as i64, edits))
 }
 
-/// What is wrong with the sizes of a product.
+/// A dimension of a product that is not a multiple of its alignment.
 struct Misaligned {
     words: String,
     /// One of its matrices is square and as long as the odd size: weights of attention.
     is_attention: bool,
 }
 
-/// The sizes of a product of which one that lies side by side in memory is no multiple of what its
-/// type needs: the columns of either factor. How many rows the first one has does not matter. A
-/// kernel that says it reads one or two numbers at a time was chosen because of such a size.
+/// Finds a contiguous dimension of a product that is not a multiple of its type's alignment: the
+/// number of columns of either factor. The number of rows of the first factor does not matter. A
+/// kernel that reads one or two elements at a time was chosen because of such a size.
 fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     let alignment = alignment(kernel);
     let is_chosen = matches!(alignment, Some(1 | 2));
@@ -86,7 +86,7 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     let step = matrices.last().and_then(|(_, kind)| step(kind, kernel, is_chosen));
     let odd = |step: u64| {
         let last = |dims: &[u64]| dims.last().copied().filter(|size| *size > 1 && size % step != 0);
-        // Of addmm the first may be a matrix too; the factors come last.
+        // The first tensor of addmm may be a matrix too; the factors come last.
         let factors = &matrices[matrices.len().saturating_sub(2)..];
         let sizes = factors.iter().filter_map(|(dims, _)| last(dims));
         (sizes.min(), factors)
@@ -101,18 +101,18 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     })
 }
 
-/// How many numbers next to each other a type needs.
+/// Returns the alignment in elements that a type needs.
 fn step(kind: &str, kernel: &str, is_chosen: bool) -> Option<u64> {
     match kind {
         "c10::Half" | "c10::BFloat16" => Some(8),
         "c10::Float8_e4m3fn" | "c10::Float8_e5m2" => Some(16),
-        // Of float32 the names of kernels tell whether tensor cores are used.
+        // For float32, only the kernel name shows whether tensor cores are used.
         "float" if is_chosen || kernel.contains("tf32") => Some(4),
         _ => None,
     }
 }
 
-/// How many numbers a kernel of CUTLASS reads at a time, as its name says: `align8`.
+/// Parses how many elements a CUTLASS kernel reads at a time, such as `align8`.
 fn alignment(kernel: &str) -> Option<u64> {
     let (_, behind) = kernel.split_once("align")?;
     let end = behind.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(behind.len());

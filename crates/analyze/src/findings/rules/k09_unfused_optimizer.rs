@@ -26,7 +26,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let regions = rank.outermost_named(|name| {
         name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
     });
-    // Without a device the operators themselves are the work.
+    // Without a device, the operators themselves are the work.
     let is_host_alone = rank.scope.device_rows.is_empty();
     let kernels = |row: u32| match is_host_alone {
         true => operators(rank, row),

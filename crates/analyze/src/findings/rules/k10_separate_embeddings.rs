@@ -47,7 +47,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     if rows.is_empty() {
         return None;
     }
-    // From launch to launch, less what the device works: at most a step's worth of each table.
+    // Time from launch to launch minus the device work: at most a step's worth of each table.
     let owners: Vec<u32> = calls
         .iter()
         .map(|call| rank.tree().operator(rank.scope.trace, *call).unwrap_or(*call))
@@ -68,8 +68,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(lost, edits))
 }
 
-/// Without a device: lookups and their backward by the operators, one of each kind for each table.
-/// One for all tables is taken to cost what one for one table does.
+/// Compares host operators of recordings without a device: lookups and their backward, one of each
+/// kind per table. One for all tables is assumed to cost as much as one for one table.
 fn on_the_host(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let is_lookup = |name: &str| {
         let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");

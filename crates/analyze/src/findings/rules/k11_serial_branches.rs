@@ -55,7 +55,7 @@ struct Branches<'a> {
 enum BranchPath {
     /// The next module may read what a module or an operator behind it has written.
     Possible,
-    /// By the sizes of tensors, no module can read what the one before has written.
+    /// The tensor sizes rule out that a module reads what the one before has written.
     RuledOut,
     /// The sizes of tensors are not known.
     Unknown,
@@ -71,7 +71,8 @@ impl Branches<'_> {
         self.kernels.iter().map(|kernels| kernels.iter().map(|kernel| kernel.duration).sum())
     }
 
-    /// The share of the multiprocessors that the modules fill, if all their kernels tell.
+    /// Returns the share of the multiprocessors that the modules fill, if all their kernels have
+    /// launch shapes.
     fn fill(&self) -> Option<f64> {
         let filled = |kernel: &WindowKernel| Some(kernel.duration as f64 * kernel.blocks_per_sm()?);
         let filled: f64 = self.all().map(filled).sum::<Option<f64>>()?;
@@ -91,7 +92,7 @@ impl Branches<'_> {
         ((time as f64 - least) * alone_ns / (time as f64).max(1.0)) as i64
     }
 
-    /// All kernels but those of the longest module.
+    /// Returns the kernels of all modules but the longest.
     fn hidden(&self) -> Vec<u32> {
         let times: Vec<i64> = self.times().collect();
         let longest = (0..times.len()).max_by_key(|at| times[*at]);
@@ -99,7 +100,7 @@ impl Branches<'_> {
         others.flat_map(|(_, kernels)| kernels.iter().map(|kernel| kernel.row)).collect()
     }
 
-    /// Whether side by side would be shorter, as far as the recording tells.
+    /// Returns whether the recording proves that running the modules in parallel would be shorter.
     fn is_proven(&self) -> bool {
         self.path == BranchPath::RuledOut && self.fill().is_some()
     }
@@ -111,7 +112,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let mut groups = branches(rank, limits);
     groups.retain(|group| group.path != BranchPath::Possible);
-    // What is proven is not mixed with what is not.
+    // Proven branches are not merged with unproven ones.
     let are_proven = groups.iter().any(Branches::is_proven);
     groups.retain(|group| group.is_proven() == are_proven);
     let high: i64 = groups.iter().map(|group| group.saved_ns(rank)).sum();
@@ -153,11 +154,11 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .about(kind(rank.name(largest.modules[0])))
         .number("branches_max", largest.modules.len() as f64);
     let found = found.shown_by(rank.collect_evidence(rows));
-    // What the recording does not prove is a question, and promises nothing.
+    // Without proof, the finding is a question and promises no saving.
     Some(if are_proven { found.saves(high, edits) } else { found })
 }
 
-/// The operators whose tensors tell whether a path leads from module to module.
+/// Returns the operators whose tensors decide whether data flows from module to module.
 pub(super) fn operators(rank: &RankFacts<'_>) -> Vec<u32> {
     let limits = RuleLimits { rule: &RULE, changed: None };
     let groups = branches(rank, &limits);
@@ -207,7 +208,7 @@ fn branches<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Branche
         let all_small = kernels.iter().all(|of| !of.is_empty() && of.iter().all(is_small));
         let path = path(rank, &launches, &modules, &kernels);
         let group = Branches { modules, kernels, path };
-        // Of what nothing is known, nothing is said.
+        // Unknown data flow yields no finding.
         let is_known = path == BranchPath::RuledOut || group.fill().is_some();
         (is_one && all_small && is_known).then_some(group)
     };
@@ -263,7 +264,7 @@ impl SizedOperator<'_> {
         Some([dims.get(first)?.as_slice(), dims.get(first + 1)?.as_slice()])
     }
 
-    /// How many elements it writes, if its tensors tell.
+    /// Returns the number of elements that an operator writes, if its tensors are known.
     fn written_elements(&self) -> Option<u64> {
         if let Some([rows, weights]) = self.factors() {
             let columns = match self.name {
@@ -278,7 +279,7 @@ impl SizedOperator<'_> {
         largest.filter(|_| is_elementwise)
     }
 
-    /// How many elements each tensor has that another operator may have written.
+    /// Returns the number of elements of each input that another operator may have written.
     fn read_elements(&self) -> Vec<u64> {
         match self.factors() {
             Some([rows, _]) => vec![elements(rows)],

@@ -52,8 +52,8 @@ const FUSABLE: [&str; 17] = [
     "group_norm",
 ];
 
-/// Parts of the names of those that a compiler or a foreach operator has fused already, or that
-/// belong to a matrix product or a collective.
+/// Parts of kernel names that are already fused by a compiler or a foreach operator, or that belong
+/// to a matrix product or a collective.
 const FUSED: [&str; 9] = [
     "triton_",
     "multi_tensor_apply",
@@ -135,7 +135,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.about(first).shown_by(evidence).saves(high, edits))
 }
 
-/// Where the figures come from.
+/// Describes what the figures are based on.
 fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> String {
     let per_step = bytes((moved / rank.step_count() as f64) as u64);
     match sized {
@@ -163,7 +163,8 @@ fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> 
     }
 }
 
-/// What launched the first kernel of each chain, for all that the chain would save.
+/// Returns the operators that launched the first kernel of each chain, with the saving of the
+/// chain.
 fn collect_evidence(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Evidence> {
     let first = |chain: &Chain<'_>| {
         let kernel = chain.kernels.first()?;
@@ -172,7 +173,7 @@ fn collect_evidence(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Evidence>
     rank.collect_timed_evidence(chains.iter().filter_map(first))
 }
 
-/// All chains of all streams.
+/// Finds the chains of element-wise kernels on all streams.
 fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>> {
     let named = rank.names(is_fusable);
     let mut kernels: BTreeMap<u32, &WindowKernel> = BTreeMap::new();
@@ -205,7 +206,7 @@ fn chains<'a>(rank: &'a RankFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Chain<'a>
     found
 }
 
-/// How many operators ran: those with several kernels are one, kernels without any one each.
+/// Counts the operators of a chain. Kernels without an operator count singly.
 fn operators(part: &[&WindowKernel]) -> usize {
     let is_same = |a: &&WindowKernel, b: &&WindowKernel| a.owner.is_some() && a.owner == b.owner;
     part.chunk_by(is_same).count()
@@ -232,7 +233,7 @@ fn keep_one_size<'a, 'b>(
     run.chunk_by(is_same).collect()
 }
 
-/// What a chain takes and what one kernel would.
+/// Compares the time of a chain with that of one fused kernel.
 fn chain<'a>(
     rank: &RankFacts<'_>,
     kernels: Vec<&'a WindowKernel>,
@@ -244,14 +245,14 @@ fn chain<'a>(
     let good = good.map(|peak| peak.memory_gb_per_s * limits.value("good_pct") / 100.0);
     let last = kernels.len() - 1;
     let (mut moved, mut sized, mut fused) = (0.0, 0, 0.0);
-    // Of tensors whose sizes are not known, one at least is read or written.
+    // If sizes are unknown, at least one tensor is still read or written.
     let mut half_longest = limits.ns("kernel_ns");
     for (at, kernel) in kernels.iter().enumerate() {
-        // An operator's tensors are moved once, whatever the number of its kernels.
+        // An operator moves its tensors once, however many kernels it has.
         let is_second = at > 0 && kernel.owner == kernels[at - 1].owner;
         let measured = if is_second { None } else { traffic(rank, kernel).zip(good) };
         let Some((Traffic { read, passed, written }, good)) = measured else {
-            // Half of what it moves is read, half written.
+            // Assumes that half of the moved bytes are read and half written.
             moved += kernel.duration as f64 * good.unwrap_or_default();
             let ends = i32::from(at == 0) + i32::from(at == last);
             fused += kernel.duration as f64 * f64::from(ends) / 2.0;

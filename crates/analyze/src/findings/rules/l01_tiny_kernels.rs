@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // As `breakdown` counts it: all of the window in which no work of the device runs.
+    // As in `breakdown`: all of the window in which no device work runs.
     let idle_ns = rank.breakdown().idle_ns;
     let idle_pct = rank.share(idle_ns);
     if rank.breakdown().device_count == 0 || idle_pct < limits.value("idle_pct") {
@@ -44,7 +44,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     }
     let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
     let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
-    // Of some launches the time before includes waits: the median does not.
+    // The period of some launches includes waits; the median does not.
     let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
     let middle = periods.len().checked_sub(1)? / 2;
     let each = *periods.select_nth_unstable(middle).1;

@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// What one copy takes beside its bytes.
+/// Fixed time of one copy, besides its bytes.
 const COPY_NS: i64 = 5_000;
 
 /// A copy, its call, and the name of what issued it.

@@ -74,8 +74,8 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(best.rows.iter().copied())).saves(gain(best), edits))
 }
 
-/// All steps, where each launches the same work: then a part of them is not worth a graph of its
-/// own. What a step copies to the device is copied before the graph runs.
+/// Returns all steps as one candidate if each launches the same work. A part of them does not need
+/// its own graph then. Copies to the device run before the graph.
 fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let trace = rank.scope.trace;
     let steps = rank.scope.window.steps.len();
@@ -134,7 +134,7 @@ fn whole_step(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindi
     Some(found.shown_by(evidence).saves(gain, edits))
 }
 
-/// Annotations and outermost operators of the window by name, those that run in several steps.
+/// Returns annotations and outermost operators that run in several steps, by name.
 fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     let trace = rank.scope.trace;
     let mut named: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
@@ -186,7 +186,8 @@ fn hash(rank: &RankFacts<'_>, work: &[u32]) -> u64 {
     hasher.finish()
 }
 
-/// What a graph cannot hold: waits of the host, copies to it, and graphs that are there already.
+/// Returns whether a graph cannot contain this row: host waits, copies to the host, and existing
+/// graphs.
 fn is_unfit(rank: &RankFacts<'_>, row: u32) -> bool {
     let is_bad = |row: &u32| rank.scope.trace.kind(*row).is_call() && is_bad_call(rank, *row);
     let copies_out = |row: &u32| direction(rank.name(*row)) == Direction::ToHost;

@@ -29,7 +29,7 @@ const WAITS: &str = "Faster launches do not help: find what holds the queued wor
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
     let stalls = rank.stalls(limits.ns("start_ns"));
-    // What ends with work of graphs may have been left out by the profiler: then Q10 tells of it.
+    // The profiler may have dropped graph work in such gaps; Q10 reports that.
     if stalls.is_doubtful() || stalls.gaps.is_empty() {
         return None;
     }

@@ -21,8 +21,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// What hides communication, and where it is looked at: in the devices' steps where they are longer
-/// than the host's, because a step's communication then ends behind the host's step.
+/// The compute that hides communication, and the span in which exposure is measured: the devices'
+/// steps if they are longer than the host's, because their communication ends behind the host's
+/// step.
 struct Exposure<'a, 'b> {
     rank: &'a RankFacts<'b>,
     looked_at: Interval,
@@ -43,7 +44,7 @@ impl<'a, 'b> Exposure<'a, 'b> {
         (clip(self.rank.start(row)), clip(self.rank.end(row)))
     }
 
-    /// How long any of some rows runs without compute.
+    /// Returns the time in which any of some rows runs without compute.
     fn length(&self, rows: &[u32]) -> i64 {
         let spans = interval::union(rows.iter().map(|row| self.span(*row)).collect());
         interval::length(&interval::difference(&spans, &self.compute))
@@ -71,7 +72,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     for row in &rows {
         of_kinds.entry(kind(rank, *row)).or_default().push(*row);
     }
-    // Of one kind several may run at once.
+    // Several of one kind may run at once.
     let of_kinds = of_kinds.into_iter().map(|(name, some)| (name, exposure.length(&some)));
     let mut kinds: Vec<(String, i64)> = of_kinds.collect();
     kinds.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
@@ -98,19 +99,19 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
-    // Of devices that lag behind, what was launched in the window: some of it runs behind it.
+    // If devices lag behind, the work launched in the window partly runs behind it.
     if rank.scope.device_span.is_some() {
         let links = rank.scope.links();
         rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
     }
     let edits = vec![rank.edit(rows, Action::Overlap)];
     let found = found.shown_by(evidence).saves(exposed, edits);
-    // Where kernels of graphs may be missing, compute that hides some of it may be missing too.
+    // If graph kernels may be missing, so may compute that hides communication.
     let is_sure = rank.partial_graphs().is_none();
     Some(found.sure(if is_sure { Confidence::High } else { Confidence::Medium }))
 }
 
-/// What cannot be said where the other ranks of a job are not there.
+/// Explains what is unknown if the other ranks of the job were not read.
 fn unseen(rank: &RankFacts<'_>) -> Option<String> {
     let distributed = rank.scope.trace.header.distributed.as_ref()?;
     let size = distributed.world_size.filter(|size| *size > 1 && !rank.has_peers())?;

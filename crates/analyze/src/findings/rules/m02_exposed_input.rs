@@ -77,12 +77,12 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(if is_pipelined { found } else { found.saves(exposed, edits) })
 }
 
-/// The exchanges that are launched behind the forward pass of their step, before or behind its
-/// backward pass: they are those of the next batch.
+/// Returns the exchanges launched after the forward pass of their step: they belong to the next
+/// batch.
 fn ahead(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let ranges = rank.outermost_named(|name| name == FORWARD || name == BACKWARD);
     let steps = &rank.scope.window.steps;
-    // Per step: where its forward pass ends, if it has a backward pass, too.
+    // For each step, the end of its forward pass, if it has a backward pass too.
     let forward_end = |at: usize| {
         let inside = |row: &&u32| rank.step_at(rank.start(**row)) == Some(at);
         let range = |name: &str| ranges.iter().filter(inside).find(|row| rank.name(**row) == name);

@@ -30,8 +30,8 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// What collectives have in common that could be one: group and operation, or stream and kernel
-/// where no arguments were recorded.
+/// Key of collectives that could be merged: group and operation, or stream and kernel if no
+/// arguments were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kin {
     Recorded(StringId, StringId),
@@ -100,8 +100,8 @@ fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {
     }
 }
 
-/// What one collective per step would take in their place: one latency and all bytes. Of those
-/// whose size is not known, what takes longer than a latency is taken for their bytes.
+/// Estimates the time of one merged collective per step: one latency plus all bytes. For
+/// collectives of unknown size, the time beyond a latency counts as the time of their bytes.
 fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &RuleLimits<'_>) -> i64 {
     let latency = limits.value("latency_ns");
     let of_bytes = |(row, size): &Small| match size {

@@ -72,14 +72,14 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
     vec![(ranks, found.shown_by(evidence).saves(lost_ns, edits))]
 }
 
-/// What it reaches and what its links give, if that is far apart.
+/// Returns the achieved and the available bandwidth of a collective, if they differ much.
 fn slow<'a>(
     job: &JobFacts<'_>,
     one: &'a Matched,
     limits: &RuleLimits<'_>,
 ) -> Option<(&'a Matched, f64, f64)> {
     let reached = one.bus_bandwidth_gb_per_s?;
-    // What one rank saw is mostly waiting for the others.
+    // With only one rank recorded, the duration is mostly waiting for others.
     let is_seen = one.ranks_seen > 1 && one.bytes? as f64 >= limits.value("bytes");
     let first = one.participants.first()?;
     let device = job.rank(first.rank)?.device_info(first.device)?;

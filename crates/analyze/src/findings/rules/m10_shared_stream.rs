@@ -37,7 +37,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     let least = limits.value("compute_pct") / 100.0 * rank.compute_ns() as f64;
     let busy: BTreeSet<(i32, i32)> =
         compute.into_iter().filter(|(_, ns)| *ns as f64 >= least).map(|(one, _)| one).collect();
-    // Our own runs have one pool of threads, which is no stream that could be another.
+    // CPU runs have a single thread pool instead of streams.
     let is_shared =
         |row: &u32| busy.contains(&stream(*row)) && !rank.name(*row).starts_with("rowmill_");
     let rows: Vec<u32> = communication(rank).filter(is_shared).collect();

@@ -1,5 +1,5 @@
-//! Trace quality as findings: what `quality` says of the recording, under the rules' ids. They
-//! come first, because they decide how far the others can be trusted.
+//! Q01 to Q10 report the issues of `quality` as findings. They come first, because they decide how
+//! far the others can be trusted.
 
 use crate::facts::job::JobFacts;
 use crate::facts::quality::{self, Issue, losses};
@@ -89,7 +89,7 @@ fn found(
     ranks.dedup();
     let own: Vec<Issue> = issues.iter().map(|issue| (*issue).clone()).collect();
     let of_ranks = job.ranks.len() as u64;
-    // What all ranks have is said of the job.
+    // Issues of all ranks are reported for the job.
     let words = |kind: &quality::IssueKind| match kind.rank_count == of_ranks {
         true => sentence(&kind.what),
         false => sentence(&kind.words(of_ranks)),
@@ -120,7 +120,7 @@ fn found(
     vec![(ranks, found.shown_by(evidence.collect()))]
 }
 
-/// The title of a finding about an issue, where that of its rule is too general.
+/// Returns a title for an issue for which the title of its rule is too general.
 fn title(worst: &Issue) -> Option<&'static str> {
     Some(match (worst.id, worst.loss) {
         ("losses", loss) => losses::title(loss?),

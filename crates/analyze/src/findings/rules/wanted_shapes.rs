@@ -7,13 +7,13 @@ use super::{k02_coarse_threads, k05_slow_memory, k11_serial_branches, k13_fusabl
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::findings::product;
 
-/// The rows of operators whose tensors sharpen findings, by place of the rank.
+/// Returns the operators whose tensors sharpen findings, one list of rows per rank.
 ///
 /// # Cost
 /// Linear in the kernels.
 pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
-    /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
-    /// ones, because steps are alike.
+    /// Maximum number of operators per rank: those with the longest kernels, and the first ones
+    /// with fusable kernels, because steps are alike.
     const MOST: usize = 4096;
     let owners = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
@@ -42,8 +42,8 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
     job.ranks.iter().map(owners).collect()
 }
 
-/// Whether a rule needs the tensor sizes of a kernel: long movers, and products that may use tensor
-/// cores.
+/// Returns whether a rule needs the tensor sizes of a kernel: of long memory-bound kernels, and of
+/// products that may use tensor cores.
 fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     const LONG_NS: i64 = 20_000;
     let is_mover =
