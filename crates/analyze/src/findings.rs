@@ -1,5 +1,5 @@
-//! Findings: named causes of waste in a job's traces, with evidence, cure and what a step would
-//! gain.
+//! Findings: named causes of waste in a job's traces, each with evidence, a remedy, and the time
+//! that a step would save.
 //!
 //! A rule reads shared facts of a rank or of the job and reports its finding, the graph edit that
 //! models its cure, and the sum of the rows themselves. This file asks the rules, prices what they
@@ -33,7 +33,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::facts::job::{JobFacts, RankFacts};
 use crate::facts::quality::QualityVerdict;
-use crate::graph::critical_path::CategoryPart;
+use crate::graph::critical_path::{CategoryPart, RelaxedGraph};
 use finding::{RuleFindings, severity_of};
 use price::Pricer;
 use rule::{Detect, RuleLimits};
@@ -49,26 +49,26 @@ pub use rule::{CureSide, Limit, Rule};
 pub use rules::{rows_with_shapes, rules};
 pub use settings::{RuleSettings, Suppression};
 
-/// Fewest steps that say how much steps differ.
+/// Minimum number of steps to judge how much steps vary.
 const STEPS_MIN: usize = 3;
 
-/// What was found in a job.
+/// All findings of a job, with the step time that they refer to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FindingReport {
-    /// Trace quality first, then the most severe, then by saving, rule and key.
+    /// Quality findings first, then by severity, saving, rule and key.
     pub findings: Vec<Finding>,
-    /// What was found and is known.
+    /// Findings that the user suppressed.
     pub suppressed: Vec<Suppressed>,
-    /// The mean step of the slowest rank; the window where there are no steps.
+    /// Mean step of the slowest rank, or its window if it has no steps.
     pub step_ns: i64,
-    /// Steps looked at, of the rank with the fewest.
+    /// Analyzed steps of the rank with the fewest.
     pub step_count: u64,
-    /// What a step would gain from all remedies together: less than their sum. `None` where steps
-    /// differ by as much anyway.
+    /// Time that a step would save with all remedies together, less than their sum. `None` if it is
+    /// within the variation of steps.
     pub joint_saving_ns: Option<i64>,
-    /// What the critical path of the rank with the longest steps is spent on: all of its window.
+    /// Critical path of the rank with the longest steps, by category, over its whole window.
     pub path: Vec<CategoryPart>,
-    /// How that rank's steps, its window and its critical path fit together, in words.
+    /// How that rank's steps, window and critical path fit together, in words.
     #[serde(rename = "account")]
     pub step_summary: String,
 }
@@ -80,7 +80,7 @@ pub struct Suppressed {
     pub reason: String,
 }
 
-/// Finds what wastes time in a job.
+/// Applies all rules to a job, prices their findings on the dependency graph, and sorts them.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
@@ -114,58 +114,68 @@ pub fn collect_findings(
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
         let mut pricer = Pricer::new(job.scopes(), job.measured());
-        findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
-        findings.iter_mut().for_each(|finding| host_device_split::tell(finding, job, &mut pricer));
-        findings.iter_mut().for_each(|finding| explain(finding, job, &mut pricer));
-        report.joint_saving_ns = joint(&findings, job, &mut pricer);
+        for finding in &mut findings {
+            price(finding, job, &mut pricer);
+            host_device_split::add_split(finding, job, &mut pricer);
+            explain(finding, job, &mut pricer);
+        }
+        report.joint_saving_ns = price_jointly(&findings, job, &mut pricer);
     }
-    findings.iter_mut().for_each(severity_caps::lower);
+    findings.iter_mut().for_each(severity_caps::lower_severity);
     (report.path, report.step_summary) = step_summary::summarize_step(job);
     sort(&mut findings);
-    relate(&mut findings);
+    mark_shared_time(&mut findings);
     report.findings = findings;
     Ok(report)
 }
 
 /// Runs the built-in rules on several threads. The findings come back in the order of the rules.
+///
+/// One thread first computes the critical paths, which take longer than any rule. The others start
+/// with the last rule, because the first ones judge the quality of the recording, which the paths
+/// of several ranks wait for as well.
 fn apply_rules(job: &JobFacts<'_>, settings: &RuleSettings) -> Vec<Finding> {
     /// More threads than this wait for the facts that the rules share.
     const MOST_THREADS: usize = 8;
     let rules: Vec<&Rule> = rules().collect();
     let results: Vec<OnceLock<Vec<Finding>>> = rules.iter().map(|_| OnceLock::new()).collect();
-    let next_rule = AtomicUsize::new(0);
+    let started = AtomicUsize::new(0);
     let work = || {
-        loop {
-            let at = next_rule.fetch_add(1, Ordering::Relaxed);
-            let (Some(rule), Some(result)) = (rules.get(at), results.get(at)) else { break };
+        while let Some(at) = rules.len().checked_sub(1 + started.fetch_add(1, Ordering::Relaxed)) {
+            let (rule, result) = (rules[at], &results[at]);
             let limits = RuleLimits { rule, changed: settings.limits.get(rule.id) };
-            result.get_or_init(|| found_by(job, &limits));
+            result.get_or_init(|| apply_rule(job, &limits));
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         (1..threads.min(MOST_THREADS)).for_each(|_| drop(scope.spawn(work)));
+        job.paths();
         work();
     });
     results.into_iter().filter_map(OnceLock::into_inner).flatten().collect()
 }
 
-fn found_by(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
+fn apply_rule(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
             let apply = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
             let found: Vec<(u32, RuleFindings)> = job.ranks.iter().filter_map(apply).collect();
-            together(job, limits, found).into_iter().collect()
+            merge_ranks(job, limits, found).into_iter().collect()
         }
         Detect::Job(detect) => {
             let found = detect(job, limits);
-            found.into_iter().map(|(ranks, found)| finding(job, limits, ranks, found)).collect()
+            found
+                .into_iter()
+                .map(|(ranks, found)| build_finding(job, limits, ranks, found))
+                .collect()
         }
     }
 }
 
-/// Merges a finding of several ranks: reported for the rank with most of it, cured on all.
-fn together(
+/// Merges the findings of several ranks into one: reported for the most affected rank, cured on
+/// all.
+fn merge_ranks(
     job: &JobFacts<'_>,
     limits: &RuleLimits<'_>,
     mut found: Vec<(u32, RuleFindings)>,
@@ -191,18 +201,18 @@ fn together(
         ),
     };
     one.edits = edits;
-    Some(finding(job, limits, ranks, one))
+    Some(build_finding(job, limits, ranks, one))
 }
 
-fn finding(
+fn build_finding(
     job: &JobFacts<'_>,
     limits: &RuleLimits<'_>,
     ranks: Vec<u32>,
     mut found: RuleFindings,
 ) -> Finding {
     let rule = limits.rule;
-    let told = told(job, &ranks, &found.evidence);
-    let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
+    let affected = affected_ranks(job, &ranks, &found.evidence);
+    let facts = || job.ranks[affected.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
         let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
         ns / steps
@@ -217,7 +227,7 @@ fn finding(
     if is_weak {
         confidence = confidence.max(Confidence::Medium);
     }
-    // Without steps, set-up cannot be told from what a running job does.
+    // Without steps, set-up cannot be distinguished from steady work.
     let is_set_up = steps.is_empty() && job.issues().iter().any(|issue| issue.id == "warm-up");
     if is_set_up && rule.side == CureSide::Host {
         confidence = Confidence::Low;
@@ -225,8 +235,8 @@ fn finding(
     if rule.category != FindingCategory::Quality && job.verdict() >= QualityVerdict::Poor {
         confidence = Confidence::Low;
     }
-    // Without steps, what a text says of each is of the whole window.
-    let said = |text: String| match steps.is_empty() {
+    // Without steps, the figures refer to the whole window.
+    let adapt = |text: String| match steps.is_empty() {
         true => text.replace("per step", "in the window"),
         false => text,
     };
@@ -240,9 +250,9 @@ fn finding(
                     shortens a step.";
         (busy.to_owned(), Some(HeldBack::DeviceBound))
     } else {
-        (said(found.advice), disturbed.map(|(held, _)| held))
+        (adapt(found.advice), disturbed.map(|(held, _)| held))
     };
-    let what = said(found.what);
+    let what = adapt(found.what);
     let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
     let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
     Finding {
@@ -270,40 +280,40 @@ fn finding(
     }
 }
 
-/// Prices a finding on the graph, never above what its rows add up to.
+/// Prices a finding on the graph. Its saving never exceeds the total time of its rows.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
-    let told = told(job, &finding.ranks, &finding.evidence);
+    let affected = affected_ranks(job, &finding.ranks, &finding.evidence);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
-    let ranks = &job.ranks[told.clone()];
+    let ranks = &job.ranks[affected.clone()];
     let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    let priced = pricer.saving_of(&remedy.edits, told) / steps;
+    let priced = pricer.saving_of(&remedy.edits, affected) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
-    saving.low_ns = (saving.mid_ns - noise(ranks)).max(0);
+    saving.low_ns = (saving.mid_ns - measure_noise(ranks)).max(0);
     let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
     let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
     finding.severity = finding.severity.min(severity_of(share));
 }
 
-/// Says why a remedy brings far less than its rows add up to.
+/// Adds the limiting factor if the remedy saves far less than the time of its rows.
 fn explain(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let Some(remedy) = finding.remedy.as_ref() else { return };
-    let told =
+    let worst_rank =
         finding.evidence.first().map(|evidence| evidence.rank).or(finding.ranks.first().copied());
-    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == told);
+    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == worst_rank);
     let Some(at) = at.filter(|_| limiting_factor::contradicts(finding, job.step_ns())) else {
         return;
     };
     let measured = pricer.measured();
     let bound = pricer.after(&remedy.edits, |graph, times| {
-        limiting_factor::find_limiting_factor(job, measured, (graph, times), at)
+        limiting_factor::find_limiting_factor(job, RelaxedGraph { measured, graph, times }, at)
     });
     limiting_factor::explain(finding, job, bound);
 }
 
-/// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
-/// gain nothing from each other: then the one that is told of.
-fn told(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
+/// Returns the places of the ranks whose step time a finding affects: all ranks of a job. Ranks of
+/// different jobs do not affect each other, so only the reported one counts.
+fn affected_ranks(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize> {
     let rank = evidence.first().map(|evidence| evidence.rank).or(ranks.first().copied());
     let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
     match at.filter(|_| !job.is_one_job()) {
@@ -312,8 +322,8 @@ fn told(job: &JobFacts<'_>, ranks: &[u32], evidence: &[Evidence]) -> Range<usize
     }
 }
 
-/// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(ranks: &[RankFacts<'_>]) -> i64 {
+/// Returns the usual variation of steps, 95th percentile minus median, of the least steady rank.
+fn measure_noise(ranks: &[RankFacts<'_>]) -> i64 {
     let spread_ns = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
@@ -323,7 +333,7 @@ fn noise(ranks: &[RankFacts<'_>]) -> i64 {
     ranks.iter().map(spread_ns).max().unwrap_or_default()
 }
 
-fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+fn price_jointly(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
@@ -332,11 +342,11 @@ fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> O
         return None;
     }
     let joint_ns = (pricer.saving(&edits) / steps).max(0);
-    Some(joint_ns).filter(|ns| *ns == 0 || *ns > noise(&job.ranks))
+    Some(joint_ns).filter(|ns| *ns == 0 || *ns > measure_noise(&job.ranks))
 }
 
-/// Sets what a finding saves of a step to what a simulation says; its severity follows where it was
-/// that of the saving before.
+/// Replaces the saving of a finding by that of a simulation. The severity follows if it came from
+/// the old saving.
 pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     let Some(saving) = &mut finding.saving else { return };
     let noise = saving.mid_ns - saving.low_ns;
@@ -350,12 +360,12 @@ pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
     }
 }
 
-/// Says of findings whose rows are mostly those of one before them that they save the same time.
-fn relate(findings: &mut [Finding]) {
-    /// Of each finding, so many rows are looked for.
+/// Marks findings that mostly share the rows of an earlier one: they save the same time.
+fn mark_shared_time(findings: &mut [Finding]) {
+    /// Maximum number of rows that are compared per finding.
     const LOOKED_AT: usize = 1024;
     for at in 1..findings.len() {
-        let own = told_edits(&findings[at]);
+        let own = promised_edits(&findings[at]);
         let count: usize = own.iter().map(|edit| edit.rows.len()).sum();
         let all = own.iter().flat_map(|edit| edit.rows.iter().map(|row| (edit.rank, *row)));
         let some: Vec<(u32, u32)> = all.step_by(count.div_ceil(LOOKED_AT).max(1)).collect();
@@ -363,7 +373,7 @@ fn relate(findings: &mut [Finding]) {
             edit.rank == rank && edit.rows.binary_search(&row).is_ok()
         };
         let is_wider = |before: &&Finding| {
-            let edits = told_edits(before);
+            let edits = promised_edits(before);
             let shared = some.iter().filter(|row| edits.iter().any(|edit| has(edit, **row)));
             2 * shared.count() > some.len()
         };
@@ -374,22 +384,22 @@ fn relate(findings: &mut [Finding]) {
     }
 }
 
-/// The edits of a finding that promises a saving.
-fn told_edits(finding: &Finding) -> &[RowEdit] {
-    let is_told = finding.saving.is_some() && finding.severity < Severity::Info;
+/// Returns the edits of a finding that promises a saving.
+fn promised_edits(finding: &Finding) -> &[RowEdit] {
+    let has_saving = finding.saving.is_some() && finding.severity < Severity::Info;
     match &finding.remedy {
-        Some(remedy) if is_told => &remedy.edits,
+        Some(remedy) if has_saving => &remedy.edits,
         _ => &[],
     }
 }
 
-/// Sorts findings in the order of the report. Within a severity, savings of a simulation come
-/// before those of the recording: the two are not compared.
+/// Sorts findings in the order of the report. Within a severity, simulated savings come before
+/// recorded ones, because the two are not comparable.
 pub fn sort(findings: &mut [Finding]) {
-    findings.sort_by(|a, b| order(a).cmp(&order(b)));
+    findings.sort_by(|a, b| sort_key(a).cmp(&sort_key(b)));
 }
 
-fn order(finding: &Finding) -> impl Ord + '_ {
+fn sort_key(finding: &Finding) -> impl Ord + '_ {
     let saving = finding.saving.map_or(0, |saving| saving.mid_ns);
     let source = finding.saving.map_or(SavingSource::Recording, |saving| saving.source);
     let is_quality = finding.category == FindingCategory::Quality;

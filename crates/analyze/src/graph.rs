@@ -99,7 +99,7 @@ impl DependencyGraph {
         let (first_edge, by_target) = grouped(count, edges, |edge| edge.target);
         let sorted: Vec<Edge> = by_target.iter().map(|at| edges[*at as usize]).collect();
         let (first_leaving, leaving) = grouped(count, &sorted, |edge| edge.source);
-        let order = topological(&sorted, (&first_edge, &first_leaving, &leaving));
+        let order = topological(&sorted, &first_edge, &first_leaving, &leaving);
         if order.len() < count {
             return Err(cycle::find(count, &sorted, &order));
         }
@@ -278,7 +278,7 @@ fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u
 ///
 /// The last node made ready goes first, which follows a thread as long as it can: neighbours in
 /// the order are neighbours in memory.
-fn topological(edges: &[Edge], (into, first, leaving): (&[u32], &[u32], &[u32])) -> Vec<NodeId> {
+fn topological(edges: &[Edge], into: &[u32], first: &[u32], leaving: &[u32]) -> Vec<NodeId> {
     let count = into.len() - 1;
     let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let ids = (0..count as u32).rev();

@@ -141,7 +141,7 @@ pub fn find_back_pressure(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     for (device, works) in &works {
         let calls = long.iter().filter(|(call, _)| device_of(scope, *call) == Some(*device));
         let calls: Vec<LongCall> = calls.copied().collect();
-        let Some(queue) = likeliest(scope, &found.place, (*device, works, skews), &calls) else {
+        let Some(queue) = likeliest(scope, &found.place, *device, works, skews, &calls) else {
             continue;
         };
         stretched.extend(queue.suspects.into_iter().map(|wait| (wait.call, wait)));
@@ -199,14 +199,16 @@ impl DeviceQueue {
 fn likeliest(
     scope: &Scope<'_>,
     places: &[u32],
-    (device, works, skews): (i32, &[u32], &[Skew]),
+    device: i32,
+    works: &[u32],
+    skews: &[Skew],
     calls: &[LongCall],
 ) -> Option<DeviceQueue> {
     let rules = [in_order, as_they_end];
     let all = skew::shifts(skews, device)
         .into_iter()
         .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
-    let queues = all.map(|rooms| queue(scope, places, (device, rooms), calls));
+    let queues = all.map(|rooms| queue(scope, places, device, rooms, calls));
     let explained = |queue: &DeviceQueue| (queue.agreeing(), queue.suspects.len());
     // Equal candidates: the first one wins.
     queues.reduce(|best, other| if explained(&other) > explained(&best) { other } else { best })
@@ -215,10 +217,11 @@ fn likeliest(
 fn queue(
     scope: &Scope<'_>,
     places: &[u32],
-    (device, rooms): (i32, Vec<QueueRoom>),
+    device: i32,
+    rooms: Vec<QueueRoom>,
     calls: &[LongCall],
 ) -> DeviceQueue {
-    let suspect = |call: &LongCall| suspect(scope, places, (device, &rooms), call);
+    let suspect = |call: &LongCall| suspect(scope, places, device, &rooms, call);
     let all: Vec<(Suspect, UsualCallTimes)> =
         calls.iter().filter_map(|call| Some((suspect(call)?, call.1))).collect();
     let duration = |one: &Suspect| scope.trace.slices.duration[one.wait.call as usize];
@@ -382,7 +385,8 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
 fn suspect(
     scope: &Scope<'_>,
     places: &[u32],
-    (device, rooms): (i32, &[QueueRoom]),
+    device: i32,
+    rooms: &[QueueRoom],
     &(call, usual): &LongCall,
 ) -> Option<Suspect> {
     let slices = &scope.trace.slices;

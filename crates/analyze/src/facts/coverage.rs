@@ -141,7 +141,7 @@ pub fn describe_gap(trace: &Trace) -> Option<String> {
         (Some(Covered::Nothing), _) if cut.ending != Ending::Damaged => {
             "no figures are given: less than half of it has all its device rows".to_owned()
         }
-        _ => "no figures are given: nobody can say which rows are missing".to_owned(),
+        _ => "no figures are given, because the missing rows are unknown".to_owned(),
     };
     Some(format!("{}: {found}; {covered}", trace.origin))
 }

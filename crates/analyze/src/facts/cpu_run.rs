@@ -22,7 +22,7 @@ mod tests {
     use super::are_cpu_runs;
 
     #[test]
-    fn the_label_of_the_pool_tells() {
+    fn cpu_runs_are_recognized_by_the_pool_label() {
         let mut trace = Trace::default();
         trace.push(&NewSlice::new("kernel", "rowmill_gemm_forward", (0, 1), (0, 5)));
         assert!(!are_cpu_runs([]) && !are_cpu_runs([&trace]));

@@ -120,7 +120,7 @@ pub fn find_disturbances(scope: &Scope<'_>, tree: &OperatorTree) -> Disturbances
     behind_captures(scope, &captures, &mut found);
     let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
     for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
-        measured(scope, (tree, thread), &takes_time, &mut found);
+        measured(scope, tree, thread, &takes_time, &mut found);
     }
     for spans in found.spans.values_mut() {
         *spans = interval::union(std::mem::take(spans));
@@ -287,7 +287,8 @@ fn behind_captures(scope: &Scope<'_>, captures: &Captures, found: &mut Disturban
 /// of measurements of the same kernels.
 fn measured(
     scope: &Scope<'_>,
-    (tree, thread): (&OperatorTree, &tree::TreeThread),
+    tree: &OperatorTree,
+    thread: &tree::TreeThread,
     takes_time: &[bool],
     found: &mut Disturbances,
 ) {

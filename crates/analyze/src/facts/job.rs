@@ -98,7 +98,7 @@ impl<'a> JobFacts<'a> {
     /// collectives are not matched.
     pub fn is_one_job(&self) -> bool {
         const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
-        !self.issues().iter().any(|issue| APART.contains(&issue.id))
+        self.ranks.len() < 2 || !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
     /// Returns the defects of the recordings, worst first.

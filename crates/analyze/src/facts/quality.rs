@@ -74,7 +74,7 @@ pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
     };
     let note = |issue: Issue| Issue {
         severity: Severity::Info,
-        what: format!("in the whole recording, outside the part that is looked at: {}", issue.what),
+        what: format!("in the recording outside the analyzed window: {}", issue.what),
         ..issue
     };
     find_issues(whole).into_iter().filter(is_new).map(note).collect()

@@ -59,7 +59,7 @@ pub(crate) fn steps<'a>(
     let Some((mark, mut steps)) = named.or_else(|| optimizer::infer_steps(trace)) else {
         return (None, Vec::new());
     };
-    mark_incomplete(trace, (links(), frames), &mut steps);
+    mark_incomplete(trace, links(), frames, &mut steps);
     for step in &mut steps {
         step.is_whole = step.lack.is_none();
     }
@@ -138,10 +138,11 @@ const BEGUN_PART: i64 = 10;
 /// the last steps have no device work, or the recording ended as a step began.
 fn mark_incomplete<'a>(
     trace: &Trace,
-    (links, frames): (&Links, impl FnOnce() -> &'a Frames),
+    links: &Links,
+    frames: impl FnOnce() -> &'a Frames,
     steps: &mut [TrainingStep],
 ) {
-    let launched = StepLaunches::new(trace, (links, frames), steps);
+    let launched = StepLaunches::new(trace, links, frames, steps);
     if let Some(first) = steps.first_mut()
         && launched.is_mixed_with_earlier(trace, links)
     {
@@ -179,7 +180,8 @@ impl StepLaunches {
     /// name never has device work.
     fn new<'a>(
         trace: &Trace,
-        (links, frames): (&Links, impl FnOnce() -> &'a Frames),
+        links: &Links,
+        frames: impl FnOnce() -> &'a Frames,
         steps: &[TrainingStep],
     ) -> Self {
         let slices = &trace.slices;

@@ -104,7 +104,7 @@ mod tests {
     use super::{APPLY, worded};
 
     #[test]
-    fn every_rule_that_applies_exists_and_speaks_of_no_gpu() {
+    fn every_cpu_rule_exists_and_does_not_mention_gpus() {
         for (rule, advice) in APPLY {
             assert!(super::super::rules().any(|known| known.id == rule), "{rule}");
             for word in ["NCCL", "Python", "GPU", "CUDA", "torch"] {

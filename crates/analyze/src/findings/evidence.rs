@@ -53,11 +53,11 @@ impl RankFacts<'_> {
         named.truncate(SHOWN);
         named
             .into_iter()
-            .map(|(count, total, row, _)| self.build_evidence(row, (count, total)))
+            .map(|(count, total, row, _)| self.build_evidence(row, count, total))
             .collect()
     }
 
-    fn build_evidence(&self, row: u32, (count, total_ns): (u64, i64)) -> Evidence {
+    fn build_evidence(&self, row: u32, count: u64, total_ns: i64) -> Evidence {
         let trace = self.scope.trace;
         let host =
             if trace.kind(row).is_device_work() { self.scope.links().call(row) } else { Some(row) };

@@ -1,5 +1,5 @@
-//! What a remedy saves of the host's step and of the devices', where those run behind the host and
-//! take longer. Knows no rule.
+//! Splits the saving of a remedy into the host's step and the devices' step, for ranks whose
+//! devices lag behind the host.
 
 use super::finding::{Finding, HostDeviceSplit, RowEdit};
 use super::price::Pricer;
@@ -7,8 +7,8 @@ use crate::facts::job::JobFacts;
 use crate::graph::edit::Action;
 use crate::text::time;
 
-/// Sets [`Finding::split`] of a priced finding, and says them of communication.
-pub(super) fn tell(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+/// Sets [`Finding::split`] of a priced finding, and explains it in communication findings.
+pub(super) fn add_split(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     let (Some(_), Some(remedy)) = (finding.saving, &finding.remedy) else { return };
     let worst_rank =
         finding.evidence.first().map(|evidence| evidence.rank).or(finding.ranks.first().copied());

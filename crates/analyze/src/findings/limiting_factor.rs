@@ -1,23 +1,22 @@
-//! Why a remedy brings less than its rows add up to: what decides how long a step takes without
-//! them, and who waits for whom. Knows no rule.
+//! Explains why a remedy saves less than the total time of its rows: what limits the step once they
+//! are gone, and which rank waits for which.
 
 use std::collections::BTreeMap;
 
 use super::finding::{Finding, FindingCategory, LimitingFactor, WaitFor};
 use crate::facts::job::JobFacts;
-use crate::graph::critical_path::{Reach, by_party, walk};
-use crate::graph::measured::MeasuredGraph;
-use crate::graph::{DependencyGraph, NodeTimes};
+use crate::graph::critical_path::{Reach, RelaxedGraph, by_party, walk};
 use crate::text::time;
 
-/// Rows that add up to less of a step, in percent, need no explanation.
+/// Findings whose rows take less of a step than this, in percent, are not explained.
 const ROWS_PCT: f64 = 5.0;
-/// A saving contradicts its rows below this share of what they add up to.
+/// A saving below this share of the total time of its rows needs an explanation.
 const CONTRADICTS: f64 = 0.2;
-/// Ranks that are named at most.
+/// Maximum number of ranks in the text.
 const NAMED: usize = 2;
 
-/// Whether a finding's saving contradicts what its rows add up to.
+/// Returns whether a finding saves so much less than the time of its rows that it needs an
+/// explanation.
 pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {
     finding.saving.is_some_and(|saving| {
         let high_pct = 100.0 * saving.high_ns as f64 / step_ns.max(1) as f64;
@@ -25,17 +24,17 @@ pub(super) fn contradicts(finding: &Finding, step_ns: i64) -> bool {
     })
 }
 
-/// What decides on a graph that was edited and relaxed, for the rank at a place.
+/// Finds what limits the step of the rank at a place, on an edited and relaxed graph.
 pub(super) fn find_limiting_factor(
     job: &JobFacts<'_>,
-    measured: &MeasuredGraph,
-    (graph, times): (&DependencyGraph, &NodeTimes),
+    edited: RelaxedGraph<'_>,
     at: usize,
 ) -> LimitingFactor {
-    let path = walk(measured, graph, times, (at, Reach::Rank));
+    let RelaxedGraph { measured, times, .. } = edited;
+    let path = walk(edited, at, Reach::Rank);
     let spent = path.iter().map(|stretch| (stretch.category, stretch.end - stretch.start));
     let [(_, host), (_, mut device), (_, wait)] = by_party(spent);
-    // The steps of devices that lag behind end behind the window: there only they work.
+    // Devices that lag behind finish after the window, where only they work.
     let behind = measured.length_ns(at, times) - measured.host_ns(at, times);
     device += behind.max(0);
     let whole = (host + device + wait).max(1) as f64;
@@ -50,7 +49,7 @@ pub(super) fn find_limiting_factor(
     }
 }
 
-/// Whom a rank waits for.
+/// Returns the ranks that a rank waits for in collectives, the longest wait first.
 fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
     let Some(facts) = job.rank(rank) else { return Vec::new() };
     let mut by_rank: BTreeMap<u32, (i64, u64)> = BTreeMap::new();
@@ -68,7 +67,7 @@ fn waits(job: &JobFacts<'_>, rank: u32) -> Vec<WaitFor> {
     waits
 }
 
-/// Says why a finding's remedy brings little.
+/// Adds to a finding why its remedy saves little.
 pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: LimitingFactor) {
     let Some(saving) = finding.saving else { return };
     let rank = match job.ranks.len() {
@@ -104,9 +103,9 @@ pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Limiting
     finding.limiting_factor = Some(bound);
 }
 
-/// What decides, in words.
+/// Returns the phrase for the limiting factor.
 fn decides(bound: &LimitingFactor) -> &'static str {
-    /// From this share on waits are named, percent.
+    /// Minimum share of waits, in percent, to be mentioned.
     const WAITS_PCT: f64 = 10.0;
     let is_host = bound.host_pct >= bound.device_pct;
     match (is_host, bound.wait_pct >= WAITS_PCT) {
@@ -119,7 +118,7 @@ fn decides(bound: &LimitingFactor) -> &'static str {
     }
 }
 
-/// Why a rank comes last, as far as that is known.
+/// Explains why a rank comes last to collectives, if known.
 fn why_last(job: &JobFacts<'_>, rank: u32) -> String {
     let straggler = job.stragglers().ranks.iter().find(|one| one.rank == rank);
     let cause = straggler.and_then(|one| Some((one, one.cause?)));

@@ -1,4 +1,4 @@
-//! What the edits of a finding save. Knows no rule.
+//! Prices graph edits: relaxes the edited graph and compares step times.
 
 use std::ops::Range;
 
@@ -11,13 +11,16 @@ use crate::graph::{DependencyGraph, NodeTimes};
 #[cfg(test)]
 mod tests;
 
-/// A graph that is asked what edits of rows save.
+/// A measured graph on which edits of trace rows are priced.
 pub(super) struct Pricer<'a> {
     measured: &'a MeasuredGraph,
     editor: Editor<'a>,
     nodes: RowNodes,
     pauses: Pauses,
     ranks: Vec<u32>,
+    /// The edits that `editor` and `times` currently reflect.
+    edits: Vec<RowEdit>,
+    times: NodeTimes,
 }
 
 impl<'a> Pricer<'a> {
@@ -30,6 +33,8 @@ impl<'a> Pricer<'a> {
             nodes: RowNodes::new(scopes, measured),
             pauses: Pauses::new(measured),
             ranks: scopes.iter().map(|scope| scope.trace.rank).collect(),
+            edits: Vec::new(),
+            times: measured.times.clone(),
         }
     }
 
@@ -38,26 +43,30 @@ impl<'a> Pricer<'a> {
         self.saving_of(edits, 0..self.measured.ranks.len())
     }
 
-    /// The same of the ranks at some places.
+    /// Returns the saving of the ranks at some places only.
     pub fn saving_of(&mut self, edits: &[RowEdit], ranks: Range<usize>) -> i64 {
         let measured = self.measured;
         self.after(edits, |_, times| saving(measured, times, ranks))
     }
 
-    /// What someone sees on the graph with edits made.
+    /// Passes the edited graph and its times to `look`. Repeated calls with the same edits reuse
+    /// the relaxed graph.
     pub fn after<T>(
         &mut self,
         edits: &[RowEdit],
         look: impl FnOnce(&DependencyGraph, &NodeTimes) -> T,
     ) -> T {
-        for edit in edits {
-            if let Some(edit) = self.edit(edit) {
-                self.editor.apply(&edit);
+        if self.edits != edits {
+            self.editor.undo();
+            for edit in edits {
+                if let Some(edit) = self.edit(edit) {
+                    self.editor.apply(&edit);
+                }
             }
+            self.editor.update(&mut self.times);
+            self.edits = edits.to_vec();
         }
-        let seen = look(self.editor.graph(), &self.editor.times());
-        self.editor.undo();
-        seen
+        look(self.editor.graph(), &self.times)
     }
 
     /// The graph as it was measured.

@@ -1,5 +1,5 @@
-//! Recognises matrix products and convolutions by kernel name, with their data type and whether
-//! they run on matrix units. Knows no rule and no device.
+//! Recognizes matrix products and convolutions by kernel name, with their data type and whether
+//! they run on matrix units.
 
 use crate::facts::job::{RankFacts, Tensors, WindowKernel};
 
@@ -66,7 +66,7 @@ pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &WindowKernel) -> bool {
     (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))
 }
 
-/// Whether the name alone is that of a product.
+/// Returns whether the name alone identifies a product.
 pub(super) fn is_named(name: &str) -> bool {
     // FBGEMM is a library, most of whose kernels multiply nothing.
     let is_library = |at: usize| name[..at].ends_with("fb");
@@ -118,7 +118,8 @@ const TENSOR_CORES: [&str; 20] = [
     "tf32",
     "nvjet",
 ];
-/// The same of AMD's matrix cores: composable kernels, MIOpen's, and hand-written ones.
+/// Marks of kernels that run on AMD's matrix cores: composable kernels, MIOpen's, and hand-written
+/// ones.
 const MATRIX_CORES: [&str; 5] = ["xdl", "gtcx", "mfma", "wmma", "matrix_core"];
 
 /// Whether a product runs on tensor cores or matrix cores, as its name shows.
@@ -126,11 +127,11 @@ pub(super) fn uses_matrix_units(name: &str) -> bool {
     let small = name.to_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| small.contains(part));
     if small.contains("cijk_") {
-        // The instruction is part of the name, such as `_MI16x16x1_`.
+        // The name contains the matrix instruction, such as `_MI16x16x1_`.
         let behind = small.split("_mi").skip(1);
         return behind.into_iter().any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     }
-    // Of the products that NVIDIA's libraries generate, those of plain float32 alone run without.
+    // Generated kernels of NVIDIA's libraries use tensor cores, except those of plain float32.
     let is_generated = small.contains("xmma_") || small.contains("_mma_");
     let is_plain = small.contains("f32f32_f32f32") || small.contains("simt");
     has(&TENSOR_CORES) || has(&MATRIX_CORES) || (is_generated && !is_plain)
@@ -179,8 +180,8 @@ fn by_name(name: &str) -> Option<DataType> {
     }
 }
 
-/// Of `Ailk_Bljk_BBS_BH_Bias_…`: indices of both factors, then the letter of their type. Complex
-/// types have none here.
+/// Parses the data type of a Tensile name such as `Ailk_Bljk_BBS_BH_Bias_…`: the letter after the
+/// indices of both factors. Complex types return `None`.
 fn parse_tensile(rest: &str) -> Option<DataType> {
     let types = rest.split('_').nth(2)?;
     match types.as_bytes() {

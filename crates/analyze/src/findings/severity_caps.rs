@@ -41,7 +41,7 @@ pub(super) fn find_severity_cap(
 
 /// Lowers the severity of a finding that rests mostly on disturbances, and adds the reason to its
 /// text.
-pub(super) fn lower(finding: &mut Finding) {
+pub(super) fn lower_severity(finding: &mut Finding) {
     let share = finding.numbers.iter().find(|number| number.name == SHARE);
     let Some((share, held)) = share.map(|number| number.value).zip(finding.held_back) else {
         return;

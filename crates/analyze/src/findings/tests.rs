@@ -68,7 +68,7 @@ fn a_saving_is_what_the_graph_allows_and_never_more_than_the_rows() {
 }
 
 #[test]
-fn a_saving_within_the_noise_of_steps_is_no_gain() {
+fn a_saving_within_step_noise_is_not_counted() {
     let steady = reading_in_steps(&[1000, 1000, 1000, 1100]);
     let trace = reading_in_steps(&[1000, 1000, 1000, 2500]);
     let report = |trace: &Trace| found(trace, "").unwrap();
@@ -132,7 +132,7 @@ fn rules_of_the_users_are_conditions_on_tables() {
 }
 
 #[test]
-fn settings_that_are_wrong_say_where() {
+fn wrong_settings_name_their_place() {
     let trace = reading();
     let refused = |settings: &str| found(&trace, settings).unwrap_err().to_string();
     assert!(refused("[limits.L99]\nx = 1").contains("L01"), "{}", refused("[limits.L99]\nx = 1"));
@@ -184,7 +184,7 @@ fn lossy(losses: &[Loss]) -> FindingReport {
 }
 
 #[test]
-fn what_was_lost_decides_on_title_and_remedy() {
+fn the_kind_of_loss_decides_title_and_remedy() {
     let q02 = |losses: &[Loss]| {
         let report = lossy(losses);
         report.findings.into_iter().find(|one| one.rule == "Q02").expect("a finding")

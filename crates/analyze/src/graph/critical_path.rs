@@ -18,7 +18,7 @@ use crate::graph::{EdgeKind, NodeTimes};
 use crate::percent::percent;
 
 pub use crate::graph::measured::{Party, PathCategory};
-pub(crate) use walk::{Reach, StretchPlace, WalkStretch, walk, walk_from};
+pub(crate) use walk::{Reach, RelaxedGraph, StretchPlace, WalkStretch, walk, walk_from};
 
 /// The critical paths of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -131,14 +131,13 @@ pub struct SegmentRow {
 pub fn find_critical_paths(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
     let job = PathJob { scopes, measured };
     let rank = |at: usize| {
-        let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));
+        let stretches = walk(RelaxedGraph::recorded(measured), at, Reach::Rank);
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
     };
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
     let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
     let hopping = last.map(|last| {
-        let reach = (last, Reach::Job);
-        let stretches = walk(measured, &measured.graph, &measured.times, reach);
+        let stretches = walk(RelaxedGraph::recorded(measured), last, Reach::Job);
         path(&job, None, &stretches, measured.ranks[last].end.index())
     });
     CriticalPath { ranks, job: hopping, evidence: measured.evidence }

@@ -1,5 +1,5 @@
-//! Applies edits to a measured graph, relaxes it, and undoes the edits. The one engine behind
-//! what-ifs and the savings of findings. Knows no trace and no rule.
+//! Applies edits to a measured graph, relaxes it, and undoes the edits. What-ifs and the savings of
+//! findings both use it.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, NodeTimes, relax_from};
 /// An edge that no longer decides: earlier than any time, and still far from overflow.
 const NEVER: i64 = -(1 << 60);
 
-/// What happens to the nodes of an edit.
+/// The change that an edit makes to its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It takes this share of its time; 0 removes it.
+    /// Multiplies its duration; 0 removes it.
     Scale(f64),
     /// What belongs to one row takes this many nanoseconds at most.
     ShortenTo(i64),
-    /// It runs beside what it stood before: priced as taking no time of its own.
+    /// Runs in parallel with its successor: priced as taking no time of its own.
     Overlap,
     /// The host no longer waits in it: for a device, or fetching a batch for who loads it.
     Unblock,
-    /// It follows at once on what its thread or stream did before.
+    /// Starts as soon as its thread or stream is free.
     CloseGap,
-    /// Its rank comes to this collective earlier by this many nanoseconds.
+    /// Its rank arrives at this collective earlier by this many nanoseconds.
     ArriveEarlier(i64),
 }
 
@@ -39,7 +39,7 @@ pub struct Edit {
     pub action: Action,
 }
 
-/// What the weights an edit changed added up to.
+/// Total weight of the nodes that an edit changed, before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     /// How many weights there were.
@@ -100,19 +100,29 @@ impl<'a> Editor<'a> {
         self.effect(before)
     }
 
-    /// When everything would start and end.
-    ///
-    /// # Cost
-    /// Linear in the nodes and edges that stand behind the first change in the graph's order.
+    /// Returns the times of all nodes with the edits applied.
     pub fn times(&self) -> NodeTimes {
-        let mut times = self.measured.times.clone();
-        if let Some(earliest) = self.earliest {
-            relax_from(&self.graph, &mut times, self.graph.order()[earliest as usize]);
-        }
+        let mut times = NodeTimes::default();
+        self.update(&mut times);
         times
     }
 
-    /// Takes all edits back.
+    /// Writes [`Self::times`] into an existing buffer, which avoids an allocation.
+    ///
+    /// # Cost
+    /// Linear in the nodes and edges that stand behind the first change in the graph's order, plus
+    /// one copy of the measured times.
+    pub fn update(&self, times: &mut NodeTimes) {
+        let measured = &self.measured.times;
+        times.origin = measured.origin;
+        times.start.clone_from(&measured.start);
+        times.end.clone_from(&measured.end);
+        if let Some(earliest) = self.earliest {
+            relax_from(&self.graph, times, self.graph.order()[earliest as usize]);
+        }
+    }
+
+    /// Undoes all edits.
     pub fn undo(&mut self) {
         self.earliest = None;
         while let Some(change) = self.changes.pop() {
@@ -172,7 +182,7 @@ impl<'a> Editor<'a> {
         nodes.iter().zip(factors).for_each(|(node, factor)| self.scale(*node, factor));
     }
 
-    /// What waits for nothing else keeps its wait.
+    /// A node without another predecessor keeps its wait.
     fn unblock(&mut self, node: NodeId) {
         let loads = self.measured.origins[node.index()].category == PathCategory::DataLoading;
         let is_wait =

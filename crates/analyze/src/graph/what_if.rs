@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::facts::job::JobFacts;
-use crate::graph::critical_path::{self, PathCategory, Reach, StretchPlace, walk};
+use crate::graph::NodeTimes;
+use crate::graph::critical_path::{self, PathCategory, Reach, RelaxedGraph, StretchPlace, walk};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
-use crate::graph::{DependencyGraph, NodeTimes};
 use crate::percent::percent;
 
 pub use question::{Pattern, Question, Selector, parse};
@@ -94,15 +94,17 @@ pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     let mut editor = Editor::new(measured);
     let edited = questions.iter().map(|one| edited(job, one, &mut editor)).collect();
     let (times, graph) = (editor.times(), editor.graph());
+    let recorded = RelaxedGraph::recorded(measured);
+    let edited_graph = RelaxedGraph { measured, graph, times: &times };
     let mut found = WhatIf { edits: edited, windows: Vec::new(), parts: Vec::new() };
     for (at, markers) in measured.ranks.iter().enumerate() {
-        let lengths = (measured.length_ns(at, &measured.times), measured.length_ns(at, &times));
+        let window_ns = measured.length_ns(at, &measured.times);
+        let new_window_ns = measured.length_ns(at, &times);
         let sides = [&measured.times, &times].map(|times| sides(measured, [at], times));
-        found.windows.push(window(Some(markers.rank), lengths, sides));
-        let reach = (at, Reach::Rank);
+        found.windows.push(window(Some(markers.rank), window_ns, new_window_ns, sides));
         let rank = Some(markers.rank);
-        let old = sums(measured, &measured.graph, &measured.times, reach);
-        found.parts.extend(changes(rank, &old, &sums(measured, graph, &times, reach)));
+        let old = sums(recorded, at, Reach::Rank);
+        found.parts.extend(changes(rank, &old, &sums(edited_graph, at, Reach::Rank)));
     }
     let ends = |times: &NodeTimes| {
         let last = critical_path::last_to_end(measured, times)?;
@@ -113,9 +115,9 @@ pub fn answer_questions(job: &JobFacts<'_>, questions: &[Question]) -> WhatIf {
     if let Some((old, new)) = ends(&measured.times).zip(ends(&times)) {
         let sides =
             [&measured.times, &times].map(|times| sides(measured, 0..measured.ranks.len(), times));
-        found.windows.push(window(None, (old.1, new.1), sides));
-        let before = sums(measured, &measured.graph, &measured.times, (old.0, Reach::Job));
-        let after = sums(measured, graph, &times, (new.0, Reach::Job));
+        found.windows.push(window(None, old.1, new.1, sides));
+        let before = sums(recorded, old.0, Reach::Job);
+        let after = sums(edited_graph, new.0, Reach::Job);
         found.parts.extend(changes(None, &before, &after));
     }
     found
@@ -134,7 +136,8 @@ fn sides(
 
 fn window(
     rank: Option<u32>,
-    (window_ns, new_window_ns): (i64, i64),
+    window_ns: i64,
+    new_window_ns: i64,
     [old, new]: [(i64, Option<i64>); 2],
 ) -> NewWindow {
     let saving_ns = window_ns - new_window_ns;
@@ -155,20 +158,15 @@ fn window(
 
 type CategorySums = BTreeMap<PathCategory, i64>;
 
-fn sums(
-    measured: &MeasuredGraph,
-    graph: &DependencyGraph,
-    times: &NodeTimes,
-    reach: (usize, Reach),
-) -> CategorySums {
+fn sums(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> CategorySums {
     let mut sums = CategorySums::new();
-    for stretch in walk(measured, graph, times, reach) {
+    for stretch in walk(relaxed, rank, reach) {
         let ns = stretch.end - stretch.start;
         let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
         match (stretch.what, stretch.category) {
             (StretchPlace::Edge(edge), PathCategory::PythonFrame | PathCategory::UntracedHost) => {
                 // Frames keep their share of a pause that takes another time.
-                let (framed, passed) = measured.framed_ns(&graph.edge(edge));
+                let (framed, passed) = relaxed.measured.framed_ns(&relaxed.graph.edge(edge));
                 let python = i128::from(ns) * i128::from(framed) / i128::from(passed.max(1));
                 let python = i64::try_from(python).unwrap_or(ns);
                 add(PathCategory::PythonFrame, python);

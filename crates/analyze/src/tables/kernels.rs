@@ -96,7 +96,7 @@ pub fn list_kernels(scope: &Scope<'_>) -> Vec<KernelRow> {
     let whole = breakdown::compute_breakdown(scope);
     let mut rows: Vec<KernelRow> = groups(scope)
         .iter()
-        .map(|group| row(scope.trace, group, (whole.busy_ns, whole.window_ns)))
+        .map(|group| row(scope.trace, group, whole.busy_ns, whole.window_ns))
         .collect();
     rows.sort_by(|a, b| {
         b.total_ns.cmp(&a.total_ns).then_with(|| (&a.name, a.class).cmp(&(&b.name, b.class)))
@@ -159,7 +159,7 @@ fn groups(scope: &Scope<'_>) -> Vec<KernelGroup> {
     groups
 }
 
-fn row(trace: &Trace, group: &KernelGroup, (busy_ns, window_ns): (i64, i64)) -> KernelRow {
+fn row(trace: &Trace, group: &KernelGroup, busy_ns: i64, window_ns: i64) -> KernelRow {
     let slices = &trace.slices;
     let mut durations: Vec<i64> =
         group.rows.iter().map(|row| slices.duration[*row as usize]).collect();

@@ -255,7 +255,7 @@ fn distributions_by(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<Launch
     groups.sort_by_cached_key(|group| (std::cmp::Reverse(time(group)), name(group[0])));
     let quantities = [Quantity::Call, Quantity::Device, Quantity::Delay];
     let of_group = |group: Vec<&LaunchRow<'_>>| {
-        quantities.map(|quantity| distribution(&group, grouped_by, (name(group[0]), quantity)))
+        quantities.map(|quantity| distribution(&group, grouped_by, name(group[0]), quantity))
     };
     groups.into_iter().flat_map(of_group).collect()
 }
@@ -263,7 +263,8 @@ fn distributions_by(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<Launch
 fn distribution(
     group: &[&LaunchRow<'_>],
     grouped_by: GroupedBy,
-    (name, quantity): (String, Quantity),
+    name: String,
+    quantity: Quantity,
 ) -> LaunchDistribution {
     let first = || group.iter().filter(|row| row.is_first);
     let mut values: Vec<i64> = match quantity {

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::facts::collectives::{Collectives, Matched};
 use crate::facts::scope::Scope;
-use crate::graph::critical_path::{PathCategory, Reach, StretchPlace, WalkStretch, walk_from};
+use crate::graph::critical_path::{
+    PathCategory, Reach, RelaxedGraph, StretchPlace, WalkStretch, walk_from,
+};
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{NodeId, NodeKind};
 use crate::percent::percent;
@@ -88,7 +90,7 @@ pub fn find_stragglers(
         late.push((last_rank, ways));
         found.arrivals.push(arrival);
     }
-    found.ranks = scopes.iter().map(|scope| rank(scope, collectives, (&late, &found))).collect();
+    found.ranks = scopes.iter().map(|scope| rank(scope, collectives, &late, &found)).collect();
     found.ranks.sort_by_key(|one| {
         let reversed = (one.times_last, one.caused_delay_ns);
         (std::cmp::Reverse(reversed), one.rank)
@@ -99,7 +101,8 @@ pub fn find_stragglers(
 fn rank(
     scope: &Scope<'_>,
     collectives: &Collectives,
-    (late, found): (&[(u32, Excess)], &Stragglers),
+    late: &[(u32, Excess)],
+    found: &Stragglers,
 ) -> Straggler {
     let rank = scope.trace.rank;
     let own = |one: &&LateArrival| one.last_rank == rank;
@@ -221,9 +224,9 @@ impl StragglerJob<'_, '_> {
     /// Returns the stretches of a rank's critical path from a time to its arrival.
     fn way(&self, arrival: NodeId, since: i64) -> Way {
         let measured = self.measured;
-        let graph = (measured, &measured.graph, &measured.times);
+        let graph = RelaxedGraph::recorded(measured);
         let mut way = Way::default();
-        for stretch in walk_from(graph, arrival, (Reach::Rank, since)) {
+        for stretch in walk_from(graph, arrival, Reach::Rank, since) {
             let duration = stretch.end - stretch.start.max(since);
             if duration > 0 {
                 *way.entry((stretch.category, self.name(&stretch))).or_insert(0) += duration;

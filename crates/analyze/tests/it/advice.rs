@@ -49,7 +49,7 @@ const ALL: [&str; 12] = [
 ];
 
 #[test]
-fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
+fn issue_24_a_loader_stall_is_priced_as_its_removal_measured() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let scopes = [steps(&job.traces[0], 17..=20)];
     let report = report(&job, &scopes, &RuleSettings::default());

@@ -176,7 +176,7 @@ fn a_bare_word_costs_its_value() {
 }
 
 #[test]
-fn the_refusal_says_what_trace_events_is() {
+fn the_error_describes_trace_events() {
     for (case, words) in [
         ("54-catapult3006-nested", "traceEvents that are an object with the keys"),
         ("79-null-events", "traceEvents that are null"),
@@ -191,7 +191,7 @@ fn the_refusal_says_what_trace_events_is() {
 }
 
 #[test]
-fn a_step_that_covers_no_work_is_no_step() {
+fn a_step_mark_without_work_is_ignored() {
     let Some((job, _)) = read("42-savings-of-a-15us-step/06-HTA238-one-step-at-end") else {
         return;
     };

@@ -33,7 +33,7 @@ fn a_finding_and_the_breakdown_agree_how_long_the_device_is_idle() {
 }
 
 #[test]
-fn what_the_device_waits_for_the_host_says_how_much_its_longest_causes_are() {
+fn host_bound_findings_show_the_share_of_their_longest_causes() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let report = found(&job);
     let host = find_finding(&report, "H01").expect("a host-bound job");

@@ -105,7 +105,7 @@ fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
 }
 
 #[test]
-fn a_copy_the_host_waits_for_is_not_the_hosts_time() {
+fn a_blocking_copy_is_not_host_time() {
     // Calls of cudaMemcpyAsync to pageable memory last up to 42 ms here, nearly all of it waiting
     // for the stream that computes what is copied.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };

@@ -27,7 +27,7 @@ fn counts(diff: &Diff, subject: DiffSubject, name: &str) -> (u64, u64) {
 }
 
 #[test]
-fn control_and_test_differ_as_is_known() {
+fn control_and_test_differ_as_expected() {
     let Some(control) = fixture::job("trace_diff/control.json.gz") else { return };
     let Some(test) = fixture::job("trace_diff/test.json.gz") else { return };
     let diff = compared(&control, &test, WindowRule::All);

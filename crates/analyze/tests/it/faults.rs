@@ -120,7 +120,7 @@ fn a_host_duration_longer_than_the_recording_is_cut_and_counted() {
 }
 
 #[test]
-fn a_missing_step_number_tells_of_lost_rows() {
+fn a_missing_step_number_means_lost_rows() {
     let mut rows = steps(4);
     rows.retain(|row| row.1 != "ProfilerStep#2");
     let mut one = trace(0, &rows);
@@ -187,7 +187,7 @@ fn copies_of_one_file_and_more_ranks_than_the_world_are_named() {
 }
 
 #[test]
-fn a_step_that_covers_half_of_the_work_is_no_unit_of_the_window() {
+fn a_step_that_covers_half_of_the_work_is_not_a_unit() {
     let mut rows = steps(4);
     rows.retain(|row| row.0 != "user_annotation" || row.1 == "ProfilerStep#0");
     rows[0].3.1 = rows[0].3.0 + 2 * STEP_NS;

@@ -210,7 +210,7 @@ fn small_kernels_are_to_run_side_by_side_only_where_two_fit_on_the_device() {
 }
 
 #[test]
-fn a_chain_says_which_sizes_of_tensors_it_rests_on() {
+fn a_chain_names_the_tensor_sizes_it_used() {
     let said = |change: &dyn Fn(&str) -> String| {
         let found = changed("K13", change).findings.into_iter().find(|one| one.rule == "K13");
         found.expect("a chain").what
@@ -257,7 +257,7 @@ fn a_finding_has_evidence_and_no_saving_above_its_rows() {
 }
 
 #[test]
-fn no_trace_stands_for_a_rule_that_is_not_there() {
+fn every_test_trace_belongs_to_an_existing_rule() {
     let ids: Vec<&str> = findings::rules().map(|rule| rule.id).collect();
     for entry in folder().read_dir().unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -296,7 +296,7 @@ fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
 }
 
 #[test]
-fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
+fn each_real_trace_has_exactly_its_expected_findings() {
     let alexnet = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
     check(alexnet, &["C01", "H06", "K06", "Q06", "Q07", "Q09"]);
     let simple_add = "simple_add/benchmark_result_493459_1694039959_trace.json.gz";
@@ -310,7 +310,7 @@ fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
 }
 
 #[test]
-fn odd_traces_have_what_little_they_show() {
+fn odd_traces_still_yield_summaries() {
     check("odd/backward_thread.json", &["K01", "Q06", "Q09"]);
     check("odd/event_sync_multi_stream.json.gz", &["K06", "Q06", "Q09"]);
     // One read of a scalar, and a kernel of one block.

@@ -32,7 +32,7 @@ fn find_finding<'a>(report: &'a FindingReport, rule: &str) -> &'a Finding {
 }
 
 #[test]
-fn issue_24_exposed_communication_says_who_waits_for_whom() {
+fn issue_24_exposed_communication_names_the_awaited_rank() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let Some(truth) = fixture::text("hta_truth/dlrm8.collectives.exact.json") else { return };
     let truth: serde_json::Value = serde_json::from_str(&truth).unwrap();
@@ -59,7 +59,7 @@ fn issue_24_exposed_communication_says_who_waits_for_whom() {
 }
 
 #[test]
-fn a_saving_that_its_rows_bear_out_needs_no_explanation() {
+fn a_saving_close_to_its_rows_needs_no_explanation() {
     let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
     let report = found(&job, WindowRule::Steps);
     assert_eq!(find_finding(&report, "H02").limiting_factor, None);
@@ -166,7 +166,7 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
 }
 
 #[test]
-fn issue_24_what_the_profiler_waits_for_is_its_own() {
+fn issue_24_the_profilers_waits_are_its_own() {
     for name in ["h100_timesformer", "mi300_owlv2"] {
         let Some(job) = fixture::job(&format!("modern/{name}.json.gz")) else { return };
         let report = found(&job, WindowRule::Steps);
@@ -241,7 +241,7 @@ fn issue_24_waits_of_a_first_step_that_takes_far_longer_are_warm_up() {
 }
 
 #[test]
-fn every_place_tells_the_verdict_in_the_same_words() {
+fn every_report_shows_the_same_verdict_sentence() {
     for name in
         ["dlrm8/dlrm_kineto.tar.gz", "linear/linear_kineto.json.gz", "trace_diff/test.json.gz"]
     {

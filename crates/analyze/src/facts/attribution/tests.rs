@@ -45,7 +45,7 @@ fn the_innermost_operator_around_the_call_owns_the_work() {
 }
 
 #[test]
-fn external_ids_that_are_correlation_ids_say_nothing() {
+fn external_ids_that_are_correlation_ids_are_ignored() {
     let rows = |external| {
         [("cpu_op", "operator", 0, 10, 0, 5, 0), ("kernel", "a", 20, 30, 5, external, 0)]
     };
@@ -59,7 +59,7 @@ fn external_ids_that_are_correlation_ids_say_nothing() {
 }
 
 #[test]
-fn what_no_operator_owns_belongs_to_a_graph_node_or_an_annotation() {
+fn work_without_an_operator_belongs_to_a_graph_node_or_an_annotation() {
     check(
         &[
             ("user_annotation", "forward", 0, 100, 0, 0, 0),

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn copies_go_where_their_names_say_in_every_spelling() {
+fn copy_directions_are_parsed_in_every_spelling() {
     for (name, expected) in [
         ("Memcpy DtoH (Device -> Pageable)", Direction::ToHost),
         ("Memcpy DtoH (Device -> Host)", Direction::ToHost),

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn compute_that_only_sounds_alike_is_none() {
+    fn similar_compute_kernels_are_not_communication() {
         for name in [
             "void at::native::_scatter_gather_elementwise_kernel<128, 4>(A)",
             "void at::native::elementwise_kernel<AllReduceFunctor>(A)",

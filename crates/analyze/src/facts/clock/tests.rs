@@ -28,7 +28,7 @@ fn an_offset_above_the_jitter_is_corrected() {
 }
 
 #[test]
-fn jitter_alone_is_left_alone() {
+fn jitter_is_not_corrected() {
     assert_eq!(corrections(&skew(&ends(&[0; 8], 8), &[0, 1, 2, 3, 4, 5, 6, 7])), [0; 8]);
 }
 

@@ -78,7 +78,7 @@ fn sizes_match_where_the_order_differs() {
 }
 
 #[test]
-fn one_rank_lists_its_collectives_and_names_no_last() {
+fn one_rank_lists_its_collectives_without_a_last_rank() {
     let found = matched(&[rank(7, &[(10, None, 5, 9)])]);
     let one = &found.matched[0];
     assert_eq!((one.last_rank, one.late_by_ns, one.transfer_ns), (None, 0, 4));
@@ -93,7 +93,7 @@ fn ties_for_the_last_name_the_lowest_rank() {
 }
 
 #[test]
-fn names_say_what_a_collective_does() {
+fn collective_operations_are_parsed_from_names() {
     let check = |name, kernel, expected| assert_eq!(message::operation(name, kernel), expected);
     check(Some("_allgather_base"), "", CollectiveOperation::AllGather);
     check(Some("all_to_allv"), "ncclKernel_SendRecv", CollectiveOperation::AllToAll);

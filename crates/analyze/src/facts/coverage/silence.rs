@@ -40,7 +40,7 @@ pub(super) fn between(trace: &Trace, links: &Links, span: Interval) -> usize {
     let (mut occurring, mut launching) = (vec![0; names], vec![0; names]);
     let threads = threads(trace);
     for rows in threads.values() {
-        count(trace, rows, &is_launch, (&mut occurring, &mut launching));
+        count(trace, rows, &is_launch, &mut occurring, &mut launching);
     }
     let mut silent = vec![0u64; names];
     let is_inside = |row: &u32| {
@@ -67,7 +67,7 @@ pub(super) fn first(trace: &Trace, links: &Links) -> Option<i64> {
     let names = trace.strings.len();
     let (mut occurring, mut launching) = (vec![0; names], vec![0; names]);
     for rows in threads.values() {
-        count(trace, rows, &is_launch, (&mut occurring, &mut launching));
+        count(trace, rows, &is_launch, &mut occurring, &mut launching);
     }
     let stretches: Vec<OperatorStretch> =
         threads.values().flat_map(|rows| stretches(trace, rows, &launching)).collect();
@@ -110,7 +110,8 @@ fn count(
     trace: &Trace,
     rows: &[u32],
     is_launch: &[bool],
-    (occurring, launching): (&mut [u64], &mut [u64]),
+    occurring: &mut [u64],
+    launching: &mut [u64],
 ) {
     let name = |row: u32| trace.slices.name[row as usize].0 as usize;
     // The open operators, and whether they launched something.

@@ -49,7 +49,7 @@ fn a_device_that_lags_behind_has_steps_of_its_own() {
 }
 
 #[test]
-fn a_device_that_keeps_up_has_those_of_its_host() {
+fn a_device_without_lag_has_the_steps_of_its_host() {
     let trace = trace(5, 80);
     let scope = scope(&trace);
     assert_eq!((scope.device_span, scope.length_ns()), (None, 400));
@@ -57,7 +57,7 @@ fn a_device_that_keeps_up_has_those_of_its_host() {
 }
 
 #[test]
-fn what_is_faster_on_a_device_that_lags_behind_shortens_its_steps_down_to_the_hosts() {
+fn faster_work_on_a_lagging_device_shortens_its_steps_to_the_hosts() {
     let trace = trace(5, 130);
     assert_eq!(after(&trace, "kernel=gemm x1"), (520, 520));
     assert_eq!(after(&trace, "kernel=gemm x2"), (520, 1040));
@@ -98,7 +98,7 @@ fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
 }
 
 #[test]
-fn issue_24_work_launched_before_the_recording_says_where_the_first_step_of_a_device_begins() {
+fn issue_24_earlier_work_delimits_the_first_device_step() {
     let mut trace = trace(3, 130);
     // The first kernel waits for it, as on one stream.
     let last = trace.rows().last().unwrap() as usize;

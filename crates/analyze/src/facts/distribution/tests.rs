@@ -11,7 +11,7 @@ fn quantiles_but_the_median_are_values_that_occur() {
 }
 
 #[test]
-fn one_value_has_no_deviation_and_none_nothing() {
+fn one_value_has_no_deviation_and_an_empty_set_is_zero() {
     let one = describe_values(&mut [7]);
     assert_eq!((one.p5, one.p50, one.p95, one.std), (7, 7, 7, 0.0));
     assert_eq!(describe_values(&mut []), Distribution::default());

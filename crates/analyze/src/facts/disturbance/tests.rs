@@ -82,14 +82,14 @@ fn measurements(sketch: &mut Sketch, kernels: &[&str], takes: usize) -> i64 {
 }
 
 #[test]
-fn measurements_of_one_kernel_are_a_search_for_the_fastest() {
+fn repeated_measurements_of_one_kernel_are_autotuning() {
     let mut sketch = Sketch::default();
     let end = measurements(&mut sketch, &["gemm"; 4], 4);
     assert_eq!(sketch.within(Disturbance::Autotuning, (0, 1000)), end);
 }
 
 #[test]
-fn measurements_of_a_job_are_none() {
+fn measurements_of_the_job_are_not_autotuning() {
     // Two of them, of different kernels, of collectives, and of what came before something else.
     for (kernels, takes) in
         [(&["gemm"; 2][..], 2), (&["gemm", "relu", "add"], 3), (&["ncclKernel"; 4], 4)]
@@ -128,7 +128,7 @@ fn an_operator_that_takes_its_time_again_and_again_tries_algorithms() {
 }
 
 #[test]
-fn what_says_by_its_name_that_it_tunes_does() {
+fn autotuning_is_recognized_by_name() {
     let mut sketch = Sketch::default();
     sketch
         .row("user_annotation", "CachingAutotuner.benchmark_all_configs", (10, 60))

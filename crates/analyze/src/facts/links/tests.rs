@@ -49,7 +49,7 @@ fn the_runtime_call_is_taken_before_the_driver_call() {
 }
 
 #[test]
-fn of_calls_with_one_id_the_last_before_the_work_is_taken_else_the_first() {
+fn the_last_call_before_the_work_wins_for_a_shared_id() {
     for kind in ["cuda_runtime", "cuda_driver"] {
         let rows = [("kernel", 7), (kind, 7), ("kernel", 7), (kind, 7), (kind, 8), ("kernel", 7)];
         check(&rows, &[Some(1), None, Some(1), None, None, Some(3)]);

@@ -59,7 +59,7 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let of_rank = Some(rank.scope.trace.rank);
     let rows = steps::list_steps(rank.scope);
     let whole = rows.iter().filter(|step| step.is_whole).count();
-    let matters = "nothing can be said per step, and the window is the whole recording";
+    let matters = "no figure is per step, and the window is the whole recording";
     let hint = match crate::facts::cpu_run::is_cpu_run(rank.scope.trace) {
         true => "record more steps: rowmill train --trace-steps A..B, for at least three",
         false => "call profiler.step() once per iteration, for at least three active steps",
@@ -253,7 +253,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
         let kind = IssueKind {
             id: "no-shapes",
             severity: Severity::Info,
-            matters: "operators cannot be told apart by shape, nor their work computed",
+            matters: "operators cannot be grouped by shape, and their FLOPs and bytes are unknown",
             hint: "profile with record_shapes=True",
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
@@ -286,7 +286,7 @@ fn messages(rank: &RankFacts<'_>) -> Vec<Issue> {
         let kind = IssueKind {
             id: "profiler-messages",
             severity: if is_harmless { Severity::Info } else { Severity::Warning },
-            matters: "the profiler says itself that something went wrong",
+            matters: "the profiler itself reported a problem",
             hint: "read them in the file's header",
         };
         let count = messages.len() as u64;

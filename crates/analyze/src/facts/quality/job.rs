@@ -86,7 +86,7 @@ fn identical(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let kind = IssueKind {
         id: "identical-ranks",
         severity: Severity::Error,
-        matters: "one rank counts several times, and stragglers and waits between copies are none",
+        matters: "one rank counts several times, and waits between its copies are not real",
         hint: "give each rank's own file once",
     };
     let (first, copy) = copies.first()?;
@@ -153,7 +153,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let kind = IssueKind {
         id: "missing-ranks",
         severity,
-        matters: "waits for absent ranks cannot be told from transfers; the straggler may be absent",
+        matters: "waits for missing ranks cannot be distinguished from transfers; the straggler may be missing",
         hint: "give the traces of all ranks",
     };
     let what = format!("{} of {size} ranks are there", there.len());

@@ -105,7 +105,7 @@ fn steps_must_be_three_and_steady() {
 }
 
 #[test]
-fn nesting_waits_and_coverage_are_remarked() {
+fn nesting_waits_and_coverage_are_reported() {
     let past = ("cpu_op", "past", 50, 100_009_000, 0);
     check(&[OPERATOR, past], "bad-nesting", Some((Severity::Warning, 1)));
     let wait = ("cuda_runtime", "cudaStreamSynchronize", 40, 50, 0);
@@ -145,7 +145,7 @@ fn traces_of_several_ranks_must_belong_together() {
 }
 
 #[test]
-fn ids_that_several_calls_have_are_remarked() {
+fn shared_correlation_ids_are_reported() {
     let again = ("cuda_runtime", "cudaLaunchKernel", 22, 24, 1);
     check(
         &[OPERATOR, LAUNCH, again, KERNEL],

@@ -32,7 +32,7 @@ pub(super) fn issue(rank: &RankFacts<'_>) -> Option<Issue> {
             WARNING_PCT.. => Severity::Warning,
             _ => Severity::Info,
         },
-        matters: "these rows are in no figure: neither busy time nor operators nor savings know them",
+        matters: "these rows count in no figure: not in busy time, operators or savings",
         hint: "give the file that PyTorch's profiler wrote, before other tools changed it",
     };
     let whose = foreign

@@ -43,7 +43,7 @@ fn a_blocking_copy_that_ends_behind_its_call_shows_the_least_difference() {
 }
 
 #[test]
-fn a_pageable_copy_to_a_device_of_cuda_is_no_witness() {
+fn a_pageable_cuda_copy_is_not_a_sync_point() {
     let lower = |name: &str, span: (i64, i64)| {
         let call = row("cuda_runtime", "cudaMemcpyAsync", (30, 60), 2);
         skews(&[LAUNCH, KERNEL, call, row("gpu_memcpy", name, span, 2)])[0].lower_ns
@@ -70,7 +70,7 @@ fn bounds_that_exclude_each_other_shift_nothing() {
 }
 
 #[test]
-fn of_waits_only_those_count_whose_work_is_beyond_doubt() {
+fn only_waits_with_certain_work_bound_the_skew() {
     let sync = row("cuda_runtime", "hipStreamSynchronize", (30, 95), 3);
     assert_eq!(skews(&[LAUNCH, KERNEL, sync])[0].lower_ns, Some(5));
     // With a second stream the wait may have been for either.

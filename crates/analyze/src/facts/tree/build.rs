@@ -3,6 +3,7 @@
 use trace::store::{EventKind, Trace, TrackId};
 
 use super::{Clip, NONE, OperatorTree, TreeThread};
+use crate::facts::interval::Interval;
 
 /// A host row and its place in the order of starts on its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +100,7 @@ fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
             }
             close(tree, &mut open);
         }
-        open_row(trace, tree, &mut open, (row, start));
+        open_row(trace, tree, &mut open, row, start);
     }
     while !open.is_empty() {
         close(tree, &mut open);
@@ -107,7 +108,7 @@ fn stack(trace: &Trace, rows: &[Started], tree: &mut OperatorTree) {
 }
 
 /// Opens a row that starts at a time inside the innermost open one.
-fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, (row, start): (u32, i64)) {
+fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, row: u32, start: i64) {
     let end = trace.slices.end(row);
     let parent = open.last().copied();
     let limit = parent.map_or(i64::MAX, |parent| tree.end[parent as usize]);
@@ -118,7 +119,7 @@ fn open_row(trace: &Trace, tree: &mut OperatorTree, open: &mut Vec<u32>, (row, s
     open.push(add(tree, row, parent, (start, end.min(limit))));
 }
 
-fn add(tree: &mut OperatorTree, row: u32, parent: Option<u32>, span: (i64, i64)) -> u32 {
+fn add(tree: &mut OperatorTree, row: u32, parent: Option<u32>, span: Interval) -> u32 {
     let node = tree.nodes.len() as u32;
     let depth = parent.map_or(1, |parent| tree.depth[parent as usize] + 1);
     tree.nodes.push(row);
@@ -168,7 +169,7 @@ pub fn build_python_tree(trace: &Trace) -> OperatorTree {
     let track = |root: &u32| frames[*root as usize].track;
     for roots in forest.roots.chunk_by(|a, b| track(a) == track(b)) {
         let first = tree.nodes.len() as u32;
-        walk(trace, &forest, &frames, (roots, &mut tree));
+        walk(trace, &forest, &frames, roots, &mut tree);
         finish(&mut tree, track(&roots[0]).0 as usize, first);
     }
     tree
@@ -214,12 +215,7 @@ fn forest(frames: &[Frame]) -> Forest {
 }
 
 /// Adds the frames of one track in pre-order.
-fn walk(
-    trace: &Trace,
-    forest: &Forest,
-    frames: &[Frame],
-    (roots, tree): (&[u32], &mut OperatorTree),
-) {
+fn walk(trace: &Trace, forest: &Forest, frames: &[Frame], roots: &[u32], tree: &mut OperatorTree) {
     let mut latest = i64::MIN;
     let mut open: Vec<u32> = Vec::new();
     for &root in roots {
@@ -231,7 +227,7 @@ fn walk(
             let frame = &frames[at as usize];
             // Siblings may overlap; the search by time needs starts that never go back.
             latest = latest.max(frame.start);
-            open_row(trace, tree, &mut open, (frame.row, latest));
+            open_row(trace, tree, &mut open, frame.row, latest);
             let (sibling, child) = (forest.sibling[at as usize], forest.child[at as usize]);
             if level > 0 && sibling != NONE {
                 to_visit.push((sibling, level));

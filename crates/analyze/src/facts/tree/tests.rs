@@ -36,7 +36,7 @@ fn an_operator_goes_before_a_call_of_the_same_instant() {
 }
 
 #[test]
-fn what_is_empty_stays_in_the_operator_that_ends_there() {
+fn an_empty_row_stays_in_the_operator_that_ends_there() {
     let rows = [
         ("cpu_op", "a", 0, 10),
         ("cuda_runtime", "past", 8, 10),
@@ -81,7 +81,7 @@ fn the_innermost_row_at_a_time_is_found() {
 }
 
 #[test]
-fn threads_do_not_mix_and_nothing_gives_nothing() {
+fn threads_are_separate_and_an_empty_trace_has_no_tree() {
     let mut two = trace(&[("cpu_op", "a", 0, 10)]);
     two.push(&NewSlice::new("cpu_op", "b", (1, 2), (2, 4)));
     let tree = build(&two);
@@ -94,7 +94,7 @@ fn threads_do_not_mix_and_nothing_gives_nothing() {
 }
 
 #[test]
-fn frames_of_python_follow_their_ids() {
+fn python_frames_nest_by_their_ids() {
     let rows = [
         ("python_function", "main", 0, 100),
         ("python_function", "late", 50, 60),

@@ -99,7 +99,7 @@ fn issue_24_only_the_tail_of_a_recording_loses_single_launches() {
 }
 
 #[test]
-fn issue_24_launches_that_never_have_rows_or_are_captured_lose_none() {
+fn issue_24_captured_and_rowless_launches_are_not_lost() {
     let never: Calls<'_> = &[(LAUNCH, true), ("cudaMemsetAsync", false)];
     assert_eq!(lacks(&stepped(&[never, never])), [None; 2]);
     let captured: Calls<'_> = &[
@@ -115,7 +115,7 @@ fn issue_24_launches_that_never_have_rows_or_are_captured_lose_none() {
 }
 
 #[test]
-fn issue_24_a_step_in_which_the_recording_ends_as_it_begins_is_none_of_the_jobs() {
+fn issue_24_a_step_that_ends_with_the_recording_is_dropped() {
     let one: Calls<'_> = &[(LAUNCH, true)];
     let mut trace = stepped(&[one, one, &[]]);
     assert_eq!(lacks(&trace), [None; 3], "as long as the others");
@@ -125,7 +125,7 @@ fn issue_24_a_step_in_which_the_recording_ends_as_it_begins_is_none_of_the_jobs(
 }
 
 #[test]
-fn issue_24_work_from_before_the_recording_counts_where_it_runs_among_that_of_the_first_step() {
+fn issue_24_earlier_work_within_the_first_step_marks_it() {
     let step: Calls<'_> = &[(LAUNCH, true), (LAUNCH, true)];
     for (start, lack) in [(2, Some(Lack::EarlierLaunches)), (-7, None), (1_003, None)] {
         let mut trace = stepped(&[step, step]);

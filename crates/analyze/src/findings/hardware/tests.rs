@@ -10,7 +10,7 @@ fn device(name: &str, compute_capability: (u32, u32), sm_count: u32) -> DevicePr
 }
 
 #[test]
-fn a_compute_capability_of_nine_is_told_apart_by_its_maker() {
+fn compute_capability_9_is_judged_by_vendor() {
     use DataType::{BFloat16, Float32, Float64};
     let hopper = device("NVIDIA H100 80GB HBM3", (9, 0), 132);
     let mi250 = device("AMD Radeon Graphics", (9, 0), 104);

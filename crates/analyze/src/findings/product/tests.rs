@@ -37,7 +37,7 @@ fn names_show_type_and_matrix_units_of_every_vendor() {
 }
 
 #[test]
-fn tensors_tell_the_type_where_the_name_does_not() {
+fn the_type_comes_from_tensors_if_the_name_lacks_it() {
     let tensors = |of: &str| Tensors {
         dims: vec![vec![8, 64], vec![], vec![64, 32]],
         types: vec!["float".to_owned(), "Scalar".to_owned(), of.to_owned()],

@@ -27,12 +27,11 @@ pub(super) const RULE: Rule = Rule {
 
 pub(super) const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-/// What is left out is said from this share of the window on, percent.
+/// Excluded idle time is mentioned from this share of the window on, in percent.
 const LEFT_OUT_PCT: f64 = 1.0;
 
 fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings> {
-    // What the profiler does itself is not the program's; set-up and first launches do not come
-    // again.
+    // The profiler's own work is not the program's, and set-up and first launches do not recur.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let each = interval::union(gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect());
     let first_launches = rank.disturbances().intervals(Disturbance::FirstLaunch);
@@ -95,7 +94,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
     Some(found.shown_by(rank.collect_evidence(rows)).saves(waited, edits))
 }
 
-/// What the device waited for besides: before its first work, and in first launches of kernels.
+/// Returns the excluded idle time: before the first work, and in first launches of kernels.
 fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
     let (head, stalled) = (rank.idle_by(&[DeviceCause::Head]), interval::length(first_launches));
     let mut text = String::new();
@@ -111,7 +110,7 @@ fn left_out(rank: &RankFacts<'_>, first_launches: &[Interval]) -> String {
     text
 }
 
-/// What the device waited for first launches of kernels, and the longest of them.
+/// Returns the idle time during first launches of kernels, and the longest one.
 fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     let firsts = rank.disturbances().intervals(Disturbance::FirstLaunch);
     let is_first = |call: &&u32| {
@@ -132,7 +131,8 @@ fn stall(rank: &RankFacts<'_>, ns: i64) -> String {
     )
 }
 
-/// The operators and calls that own most of it, what is not the program's taken off.
+/// Returns the operators and calls that own most of the idle time, without time that is not the
+/// program's.
 fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
     let mut named: BTreeMap<&str, i64> = BTreeMap::new();
     for owner in rank.idle().owners.iter().filter(|owner| CAUSES.contains(&owner.cause)) {

@@ -25,7 +25,7 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
         let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
-    // One rank's will do: it is information.
+    // One rank is enough, because the finding is informational.
     job.ranks.iter().zip(&job.paths().ranks).filter_map(hotspots).take(1).collect()
 }
 

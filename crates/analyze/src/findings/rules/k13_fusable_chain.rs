@@ -114,7 +114,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
         each(rank.count_per_step(kernels)),
         time(rank.per_step(time_ns)),
         time(rank.per_step(time_ns - high)),
-        basis(rank, moved, (sized, kernels))
+        basis(rank, moved, sized, kernels)
     );
     let advice = "Fuse them: torch.compile, an operator that does it in one kernel \
                   (functional.layer_norm, a fused optimizer, foreach variants), or a Triton kernel \
@@ -136,7 +136,7 @@ fn detect(rank: &RankFacts<'_>, limits: &RuleLimits<'_>) -> Option<RuleFindings>
 }
 
 /// Describes what the figures are based on.
-fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> String {
+fn basis(rank: &RankFacts<'_>, moved: f64, sized: usize, kernels: usize) -> String {
     let per_step = bytes((moved / rank.step_count() as f64) as u64);
     match sized {
         _ if moved == 0.0 => {

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     limits: &[
         limit("last_pct", 50.0, "collectives to which the rank comes last, percent"),
         limit("delay_pct", 1.0, "how much later than the second last, percent of the window"),
-        limit("collectives", 3.0, "fewest collectives that tell"),
+        limit("collectives", 3.0, "minimum number of collectives"),
     ],
     page: page!("M06"),
     detect: Detect::Job(detect),

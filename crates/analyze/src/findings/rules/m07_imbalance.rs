@@ -54,12 +54,13 @@ fn detect(job: &JobFacts<'_>, limits: &RuleLimits<'_>) -> Vec<(Vec<u32>, RuleFin
     if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
-    KINDS.iter().filter_map(|kind| uneven(job, *kind, limits)).collect()
+    KINDS.iter().filter_map(|(name, is_kind)| uneven(job, name, *is_kind, limits)).collect()
 }
 
 fn uneven(
     job: &JobFacts<'_>,
-    (name, is_kind): (&str, IsKind),
+    name: &str,
+    is_kind: IsKind,
     limits: &RuleLimits<'_>,
 ) -> Option<(Vec<u32>, RuleFindings)> {
     let rows = |rank: &RankFacts<'_>| -> Vec<u32> {

@@ -5,6 +5,7 @@ use trace::store::EventKind;
 
 use super::{k02_coarse_threads, k05_slow_memory, k11_serial_branches, k13_fusable_chain};
 use crate::facts::job::{JobFacts, RankFacts};
+use crate::facts::named::{is_named, names};
 use crate::findings::product;
 
 /// Returns the operators whose tensors sharpen findings, one list of rows per rank.
@@ -15,8 +16,15 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
     /// Maximum number of operators per rank: those with the longest kernels, and the first ones
     /// with fusable kernels, because steps are alike.
     const MOST: usize = 4096;
-    let owners = |rank: &RankFacts<'_>| {
+    /// Minimum duration of a memory-bound kernel whose tensor sizes are read.
+    const LONG_MOVER_NS: i64 = 20_000;
+    let longest_first = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
+        let needs_sizes = names(trace, |kernel| {
+            product::is_named(kernel) && !kernel.contains("sgemm") && !kernel.contains("scudnn")
+        });
+        let elementwise = names(trace, k02_coarse_threads::is_elementwise);
+        let fusable = names(trace, k13_fusable_chain::is_fusable);
         let mut longest = Vec::new();
         let mut rows = Vec::new();
         for (place, row) in rank.scope.device_rows.iter().enumerate() {
@@ -25,9 +33,15 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
                 continue;
             }
             let duration = trace.slices.duration[*row as usize];
-            if is_asked_for(trace.name(*row), trace.name(owner), duration) {
+            let is_mover = is_named(trace, &elementwise, *row)
+                || k05_slow_memory::MOVERS.contains(&trace.name(owner));
+            let needs_sizes = match is_mover {
+                true => duration >= LONG_MOVER_NS,
+                false => is_named(trace, &needs_sizes, *row),
+            };
+            if needs_sizes {
                 longest.push((std::cmp::Reverse(duration), owner));
-            } else if rows.len() < MOST && k13_fusable_chain::is_fusable(trace.name(*row)) {
+            } else if rows.len() < MOST && is_named(trace, &fusable, *row) {
                 rows.push(owner);
             }
         }
@@ -39,16 +53,5 @@ pub fn rows_with_shapes(job: &JobFacts<'_>) -> Vec<Vec<u32>> {
         rows.dedup();
         rows
     };
-    job.ranks.iter().map(owners).collect()
-}
-
-/// Returns whether a rule needs the tensor sizes of a kernel: of long memory-bound kernels, and of
-/// products that may use tensor cores.
-fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
-    const LONG_NS: i64 = 20_000;
-    let is_mover =
-        k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
-    let is_product = product::is_named(kernel) && !is_mover;
-    let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
-    (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
+    job.ranks.iter().map(longest_first).collect()
 }

@@ -33,35 +33,47 @@ pub(crate) enum StretchPlace {
     Edge(EdgeId),
 }
 
+/// A measured graph as recorded or with edits, and the times that follow from it.
+#[derive(Clone, Copy)]
+pub(crate) struct RelaxedGraph<'a> {
+    pub measured: &'a MeasuredGraph,
+    pub graph: &'a DependencyGraph,
+    pub times: &'a NodeTimes,
+}
+
+impl<'a> RelaxedGraph<'a> {
+    /// Returns the graph and the times as they were recorded.
+    pub fn recorded(measured: &'a MeasuredGraph) -> Self {
+        Self { measured, graph: &measured.graph, times: &measured.times }
+    }
+}
+
 /// Walks from the end of a rank's window back to the start of the window of the rank where it
 /// arrives.
 ///
-/// `graph` and `times` may be those of a what-if; the stretches tile what lies between.
-pub(crate) fn walk(
-    measured: &MeasuredGraph,
-    graph: &DependencyGraph,
-    times: &NodeTimes,
-    (rank, reach): (usize, Reach),
-) -> Vec<WalkStretch> {
-    let end = measured.ranks[rank].end;
-    let mut stretches = walk_from((measured, graph, times), end, (reach, i64::MIN));
+/// The stretches tile the time in between.
+pub(crate) fn walk(relaxed: RelaxedGraph<'_>, rank: usize, reach: Reach) -> Vec<WalkStretch> {
+    let end = relaxed.measured.ranks[rank].end;
+    let mut stretches = walk_from(relaxed, end, reach, i64::MIN);
     stretches.reverse();
     stretches
 }
 
 /// Walks back from the end of a node until a time; the stretches come latest first.
 pub(crate) fn walk_from(
-    (measured, graph, times): (&MeasuredGraph, &DependencyGraph, &NodeTimes),
+    relaxed: RelaxedGraph<'_>,
     from: NodeId,
-    (reach, until): (Reach, i64),
+    reach: Reach,
+    until: i64,
 ) -> Vec<WalkStretch> {
+    let RelaxedGraph { measured, graph, times } = relaxed;
     let mut stretches = Vec::new();
     let mut node = from;
     let mut at = times.end[node.index()];
     loop {
         let origin = measured.origins[node.index()];
         let starts = node == measured.ranks[origin.scope as usize].start;
-        let next = if starts { None } else { step(measured, graph, times, (node, reach)) };
+        let next = if starts { None } else { step(relaxed, node, reach) };
         let via = next.as_ref().map(|step| graph.edge(step.edge).kind);
         let start = times.start[node.index()];
         if start < at {
@@ -88,12 +100,8 @@ struct WalkStep {
 }
 
 /// The edge a walk leaves a node by.
-fn step(
-    measured: &MeasuredGraph,
-    graph: &DependencyGraph,
-    times: &NodeTimes,
-    (node, reach): (NodeId, Reach),
-) -> Option<WalkStep> {
+fn step(relaxed: RelaxedGraph<'_>, node: NodeId, reach: Reach) -> Option<WalkStep> {
+    let RelaxedGraph { measured, graph, times } = relaxed;
     let deciding = graph::deciding_edge(graph, times, node)?;
     let edge = graph.edge(deciding);
     let leaves =

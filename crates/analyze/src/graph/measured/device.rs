@@ -81,12 +81,12 @@ impl DeviceWork {
             for &(_, (row, class)) in stream {
                 let shift = skew::shift_ns(skews, trace.device(row));
                 let call = scope.links().call(row).map(|call| trace.slices.start(call));
-                let Some(span) = span(scope, row, (shift, call)) else { continue };
+                let Some(span) = span(scope, row, shift, call) else { continue };
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), class);
                 let track = Some(trace.slices.track[row as usize]);
                 let origin = NodeOrigin { scope: at, row: Some(row), track, category };
-                let work = work(draft, scope, origin, (row, span, meetings));
+                let work = work(draft, scope, origin, row, span, meetings);
                 device.work_of[row as usize] = device.works.len() as u32;
                 device.works.push(work);
                 device.launched.push(launched);
@@ -119,7 +119,7 @@ impl DeviceWork {
 
 /// Returns the time of a piece of work by the host's clock, clipped to the window unless the
 /// devices' steps end behind it; `None` outside.
-fn span(scope: &Scope<'_>, row: u32, (shift, launched): (i64, Option<i64>)) -> Option<Interval> {
+fn span(scope: &Scope<'_>, row: u32, shift: i64, launched: Option<i64>) -> Option<Interval> {
     let window = &scope.window;
     let is_late = scope.device_span.is_some() && launched.is_some_and(|at| at < window.end);
     let (start, mut end) = scope.clipped_by(row, shift);
@@ -137,7 +137,9 @@ fn work(
     draft: &mut Draft,
     scope: &Scope<'_>,
     origin: NodeOrigin,
-    (row, (start, end), meetings): (u32, Interval, &Meetings),
+    row: u32,
+    (start, end): Interval,
+    meetings: &Meetings,
 ) -> WorkPiece {
     let until = scope.window.end;
     if end <= until || start >= until {
@@ -158,7 +160,8 @@ fn work(
 pub(super) fn steps(
     draft: &mut Draft,
     (at, scope): PlacedRank<'_, '_>,
-    (start, end): (NodeId, NodeId),
+    start: NodeId,
+    end: NodeId,
     device: &DeviceWork,
 ) -> Option<(NodeId, NodeId)> {
     scope.device_span?;
@@ -192,7 +195,7 @@ pub(super) fn steps(
 fn nodes(
     draft: &mut Draft,
     origin: NodeOrigin,
-    (start, end): (i64, i64),
+    (start, end): Interval,
     meetings: &Meetings,
 ) -> (NodeId, NodeId) {
     let Some(met) = meetings.time(origin) else {
@@ -210,7 +213,7 @@ fn nodes(
     let transfer = NodeOrigin { category: PathCategory::CommunicationTransfer, ..origin };
     let order = NodeOrder::Transfer;
     let leave = draft.add(DraftNode { kind, start: met, end, order, origin: transfer });
-    meetings.take_part(origin, (enter, leave));
+    meetings.take_part(origin, enter, leave);
     (enter, leave)
 }
 

@@ -67,9 +67,9 @@ impl Meetings {
     }
 
     /// Adds a rank's arrival and transfer.
-    pub fn take_part(&self, of: NodeOrigin, nodes: (NodeId, NodeId)) {
-        if let Some(place) = self.place(of) {
-            self.nodes.borrow_mut()[place].push(nodes);
+    pub fn take_part(&self, origin: NodeOrigin, arrival: NodeId, transfer: NodeId) {
+        if let Some(place) = self.place(origin) {
+            self.nodes.borrow_mut()[place].push((arrival, transfer));
         }
     }
 

@@ -134,7 +134,7 @@ fn sequence_numbers_join_the_passes_of_old_recordings() {
 }
 
 #[test]
-fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
+fn an_unexplained_gap_waits_for_the_other_stream() {
     let mut sketch = Sketch::default();
     let ns = |us: i64| us * 1000;
     let span = |from: i64, to: i64| (ns(from), ns(to));
@@ -193,7 +193,7 @@ fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
 }
 
 #[test]
-fn frames_of_python_tell_of_a_pinning_thread_too() {
+fn python_frames_reveal_a_pinning_thread() {
     let frame = |id: u32, parent: &str, tid: u32, (start, end): (i64, i64), name: &str| {
         format!(
             "{{\"ph\":\"X\",\"cat\":\"python_function\",\"name\":\"{name}\",\"pid\":9,\"tid\":{tid},\
@@ -231,7 +231,7 @@ fn frames_of_python_tell_of_a_pinning_thread_too() {
 }
 
 #[test]
-fn time_in_frames_of_python_is_called_that() {
+fn python_frame_time_has_its_own_category() {
     let text = br#"{"traceEvents": [
         {"ph":"X","cat":"python_function","name":"train.py(3): step","pid":9,"tid":1,"ts":0,"dur":80,
          "args":{"Python id":1}},

@@ -92,9 +92,11 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// Returns the works that a call waited for before it returned.
     pub fn find_awaited_work(
         &self,
-        (segment, call): (&ThreadSegment, CallKind),
+        segment: &ThreadSegment,
+        call: CallKind,
         launched: &[u32],
-        (device, evidence): (&DeviceWork, &mut WaitEvidence),
+        device: &DeviceWork,
+        evidence: &mut WaitEvidence,
     ) -> Vec<u32> {
         let mut awaited = match call {
             CallKind::Plain | CallKind::BlockingCopy => self.copies(call, launched, device),
@@ -102,7 +104,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             _ => match self.recorded(segment.row) {
                 Some(sync) => {
                     evidence.host_waits_recorded += 1;
-                    return self.find_recorded_work(segment, (sync, call), device);
+                    return self.find_recorded_work(segment, sync, call, device);
                 }
                 None => self.inferred(segment, call, device),
             },
@@ -162,7 +164,8 @@ impl<'a, 'b> Waits<'a, 'b> {
     fn find_recorded_work(
         &self,
         segment: &ThreadSegment,
-        (sync, call): (u32, CallKind),
+        sync: u32,
+        call: CallKind,
         device: &DeviceWork,
     ) -> Vec<u32> {
         let slices = &self.scope.trace.slices;
@@ -237,9 +240,11 @@ impl<'a, 'b> Waits<'a, 'b> {
     pub fn note(
         &self,
         order: &mut ThreadOrder,
-        (segment, call): (&ThreadSegment, CallKind),
+        segment: &ThreadSegment,
+        call: CallKind,
         launched: &[u32],
-        (device, evidence): (&mut DeviceWork, &mut WaitEvidence),
+        device: &mut DeviceWork,
+        evidence: &mut WaitEvidence,
     ) {
         match call {
             CallKind::EventRecord => order.recorded = Some(segment.start),
@@ -265,7 +270,7 @@ impl<'a, 'b> Waits<'a, 'b> {
                 order.pending.retain_mut(|wait| {
                     if !wait.seen.contains(&stream) {
                         wait.seen.push(stream);
-                        awaited.extend(self.other(device, (segment.row, first), wait.before));
+                        awaited.extend(self.other(device, segment.row, first, wait.before));
                     }
                     wait.seen.len() < device.streams.len()
                 });
@@ -307,7 +312,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         &self,
         segment: &ThreadSegment,
         copy: u32,
-        (device, evidence): (&mut DeviceWork, &mut WaitEvidence),
+        device: &mut DeviceWork,
+        evidence: &mut WaitEvidence,
     ) -> bool {
         let start = device.works[copy as usize].start;
         let streams = self.reached(segment.row);
@@ -324,7 +330,7 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// Returns the work of another stream that ended last before a launched work began, among the
     /// last works launched on each.
-    fn other(&self, device: &DeviceWork, (call, work): (u32, u32), before: i64) -> Option<u32> {
+    fn other(&self, device: &DeviceWork, call: u32, work: u32, before: i64) -> Option<u32> {
         let start = device.works[work as usize].start;
         let is_other = |at: &usize| !device.streams[*at].contains(&(work as usize));
         let others = self.reached(call).filter(is_other);

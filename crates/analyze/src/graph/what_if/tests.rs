@@ -41,7 +41,7 @@ fn a_faster_kernel_shortens_what_waited_for_it() {
 }
 
 #[test]
-fn what_does_not_decide_saves_nothing() {
+fn work_off_the_critical_path_saves_nothing() {
     let (window, found) = after("name=cudaLaunchKernel rank=0 x0.9");
     assert_eq!(window, 99);
     assert_eq!((found.edits[0].nodes, found.edits[0].old_ns), (2, 20));
@@ -53,7 +53,7 @@ fn what_does_not_decide_saves_nothing() {
 }
 
 #[test]
-fn a_word_says_what_else_may_happen() {
+fn actions_may_be_words() {
     assert_eq!(after("kernel=gemm overlap").0, 79);
     assert_eq!(after("kernel=gemm to=20ns").0, 80);
     assert_eq!(after("kernel=relu close-gap").0, 99);
@@ -70,7 +70,7 @@ fn parts_sum_to_the_new_window() {
 }
 
 #[test]
-fn a_wrong_edit_is_told_what_was_expected() {
+fn a_wrong_edit_error_names_what_was_expected() {
     let check = |text: &str, expected: &str| {
         let said = parse(text).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(expected), "{said}");

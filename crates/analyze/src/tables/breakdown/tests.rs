@@ -31,7 +31,7 @@ fn the_parts_sum_to_the_window() {
 }
 
 #[test]
-fn two_devices_of_one_process_are_told_apart() {
+fn two_devices_of_one_process_are_separate() {
     let mut trace = Trace::default();
     trace.push(&NewSlice::new("kernel", "gemm", (0, 7), (0, 10)));
     trace.push(&NewSlice::new("kernel", "gemm", (1, 7), (10, 40)));
@@ -66,7 +66,7 @@ fn a_trace_without_device_work_is_idle() {
 }
 
 #[test]
-fn a_host_that_launched_what_was_not_recorded_is_idle_as_far_as_is_known() {
+fn a_host_with_unrecorded_launches_counts_as_idle() {
     let mut trace = Trace::default();
     trace.push(&NewSlice::new("cpu_op", "aten::mm", (99, 99), (5, 25)));
     trace.push(&NewSlice::new("cuda_runtime", "cudaLaunchKernel", (99, 99), (6, 9)));

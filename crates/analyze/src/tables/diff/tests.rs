@@ -77,7 +77,7 @@ fn a_change_within_the_scatter_of_the_steps_is_noise() {
 }
 
 #[test]
-fn one_window_a_side_has_no_noise_and_all_ranks_count() {
+fn single_windows_have_no_noise_and_all_ranks_count() {
     let job = [run(&[20, 20]), run(&[30, 30])];
     let diff = diff(&job[..1], &job, WindowRule::All);
     assert_eq!(
@@ -92,7 +92,7 @@ fn one_window_a_side_has_no_noise_and_all_ranks_count() {
 }
 
 #[test]
-fn subjects_are_told_apart_by_name_shape_and_place() {
+fn subjects_are_keyed_by_name_shape_and_path() {
     let mut other = run(&[20, 20, 20]);
     // A kernel of another shape, and an operator only here.
     let shape = *other.slices.launch_shape.iter().next().expect("a shape").1;
@@ -167,14 +167,14 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
 }
 
 #[test]
-fn nothing_compared_with_nothing_is_nothing() {
+fn empty_jobs_do_not_differ() {
     let diff = diff(&[Trace::default()], &[Trace::default()], WindowRule::Steps);
     assert!(diff.changes.is_empty());
     assert!(diff.parts.iter().all(|part| part.delta_ns == 0 && part.before_pct.is_none()));
 }
 
 #[test]
-fn a_few_long_steps_are_told_from_a_slower_job() {
+fn outlier_steps_are_distinguished_from_a_slower_job() {
     let mut long = run(&[20; 40]);
     // The last four steps take five times as long.
     for row in 0..long.slices.start.len() {

@@ -150,7 +150,7 @@ pub(super) fn compute_device_idle(
     let (mut causes, mut owners) = (Vec::new(), Vec::new());
     for (device, sums) in devices {
         let idle_ns = sums.gaps.values().flatten().sum();
-        owners.extend(owner_rows(scope, device, &sums, (idle_ns, settings.owner_count)));
+        owners.extend(owner_rows(scope, device, &sums, idle_ns, settings.owner_count));
         for (cause, gaps) in sums.gaps {
             let after_sync_ns = sums.after_sync[&cause];
             let IdleShare { spread, idle_pct, window_pct } = IdleShare::new(scope, gaps, idle_ns);
@@ -177,7 +177,8 @@ fn owner_rows(
     scope: &Scope<'_>,
     device: i32,
     sums: &IdleSums,
-    (idle_ns, count): (i64, usize),
+    idle_ns: i64,
+    count: usize,
 ) -> Vec<IdleOwner> {
     let name = |id: Option<StringId>| id.map(|id| scope.trace.strings.get(id).to_owned());
     let row = |(&(cause, owner), &(gap_count, ns)): (&_, &_)| IdleOwner {

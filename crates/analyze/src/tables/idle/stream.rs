@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::share::{IdleSettings, IdleShare};
+use crate::facts::interval::Interval;
 use crate::facts::scope::Scope;
 
 /// Why a stream did nothing.
@@ -78,7 +79,7 @@ pub(super) fn compute_stream_idle(scope: &Scope<'_>, settings: &IdleSettings) ->
         if stream.busy_until < end {
             stream.gaps.insert(StreamCause::Tail, vec![end - stream.busy_until]);
         }
-        rows.extend(causes(scope, key, stream.gaps));
+        rows.extend(causes(scope, key.0, key.1, stream.gaps));
     }
     rows
 }
@@ -86,7 +87,7 @@ pub(super) fn compute_stream_idle(scope: &Scope<'_>, settings: &IdleSettings) ->
 fn cause(
     scope: &Scope<'_>,
     settings: &IdleSettings,
-    (from, to): (i64, i64),
+    (from, to): Interval,
     ending: u32,
 ) -> StreamCause {
     let launched = scope.links().call(ending).map(|call| scope.trace.slices.start(call));
@@ -100,7 +101,8 @@ fn cause(
 
 fn causes(
     scope: &Scope<'_>,
-    (device, stream): (i32, i32),
+    device: i32,
+    stream: i32,
     gaps: BTreeMap<StreamCause, Vec<i64>>,
 ) -> impl Iterator<Item = StreamIdle> {
     let idle_ns: i64 = gaps.values().flatten().sum();

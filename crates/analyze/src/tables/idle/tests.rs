@@ -171,7 +171,7 @@ fn gaps_at_the_edge_of_whole_steps_are_labelled_by_what_lies_outside() {
 }
 
 #[test]
-fn frames_of_python_work_where_nothing_else_does() {
+fn python_frames_fill_time_without_operators() {
     let text = br#"{"traceEvents": [
         {"ph":"X","cat":"python_function","name":"train.py(3): step","pid":1,"tid":2,"ts":0,"dur":100,
          "args":{"Python id":1}},
@@ -185,7 +185,7 @@ fn frames_of_python_work_where_nothing_else_does() {
 }
 
 #[test]
-fn nothing_has_no_idle_rows() {
+fn an_empty_trace_has_no_idle_rows() {
     let sketch = Sketch::default();
     assert_eq!(sketch.causes(), []);
 }

@@ -10,7 +10,7 @@ fn summary(trace: &Trace) -> Summary {
 }
 
 #[test]
-fn nothing_sums_up_to_nothing() {
+fn an_empty_trace_has_an_empty_summary() {
     let nothing = summary(&Trace::default());
     assert_eq!(nothing.job.era, Era::Unknown);
     assert_eq!((nothing.job.busy_pct, nothing.job.step_p50_ns), (None, None));
