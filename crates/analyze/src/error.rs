@@ -1,4 +1,4 @@
-//! The one error type of this crate. Knows no analysis: callers fill in what was wrong.
+//! The one error type of this crate.
 
 /// An invalid request: a pattern, a what-if edit or rule settings that cannot be used.
 ///

@@ -3,7 +3,7 @@
 //!
 //! A rule reads shared facts of a rank or of the job and reports its finding, the graph edit that
 //! models its cure, and the sum of the rows themselves. This file asks the rules, prices what they
-//! found on the graph, and orders it. Knows no file and no terminal.
+//! found on the graph, and orders it.
 
 mod cpu_run;
 mod custom_rule;

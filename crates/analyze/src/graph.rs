@@ -2,9 +2,7 @@
 //!
 //! It answers three questions: which chain of events bounded a step, how long the step would take
 //! with a faster kernel, and how long an unrecorded step takes. All are longest paths in a graph
-//! whose nodes wait for the latest of their predecessors. Knows no trace ([`measured`] builds
-//! graphs of them) and no contention: two kernels that slow each other down are weights, or not
-//! modelled.
+//! whose nodes wait for the latest of their predecessors.
 
 pub mod critical_path;
 mod cycle;

@@ -1,6 +1,4 @@
 //! Which operator each piece of device work belongs to, and how surely that is known.
-//!
-//! Knows rows and times, but no prices and no causes.
 
 mod external;
 mod method;

@@ -3,7 +3,7 @@
 //! A call that takes far longer than calls of its name do, and returns as soon as earlier work of
 //! the same device has ended, waited for that work. Where many such calls agree on how many works
 //! lay between, every launch of the device waits for the work so many places before it. Where none
-//! was seen, there is no limit, however long the queue. Knows no graph.
+//! was seen, there is no limit, however long the queue.
 
 use std::collections::BTreeMap;
 

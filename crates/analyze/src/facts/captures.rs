@@ -15,7 +15,7 @@ const CAPTURING: &str = "torch/cuda/graphs.py(";
 /// Times of graph capture, by thread. A launch in such a time is recorded into the graph and does
 /// not run.
 pub struct Captures {
-    /// Per thread, by time, disjoint.
+    /// Disjoint spans of each thread, by time.
     spans: BTreeMap<TrackId, Vec<Interval>>,
 }
 

@@ -54,7 +54,7 @@ impl Classifier {
         Ok(self)
     }
 
-    /// Which rules decide.
+    /// Returns the rule set of this classifier.
     pub fn rule(&self) -> ClassRule {
         self.rule
     }
@@ -87,7 +87,7 @@ impl Classifier {
     }
 }
 
-/// What a name says of the rows that have it.
+/// The class of all rows with one name, or the rule that a row's category decides.
 #[derive(Clone, Copy)]
 enum NameClass {
     /// The class of every such row.

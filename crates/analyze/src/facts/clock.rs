@@ -18,8 +18,8 @@ pub struct RankClock {
     pub rank: u32,
     /// Collectives whose end is known of this rank and of another.
     pub collectives: u64,
-    /// By how much its clock runs ahead, nanoseconds: the median over collectives of its end minus
-    /// the median end over ranks.
+    /// Nanoseconds by which its clock runs ahead: the median over collectives of its end minus the
+    /// median end over ranks.
     pub ahead_ns: i64,
     /// How far single collectives lie from that: nine of ten are nearer.
     pub spread_ns: i64,

@@ -1,8 +1,7 @@
 //! Collectives, matched across ranks: who arrived when, who waited, how long the transfer took.
 //!
 //! A collective cannot end before its last participant has come, so the ranks' kernels begin at
-//! different times and end together: what a kernel lasts is mostly waiting. Knows no reason why a
-//! rank was late.
+//! different times and end together: what a kernel lasts is mostly waiting.
 
 mod gather;
 mod message;
@@ -32,7 +31,7 @@ pub struct Collectives {
 /// One collective as all ranks saw it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matched {
-    /// Place in [`Collectives::matched`].
+    /// Place of the collective in [`Collectives::matched`].
     pub index: u32,
     /// The kernel's name up to its parameters, on the lowest rank.
     pub name: String,

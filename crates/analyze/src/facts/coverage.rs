@@ -1,8 +1,8 @@
-//! Which part of a cut recording has all its device rows.
+//! Finds the part of a truncated recording that has all its device rows.
 //!
 //! Profilers write rows in the order of their buffers, not of time, so the rows a cut file lost may
 //! lie anywhere. What was lost shows in the rows that were read: launches without device rows, and
-//! operators without launches. The covered part ends before the first of them. Knows no file.
+//! operators without launches. The covered part ends before the first of them.
 
 mod hole;
 mod order;

@@ -120,7 +120,7 @@ pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     bins.into_iter().enumerate().filter(|(_, (count, _))| *count > 0).map(bin).collect()
 }
 
-/// Rounded to three decimals.
+/// Rounds to three decimals, as table columns show them.
 pub(crate) fn thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

@@ -1,7 +1,5 @@
 //! Finds host time that a job in steady state does not repeat: set-up, loading of kernels at their
 //! first launch, autotuning, graph capture, and the profiler's own work.
-//!
-//! Knows names and times of rows, and no rule.
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,7 @@
 //!
 //! Profilers record frames as slices of their own, or until 2022 only the stack of each operator
 //! (`Call stack`). Of the latter, a line runs from the first to the last operator in a row that it
-//! called, and its function on to the next one. Knows no operators' times beyond that, and no
-//! causes.
+//! called, and its function on to the next one.
 
 #[cfg(test)]
 mod tests;
@@ -29,9 +28,9 @@ pub struct Frame {
 /// A stretch of time in which one frame was the innermost of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameStretch {
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end: i64,
     pub frame: u32,
 }
@@ -40,7 +39,7 @@ pub struct FrameStretch {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
     frames: Vec<Frame>,
-    /// Per track, by start; they do not overlap.
+    /// Stretches of each track, by start; they do not overlap.
     stretches: Vec<Vec<FrameStretch>>,
 }
 

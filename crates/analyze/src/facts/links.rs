@@ -1,4 +1,4 @@
-//! Which call launched which device work, by correlation id. Knows no times.
+//! Which call launched which device work, by correlation id.
 
 use trace::store::{EventKind, Trace};
 

@@ -1,5 +1,5 @@
-//! How far a trace can be trusted: what is missing, wrong or odd in it, which analysis that hurts
-//! and what to record instead. Judges the recording, never the program.
+//! Judges how far a trace can be trusted: what it lacks, which analyses that affects, and what to
+//! record instead.
 
 mod candidate;
 mod graphs;

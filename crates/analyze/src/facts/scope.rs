@@ -12,7 +12,8 @@ use crate::facts::interval::Interval;
 use crate::facts::links::Links;
 use crate::facts::window::{self, Lack, StepMark, TimeWindow, TrainingStep, WindowRule};
 
-/// What every analysis of one rank starts from.
+/// The input of every analysis of one rank: its trace, the analyzed window, and the device rows in
+/// it with their classes.
 ///
 /// ```
 /// use analyze::classify::ClassRule;

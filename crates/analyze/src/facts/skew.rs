@@ -2,7 +2,7 @@
 //! waits for has ended, and work never begins before its launch.
 //!
 //! Each gives a bound of the device's clock minus the host's; the true difference lies between the
-//! largest lower and the smallest upper one. Knows no clock of another host.
+//! largest lower and the smallest upper one.
 
 mod sync_points;
 
@@ -26,10 +26,10 @@ pub struct Skew {
     pub upper_ns: Option<i64>,
     /// Calls that waited for work of the device.
     pub wait_count: u64,
-    /// Those that returned before it ended by the device's clock.
+    /// Waits that returned before their work ended, by the device's clock.
     pub late_count: u64,
     pub launch_count: u64,
-    /// Those that began after their work by the device's clock.
+    /// Launches that began after their work, by the device's clock.
     pub early_count: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Nests the operators, annotations and calls of each host thread.
 //!
 //! Parents come from the order in which things started, never from durations alone: in files of
-//! whole microseconds an operator and its child often start and end in the same one. Bad nesting
-//! is clipped and counted, never refused. Knows no device work and no cause.
+//! whole microseconds an operator and its child often start and end in the same one. Bad nesting is
+//! clipped and counted, never refused.
 
 mod build;
 #[cfg(test)]
@@ -56,7 +56,6 @@ pub struct TreeThread {
 pub struct Clip {
     pub row: u32,
     pub parent: u32,
-    /// Nanoseconds.
     pub excess_ns: i64,
 }
 

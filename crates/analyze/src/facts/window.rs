@@ -33,7 +33,7 @@ pub enum WindowRule {
 pub struct TimeWindow {
     /// The rule that made it: [`WindowRule::All`] where there were too few steps.
     pub rule: WindowRule,
-    /// First nanosecond.
+    /// Absolute time of the first nanosecond.
     pub start: i64,
     /// First nanosecond behind it.
     pub end: i64,
@@ -169,7 +169,7 @@ fn mark_incomplete<'a>(
 struct StepLaunches {
     count: Vec<usize>,
     lost: Vec<usize>,
-    /// Those behind the last launch that has device work.
+    /// Lost launches behind the last launch that has device work.
     trailing: Vec<usize>,
     /// The span of the device work of the first step.
     first: Option<(i64, i64)>,

@@ -285,12 +285,12 @@ impl RuleFindings {
         Self { title, ..self }
     }
 
-    /// At most as sure as this.
+    /// Sets an upper bound of the confidence of the finding.
     pub fn sure(self, confidence: Confidence) -> Self {
         Self { confidence, ..self }
     }
 
-    /// The time of threads it rests on, where that is not the time of its rows.
+    /// Sets the thread times that the finding rests on, if they differ from the time of its rows.
     pub fn rests_on(self, spans: Vec<(TrackId, Interval)>) -> Self {
         Self { spans, ..self }
     }

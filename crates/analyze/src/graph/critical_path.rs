@@ -3,7 +3,7 @@
 //! From the last moment of a window, each step back goes to what that moment waited for. The
 //! stretches on the way tile the window, so their sums are the window to the nanosecond, untraced
 //! time included. Each rank has a path of its own, on which waiting for a peer is a stretch; the
-//! job's path hops to the peer instead. Knows no remedy.
+//! job's path hops to the peer instead.
 
 mod walk;
 
@@ -40,7 +40,7 @@ pub struct Path {
     /// Absolute nanoseconds: for the job, where the window of the rank begins at which the path
     /// arrives.
     pub window_start_ns: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub window_end_ns: i64,
     /// Their difference: what the parts sum to.
     pub window_ns: i64,
@@ -97,9 +97,9 @@ pub struct PathSegment {
     pub via: Option<EdgeKind>,
     /// The rank that was waited for.
     pub peer: Option<u32>,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start_ns: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end_ns: i64,
 }
 
@@ -116,9 +116,9 @@ pub struct SegmentRow {
     pub row: Option<u32>,
     pub via: Option<EdgeKind>,
     pub peer: Option<u32>,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start_ns: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end_ns: i64,
     /// Nanoseconds.
     pub duration_ns: i64,

@@ -122,7 +122,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Undoes all edits.
+    /// Undoes all edits, which restores the measured graph.
     pub fn undo(&mut self) {
         self.earliest = None;
         while let Some(change) = self.changes.pop() {

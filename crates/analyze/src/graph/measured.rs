@@ -6,7 +6,7 @@
 //! from what ended last, so [`relax`](super::relax) gives back the measured times to the
 //! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
 //! that they decide when something else is made faster. Times of a device are those of its host's
-//! clock ([`skew`](crate::facts::skew)). Knows no path through the graph.
+//! clock ([`skew`](crate::facts::skew)).
 
 mod device;
 mod draft;
@@ -60,7 +60,7 @@ pub struct MeasuredGraph {
     pub times: NodeTimes,
     /// Origin of each node.
     pub origins: Vec<NodeOrigin>,
-    /// Per rank, in the order of the scopes.
+    /// One entry per rank, in the order of the scopes.
     pub ranks: Vec<Markers>,
     /// Labels of each thread's time between nodes, by rank, track and start.
     pub labels: Vec<Vec<Vec<ThreadLabel>>>,

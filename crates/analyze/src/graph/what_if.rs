@@ -1,9 +1,8 @@
 //! Answers what-if questions: how long the window would be if some work were faster.
 //!
 //! A question selects nodes, or the edges of a category, and says what happens to them; then
-//! everything is relaxed anew. What was not recorded stays as it was measured, and work that
-//! shares a device is not slowed down by it: a what-if says what the dependencies allow. Knows no
-//! prices of changes.
+//! everything is relaxed anew. What was not recorded stays as it was measured, and work that shares
+//! a device is not slowed down by it: a what-if says what the dependencies allow.
 
 mod question;
 #[cfg(test)]
@@ -42,9 +41,7 @@ pub struct Edited {
     pub edges: u64,
     /// Times it changed: 0 where what it selected has nothing of the kind, such as no wait.
     pub changed: u64,
-    /// Nanoseconds before.
     pub old_ns: i64,
-    /// Nanoseconds after.
     pub new_ns: i64,
 }
 
@@ -53,7 +50,6 @@ pub struct Edited {
 pub struct NewWindow {
     /// The rank; `None` for the job: from the first start to the last end.
     pub rank: Option<u32>,
-    /// Nanoseconds measured.
     pub window_ns: i64,
     /// Nanoseconds with the edits applied.
     pub new_window_ns: i64,

@@ -1,5 +1,5 @@
 //! Ranges that users and frameworks name: their time on the host and the device work launched in
-//! them. Knows no operators.
+//! them.
 
 use std::collections::BTreeMap;
 

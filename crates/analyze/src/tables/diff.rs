@@ -1,8 +1,7 @@
 //! Compares two recordings of a job: what changed, and how much of the step each change explains.
 //!
 //! Both sides are cut into units, steps or whole windows, and each figure is the mean over the
-//! units of all ranks. A change smaller than the scatter of the units explains is noise. Knows no
-//! causes.
+//! units of all ranks. A change smaller than the scatter of the units explains is noise.
 
 mod change;
 mod parts;

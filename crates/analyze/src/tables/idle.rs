@@ -1,7 +1,7 @@
 //! Explains idle time: the gaps between device rows of each stream and device, by cause.
 //!
 //! For a stream, the cause follows from times alone; for a device, from what the thread did that
-//! launched the work ending the gap. Knows no remedies.
+//! launched the work ending the gap.
 
 mod device;
 mod share;
@@ -27,7 +27,7 @@ pub use stream::{StreamCause, StreamIdle};
 pub struct Idle {
     /// One row per stream and cause; a stream's rows sum to the window without its busy time.
     pub streams: Vec<StreamIdle>,
-    /// By device and cause; a device's rows sum to its `idle_ns` in
+    /// One row per device and cause; a device's rows sum to its `idle_ns` in
     /// [`breakdown::by_device`](crate::tables::breakdown::by_device).
     pub devices: Vec<DeviceIdle>,
     /// The operators that own most of a device's idle time, by device, the longest first.

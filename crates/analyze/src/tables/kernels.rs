@@ -1,7 +1,6 @@
 //! Lists device work by name: how often, how long, and with which launch shapes.
 //!
-//! Statistics are of whole durations, also of the work that a window's ends cut. Knows no
-//! operators.
+//! Statistics are of whole durations, also of the work that a window's ends cut.
 
 mod name;
 #[cfg(test)]

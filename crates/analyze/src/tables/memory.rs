@@ -1,4 +1,4 @@
-//! Memory over time, its peak, and who allocated. Knows nothing of tensors.
+//! Memory over time, its peak, and who allocated.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ pub struct MemoryPoint {
     pub rank: u32,
     /// The device; −1 for the host.
     pub device: i32,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub time_ns: i64,
     /// Allocated by this event; negative: freed.
     pub change_bytes: i64,

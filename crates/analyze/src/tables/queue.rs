@@ -1,7 +1,7 @@
 //! Measures the queue of each stream: launched work that has not started, weighted by time.
 //!
 //! Work waits from the start of its call to its own start; a graph's work counts once, until its
-//! first row starts. Knows no causes.
+//! first row starts.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ pub struct QueuePoint {
     pub rank: u32,
     pub device: i32,
     pub stream: i32,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub time_ns: i64,
     /// Length from here to the next point.
     pub length: u32,

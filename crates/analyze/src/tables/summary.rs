@@ -50,7 +50,7 @@ pub struct Summary {
     pub verdict_words: &'static str,
 }
 
-/// What the traces are of.
+/// The recorded job: program, hardware and ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobSummary {
     /// The form of the files.

@@ -49,9 +49,7 @@ pub(super) fn find(trace: &Trace) -> Option<String> {
         .or_else(|| is_spliced.then(|| calls.silent_edge(trace)).flatten())
 }
 
-/// Describes a number that is missing between those of two steps although operators or calls ran in
-/// that time. The profiler numbers the steps of a recording one by one. Steps that its schedule
-/// leaves out, as between two cycles, have no rows.
+/// Reports a missing step number although operators or calls ran in that time.
 fn missing_step(trace: &Trace) -> Option<String> {
     let slices = &trace.slices;
     let mut steps = window::named_steps(trace);

@@ -1,6 +1,5 @@
-//! Stretches of a thread whose operators should have launched work and made no call: the calls were
-//! in a part of the file that was lost. Profilers keep the calls of a thread in buffers of their
-//! own, so a whole thread may be missing from a time of which another thread's rows were read.
+//! Detects operators that should have launched work but made no call, because the part of the file
+//! with the calls was lost.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,8 +15,8 @@ use crate::facts::links::Links;
 const NAMES: usize = 3;
 /// Share of an operator's occurrences that launch work, from which on silence is odd, percent.
 const USUAL_PCT: u64 = 80;
-/// Share of a thread's operators in one stretch, from which on the stretch itself says nothing
-/// about what is usual, percent.
+/// A stretch with more than this share of a thread's operators, in percent, does not count as
+/// usual.
 const LARGE_PCT: u64 = 5;
 
 /// Consecutive operators of one thread between two of its launches.

@@ -2,6 +2,7 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
 const HOST: (i64, i64) = (9, 9);
@@ -14,20 +15,20 @@ struct Sketch {
 }
 
 impl Sketch {
-    fn call(&mut self, name: &str, (start, end): (i64, i64)) -> &mut Self {
+    fn call(&mut self, name: &str, (start, end): Interval) -> &mut Self {
         let span = (1000 * start, 1000 * end);
         self.trace.push(&NewSlice::new("cuda_runtime", name, HOST, span));
         self
     }
 
-    fn row(&mut self, category: &str, name: &str, (start, end): (i64, i64)) -> &mut Self {
+    fn row(&mut self, category: &str, name: &str, (start, end): Interval) -> &mut Self {
         let span = (1000 * start, 1000 * end);
         self.trace.push(&NewSlice::new(category, name, HOST, span));
         self
     }
 
     /// A launch of a kernel that runs behind it.
-    fn launch(&mut self, kernel: &str, (start, end): (i64, i64)) -> &mut Self {
+    fn launch(&mut self, kernel: &str, (start, end): Interval) -> &mut Self {
         self.launches += 1;
         let correlation = Some(self.launches);
         let call =
@@ -39,7 +40,7 @@ impl Sketch {
     }
 
     /// Microseconds of one kind in a span.
-    fn within(&self, kind: Disturbance, (start, end): (i64, i64)) -> i64 {
+    fn within(&self, kind: Disturbance, (start, end): Interval) -> i64 {
         let scope = Scope::new(&self.trace, WindowRule::All, &Classifier::new(ClassRule::Category));
         let found = find_disturbances(&scope, &tree::build(&self.trace));
         let track = self.trace.slices.track[0];

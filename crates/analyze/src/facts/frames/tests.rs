@@ -1,6 +1,7 @@
 use trace::store::Trace;
 
 use super::build_frames;
+use crate::facts::interval::Interval;
 
 /// What is innermost on the one thread: from, to, line.
 fn check(events: &str, expected: &[(i64, i64, &str)]) -> Trace {
@@ -19,7 +20,7 @@ fn check(events: &str, expected: &[(i64, i64, &str)]) -> Trace {
     trace
 }
 
-fn operator((start, end): (i64, i64), stack: &str) -> String {
+fn operator((start, end): Interval, stack: &str) -> String {
     format!(
         "{{\"ph\":\"X\",\"cat\":\"Operator\",\"name\":\"aten::mm\",\"pid\":1,\"tid\":1,\"ts\":{start},\
          \"dur\":{},\"args\":{{\"Call stack\":\"{stack}\"}}}}",
@@ -78,7 +79,7 @@ fn an_operator_inside_another_one_has_its_own_lines() {
 
 #[test]
 fn recorded_frames_are_cut_where_an_inner_one_runs() {
-    let frame = |id: u32, parent: &str, (start, end): (i64, i64), name: &str| {
+    let frame = |id: u32, parent: &str, (start, end): Interval, name: &str| {
         format!(
             "{{\"ph\":\"X\",\"cat\":\"python_function\",\"name\":\"{name}\",\"pid\":1,\"tid\":1,\
              \"ts\":{start},\"dur\":{},\"args\":{{\"Python id\":{id},\"Python parent id\":{parent}}}}}",

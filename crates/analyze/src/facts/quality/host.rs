@@ -1,4 +1,4 @@
-//! What the host's rows say about a recording: steps, warm-up, the profiler's own work, nesting.
+//! Issues visible in the host's rows: steps, warm-up, the profiler's own work, nesting.
 
 use std::collections::BTreeSet;
 

@@ -148,7 +148,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     if absent == 0 {
         return None;
     }
-    // One rank of a job is a choice; some of its ranks may be all that were copied.
+    // Recording one rank may be intended; recording some of several may be a copy that lost files.
     let severity = if there.len() > 1 { Severity::Warning } else { Severity::Info };
     let kind = IssueKind {
         id: "missing-ranks",

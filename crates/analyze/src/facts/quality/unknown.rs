@@ -1,4 +1,4 @@
-//! Rows whose category has no known meaning: what they are, and which program writes such rows.
+//! Reports rows with an unknown category, and the program that writes such rows.
 
 use trace::store::EventKind;
 

@@ -2,6 +2,7 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::interval::Interval;
 use crate::facts::window::WindowRule;
 
 /// A row of a trace.
@@ -9,11 +10,11 @@ struct Row<'a> {
     category: &'a str,
     name: &'a str,
     stream: i64,
-    span: (i64, i64),
+    span: Interval,
     id: u64,
 }
 
-const fn row<'a>(category: &'a str, name: &'a str, span: (i64, i64), id: u64) -> Row<'a> {
+const fn row<'a>(category: &'a str, name: &'a str, span: Interval, id: u64) -> Row<'a> {
     Row { category, name, stream: 7, span, id }
 }
 
@@ -44,7 +45,7 @@ fn a_blocking_copy_that_ends_behind_its_call_shows_the_least_difference() {
 
 #[test]
 fn a_pageable_cuda_copy_is_not_a_sync_point() {
-    let lower = |name: &str, span: (i64, i64)| {
+    let lower = |name: &str, span: Interval| {
         let call = row("cuda_runtime", "cudaMemcpyAsync", (30, 60), 2);
         skews(&[LAUNCH, KERNEL, call, row("gpu_memcpy", name, span, 2)])[0].lower_ns
     };

@@ -41,9 +41,9 @@ pub struct TrainingStep {
     pub number: i64,
     /// Row of the annotation; of an inferred step, the row of the one that ends it.
     pub row: u32,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end: i64,
     /// Whether everything it launched was recorded, and nothing from before ran among it.
     pub is_whole: bool,

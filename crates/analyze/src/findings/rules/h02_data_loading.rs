@@ -1,5 +1,4 @@
-//! H02: the device waits while the next batch is fetched. In a recording of a job without devices,
-//! the step itself waits.
+//! H02: the device waits while the next batch is fetched. Without a device, the step itself waits.
 
 use std::collections::BTreeSet;
 

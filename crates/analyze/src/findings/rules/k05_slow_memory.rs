@@ -92,7 +92,6 @@ fn moved_bytes(rank: &RankFacts<'_>, kernel: &WindowKernel) -> Option<u64> {
 /// Lower bound of the bytes that a kernel moves, from the tensors of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// Bytes read.
     pub read: u64,
     /// Bytes of its largest input, which the previous kernel may have written.
     pub passed: u64,

@@ -1,4 +1,4 @@
-//! K10: each embedding table is looked up by its own kernel.
+//! K10: each embedding table is looked up by a kernel of its own.
 
 use std::collections::BTreeMap;
 

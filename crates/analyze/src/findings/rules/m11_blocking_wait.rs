@@ -1,4 +1,4 @@
-//! M11: the host itself waits for a collective.
+//! M11: a host thread blocks until a collective has finished.
 
 use crate::facts::calls::is_synchronization;
 use crate::facts::job::RankFacts;

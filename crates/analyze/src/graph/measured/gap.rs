@@ -4,7 +4,7 @@
 //! Which stream an unnamed wait concerns cannot be told from the order of calls where one thread
 //! makes the stream wait and another launches on it. But where a stream has nothing to do although
 //! its next work is launched, and that begins as soon as work of another stream has ended, it
-//! waited for that work. Knows no names.
+//! waited for that work.
 
 use super::device::{DeviceWork, WorkPiece};
 use super::draft::Draft;

@@ -124,7 +124,7 @@ fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
             backward.insert(track);
         }
     }
-    // A thread of the forward pass may itself do a little of the backward pass.
+    // The forward thread may run a small part of the backward pass itself.
     let mut by_process: BTreeMap<&TrackKey, Vec<TrackId>> = BTreeMap::new();
     for track in working {
         by_process.entry(process(trace, track)).or_default().push(track);

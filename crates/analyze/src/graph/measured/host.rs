@@ -60,8 +60,8 @@ struct OpenSegment {
     is_label: bool,
 }
 
-/// Cuts a thread into segments. Only calls that launch nothing themselves and contain a call that
-/// waits are looked into; annotations are labels.
+/// Cuts a thread into segments. Calls are split only if they launch nothing themselves and contain
+/// a call that waits; annotations are labels.
 pub(super) fn segments(scope: &Scope<'_>, tree: &OperatorTree, thread: &TreeThread) -> Segments {
     let trace = scope.trace;
     let rows = tree.rows_of(thread);

@@ -80,9 +80,9 @@ pub struct NodeOrigin {
 /// A stretch of a thread in which nothing ran but what only names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLabel {
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end: i64,
     pub row: u32,
 }

@@ -12,7 +12,7 @@ use crate::graph::{Edge, EdgeId, EdgeKind};
 /// The pauses of all threads of a graph.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// Per rank and thread, by start.
+    /// Pauses of each rank and thread, by start.
     by_thread: BTreeMap<(u32, TrackId), Vec<(Interval, EdgeId)>>,
 }
 

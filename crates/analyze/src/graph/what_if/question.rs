@@ -56,7 +56,7 @@ const NAMES: &str = "host_operator, runtime_call, synchronization_return, python
 /// Beyond it, a window of hours would leave the range of nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;
 
-/// Reads a what-if: selectors, which must all agree, and what happens to what they select.
+/// Parses a what-if question: selectors, which must all match, and the action on what they select.
 ///
 /// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
 /// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then

@@ -7,7 +7,6 @@ use super::unit::RankUnits;
 /// A part of the unit's time on both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PartChange {
-    /// Such as `exposed_communication`.
     pub part: &'static str,
     /// Median over the units before.
     pub before_ns: i64,

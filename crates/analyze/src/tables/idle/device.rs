@@ -83,9 +83,9 @@ pub struct IdleOwner {
 pub struct Gap {
     pub rank: u32,
     pub device: i32,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub start_ns: i64,
-    /// Absolute nanoseconds.
+    /// Absolute time in nanoseconds.
     pub end_ns: i64,
     pub idle_ns: i64,
     /// The cause of most of it.

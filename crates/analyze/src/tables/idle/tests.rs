@@ -3,6 +3,7 @@ use trace::store::{NewSlice, Trace};
 use super::DeviceCause::*;
 use super::*;
 use crate::facts::classify::{ClassRule, Classifier};
+use crate::facts::interval::Interval;
 use crate::facts::tree;
 use crate::facts::window::WindowRule;
 use crate::tables::breakdown;
@@ -17,14 +18,14 @@ struct Sketch {
 }
 
 impl Sketch {
-    fn host(&mut self, category: &str, name: &str, span: (i64, i64)) -> &mut Self {
+    fn host(&mut self, category: &str, name: &str, span: Interval) -> &mut Self {
         let span = (span.0 * 1000, span.1 * 1000);
         self.trace.push(&NewSlice::new(category, name, MAIN, span));
         self
     }
 
     /// A call of the main thread and the kernel it launches.
-    fn kernel(&mut self, call: (i64, i64), stream: (i64, i64), span: (i64, i64)) -> &mut Self {
+    fn kernel(&mut self, call: Interval, stream: (i64, i64), span: Interval) -> &mut Self {
         self.launches += 1;
         let correlation = Some(self.launches);
         for (category, name, track, span) in
@@ -37,7 +38,7 @@ impl Sketch {
         self
     }
 
-    fn orphan(&mut self, stream: (i64, i64), span: (i64, i64)) -> &mut Self {
+    fn orphan(&mut self, stream: (i64, i64), span: Interval) -> &mut Self {
         let span = (span.0 * 1000, span.1 * 1000);
         self.trace.push(&NewSlice::new("kernel", "gemm", stream, span));
         self

@@ -37,7 +37,7 @@ pub(super) enum Activity {
 pub(super) struct HostThreads<'a> {
     trace: &'a Trace,
     tree: &'a OperatorTree,
-    /// Per node of `tree`.
+    /// One entry per node of `tree`.
     row_contexts: Vec<RowContext>,
     frames: &'a Frames,
     frame_contexts: Vec<RowContext>,
@@ -210,7 +210,7 @@ fn contexts_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<RowContext> {
     contexts
 }
 
-/// The context of a row, from its name and the context of its parent.
+/// Returns the context of a row, from its name and its parent's context.
 fn context_of_row(
     trace: &Trace,
     traits: &[Traits],

@@ -1,4 +1,4 @@
-//! Short names of kernels. Knows nothing but text.
+//! Short names of kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
