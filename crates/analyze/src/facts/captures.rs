@@ -32,12 +32,12 @@ impl Captures {
         });
         let is_asked_for = |name: StringId| is_capturing[name.0 as usize];
         let frames = frames.all().iter().filter(|frame| is_asked_for(frame.name));
-        let of_frame = |row: u32| {
+        let frame_spans = |row: u32| {
             let slices = &trace.slices;
             (slices.track[row as usize], (slices.start(row), slices.end(row)))
         };
         let mut found = from_calls(trace, Some(i64::MIN / 2));
-        found.extend(frames.filter_map(|frame| frame.row).map(of_frame));
+        found.extend(frames.filter_map(|frame| frame.row).map(frame_spans));
         Self::from_spans(found)
     }
 

@@ -46,7 +46,7 @@ impl Classifier {
     /// Adds a user's pattern, looked for anywhere in the name; the first match wins.
     ///
     /// # Errors
-    /// [`Error::Pattern`] for a text that is no regular expression.
+    /// [`Error::Pattern`] for an invalid regular expression.
     pub fn with_name(mut self, pattern: &str, class: WorkClass) -> Result<Self, Error> {
         let compiled = Regex::new(pattern)
             .map_err(|source| Error::Pattern { pattern: pattern.to_owned(), source })?;

@@ -200,8 +200,9 @@ impl Collectives {
 
     /// One row per collective and rank, in order of index, then rank.
     pub fn rows(&self) -> Vec<CollectiveRow> {
-        let of_one = |one: &Matched| one.participants.iter().map(|rank| row(one, rank)).collect();
-        self.matched.iter().flat_map::<Vec<_>, _>(of_one).collect()
+        let match_one =
+            |one: &Matched| one.participants.iter().map(|rank| row(one, rank)).collect();
+        self.matched.iter().flat_map::<Vec<_>, _>(match_one).collect()
     }
 }
 

@@ -178,11 +178,11 @@ impl OperatorTree {
 
     /// Returns the innermost operator around a row, or the row itself if it is one.
     pub fn operator(&self, trace: &Trace, row: u32) -> Option<u32> {
-        let of_operator = |row: &u32| trace.kind(*row) == EventKind::Operator;
+        let is_operator_row = |row: &u32| trace.kind(*row) == EventKind::Operator;
         std::iter::once(row)
             .filter(|row| self.contains(*row))
             .chain(self.ancestors(row))
-            .find(of_operator)
+            .find(is_operator_row)
     }
 
     /// Returns the outermost operators and calls, labels skipped, in pre-order.

@@ -39,7 +39,7 @@ impl RuleSettings {
     ///
     /// # Errors
     /// [`Error::Rules`] for a rule or a limit that is not there, a name that is taken, a limit that
-    /// is no number, and a condition that cannot be read; [`Error::Pattern`] in a condition.
+    /// is not a number, and a condition that cannot be read; [`Error::Pattern`] in a condition.
     pub fn conditions(&self) -> Result<Vec<(&CustomRule, Vec<Condition>)>, Error> {
         for (id, limits) in &self.limits {
             let rule = known(id)?;

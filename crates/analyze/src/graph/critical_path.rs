@@ -152,7 +152,7 @@ pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &NodeTimes) -> Option
 impl Path {
     /// The path as flat rows.
     pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
-        let of_one = |(index, one): (usize, &PathSegment)| {
+        let path_part = |(index, one): (usize, &PathSegment)| {
             let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
             let trace = scope.trace;
             let track = one.track.map(|track| &trace.tracks[track as usize]);
@@ -170,7 +170,7 @@ impl Path {
                 duration_ns: one.end_ns - one.start_ns,
             })
         };
-        self.segments.iter().enumerate().filter_map(of_one).collect()
+        self.segments.iter().enumerate().filter_map(path_part).collect()
     }
 
     /// The rows of traces on the path, each once, by rank and row: what a picture marks.
@@ -291,9 +291,9 @@ fn add_segments(job: &PathJob<'_, '_>, stretch: &WalkStretch, segments: &mut Vec
 
 /// Returns the name of a segment, or an empty string.
 fn name_of(scope: &Scope<'_>, one: &PathSegment) -> StringId {
-    let of_frame = |frame: u32| scope.frames().all()[frame as usize].name;
-    let of_row = |row: u32| scope.trace.slices.name[row as usize];
-    one.frame.map(of_frame).or_else(|| one.row.map(of_row)).unwrap_or_default()
+    let frame_name = |frame: u32| scope.frames().all()[frame as usize].name;
+    let row_name = |row: u32| scope.trace.slices.name[row as usize];
+    one.frame.map(frame_name).or_else(|| one.row.map(row_name)).unwrap_or_default()
 }
 
 fn add_untraced(one: PathSegment, labels: &[ThreadLabel], segments: &mut Vec<PathSegment>) {

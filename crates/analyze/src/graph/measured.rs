@@ -153,8 +153,8 @@ impl MeasuredGraph {
             (self.origins[edge.target.index()], self.origins[edge.source.index()]);
         let span = (self.times.end[edge.source.index()], self.times.start[edge.target.index()]);
         let origin = if target.track.is_some() { target } else { source };
-        let of_track = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
-        let framed = origin.track.and_then(of_track).map_or(&[][..], Vec::as_slice);
+        let track_spans = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
+        let framed = origin.track.and_then(track_spans).map_or(&[][..], Vec::as_slice);
         let passed = (span.1 - span.0).max(0);
         (if passed > 0 { interval::length_within(framed, span) } else { 0 }, passed)
     }

@@ -254,10 +254,10 @@ fn distributions_by(rows: &[LaunchRow<'_>], grouped_by: GroupedBy) -> Vec<Launch
     let time = |group: &[&LaunchRow<'_>]| group.iter().map(|row| row.device_ns).sum::<i64>();
     groups.sort_by_cached_key(|group| (std::cmp::Reverse(time(group)), name(group[0])));
     let quantities = [Quantity::Call, Quantity::Device, Quantity::Delay];
-    let of_group = |group: Vec<&LaunchRow<'_>>| {
+    let group_rows = |group: Vec<&LaunchRow<'_>>| {
         quantities.map(|quantity| distribution(&group, grouped_by, name(group[0]), quantity))
     };
-    groups.into_iter().flat_map(of_group).collect()
+    groups.into_iter().flat_map(group_rows).collect()
 }
 
 fn distribution(

@@ -71,12 +71,12 @@ pub struct StepSummary {
 /// `O(n log n)` in the rows of the trace.
 pub fn list_steps(scope: &Scope<'_>) -> Vec<StepRow> {
     let steps = &scope.steps;
-    let of_class = |class| interval::union(scope.spans(|_, found| found == class));
+    let class_time = |class| interval::union(scope.spans(|_, found| found == class));
     let busy = interval::union(scope.spans(|_, _| true));
-    let compute = of_class(WorkClass::Compute);
-    let communication = of_class(WorkClass::Communication);
+    let compute = class_time(WorkClass::Compute);
+    let communication = class_time(WorkClass::Communication);
     let exposed = interval::difference(&communication, &compute);
-    let memory = of_class(WorkClass::Memory);
+    let memory = class_time(WorkClass::Memory);
     let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
     let devices = device_step::find_device_steps(scope.trace, scope.links(), steps);
     let row = |((step, next), device_ns): ((&window::TrainingStep, Option<i64>), Option<i64>)| {

@@ -225,7 +225,7 @@ fn build_rank_summary(
         rank.scope.device_rows.iter().map(|row| (trace.device(*row), trace.stream(*row))).collect();
     let path = trace.origin.path.display();
     let has_work = !rank.scope.device_rows.is_empty();
-    let of_window = |part| percent(part, breakdown.window_ns).filter(|_| has_work);
+    let window_pct_of = |part| percent(part, breakdown.window_ns).filter(|_| has_work);
     RankSummary {
         rank: trace.rank,
         origin: match &trace.origin.member {
@@ -242,8 +242,8 @@ fn build_rank_summary(
         step_count: whole_steps(steps),
         step_p50_ns: median_step(steps),
         device_step_p50_ns: device_step(rank, steps),
-        busy_pct: of_window(breakdown.busy_ns),
-        exposed_communication_pct: of_window(breakdown.exposed_communication_ns),
+        busy_pct: window_pct_of(breakdown.busy_ns),
+        exposed_communication_pct: window_pct_of(breakdown.exposed_communication_ns),
         attributed_pct: rank.attribution().covered_pct(),
         loss_count: trace.losses.iter().map(|(_, counted)| counted.count).sum(),
     }

@@ -113,9 +113,11 @@ fn places(whole: &Trace, text: &[u8]) -> Vec<(usize, String)> {
     let mut places: Vec<(usize, String)> = [25, 50, 75, 95].map(share).to_vec();
     let mut seen = BTreeSet::new();
     for (category, kind) in whole.categories.iter().enumerate() {
-        let of_kind = |row: &u32| usize::from(whole.slices.category[*row as usize]) == category;
-        let rows =
-            || whole.rows().filter(of_kind).map(|row| whole.slices.offset[row as usize] as usize);
+        let rows_of_kind =
+            |row: &u32| usize::from(whole.slices.category[*row as usize]) == category;
+        let rows = || {
+            whole.rows().filter(rows_of_kind).map(|row| whole.slices.offset[row as usize] as usize)
+        };
         let Some((first, last)) = rows().min().zip(rows().max()) else { continue };
         for (at, edge) in
             [(first, "begins"), (last, "is about to end"), (event_end(text, last), "ends")]

@@ -6,8 +6,9 @@ fn ends(offsets: &[i64], collectives: i64) -> Vec<Vec<Option<i64>>> {
         let jitter = (collective * 7919 + rank * 104_729) % 3_000;
         Some(1_700_000_000_000_000_000 + collective * 1_000_000 + offset + jitter)
     };
-    let of_collective = |collective| (0..).zip(offsets).map(|rank| end(collective, rank)).collect();
-    (0..collectives).map(of_collective).collect()
+    let collective_ends =
+        |collective| (0..).zip(offsets).map(|rank| end(collective, rank)).collect();
+    (0..collectives).map(collective_ends).collect()
 }
 
 fn corrections(clocks: &[RankClock]) -> Vec<i64> {

@@ -29,7 +29,7 @@ pub type OperatorTensors = BTreeMap<(u32, u32), Tensors>;
 /// The inputs of one operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tensors {
-    /// Sizes of each; none of what is no tensor.
+    /// Sizes of each input; empty for inputs that are not tensors.
     pub dims: Vec<Vec<u64>>,
     /// Type of each, as PyTorch writes it, such as `c10::Half`.
     pub types: Vec<String>,

@@ -76,11 +76,11 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
     if alignment.is_some_and(|numbers| numbers >= 8) {
         return None;
     }
-    let of_kernel = || Misaligned {
+    let kernel_sizes = || Misaligned {
         words: format!("kernels that read {} at a time", each(alignment)),
         is_attention: false,
     };
-    let Some(tensors) = tensors else { return is_chosen.then(of_kernel) };
+    let Some(tensors) = tensors else { return is_chosen.then(kernel_sizes) };
     let matrices = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| dims.len() >= 2);
     let matrices: Vec<_> = matrices.collect();
     let step = matrices.last().and_then(|(_, kind)| step(kind, kernel, is_chosen));
@@ -91,8 +91,8 @@ fn misaligned(tensors: Option<&Tensors>, kernel: &str) -> Option<Misaligned> {
         let sizes = factors.iter().filter_map(|(dims, _)| last(dims));
         (sizes.min(), factors)
     };
-    let Some((size, factors)) = step.map(odd) else { return is_chosen.then(of_kernel) };
-    let (Some(size), Some(step)) = (size, step) else { return is_chosen.then(of_kernel) };
+    let Some((size, factors)) = step.map(odd) else { return is_chosen.then(kernel_sizes) };
+    let (Some(size), Some(step)) = (size, step) else { return is_chosen.then(kernel_sizes) };
     let text = |dims: &[u64]| dims.iter().map(u64::to_string).collect::<Vec<_>>().join("×");
     let shown: Vec<String> = factors.iter().map(|(dims, _)| text(dims)).collect();
     Some(Misaligned {

@@ -104,9 +104,9 @@ fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {
 /// collectives of unknown size, the time beyond a latency counts as the time of their bytes.
 fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &RuleLimits<'_>) -> i64 {
     let latency = limits.value("latency_ns");
-    let of_bytes = |(row, size): &Small| match size {
+    let bytes_ns = |(row, size): &Small| match size {
         Some(size) => *size as f64 / limits.value("gb_per_s").max(1e-3),
         None => (rank.duration(*row) as f64 - latency).max(0.0),
     };
-    (latency * rank.step_count() as f64 + small.iter().map(of_bytes).sum::<f64>()) as i64
+    (latency * rank.step_count() as f64 + small.iter().map(bytes_ns).sum::<f64>()) as i64
 }

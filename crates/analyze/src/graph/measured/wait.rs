@@ -175,7 +175,7 @@ impl<'a, 'b> Waits<'a, 'b> {
         let own = slices.stream(sync).map(i64::from);
         let stream = wait.stream.filter(|id| *id >= 0).or(own.filter(|id| *id >= 0));
         let device_id = self.device_of(sync);
-        let of_stream = |at: &usize| {
+        let is_stream_meant = |at: &usize| {
             let (on, number) = self.streams[*at];
             let is_named = match (call, stream) {
                 (CallKind::StreamSync | CallKind::EventSync, Some(id)) => i64::from(number) == id,
@@ -183,7 +183,7 @@ impl<'a, 'b> Waits<'a, 'b> {
             };
             is_named && device_id.map_or_else(|| self.reaches(segment.row, *at), |id| id == on)
         };
-        let streams = (0..device.streams.len()).filter(of_stream);
+        let streams = (0..device.streams.len()).filter(is_stream_meant);
         let works = streams.filter_map(|at| device.last_launched(at, before));
         let ended: Vec<u32> =
             works.filter(|work| device.works[*work as usize].end <= segment.end).collect();

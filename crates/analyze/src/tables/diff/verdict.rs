@@ -29,7 +29,7 @@ pub struct DiffVerdict {
     pub delta_pct: Option<f64>,
     /// A smaller change may be chance; `None` where a side has fewer than two units.
     pub noise_ns: Option<i64>,
-    /// Parts of the unit whose change is no noise, the greatest first. Empty without device work.
+    /// Parts of the unit whose change exceeds noise, the greatest first. Empty without device work.
     pub parts: Vec<Cause>,
     /// How close these parts come to the whole change, 100 at best.
     pub explained_pct: Option<f64>,

@@ -71,7 +71,7 @@ pub(super) fn threads(ranks: &[RankFacts<'_>]) -> Vec<ThreadTime> {
 
 fn list_thread_times(rank: &RankFacts<'_>) -> Vec<ThreadTime> {
     let trace = rank.scope.trace;
-    let of_thread = |thread: &tree::TreeThread| {
+    let thread_time = |thread: &tree::TreeThread| {
         let is_operator =
             |row: &&u32| trace.kind(**row) == EventKind::Operator && !tree::is_label(trace, **row);
         let rows: Vec<u32> =
@@ -88,5 +88,5 @@ fn list_thread_times(rank: &RankFacts<'_>) -> Vec<ThreadTime> {
             window_pct: percent(operator_ns, rank.scope.window.length()),
         }
     };
-    rank.tree().threads.iter().map(of_thread).collect()
+    rank.tree().threads.iter().map(thread_time).collect()
 }
