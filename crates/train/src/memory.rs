@@ -369,7 +369,7 @@ fn batch_bytes(run: &RunShape<'_>) -> u64 {
     let ids: f64 =
         features.iter().map(|feature| run.train.ids_per_row_of_column(feature.name)).sum();
     let ids = (ids * samples as f64) as usize;
-    schema::Batch::bytes(samples, run.train.dense, (features.len(), ids)) as u64
+    schema::Batch::bytes(samples, run.train.dense, features.len(), ids) as u64
 }
 
 fn loader(run: &RunShape<'_>) -> LoaderMemory {

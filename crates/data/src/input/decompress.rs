@@ -52,7 +52,7 @@ pub(crate) fn open(input: &str, observer: &ReadObserver) -> Result<Box<dyn Read 
         let mut head = [0; 4];
         // The head of a pipe could not be read a second time.
         let is_zip =
-            file.read_at(&mut head, 0).is_ok() && file_form::recognise(&head) == FileForm::Zip;
+            file.read_at(&mut head, 0).is_ok() && file_form::recognize(&head) == FileForm::Zip;
         if is_zip {
             return decompressed(archive::open_only_member(path, observer)?)
                 .map_err(Error::read(path));
@@ -70,7 +70,7 @@ pub(crate) fn open_at(
 ) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     let head = read_start(input)?;
-    if file_form::recognise(&head) != FileForm::Plain || utf16::detect_byte_order(&head).is_some() {
+    if file_form::recognize(&head) != FileForm::Plain || utf16::detect_byte_order(&head).is_some() {
         let mut read = open(input, observer)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
@@ -128,7 +128,7 @@ fn decompressed(raw: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
 fn unpack(mut raw: Box<dyn Read + Send>, depth: usize) -> io::Result<Box<dyn Read + Send>> {
     let head = read_head(&mut raw, file_form::HEAD)?;
     let order = utf16::detect_byte_order(&head);
-    let form = if depth < DEPTH { file_form::recognise(&head) } else { FileForm::Plain };
+    let form = if depth < DEPTH { file_form::recognize(&head) } else { FileForm::Plain };
     let whole = Cursor::new(head).chain(raw);
     let content: Box<dyn Read + Send> = match (form, order) {
         (FileForm::Gzip, _) => {

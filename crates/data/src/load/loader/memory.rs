@@ -82,10 +82,10 @@ impl LoaderShape<'_> {
         let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
         let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
-        let features_and_ids = (features, (ids * samples as f64) as usize);
-        let content = schema::Batch::bytes(samples, self.data.dense, features_and_ids);
+        let ids_of_group = (ids * samples as f64) as usize;
+        let content = schema::Batch::bytes(samples, self.data.dense, features, ids_of_group);
         let batch = (content + size_of::<Loaded>() + ALLOCATIONS * ALLOCATION_BYTES) as f64;
-        let filling = BatchBuilder::bytes(samples * features, features_and_ids.1) as u64;
+        let filling = BatchBuilder::bytes(samples * features, ids_of_group) as u64;
         (held as f64 * batch / samples.max(1) as f64) as u64 + filling
     }
 

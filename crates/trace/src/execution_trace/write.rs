@@ -1,34 +1,33 @@
-//! PyTorch Execution Trace, schema 1.1.1-chakra.0.0.4, of one step (decision 0006).
+//! Writes one recorded step as a PyTorch execution trace, schema 1.1.1-chakra.0.0.4 (decision
+//! 0006).
 //!
-//! Process → thread → `ProfilerStep#N` → operations, by control dependencies. Tensors carry shapes
-//! and sizes; no two operations share one, because [`schema::Op`] does not say whose result an
-//! operation reads: file order and ids give the order of execution, nothing claims a data flow.
-//! Knows no times but the step's own.
+//! Nodes nest as process → thread → `ProfilerStep#N` → operations. Tensors have shapes and sizes,
+//! but operations never share a tensor: [`schema::Op`] does not tell which result an operation
+//! reads. So file order and ids give the order of execution, and the file claims no data flow.
 
 mod calendar;
 mod node;
-pub mod read;
 
 use std::io::{self, Write};
 
 use schema::{GemmProduct, Op, Pass};
 
-use super::collective;
-use super::identity::{self, NumberedStep, OperationIdentity};
-use super::tensor;
+use crate::format::collective;
+use crate::format::identity::{self, NumberedStep, OperationIdentity};
+use crate::format::tensor;
 use crate::record::{OpSpan, Recorder, RunInfo};
 use node::{Attribute, Endpoints, IdCounter, WrittenNode};
 
 const SCHEMA: &str = "1.1.1-chakra.0.0.4";
-/// Readers know these two nodes by name.
+/// Readers recognize these two nodes by name.
 const PROCESS: &str = "[pytorch|profiler|execution_trace|process]";
 const THREAD: &str = "[pytorch|profiler|execution_trace|thread]";
-/// The process root; all other ids follow it.
+/// Id of the process root. All other ids are larger.
 const ROOT: u64 = 1;
-/// The execution trace's own number for the main thread, as PyTorch counts them.
+/// The main thread's number in PyTorch's own count of threads.
 const MAIN_THREAD: u64 = 1;
 
-/// What PyTorch's `RecordScope` calls it.
+/// The values of PyTorch's `RecordScope` that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrittenScope {
     Function = 0,
@@ -36,11 +35,11 @@ enum WrittenScope {
     User = 7,
 }
 
-/// Writes the recording's `index`-th step.
+/// Writes the `index`-th recorded step. Writes nothing if there are fewer steps.
 ///
 /// # Errors
-/// Those of `out`.
-pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Result<()> {
+/// Passes on the errors of `out`.
+pub fn write_step(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Result<()> {
     let info = recorder.info();
     let Some(numbered) = identity::number(recorder).nth(index) else {
         return Ok(());
@@ -64,8 +63,7 @@ pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Res
     writeln!(out, "  ],\n  \"finish_ts\": {}\n}}", end.div_euclid(1_000_000))
 }
 
-/// All nodes but the process root, in the order of PyTorch's writer: a node follows those inside
-/// it.
+/// Lists all nodes but the process root. As in PyTorch's files, children come before their parent.
 fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<WrittenNode> {
     let mut ids = IdCounter::after(ROOT);
     let thread = ids.next();
@@ -80,7 +78,7 @@ fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<W
         attrs: attributes(0, WrittenScope::User, ""),
     });
     for (span, identity) in spans.iter().zip(&numbered.operations) {
-        nodes.push(operation(info, step, &mut ids, (&span.op, *identity)));
+        nodes.push(operation(info, step, &mut ids, &span.op, *identity));
     }
     nodes.push(WrittenNode {
         id: step,
@@ -97,7 +95,8 @@ fn operation(
     info: &RunInfo,
     parent: u64,
     ids: &mut IdCounter,
-    (op, identity): (&Op, OperationIdentity),
+    op: &Op,
+    identity: OperationIdentity,
 ) -> WrittenNode {
     let inputs = Endpoints::new(&tensor::inputs(op), ids);
     let id = ids.next();
@@ -115,7 +114,7 @@ fn operation(
     }
 }
 
-/// The operation as a TorchScript schema.
+/// Formats the signature of the operation as a TorchScript schema.
 fn signature(op: &Op, inputs: &Endpoints, outputs: &Endpoints) -> String {
     let arguments: Vec<String> =
         (0..inputs.count()).map(|index| format!("Tensor input_{index}")).collect();

@@ -1,10 +1,11 @@
-//! Makes JSON of an almost-JSON object. Knows nothing of what it says.
+//! Turns almost-JSON into valid JSON. Works on syntax alone.
 
-/// Closing brackets of what is open.
+/// A stack of the closing brackets that are still expected.
 #[derive(Default)]
 struct OpenBrackets {
     brackets: Vec<char>,
-    /// How many of them are braces: texts may be deep, brackets that close nothing many.
+    /// Number of braces in the stack. Kept so that a stray brace is detected without a search:
+    /// texts can be deeply nested and have many stray brackets.
     braces: usize,
 }
 
@@ -25,9 +26,9 @@ impl OpenBrackets {
     }
 }
 
-/// The object the text begins with: commas put in and taken out, bare words quoted, control
-/// characters escaped, open brackets closed unless the text was cut off. `None` if that is not
-/// enough.
+/// Repairs the object at the start of `text`. Inserts and removes commas, quotes bare words,
+/// escapes control characters, and closes open brackets unless the text was cut off. Returns `None`
+/// if the result is still not JSON.
 pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let mut out = String::with_capacity(text.len() + 16);
@@ -86,7 +87,7 @@ fn separate(out: &mut String) {
     }
 }
 
-/// Closes up to the bracket; one that closes nothing is left out.
+/// Closes everything up to the matching bracket. A bracket that matches nothing is dropped.
 fn close(out: &mut String, open: &mut OpenBrackets, bracket: char) -> Option<()> {
     if !open.has(bracket) {
         return Some(());
@@ -106,7 +107,7 @@ fn close(out: &mut String, open: &mut OpenBrackets, bracket: char) -> Option<()>
     }
 }
 
-/// Copies a text; returns its length in the source.
+/// Copies a quoted text. Returns its length in the source.
 fn quoted(source: &str, out: &mut String) -> Option<usize> {
     out.push('"');
     let mut characters = source.char_indices().skip(1).peekable();
@@ -132,7 +133,7 @@ fn quoted(source: &str, out: &mut String) -> Option<usize> {
     None
 }
 
-/// Copies a number or a word; returns its length in the source.
+/// Copies a number or a word. Returns its length in the source.
 fn bare(source: &str, out: &mut String) -> usize {
     let ends = |c: char| c.is_whitespace() || "{}[],:\"".contains(c);
     let word = &source[..source.find(ends).unwrap_or(source.len())];
@@ -151,7 +152,7 @@ mod tests {
     use super::repair;
 
     #[test]
-    fn brackets_that_close_nothing_are_left_out() {
+    fn unmatched_brackets_are_dropped() {
         let repaired = |text: &str| repair(text.as_bytes(), false);
         assert_eq!(repaired("{\"a\": 1]}").as_deref(), Some("{\"a\":1}"));
         assert_eq!(repaired("{\"a\": [1}").as_deref(), Some("{\"a\":[1]}"));
@@ -160,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn deep_texts_cost_time_in_proportion() {
-        // Half a million searches through half a million brackets would take minutes.
+    fn repair_time_is_linear_in_nesting_depth() {
+        // A search through half a million brackets for each of half a million would take minutes.
         let deep = "[".repeat(500_000) + &"}".repeat(500_000);
         assert_eq!(repair(deep.as_bytes(), false).map(|text| text.len()), Some(1_000_000));
     }

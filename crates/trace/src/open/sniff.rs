@@ -1,7 +1,7 @@
-//! What a text is, by its beginning: a timeline of one of [`TIMELINES`], an execution trace, or
-//! something else.
+//! Detects the format of a text by its beginning: a timeline of one of [`TIMELINES`], an execution
+//! trace, or something else.
 //!
-//! The reader checks that the text is whole and valid.
+//! Whether the text is complete and valid is checked by the format's reader.
 
 use schema::file_form as form;
 
@@ -9,76 +9,76 @@ use crate::format::TIMELINES;
 use crate::format::json_keys::each_key;
 use crate::format::timeline::{ReadTimeline, Timeline};
 
-/// Keys of a text that are named in messages.
+/// Number of keys that messages list.
 const NAMED: usize = 4;
-/// Keys that are looked at before a text counts as something else.
+/// Limit of the number of keys that are examined.
 const SEEN: usize = 256;
 
-/// What a text looks like.
+/// The detected format of a text.
 #[derive(Clone)]
-pub enum TextLook {
-    /// The timeline of a rank, or those of several.
+pub enum TextKind {
+    /// A timeline of one rank or several.
     Timeline(&'static Timeline),
-    /// Nodes: a PyTorch execution trace.
+    /// A PyTorch execution trace, which has nodes instead of events.
     ExecutionTrace,
-    /// What else, in words.
+    /// Any other content, described in words.
     Other(String),
 }
 
-/// What a text looks like that begins with `head`.
-pub fn recognise(head: &[u8]) -> TextLook {
+/// Detects the format of a text that begins with `head`.
+pub fn sniff(head: &[u8]) -> TextKind {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
-        return TextLook::Other(name.to_owned());
+        return TextKind::Other(name.to_owned());
     }
-    if let Some(format) = TIMELINES.iter().find(|format| (format.recognises)(head)) {
-        return TextLook::Timeline(format);
+    if let Some(format) = TIMELINES.iter().find(|format| (format.recognizes)(head)) {
+        return TextKind::Timeline(format);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match text.first() {
         Some(b'{') => object(text),
         Some(b'[') => array(text[1..].trim_ascii_start()),
-        _ => TextLook::Other(beginning(text)),
+        _ => TextKind::Other(beginning(text)),
     }
 }
 
-/// In words, for messages.
-pub fn words(look: &TextLook) -> String {
-    match look {
-        TextLook::Timeline(format) => match format.read {
-            // It reads what is damaged, so what it refuses is more than that.
+/// Describes the format for messages.
+pub fn describe(kind: &TextKind) -> String {
+    match kind {
+        TextKind::Timeline(format) => match format.read {
+            // This format accepts damaged traces. If it rejects one, the damage is severe.
             ReadTimeline::Blocks(_) => format!("a damaged {} trace", format.name),
             ReadTimeline::Whole(_) => format!("a {} trace", format.name),
         },
-        TextLook::ExecutionTrace => "a PyTorch execution trace".to_owned(),
-        TextLook::Other(words) => words.clone(),
+        TextKind::ExecutionTrace => "a PyTorch execution trace".to_owned(),
+        TextKind::Other(words) => words.clone(),
     }
 }
 
-fn object(text: &[u8]) -> TextLook {
+fn object(text: &[u8]) -> TextKind {
     let mut keys = Vec::new();
     each_key(text, |key| {
         keys.push(String::from_utf8_lossy(key).into_owned());
         keys.len() < SEEN
     });
-    let has = |key: &str| keys.iter().any(|known| known == key);
+    let has = |key: &str| keys.iter().any(|present| present == key);
     if has("schema") && (has("nodes") || has("pid")) {
-        return TextLook::ExecutionTrace;
+        return TextKind::ExecutionTrace;
     }
     if keys.is_empty() {
-        return TextLook::Other("an empty JSON object".to_owned());
+        return TextKind::Other("an empty JSON object".to_owned());
     }
     let more = if keys.len() > NAMED { ", …" } else { "" };
     keys.truncate(NAMED);
     let quoted: Vec<String> = keys.iter().map(|key| format!("{key:?}")).collect();
-    TextLook::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
+    TextKind::Other(format!("a JSON object with the keys {}{more}", quoted.join(", ")))
 }
 
-fn array(items: &[u8]) -> TextLook {
+fn array(items: &[u8]) -> TextKind {
     let what = match items.first() {
         Some(b'{') => "a JSON array of something else than events",
         _ => "a JSON array without events",
     };
-    TextLook::Other(what.to_owned())
+    TextKind::Other(what.to_owned())
 }
 
 fn beginning(text: &[u8]) -> String {
@@ -92,22 +92,22 @@ fn beginning(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{TextLook, recognise, words};
+    use super::{TextKind, describe, sniff};
     use crate::format::kineto;
 
     fn check(text: &str, expected: &str) {
-        assert_eq!(words(&recognise(text.as_bytes())), expected, "{text}");
+        assert_eq!(describe(&sniff(text.as_bytes())), expected, "{text}");
     }
 
     #[test]
-    fn keys_at_the_top_tell() {
+    fn formats_are_detected_by_top_level_keys() {
         for text in [
             r#"{"traceEvents": []}"#,
             "\u{feff} {\"a\": {\"b\": [1, \"}\"]}, \"schemaVersion\" : 1, ",
             r#"[{"name": "x", "ph": "X""#,
         ] {
-            let is_kineto = matches!(recognise(text.as_bytes()),
-                TextLook::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
+            let is_kineto = matches!(sniff(text.as_bytes()),
+                TextKind::Timeline(format) if std::ptr::eq(format, &kineto::TIMELINE));
             assert!(is_kineto, "{text}");
         }
         check(r#"{"schema": "1.0.1", "pid": 1, "nodes": ["#, "a PyTorch execution trace");

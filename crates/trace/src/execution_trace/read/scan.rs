@@ -1,20 +1,20 @@
-//! Where the nodes begin and end in a text that may be broken. Knows nothing of what is in a node
-//! but how one begins.
+//! Splits a possibly broken text into nodes. Only the first keys of a node are recognized; the rest
+//! is not interpreted.
 
-/// A piece of text that should be one node.
+/// A piece of text that should contain exactly one node.
 pub struct NodeText<'a> {
     pub at: usize,
-    /// From its opening to its closing bracket, if the brackets match.
+    /// The text from opening to closing bracket, if the brackets match.
     pub whole: Option<&'a [u8]>,
-    /// Up to where the next node begins, for repair.
+    /// The text up to the start of the next node, used for repair.
     pub rough: &'a [u8],
-    /// Whether the text ends behind it.
+    /// Whether the text ends after this piece.
     pub is_last: bool,
-    /// Whether nothing separates it from the node before.
+    /// Whether the separator from the previous node is missing.
     pub lacks_comma: bool,
 }
 
-/// Finds one node after the other.
+/// Iterates over the pieces of text that should be nodes.
 pub struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
@@ -23,10 +23,10 @@ pub struct Scanner<'a> {
     wasted: usize,
 }
 
-/// Looking for brackets that do not match may cost this many times the text in all.
+/// Total cost limit of the search for matching brackets, as a multiple of the text's length.
 const PATIENCE: usize = 4;
 
-/// The text before the key of the list of nodes, and where its first node may begin.
+/// Returns the text before the key `"nodes"`, and the offset at which the first node may begin.
 pub fn begin_of_nodes(text: &[u8]) -> Option<(&[u8], usize)> {
     const KEY: &[u8] = b"\"nodes\"";
     let mut from = 0;
@@ -45,12 +45,12 @@ pub fn begin_of_nodes(text: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts behind the bracket that opens the list.
+    /// Starts after the bracket that opens the list.
     pub fn new(text: &'a [u8], begin: usize) -> Self {
         Self { text, at: begin, expects_comma: false, tail: None, wasted: 0 }
     }
 
-    /// The next piece; `None` behind the last.
+    /// Returns the next piece; `None` after the last one.
     pub fn next(&mut self) -> Option<NodeText<'a>> {
         let mut at = skip_space(self.text, self.at);
         let mut commas = 0;
@@ -70,7 +70,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What follows the list; `None` if the list does not end.
+    /// Returns the text after the list; `None` if the list does not end.
     pub fn tail(&self) -> Option<&'a [u8]> {
         self.tail
     }
@@ -87,7 +87,7 @@ impl<'a> Scanner<'a> {
         };
         let next = end.or_else(|| next_node(text, at + 1)).unwrap_or(text.len());
         self.at = next;
-        // A rough piece goes up to the next node, past the comma.
+        // A rough piece reaches up to the next node and includes the comma.
         self.expects_comma = end.is_some();
         NodeText {
             at,
@@ -98,7 +98,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Neither a node nor the end: a bracket too many, or the rest of a node.
+    /// Skips text that is neither a node nor the end: a superfluous bracket, or the rest of a node.
     fn rubbish(&mut self, at: usize) -> NodeText<'a> {
         let next = next_node(self.text, at + 1).unwrap_or(self.text.len());
         self.at = next;
@@ -108,8 +108,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// How long the object is that the text begins with; otherwise how far was looked. A line may not
-/// end inside a text, nor a node begin inside another.
+/// Returns the length of the object at the start of `text`, or else the number of bytes searched.
+/// The search stops at a line break inside a string, or at a node that begins inside another one.
 fn object_end(text: &[u8]) -> Result<usize, usize> {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -134,7 +134,7 @@ fn object_end(text: &[u8]) -> Result<usize, usize> {
     Err(at)
 }
 
-/// Where the closing quote is.
+/// Finds the closing quote of a string.
 fn text_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at)? {
@@ -146,12 +146,12 @@ fn text_end(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Where the next node begins, at or behind `from`.
+/// Finds the start of the next node at or after `from`.
 fn next_node(text: &[u8], from: usize) -> Option<usize> {
     (from..text.len()).find(|at| text[*at] == b'{' && is_node(&text[*at..]))
 }
 
-/// Whether an object begins like a node: with its id, or with its name and then its id.
+/// Whether an object starts like a node: with its id, or with its name followed by its id.
 fn is_node(text: &[u8]) -> bool {
     let id = |at: usize| text[at..].starts_with(b"\"id\"");
     let at = skip_space(text, 1);
@@ -171,7 +171,7 @@ fn is_node(text: &[u8]) -> bool {
     text.get(comma) == Some(&b',') && id(skip_space(text, comma + 1))
 }
 
-/// The first place at or behind `at` that holds no white space; the text's length at most.
+/// Returns the first position at or after `at` that is not white space, or the length of the text.
 fn skip_space(text: &[u8], at: usize) -> usize {
     let rest = text.get(at..).unwrap_or_default();
     let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();

@@ -1,11 +1,12 @@
-//! One node of JSON: flat fields until schema 1.0.1, lists of attributes since.
+//! Converts one JSON node. Up to schema 1.0.1 its fields are flat; later schemas have lists of
+//! attributes.
 
 use serde_json::Value as Json;
 
 use crate::execution_trace::{Argument, Node, NodeTensor, RecordScope, TraceValue};
 use crate::store::{StringId, Strings};
 
-/// The node; `None` if it has no id or no name.
+/// Converts a node. Returns `None` if it has no id or no name.
 pub fn read(json: &Json, strings: &mut Strings) -> Option<Node> {
     let id = unsigned(&json["id"])?;
     let name = strings.intern(json["name"].as_str()?);
@@ -42,7 +43,7 @@ pub fn read(json: &Json, strings: &mut Strings) -> Option<Node> {
     Some(node)
 }
 
-/// Sets what has a field of its own; whether there is one.
+/// Sets the field of a known attribute. Returns whether the attribute is known.
 fn attribute(node: &mut Node, key: &str, value: &Json, strings: &mut Strings) -> bool {
     let number = || unsigned(value).unwrap_or_default();
     let mut text = || strings.intern(value.as_str().unwrap_or_default());
@@ -61,7 +62,8 @@ fn attribute(node: &mut Node, key: &str, value: &Json, strings: &mut Strings) ->
     true
 }
 
-/// Inputs or outputs: three lists beside each other, or one object of four.
+/// Reads inputs or outputs. Depending on the schema they are three parallel lists, or one object
+/// with four.
 fn sided(json: &Json, keys: [&str; 3], strings: &mut Strings) -> Vec<Argument> {
     let [side, shapes, types] = keys;
     let side = &json[side];
@@ -80,7 +82,8 @@ fn sided(json: &Json, keys: [&str; 3], strings: &mut Strings) -> Vec<Argument> {
     arguments
 }
 
-/// A value by its type's name. Without one, six entries that end in a text are a tensor.
+/// Converts a value by its type name. Without a type name, a list of six entries that ends in a
+/// text is a tensor.
 fn value(
     json: &Json,
     kind: &str,
@@ -116,7 +119,7 @@ fn value(
     }
 }
 
-/// Infinities and NaN are written as texts, as JSON has none.
+/// Parses an infinite or NaN value, which JSON can only hold as text.
 fn real(text: &str, kind: &str) -> Option<f64> {
     let is_real = matches!(kind, "Double" | "Float" | "double" | "float" | "Scalar");
     is_real.then(|| text.parse().ok()).flatten()
@@ -168,7 +171,7 @@ fn signed(json: &Json) -> Option<i64> {
     json.as_i64().or_else(|| json.as_str()?.parse().ok())
 }
 
-/// The types of a list's elements, out of `GenericList[Int,Tensor(float)]`.
+/// Iterates over the element types in a type name such as `GenericList[Int,Tensor(float)]`.
 struct ElementKinds<'a> {
     rest: &'a str,
 }

@@ -1,6 +1,6 @@
-//! Unix nanoseconds as a UTC date and time of day. Knows no time zones.
+//! Formats Unix nanoseconds as date and time in UTC, without a date crate.
 
-/// `YYYY-MM-DD HH:MM:SS`, in UTC.
+/// Formats a time as `YYYY-MM-DD HH:MM:SS` in UTC.
 pub fn date_and_time(unix_ns: i64) -> String {
     let seconds = unix_ns.div_euclid(1_000_000_000);
     let (year, month, day) = civil(seconds.div_euclid(86_400));
@@ -9,10 +9,10 @@ pub fn date_and_time(unix_ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
+/// Converts days since 1970-01-01 to year, month and day of the Gregorian calendar.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Years run from March, so that the leap day is a year's last; eras are the calendar's 400
-    // years.
+    // The computed year starts in March, so that the leap day is its last day. An era is the
+    // calendar's cycle of 400 years.
     let since_era_zero = days + 719_468;
     let era = since_era_zero.div_euclid(146_097);
     let day_of_era = since_era_zero.rem_euclid(146_097);

@@ -1,8 +1,8 @@
-//! The text of an execution trace, any schema, to its one form in memory.
+//! Parses the JSON text of an execution trace of any schema.
 //!
-//! Nodes are found one by one, so that a broken one costs itself only, and memory is the text and
-//! the form. PyTorch 2.1 to 2.5 wrote traces with missing commas, unbalanced brackets and lost ends
-//! (pytorch/pytorch 126703, mlcommons/chakra 166).
+//! Nodes are parsed one by one, so that a broken node costs only itself. Memory holds the text and
+//! the resulting nodes, but no JSON tree. PyTorch 2.1 to 2.5 wrote traces with missing commas,
+//! unbalanced brackets and cut-off ends (pytorch/pytorch 126703, mlcommons/chakra 166).
 
 mod node;
 mod repair;
@@ -20,11 +20,11 @@ use scan::{NodeText, Scanner};
 
 const GROUPS: &str = "## process_group:init ##";
 
-/// Reads one execution trace.
+/// Parses one execution trace and counts what could not be read as losses.
 ///
 /// # Errors
 /// [`Error::NotATrace`] if the text has no list of nodes.
-pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
+pub fn parse(text: &[u8]) -> Result<ExecutionTrace, Error> {
     let Some((head, begin)) = scan::begin_of_nodes(text) else {
         let got = if text.is_empty() { "got nothing" } else { "got none" };
         let reason = format!("a list of \"nodes\" in {} bytes of text, {got}", text.len());
@@ -61,7 +61,7 @@ pub fn read(text: &[u8]) -> Result<ExecutionTrace, Error> {
     Ok(trace)
 }
 
-/// The node of a piece of text; otherwise counts why there is none.
+/// Parses one node. Returns `None` and counts a loss if that fails.
 fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     if piece.lacks_comma {
         trace.losses.count(Loss::BrokenText, || format!("byte {}: expected a comma", piece.at));
@@ -74,12 +74,12 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     let repaired = repair::repair(piece.rough, piece.is_last);
     let value = repaired.and_then(|text| serde_json::from_str::<Value>(&text).ok());
     let found = value.and_then(|value| node::read(&value, &mut trace.strings));
-    // A bracket too many costs nothing.
+    // A superfluous bracket loses no data, so it is not counted.
     let is_punctuation = |byte: &u8| b"{}[], \n\r\t".contains(byte);
     let loss = match (&found, piece.is_last) {
         (Some(_), _) => Loss::BrokenText,
         (None, false) if piece.rough.iter().all(is_punctuation) => Loss::BrokenText,
-        // The end of the list is missing too, and counted there.
+        // The end of the list is missing too, and is counted there.
         (None, true) => return None,
         (None, false) => Loss::BrokenEvent,
     };
@@ -91,8 +91,8 @@ fn take(trace: &mut ExecutionTrace, piece: &NodeText<'_>) -> Option<Node> {
     found
 }
 
-/// Reads the fields of the outermost object that stand before or behind its list of nodes. `at` is
-/// the byte of the file at which `text` begins.
+/// Parses the fields of the outermost object before or after its list of nodes. `at` is the byte
+/// offset of `text` in the file.
 fn header(trace: &mut ExecutionTrace, at: usize, text: &[u8], end: &str) -> Map<String, Value> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_matches(',').trim_end();
@@ -121,7 +121,7 @@ fn describe(trace: &mut ExecutionTrace, fields: &Map<String, Value>) {
     trace.finish_ms = milliseconds("finish_ts");
 }
 
-/// What needs all nodes: collectives, process groups, and whether parents make sense.
+/// Completes what needs all nodes: collectives, process groups, and the check of parents.
 fn finish(trace: &mut ExecutionTrace) {
     let ExecutionTrace { nodes, strings, groups, losses, .. } = trace;
     for node in nodes.iter_mut() {

@@ -1,29 +1,29 @@
-//! One node as the schema lays it out.
+//! A node as it is serialized in the JSON of an execution trace.
 
 use serde::Serialize;
 
 use crate::format::tensor::{self, TensorArgument};
 
-/// Nodes, tensors and storages take their ids from one counter.
+/// Hands out ids for nodes, tensors and storages, which share one sequence.
 #[derive(Debug)]
 pub struct IdCounter {
     last: u64,
 }
 
 impl IdCounter {
-    /// Ids greater than `last`.
+    /// Starts counting after `last`.
     pub fn after(last: u64) -> Self {
         Self { last }
     }
 
-    /// A new id.
+    /// Returns the next unused id.
     pub fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 }
 
-/// A node; `ctrl_deps` is its parent.
+/// A serialized node. `ctrl_deps` is the id of its parent.
 #[derive(Debug, Serialize)]
 pub struct WrittenNode {
     pub id: u64,
@@ -34,10 +34,10 @@ pub struct WrittenNode {
     pub attrs: Vec<Attribute>,
 }
 
-/// Tensor id, storage id, offset, elements, bytes per element, device.
+/// In order: tensor id, storage id, offset, elements, bytes per element, device.
 type TensorTuple = (u64, u64, u64, usize, usize, &'static str);
 
-/// Arguments or results, one entry per tensor in each list.
+/// Inputs or outputs of a node. Each list has one entry per tensor.
 #[derive(Debug, Default, Serialize)]
 pub struct Endpoints {
     values: Vec<TensorTuple>,
@@ -47,7 +47,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Contiguous tensors, each with a storage of its own.
+    /// Describes contiguous tensors, each with its own storage.
     pub fn new(tensors: &[TensorArgument], ids: &mut IdCounter) -> Self {
         let mut endpoints = Self::default();
         for tensor in tensors {
@@ -61,13 +61,13 @@ impl Endpoints {
         endpoints
     }
 
-    /// How many tensors.
+    /// Returns the number of tensors.
     pub fn count(&self) -> usize {
         self.values.len()
     }
 }
 
-/// A typed name and value.
+/// A named and typed value, as schema 1.1.1 stores everything but inputs and outputs.
 #[derive(Debug, Serialize)]
 pub struct Attribute {
     name: &'static str,
@@ -76,6 +76,7 @@ pub struct Attribute {
     value: Scalar,
 }
 
+/// The value of an attribute, in the types that are written.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -85,17 +86,17 @@ enum Scalar {
 }
 
 impl Attribute {
-    /// Of type `uint64`.
+    /// Creates an attribute of type `uint64`.
     pub fn unsigned(name: &'static str, value: u64) -> Self {
         Self { name, kind: "uint64", value: Scalar::Unsigned(value) }
     }
 
-    /// Of type `int64`.
+    /// Creates an attribute of type `int64`.
     pub fn signed(name: &'static str, value: i64) -> Self {
         Self { name, kind: "int64", value: Scalar::Signed(value) }
     }
 
-    /// Of type `string`.
+    /// Creates an attribute of type `string`.
     pub fn text(name: &'static str, value: &str) -> Self {
         Self { name, kind: "string", value: Scalar::Text(value.to_owned()) }
     }

@@ -1,35 +1,34 @@
-//! Timelines that are read as whole files: a damaged one is refused, one of another writer is
-//! refused by name.
+//! Reads timelines in formats that need the complete file. Damaged files, and files of other
+//! programs, are rejected.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use super::document::whole;
+use super::document::read_to_end;
 use super::find;
-use super::look::{self, TextLook};
 use super::pump::{EarlyEnd, PumpShared};
+use super::sniff::{self, TextKind};
 use super::stream::{StreamPart, StreamReader, TextStream};
 use crate::Error;
 use crate::format::timeline::{ReadTimeline, Timeline, WholeFile};
 use crate::store::{Encoding, Trace, TraceOrigin};
 
-/// A file, or a member of an archive.
+/// A text to be read as a whole: a file, or a member of an archive.
 pub struct WholeText<'a> {
     pub path: &'a Path,
     pub member: Option<String>,
     pub format: &'a Timeline,
-    /// How that is read.
     pub reader: &'a WholeFile,
 }
 
-/// The traces of the current text.
+/// Reads the traces of the current text.
 pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trace>, Error> {
     let path = file.path.to_path_buf();
     let format = file.format.name;
     if let Some(writer) = (file.reader.foreign_writer)(stream.head()) {
         return Err(Error::ForeignTrace { path, format, writer });
     }
-    let bytes = whole(stream).map_err(Error::read(file.path))?;
+    let bytes = read_to_end(stream).map_err(Error::read(file.path))?;
     let failure = stream.finish();
     let damaged = |reason: String| Error::NotATrace {
         path: path.clone(),
@@ -51,14 +50,14 @@ pub fn read(stream: &mut TextStream<'_>, file: WholeText<'_>) -> Result<Vec<Trac
     Ok(traces)
 }
 
-/// The bytes of a file, and how they are read.
+/// The bytes of a file, and the functions of its format.
 pub struct Reread {
     pub reader: &'static WholeFile,
     pub bytes: Vec<u8>,
 }
 
-/// What a trace was read from, if that still is such a file.
-pub fn bytes_of(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
+/// Reads the source file of a trace again. `None` if its format has changed.
+pub fn reread(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     let path: &PathBuf = &origin.path;
     let never = AtomicBool::new(false);
     let reader =
@@ -68,14 +67,14 @@ pub fn bytes_of(origin: &TraceOrigin) -> Result<Option<Reread>, Error> {
     loop {
         match stream.part() {
             StreamPart::Text(member) if member == origin.member => {
-                let TextLook::Timeline(format) = look::recognise(stream.head()) else {
+                let TextKind::Timeline(format) = sniff::sniff(stream.head()) else {
                     return Ok(None);
                 };
                 let ReadTimeline::Whole(reader) = &format.read else { return Ok(None) };
                 if (reader.foreign_writer)(stream.head()).is_some() {
                     return Ok(None);
                 }
-                let bytes = whole(&mut stream).map_err(Error::read(path))?;
+                let bytes = read_to_end(&mut stream).map_err(Error::read(path))?;
                 return Ok(Some(Reread { reader, bytes }));
             }
             StreamPart::Done => return Ok(None),
